@@ -1,0 +1,42 @@
+//! The one place that knows the crate behind the record encoding.
+
+use bincode::Options;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{Error, Result, Rule};
+
+fn options() -> impl Options {
+    // Little-endian, variable-length integers, trailing bytes refused.
+    bincode::DefaultOptions::new()
+}
+
+pub(crate) fn encode(value: &impl Serialize, limit_bytes: u64, rule: Rule) -> Result<Vec<u8>> {
+    options()
+        .with_limit(limit_bytes)
+        .serialize(value)
+        .map_err(|e| Error::new(rule, format!("encoding a record within {limit_bytes} bytes: {e}")))
+}
+
+/// Decodes a value that must be the whole of `bytes`, in its one canonical encoding (F-14).
+pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let limit_bytes = bytes.len() as u64;
+    let value: T = options()
+        .with_limit(limit_bytes)
+        .deserialize(bytes)
+        .map_err(|e| Error::new(broken_rule(&e), format!("decoding a record of {limit_bytes} bytes: {e}")))?;
+    // Other readings of the same value (long integers, keys out of order or doubled) are refused, so that equal
+    // records have equal digests and a reader need not say which of two keys wins.
+    if encode(&value, limit_bytes, Rule::Canonical).ok().as_deref() == Some(bytes) {
+        Ok(value)
+    } else {
+        Err(Error::new(Rule::Canonical, format!("a record of {limit_bytes} bytes is not in canonical form")))
+    }
+}
+
+fn broken_rule(error: &bincode::ErrorKind) -> Rule {
+    match error {
+        // Raised by a type, not by the encoding: and the only type that refuses a number is the choice of a kind.
+        bincode::ErrorKind::Custom(_) => Rule::StorageKind,
+        _ => Rule::Canonical,
+    }
+}

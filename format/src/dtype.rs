@@ -1,0 +1,121 @@
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result, Rule};
+
+macro_rules! dtypes {
+    ($($variant:ident = $code:literal, $name:literal, $itemsize:literal, $doc:literal;)*) => {
+        /// The type of a tensor's elements, in PyTorch's set and spelling.
+        ///
+        /// Codes are part of the format and never change meaning.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum DType {
+            $(#[doc = $doc] $variant = $code,)*
+        }
+
+        impl DType {
+            /// Every dtype, by ascending code.
+            pub const ALL: &[DType] = &[$(DType::$variant,)*];
+
+            /// PyTorch's name without `torch.`: `float32`, `int64`, `bfloat16`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(DType::$variant => $name,)* }
+            }
+
+            /// Bytes of one element.
+            #[must_use]
+            pub const fn itemsize(self) -> usize {
+                match self { $(DType::$variant => $itemsize,)* }
+            }
+        }
+    };
+}
+
+dtypes! {
+    Bool = 0, "bool", 1, "One byte, 0 or 1.";
+    U8 = 1, "uint8", 1, "Unsigned, 8 bits.";
+    U16 = 2, "uint16", 2, "Unsigned, 16 bits.";
+    U32 = 3, "uint32", 4, "Unsigned, 32 bits.";
+    U64 = 4, "uint64", 8, "Unsigned, 64 bits.";
+    I8 = 5, "int8", 1, "Signed, 8 bits.";
+    I16 = 6, "int16", 2, "Signed, 16 bits.";
+    I32 = 7, "int32", 4, "Signed, 32 bits.";
+    I64 = 8, "int64", 8, "Signed, 64 bits.";
+    F16 = 9, "float16", 2, "IEEE 754 half precision.";
+    BF16 = 10, "bfloat16", 2, "The upper half of a float32.";
+    F32 = 11, "float32", 4, "IEEE 754 single precision.";
+    F64 = 12, "float64", 8, "IEEE 754 double precision.";
+    C64 = 13, "complex64", 8, "Two float32: real, imaginary.";
+    C128 = 14, "complex128", 16, "Two float64: real, imaginary.";
+    F8E4M3FN = 15, "float8_e4m3fn", 1, "8 bits: 4 exponent, 3 mantissa; no infinity.";
+    F8E5M2 = 16, "float8_e5m2", 1, "8 bits: 5 exponent, 2 mantissa.";
+    F8E4M3FNUZ = 17, "float8_e4m3fnuz", 1, "8 bits: 4 exponent, 3 mantissa; no infinity, no negative zero.";
+    F8E5M2FNUZ = 18, "float8_e5m2fnuz", 1, "8 bits: 5 exponent, 2 mantissa; no infinity, no negative zero.";
+    F8E8M0FNU = 19, "float8_e8m0fnu", 1, "8 bits, all exponent: a scale.";
+    F4E2M1FNx2 = 20, "float4_e2m1fn_x2", 1, "Two 4-bit floats in a byte, the first in the low half.";
+}
+
+impl DType {
+    /// The code that stands for this dtype on disk.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The dtype of a code.
+    ///
+    /// # Errors
+    /// [`Rule::DType`] for a code that this version does not know.
+    pub fn from_code(code: u8) -> Result<Self> {
+        DType::ALL
+            .get(usize::from(code))
+            .copied()
+            .ok_or_else(|| Error::new(Rule::DType, format!("unknown dtype code {code}")))
+    }
+
+    /// Whether elements are a pair of a real and an imaginary part.
+    #[must_use]
+    pub const fn is_complex(self) -> bool {
+        matches!(self, DType::C64 | DType::C128)
+    }
+
+    /// Whether elements are real floating-point numbers of any width.
+    #[must_use]
+    pub const fn is_floating_point(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+            || self.code() >= DType::F8E4M3FN.code()
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for DType {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let found = DType::ALL.iter().find(|dtype| dtype.name() == name).copied();
+        found.ok_or_else(|| Error::new(Rule::DType, format!("unknown dtype {name:?}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_lead_back_to_their_dtype() {
+        for (position, &dtype) in DType::ALL.iter().enumerate() {
+            assert_eq!(usize::from(dtype.code()), position);
+            assert_eq!(DType::from_code(dtype.code()).unwrap(), dtype);
+            assert_eq!(dtype.name().parse::<DType>().unwrap(), dtype);
+        }
+        assert_eq!(DType::from_code(21).unwrap_err().rule(), Rule::DType);
+        assert!("float31".parse::<DType>().is_err());
+    }
+}

@@ -1,0 +1,127 @@
+use std::fmt;
+
+/// A result whose error is a broken [`Rule`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+macro_rules! rules {
+    ($($variant:ident = $number:literal, $text:literal;)*) => {
+        /// A rule of `SPEC.md`, by its number there.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum Rule {
+            $(#[doc = concat!("F-", $number, ": ", $text, ".")] $variant = $number,)*
+        }
+
+        impl Rule {
+            /// Every rule, in the order of `SPEC.md`.
+            pub const ALL: &[Rule] = &[$(Rule::$variant,)*];
+
+            /// The rule in one line, as `SPEC.md` heads it.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self { $(Rule::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+rules! {
+    MarkerMagic = 1, "FORMAT begins with the magic of a stridemap store";
+    MarkerDigest = 2, "FORMAT is 48 bytes and carries their digest";
+    Version = 3, "the format version is one that this reader knows";
+    Name = 4, "a name is 1 to 4096 bytes of UTF-8 without NUL";
+    Rank = 5, "a tensor has at most 64 dimensions and a stride for each";
+    DType = 6, "the dtype code is known";
+    Numel = 7, "the number of elements fits in a signed 64-bit integer";
+    Extent = 8, "every element lies inside the storage";
+    DimNames = 9, "dimension names are as many as dimensions, distinct, and identifiers";
+    StorageKind = 10, "the storage kind is known";
+    StorageLength = 11, "a storage is at most 2^63 - 1 bytes";
+    StorageId = 12, "a storage id is at least 1 and below the next id";
+    ExternalPath = 13, "an external path is 1 to 4096 bytes of UTF-8 without NUL";
+    Canonical = 14, "an encoding is the only one of its value: shortest integers, ascending keys, nothing after the end";
+    ManifestFrame = 15, "a manifest is a preamble, a body of the stated length and a digest, within 16 MiB";
+    ManifestDigest = 16, "a manifest carries the digest of all bytes before it";
+    StoreUuid = 17, "a manifest or table carries the uuid of its store";
+    Generation = 18, "a manifest or table carries the generation that names its file, and refers to none later";
+    Attributes = 19, "attribute keys are names and all attributes together are at most 1 MiB";
+    TableHeader = 20, "a table's header is well formed and its length is the file's";
+    TableDigest = 21, "a table's header has the digest that the manifest states";
+    TableIndex = 22, "a table's index slots ascend within the entries";
+    EntryCheck = 23, "a table's entry carries its checksum";
+    EntryOrder = 24, "a table's entries ascend";
+    ChunkDigest = 25, "sealed bytes have the digests that their record states";
+    StorageFile = 26, "a storage's file is a regular file at least as long as its record says";
+    StorageMissing = 27, "a tensor's storage has a record";
+    TensorCount = 28, "a storage's record counts the tensors that stand on it";
+}
+
+impl Rule {
+    /// The number after `F-`.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "F-{}", self.number())
+    }
+}
+
+/// Bytes or values that break a [`Rule`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail} ({rule}: {})", rule.text())]
+pub struct Error {
+    rule: Rule,
+    offset_bytes: Option<u64>,
+    detail: String,
+}
+
+impl Error {
+    /// An error that says, in `detail`, which values broke `rule`.
+    pub fn new(rule: Rule, detail: impl Into<String>) -> Self {
+        Error { rule, offset_bytes: None, detail: detail.into() }
+    }
+
+    /// Where in the file the broken value begins, when that is known.
+    #[must_use]
+    pub(crate) fn at(mut self, offset_bytes: u64) -> Self {
+        self.offset_bytes.get_or_insert(offset_bytes);
+        self
+    }
+
+    /// The rule that was broken.
+    #[must_use]
+    pub fn rule(&self) -> Rule {
+        self.rule
+    }
+
+    /// The offset in the file, in bytes, of the value that broke it, when one value did.
+    #[must_use]
+    pub fn offset_bytes(&self) -> Option<u64> {
+        self.offset_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_numbered_from_one_without_a_gap() {
+        for (position, rule) in Rule::ALL.iter().enumerate() {
+            assert_eq!(usize::from(rule.number()), position + 1, "{}", rule.text());
+        }
+    }
+
+    #[test]
+    fn spec_states_every_rule_by_number_and_in_the_same_words() {
+        let spec = include_str!("../SPEC.md");
+        for rule in Rule::ALL {
+            let heading = format!("**{rule}**: {}.", rule.text());
+            assert!(spec.contains(&heading), "SPEC.md lacks `{heading}`");
+        }
+    }
+}

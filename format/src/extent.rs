@@ -1,0 +1,147 @@
+use crate::{DType, Error, Result, Rule};
+
+/// The bytes of a storage that a view reaches: the span from its lowest to its highest element.
+///
+/// This one computation guards decoding, every save and every view operation. It works in `i128`, where no product of
+/// two 64-bit numbers overflows, and checks the sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    start_bytes: u64,
+    end_bytes: u64,
+}
+
+impl Extent {
+    /// The extent of a view: `dims` are pairs of size and stride, and `offset_elems` is the storage offset, all in
+    /// elements.
+    ///
+    /// A view without elements reaches nothing; its extent is empty and stands at its offset.
+    ///
+    /// # Errors
+    /// [`Rule::Extent`] when the view reaches below 0 or past `length_bytes`; [`Rule::Numel`] when a size is negative.
+    pub fn of(
+        dims: impl IntoIterator<Item = (i128, i128)>,
+        offset_elems: i128,
+        dtype: DType,
+        length_bytes: u64,
+    ) -> Result<Extent> {
+        let (mut lowest, mut highest, mut is_empty) = (offset_elems, offset_elems, false);
+        for (size, stride) in dims {
+            if size < 0 {
+                return Err(Error::new(Rule::Numel, format!("size {size} is negative")));
+            }
+            is_empty |= size == 0;
+            let reach = size.saturating_sub(1).max(0).checked_mul(stride).ok_or_else(overflow)?;
+            let end = if reach < 0 { &mut lowest } else { &mut highest };
+            *end = end.checked_add(reach).ok_or_else(overflow)?;
+        }
+        if is_empty {
+            (lowest, highest) = (offset_elems, offset_elems.saturating_sub(1));
+        }
+        let itemsize = dtype.itemsize() as i128;
+        let start = lowest.checked_mul(itemsize).ok_or_else(overflow)?;
+        let end = highest.checked_add(1).and_then(|end| end.checked_mul(itemsize)).ok_or_else(overflow)?;
+        if start < 0 || end > i128::from(length_bytes) {
+            return Err(Error::new(
+                Rule::Extent,
+                format!(
+                    "elements {lowest} to {highest} of {dtype} take bytes {start} to {end} of a storage of {length_bytes} bytes"
+                ),
+            ));
+        }
+        match (u64::try_from(start), u64::try_from(end)) {
+            (Ok(start_bytes), Ok(end_bytes)) => Ok(Extent { start_bytes, end_bytes }),
+            _ => Err(overflow()),
+        }
+    }
+
+    /// The first byte reached.
+    #[must_use]
+    pub fn start_bytes(self) -> u64 {
+        self.start_bytes
+    }
+
+    /// One past the last byte reached; equal to the start when nothing is.
+    #[must_use]
+    pub fn end_bytes(self) -> u64 {
+        self.end_bytes
+    }
+
+    /// How many bytes lie between the two, those that the view steps over included.
+    #[must_use]
+    pub fn span_bytes(self) -> u64 {
+        self.end_bytes.saturating_sub(self.start_bytes)
+    }
+}
+
+/// The number of elements of `size`: their product, 1 for no dimension, 0 as soon as one size is 0.
+///
+/// # Errors
+/// [`Rule::Numel`] when it passes `i64::MAX`.
+pub fn check_numel(size: impl IntoIterator<Item = u64> + Clone) -> Result<u64> {
+    if size.clone().into_iter().any(|n| n == 0) {
+        return Ok(0);
+    }
+    let product = size.into_iter().try_fold(1u64, u64::checked_mul);
+    product.filter(|&numel| i64::try_from(numel).is_ok()).ok_or_else(|| {
+        Error::new(Rule::Numel, "the product of the sizes does not fit in a signed 64-bit integer")
+    })
+}
+
+fn overflow() -> Error {
+    Error::new(Rule::Extent, "sizes and strides reach past 2^127 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(size: &[i128], stride: &[i128], offset: i128, length: u64) -> Result<(u64, u64)> {
+        let dims = size.iter().copied().zip(stride.iter().copied());
+        Extent::of(dims, offset, DType::F32, length).map(|e| (e.start_bytes(), e.end_bytes()))
+    }
+
+    #[test]
+    fn extent_covers_lowest_to_highest_element() {
+        assert_eq!(extent(&[3, 2], &[2, 1], 0, 24), Ok((0, 24)));
+        assert_eq!(extent(&[3], &[-2], 4, 20), Ok((0, 20)));
+        assert_eq!(extent(&[], &[], 5, 24), Ok((20, 24)));
+        assert_eq!(extent(&[1000, 1], &[0, 999], 0, 4), Ok((0, 4)));
+        assert_eq!(extent(&[0, 7], &[7, 1], 6, 24), Ok((24, 24)));
+    }
+
+    #[test]
+    fn extent_refuses_what_leaves_the_storage() {
+        for (size, stride, offset) in [
+            (&[3, 2][..], &[2, 1][..], 1),
+            (&[3], &[-2], 3),
+            (&[], &[], 6),
+            (&[0], &[1], 7),
+            (&[1], &[1], -1),
+        ] {
+            let error = extent(size, stride, offset, 24).unwrap_err();
+            assert_eq!(error.rule(), Rule::Extent, "{size:?} {stride:?} {offset}");
+        }
+    }
+
+    #[test]
+    fn extent_survives_numbers_that_overflow_64_bits() {
+        let max = i128::from(u64::MAX);
+        let stride = i128::from(i64::MAX);
+        for (size, stride) in [
+            (vec![max], vec![stride]),
+            (vec![max; 3], vec![stride; 3]),
+            (vec![max; 3], vec![i128::from(i64::MIN); 3]),
+            (vec![max; 2], vec![stride, i128::from(i64::MIN)]),
+        ] {
+            assert_eq!(extent(&size, &stride, 0, u64::MAX).unwrap_err().rule(), Rule::Extent);
+        }
+    }
+
+    #[test]
+    fn numel_is_zero_before_it_overflows() {
+        assert_eq!(check_numel([]), Ok(1));
+        assert_eq!(check_numel([1 << 40, 0, 1 << 40]), Ok(0));
+        assert_eq!(check_numel([1 << 62, 2]).unwrap_err().rule(), Rule::Numel);
+        assert_eq!(check_numel([u64::MAX, u64::MAX]).unwrap_err().rule(), Rule::Numel);
+    }
+}

@@ -1,0 +1,42 @@
+//! The bytes of a stridemap store.
+//!
+//! This crate turns untrusted bytes into typed records and back, and does nothing else: no file is opened here, no
+//! clock is read, and there is no `unsafe`. `SPEC.md`, beside this crate, describes the same bytes in prose; its rules
+//! are numbered F-1, F-2, ... and every [`Error`] names the [`Rule`] that was broken.
+//!
+//! | module's type | file in a store |
+//! |---|---|
+//! | [`Marker`] | `FORMAT` |
+//! | [`Manifest`] | `meta/<generation>.man` |
+//! | [`TableHeader`], [`TableEncoder`] | `meta/<generation>.tab` |
+//! | [`StorageRecord`], [`TensorRecord`] | records inside manifests and tables |
+#![forbid(unsafe_code)]
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+#![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+mod checksum;
+mod codec;
+mod dtype;
+mod error;
+mod extent;
+pub mod limits;
+mod manifest;
+mod marker;
+mod preamble;
+mod record;
+mod table;
+
+pub use checksum::{CHUNK_BYTES, Digest, digest, digests_of_chunks, is_chunked};
+pub use dtype::DType;
+pub use error::{Error, Result, Rule};
+pub use extent::{Extent, check_numel};
+pub use manifest::{Manifest, TableRef};
+pub use marker::Marker;
+pub use preamble::VERSION;
+pub use record::{
+    External, FileStamp, StorageKind, StorageRecord, TensorParts, TensorRecord, check_dim_name, check_name,
+};
+pub use table::{TABLE_HEADER_BYTES, TableEncoder, TableHeader};
+
+/// What identifies a store: sixteen random bytes, chosen when it is created.
+pub type Uuid = [u8; 16];

@@ -1,0 +1,26 @@
+//! Every cap of the format, with its reason. Each is enforced when writing as well as when reading.
+
+/// Dimensions of a tensor. PyTorch's own limit.
+pub const MAX_RANK: usize = 64;
+
+/// Bytes of a tensor's name. Long enough for any module path, short enough for a row of a table.
+pub const MAX_NAME_BYTES: usize = 4096;
+
+/// Bytes of one dimension's name. With [`MAX_RANK`] of them an entry stays within [`MAX_ENTRY_BYTES`].
+pub const MAX_DIM_NAME_BYTES: usize = 255;
+
+/// Bytes of the path of an external storage: `PATH_MAX` of Linux.
+pub const MAX_PATH_BYTES: usize = 4096;
+
+/// Bytes of one entry of a table, its checksum included. The largest legal record takes about 22 KiB.
+pub const MAX_ENTRY_BYTES: u64 = 32 * 1024;
+
+/// Bytes of a manifest. A delta is about the square root of its table, so this is reached only by attributes, by a
+/// very long list of garbage, or by a lie; a commit whose delta would pass it writes a table instead.
+pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Bytes of all attributes together, keys and values: they are written again at every commit.
+pub const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
+
+/// Bytes of a storage: what a signed file offset can address.
+pub const MAX_STORAGE_BYTES: u64 = i64::MAX as u64;

@@ -1,0 +1,216 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_MANIFEST_BYTES};
+use crate::preamble::{preamble, strip_preamble, take};
+use crate::record::{TensorWire, check_storage_id};
+use crate::{Digest, Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_name, codec, digest};
+
+const MAGIC: [u8; 8] = *b"SMAPMAN\n";
+const FRAME_BYTES: u64 = 16 + 8 + 16;
+
+/// The table that a manifest stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRef {
+    /// The generation that wrote it, and that names its file.
+    pub generation: u64,
+    /// The file's length.
+    pub length_bytes: u64,
+    /// The digest of its header.
+    pub header_digest: Digest,
+}
+
+/// One generation of a store: a table, and what changed since that table was written.
+///
+/// In the maps of changes `None` stands for a removal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The store's identity.
+    pub uuid: Uuid,
+    /// The number of this commit, from 1.
+    pub generation: u64,
+    /// The generation that it was made from; 0 for the first.
+    pub parent: u64,
+    /// The next storage id to give: ids grow, and are never given twice.
+    pub next_storage_id: u64,
+    /// The table underneath, if one was ever written.
+    pub table: Option<TableRef>,
+    /// Storages added, changed or removed since the table, by id.
+    pub storages: BTreeMap<u64, Option<StorageRecord>>,
+    /// Tensors added, changed or removed since the table, by name.
+    pub tensors: BTreeMap<String, Option<TensorRecord>>,
+    /// What the user wrote on the store.
+    pub attributes: BTreeMap<String, String>,
+    /// Storages whose last name went, and the generation in which it did: their files go once no reader can be on an
+    /// older generation.
+    pub garbage: BTreeMap<u64, u64>,
+}
+
+/// A manifest's body as it is encoded.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    uuid: Uuid,
+    generation: u64,
+    parent: u64,
+    next_storage_id: u64,
+    table: Option<TableRef>,
+    storages: BTreeMap<u64, Option<StorageRecord>>,
+    tensors: BTreeMap<String, Option<TensorWire>>,
+    attributes: BTreeMap<String, String>,
+    garbage: BTreeMap<u64, u64>,
+}
+
+impl Manifest {
+    /// The first manifest of a store: generation 1, nothing in it.
+    #[must_use]
+    pub fn first(uuid: Uuid) -> Self {
+        Manifest {
+            uuid,
+            generation: 1,
+            parent: 0,
+            next_storage_id: 1,
+            table: None,
+            storages: BTreeMap::new(),
+            tensors: BTreeMap::new(),
+            attributes: BTreeMap::new(),
+            garbage: BTreeMap::new(),
+        }
+    }
+
+    /// The file's bytes.
+    ///
+    /// # Errors
+    /// The same rules as [`decode`](Self::decode): nothing is written that would not be read back.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        self.check()?;
+        let body = Body {
+            uuid: self.uuid,
+            generation: self.generation,
+            parent: self.parent,
+            next_storage_id: self.next_storage_id,
+            table: self.table,
+            storages: self.storages.clone(),
+            tensors: self
+                .tensors
+                .iter()
+                .map(|(name, record)| (name.clone(), record.as_ref().map(Into::into)))
+                .collect(),
+            attributes: self.attributes.clone(),
+            garbage: self.garbage.clone(),
+        };
+        let body = codec::encode(&body, MAX_MANIFEST_BYTES.saturating_sub(FRAME_BYTES), Rule::ManifestFrame)?;
+        let mut bytes = preamble(MAGIC);
+        bytes.extend((body.len() as u64).to_le_bytes());
+        bytes.extend(body);
+        bytes.extend(digest(&bytes));
+        Ok(bytes)
+    }
+
+    /// Reads the bytes of the manifest of store `uuid` whose file name says `generation`.
+    ///
+    /// # Errors
+    /// By what is wrong: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`], [`Rule::Canonical`],
+    /// [`Rule::StoreUuid`], [`Rule::Generation`], and those of the records inside.
+    pub fn decode(bytes: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
+        let frame = |detail: String| Error::new(Rule::ManifestFrame, detail).at(16);
+        if bytes.len() as u64 > MAX_MANIFEST_BYTES {
+            return Err(frame(format!("{} bytes", bytes.len())));
+        }
+        let mut rest = strip_preamble(bytes, &MAGIC, Rule::ManifestFrame)?;
+        let body_length = take(&mut rest).map(u64::from_le_bytes);
+        let body_and_digest =
+            rest.split_last_chunk::<16>().filter(|(body, _)| Some(body.len() as u64) == body_length);
+        let (body, stated) = body_and_digest.ok_or_else(|| {
+            frame(format!(
+                "{} bytes, where the body is stated as {}",
+                bytes.len(),
+                body_length.unwrap_or_default()
+            ))
+        })?;
+        let covered = bytes.split_last_chunk::<16>().map_or(bytes, |(covered, _)| covered);
+        if digest(covered) != *stated {
+            return Err(
+                Error::new(Rule::ManifestDigest, "the digest does not match").at(covered.len() as u64)
+            );
+        }
+        Self::decode_body(body, uuid, generation).map_err(|e| e.at(24))
+    }
+
+    fn decode_body(body: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
+        let body: Body = codec::decode(body)?;
+        if body.uuid != uuid {
+            return Err(Error::new(Rule::StoreUuid, "the manifest of another store"));
+        }
+        if body.generation != generation {
+            return Err(Error::new(
+                Rule::Generation,
+                format!("generation {} in the file of generation {generation}", body.generation),
+            ));
+        }
+        let tensor =
+            |(name, wire): (String, Option<TensorWire>)| Ok((name, wire.map(TryInto::try_into).transpose()?));
+        let manifest = Manifest {
+            uuid,
+            generation,
+            parent: body.parent,
+            next_storage_id: body.next_storage_id,
+            table: body.table,
+            storages: body.storages,
+            tensors: body.tensors.into_iter().map(tensor).collect::<Result<_>>()?,
+            attributes: body.attributes,
+            garbage: body.garbage,
+        };
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<()> {
+        let later = |what: &str, other: u64| {
+            Error::new(Rule::Generation, format!("generation {} with {what} {other}", self.generation))
+        };
+        if self.parent >= self.generation {
+            return Err(later("parent", self.parent));
+        }
+        if let Some(table) = &self.table
+            && (table.generation > self.generation || table.generation == 0)
+        {
+            return Err(later("table", table.generation));
+        }
+        for (&id, record) in &self.storages {
+            check_storage_id(id, self.next_storage_id)?;
+            record.as_ref().map_or(Ok(()), StorageRecord::check)?;
+        }
+        for (name, record) in &self.tensors {
+            check_name(name)?;
+            record
+                .as_ref()
+                .map_or(Ok(()), |record| check_storage_id(record.storage_id, self.next_storage_id))?;
+        }
+        for (&id, &dropped) in &self.garbage {
+            check_storage_id(id, self.next_storage_id)?;
+            if dropped > self.generation {
+                return Err(later("garbage of generation", dropped));
+            }
+        }
+        check_attributes(&self.attributes)
+    }
+
+    /// How many changes stand between the table and this generation.
+    #[must_use]
+    pub fn delta_count(&self) -> u64 {
+        self.storages.len().saturating_add(self.tensors.len()) as u64
+    }
+}
+
+fn check_attributes(attributes: &BTreeMap<String, String>) -> Result<()> {
+    let mut total = 0usize;
+    for (key, value) in attributes {
+        check_name(key).map_err(|e| Error::new(Rule::Attributes, format!("attribute key: {e}")))?;
+        total = total.saturating_add(key.len()).saturating_add(value.len());
+    }
+    if total > MAX_ATTRIBUTES_BYTES {
+        return Err(Error::new(Rule::Attributes, format!("attributes of {total} bytes")));
+    }
+    Ok(())
+}

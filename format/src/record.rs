@@ -1,0 +1,279 @@
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_STORAGE_BYTES};
+use crate::{DType, Digest, Error, Extent, Result, Rule, check_numel};
+
+/// Checks a tensor's name or an attribute's key: 1 to 4096 bytes of UTF-8 without NUL (F-4).
+///
+/// # Errors
+/// [`Rule::Name`].
+pub fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
+        let shown: String = name.chars().take(40).collect();
+        return Err(Error::new(Rule::Name, format!("name {shown:?} of {} bytes", name.len())));
+    }
+    Ok(())
+}
+
+/// Checks a dimension's name: an identifier of ASCII letters, digits and `_` that does not begin with a digit (F-9).
+///
+/// # Errors
+/// [`Rule::DimNames`].
+pub fn check_dim_name(name: &str) -> Result<()> {
+    let mut chars = name.chars();
+    let starts = chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+    if starts && chars.all(|c| c.is_ascii_alphanumeric() || c == '_') && name.len() <= MAX_DIM_NAME_BYTES {
+        return Ok(());
+    }
+    Err(Error::new(Rule::DimNames, format!("dimension name {name:?}")))
+}
+
+/// How a storage's bytes may change, and what guards them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StorageKind {
+    /// Bytes below the length never change. The digest is of the bytes themselves up to one chunk, and of the `.sum`
+    /// file beyond.
+    Sealed(Digest),
+    /// Changed in place, under an exclusive lock.
+    Mutable,
+    /// Read and written by many processes at once, through atomics.
+    Live,
+    /// A range of a file that is not the store's.
+    External(External),
+}
+
+/// Where an external storage lies, and how its file looked when it was adopted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct External {
+    /// The file, relative to the store's parent directory unless it is absolute.
+    pub path: String,
+    /// Where the storage begins in it.
+    pub offset_bytes: u64,
+    /// What must still be true of the file.
+    pub stamp: FileStamp,
+}
+
+/// What tells that a file was replaced or rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStamp {
+    /// The device's number.
+    pub device: u64,
+    /// The inode's number.
+    pub inode: u64,
+    /// The file's length.
+    pub size_bytes: u64,
+    /// Time of the last change, in nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
+/// What the metadata says of one storage. Its id is the key under which it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageRecord {
+    /// Bytes that tensors may reach. The file may be longer, never shorter.
+    pub length_bytes: u64,
+    /// How many names stand on this storage; at zero the storage is garbage.
+    pub tensor_count: u64,
+    /// How its bytes may change.
+    pub kind: StorageKind,
+}
+
+impl StorageRecord {
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.length_bytes > MAX_STORAGE_BYTES {
+            return Err(Error::new(Rule::StorageLength, format!("storage of {} bytes", self.length_bytes)));
+        }
+        if let StorageKind::External(external) = &self.kind {
+            let path = &external.path;
+            if path.is_empty() || path.len() > MAX_PATH_BYTES || path.contains('\0') {
+                return Err(Error::new(Rule::ExternalPath, format!("external path of {} bytes", path.len())));
+            }
+            if external
+                .offset_bytes
+                .checked_add(self.length_bytes)
+                .is_none_or(|end| end > external.stamp.size_bytes)
+            {
+                return Err(Error::new(
+                    Rule::StorageLength,
+                    format!(
+                        "{} bytes at {} of an external file of {} bytes",
+                        self.length_bytes, external.offset_bytes, external.stamp.size_bytes
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The fields of a [`TensorRecord`], not yet checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorParts {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Sizes, in elements.
+    pub size: Vec<u64>,
+    /// Strides, in elements: negative runs backwards, zero repeats.
+    pub stride: Vec<i64>,
+    /// Where the element of index 0, 0, ... stands in the storage, in elements.
+    pub offset_elems: u64,
+    /// The storage's id.
+    pub storage_id: u64,
+    /// A name or none for each dimension, when the dimensions are named.
+    pub dim_names: Option<Vec<Option<String>>>,
+}
+
+/// What the metadata says of one tensor: a header over a storage. Its name is the key under which it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorRecord(TensorParts);
+
+impl TensorRecord {
+    /// Checks the parts against each other. Whether the view lies inside its storage is for
+    /// [`extent`](Self::extent) to say, once the storage is known.
+    ///
+    /// # Errors
+    /// [`Rule::Rank`], [`Rule::Numel`], [`Rule::StorageId`], [`Rule::DimNames`].
+    pub fn new(parts: TensorParts) -> Result<Self> {
+        let (rank, strides) = (parts.size.len(), parts.stride.len());
+        if rank > MAX_RANK || rank != strides {
+            return Err(Error::new(Rule::Rank, format!("{rank} sizes and {strides} strides")));
+        }
+        check_numel(parts.size.iter().copied())?;
+        check_storage_id(parts.storage_id, u64::MAX)?;
+        if let Some(names) = &parts.dim_names {
+            if names.len() != rank {
+                return Err(Error::new(
+                    Rule::DimNames,
+                    format!("{} names for {rank} dimensions", names.len()),
+                ));
+            }
+            let mut seen = std::collections::BTreeSet::new();
+            for name in names.iter().flatten() {
+                check_dim_name(name)?;
+                if !seen.insert(name) {
+                    return Err(Error::new(Rule::DimNames, format!("dimension name {name:?} twice")));
+                }
+            }
+        }
+        Ok(TensorRecord(parts))
+    }
+
+    /// The bytes of a storage of `length_bytes` that this tensor reaches.
+    ///
+    /// # Errors
+    /// [`Rule::Extent`] when they are not all inside.
+    pub fn extent(&self, length_bytes: u64) -> Result<Extent> {
+        let dims =
+            self.size.iter().zip(&self.stride).map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
+        Extent::of(dims, i128::from(self.offset_elems), self.dtype, length_bytes)
+    }
+
+    /// Takes the record apart.
+    #[must_use]
+    pub fn into_parts(self) -> TensorParts {
+        self.0
+    }
+}
+
+impl std::ops::Deref for TensorRecord {
+    type Target = TensorParts;
+
+    fn deref(&self) -> &TensorParts {
+        &self.0
+    }
+}
+
+/// Checks that a storage id is at least 1 and below the next one to be given (F-12).
+pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
+    if id == 0 || id >= next_id {
+        return Err(Error::new(Rule::StorageId, format!("storage id {id}, where the next id is {next_id}")));
+    }
+    Ok(())
+}
+
+/// A tensor record as it is encoded.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct TensorWire {
+    dtype: u8,
+    size: Vec<u64>,
+    stride: Vec<i64>,
+    offset_elems: u64,
+    storage_id: u64,
+    dim_names: Option<Vec<Option<String>>>,
+}
+
+impl From<&TensorRecord> for TensorWire {
+    fn from(record: &TensorRecord) -> Self {
+        let TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names } = record.0.clone();
+        TensorWire { dtype: dtype.code(), size, stride, offset_elems, storage_id, dim_names }
+    }
+}
+
+impl TryFrom<TensorWire> for TensorRecord {
+    type Error = Error;
+
+    fn try_from(wire: TensorWire) -> Result<Self> {
+        let TensorWire { dtype, size, stride, offset_elems, storage_id, dim_names } = wire;
+        let dtype = DType::from_code(dtype)?;
+        TensorRecord::new(TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts() -> TensorParts {
+        TensorParts {
+            dtype: DType::F32,
+            size: vec![3, 2],
+            stride: vec![2, 1],
+            offset_elems: 0,
+            storage_id: 1,
+            dim_names: None,
+        }
+    }
+
+    #[test]
+    fn tensor_record_refuses_parts_that_disagree() {
+        let refused = |change: fn(&mut TensorParts)| {
+            let mut changed = parts();
+            change(&mut changed);
+            TensorRecord::new(changed).unwrap_err().rule()
+        };
+        assert_eq!(refused(|p| p.size.push(1)), Rule::Rank);
+        assert_eq!(refused(|p| (p.size, p.stride) = (vec![1; 65], vec![1; 65])), Rule::Rank);
+        assert_eq!(refused(|p| p.size = vec![1 << 32, 1 << 32]), Rule::Numel);
+        assert_eq!(refused(|p| p.storage_id = 0), Rule::StorageId);
+        assert_eq!(refused(|p| p.dim_names = Some(vec![None])), Rule::DimNames);
+        assert_eq!(refused(|p| p.dim_names = Some(vec![Some("a".into()), Some("a".into())])), Rule::DimNames);
+        assert_eq!(refused(|p| p.dim_names = Some(vec![Some("a b".into()), None])), Rule::DimNames);
+        assert!(TensorRecord::new(parts()).is_ok());
+    }
+
+    #[test]
+    fn the_largest_record_fits_an_entry() {
+        let name = |i: usize| Some(format!("{i:a>255}"));
+        let record = TensorRecord::new(TensorParts {
+            size: vec![0; MAX_RANK].into_iter().map(|_: u64| u64::MAX).chain([0]).skip(1).collect(),
+            stride: vec![i64::MIN; MAX_RANK],
+            offset_elems: u64::MAX,
+            storage_id: u64::MAX - 1,
+            dim_names: Some((0..MAX_RANK).map(name).collect()),
+            ..parts()
+        })
+        .unwrap();
+        let entry = ("n".repeat(MAX_NAME_BYTES), TensorWire::from(&record));
+        let bytes = crate::codec::encode(&entry, u64::MAX, Rule::Canonical).unwrap();
+        assert!((bytes.len() as u64) < crate::limits::MAX_ENTRY_BYTES, "{}", bytes.len());
+    }
+
+    #[test]
+    fn names_are_any_text_but_empty_long_or_with_nul() {
+        for name in ["a", "../x", "layer.0/weight", "λ", "a b\n"] {
+            assert!(check_name(name).is_ok(), "{name:?}");
+        }
+        for name in ["", "a\0b", &"x".repeat(4097)] {
+            assert_eq!(check_name(name).unwrap_err().rule(), Rule::Name);
+        }
+    }
+}
