@@ -87,7 +87,7 @@ impl Error {
 
     /// Where in the file the broken value begins, when that is known.
     #[must_use]
-    pub(crate) fn at(mut self, offset_bytes: u64) -> Self {
+    pub fn at(mut self, offset_bytes: u64) -> Self {
         self.offset_bytes.get_or_insert(offset_bytes);
         self
     }

@@ -1,1 +1,3 @@
-fn main() {}
+//! The library, as a user sees it.
+
+mod store;

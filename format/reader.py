@@ -1,0 +1,469 @@
+#!/usr/bin/env python3
+"""A reader of stridemap stores, written from SPEC.md alone. Digests are checked if the module xxhash is there.
+
+    python3 reader.py STORE            one JSON object a line for each tensor
+    python3 reader.py STORE NAME       one tensor with its elements, row-major
+    python3 reader.py --verify STORE   check everything; exit 1 if the store is broken
+"""
+import fcntl
+import heapq
+import json
+import math
+import os
+import re
+import stat
+import struct
+import sys
+from collections import Counter, namedtuple
+from itertools import takewhile
+
+import numpy as np
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+
+VERSION = struct.pack("<II", 1, 0)  # the version and the reserved bytes
+MAX_MANIFEST = 16 << 20
+CHUNK = 1 << 20
+ATTEMPTS = 20  # to open the newest manifest while a writer replaces it
+SEALED, EXTERNAL = 0, 3
+
+# By code: the name of a dtype and the numpy dtype of its elements, or of its raw bits if it is one of RAW.
+DTYPES = [dtype.split(":") for dtype in (
+    "bool:? uint8:u1 uint16:<u2 uint32:<u4 uint64:<u8 int8:i1 int16:<i2 int32:<i4 int64:<i8 float16:<f2 bfloat16:<u2 "
+    "float32:<f4 float64:<f8 complex64:<c8 complex128:<c16 float8_e4m3fn:u1 float8_e5m2:u1 float8_e4m3fnuz:u1 "
+    "float8_e5m2fnuz:u1 float8_e8m0fnu:u1 float4_e2m1fn_x2:u1").split()]
+NUMPY = {name: np.dtype(code) for name, code in DTYPES}
+RAW = {name for name in NUMPY if name.startswith(("bfloat", "float8", "float4"))}
+
+# What a store says about a tensor, offset and strides in elements; and about a storage, with a digest if it is sealed.
+Header = namedtuple("Header", "dtype size stride offset storage_id dim_names")
+Storage = namedtuple("Storage", "length tensor_count kind digest")
+
+
+class FormatError(Exception):
+    """A store breaks the rule F-`rule` of the specification."""
+
+    def __init__(self, rule, message):
+        super().__init__(f"F-{rule}: {message}")
+        self.rule = rule
+
+
+class MissingFile(FormatError):
+    """A file of the store is not there; or not any more, if a writer is at work."""
+
+
+def require(condition, rule, message):
+    if not condition:
+        raise FormatError(rule, message)
+
+
+def check_digest(rule, what, data, digest):
+    require(not xxhash or xxhash.xxh3_128(data).digest() == digest, rule, f"{what} does not have its digest")
+
+
+def open_regular(path, rule):
+    """Open a file and give its size. Links are not followed, and pipes are not waited for."""
+    try:
+        require(stat.S_ISREG(os.lstat(path).st_mode), rule, f"{path} is not a regular file")
+        file = open(path, "rb", buffering=0)
+    except FileNotFoundError:
+        raise MissingFile(rule, f"{path} is missing") from None
+    return file, os.fstat(file.fileno()).st_size
+
+
+def read_at(file, count, offset, rule):
+    data = os.pread(file.fileno(), count, offset)
+    require(len(data) == count, rule, "a file ends early")
+    return data
+
+
+class Record:
+    """The values of a record (section 3), taken from its bytes one after the other."""
+
+    def __init__(self, data, next_id):
+        self.data, self.next_id, self.at = data, next_id, 0
+
+    def take(self, count):
+        require(count <= len(self.data) - self.at, 14, "a record ends early")
+        self.at += count
+        return self.data[self.at - count:self.at]
+
+    def end(self):
+        require(self.at == len(self.data), 14, "bytes follow the end of a record")
+
+    def uint(self):
+        first = self.take(1)[0]
+        if first <= 250:
+            return first
+        require(first <= 253, 14, f"{first} does not begin an integer")
+        width, shorter = {251: (2, 250), 252: (4, 2**16 - 1), 253: (8, 2**32 - 1)}[first]
+        value = int.from_bytes(self.take(width), "little")
+        require(value > shorter, 14, "an integer is not the shortest")
+        return value
+
+    def int(self):
+        value = self.uint()
+        return -(value >> 1) - 1 if value & 1 else value >> 1
+
+    def text(self, rule=14):
+        """A text; `rule` is broken if it is not UTF-8."""
+        try:
+            return self.take(self.uint()).decode()
+        except UnicodeDecodeError:
+            raise FormatError(rule, "a text is not UTF-8") from None
+
+    def name(self, rule=4):
+        """The bytes of a name, or of a text that is bound by `rule` to the same."""
+        raw = self.text(rule).encode()
+        require(1 <= len(raw) <= 4096 and 0 not in raw, rule, f"{raw[:80]!r} is not 1 to 4096 bytes without NUL")
+        return raw
+
+    def optional(self, read):
+        flag = self.take(1)[0]
+        require(flag <= 1, 14, f"{flag} does not begin an optional value")
+        return read() if flag else None
+
+    def map(self, read_key, read_value):
+        result, last = {}, None
+        for _ in range(self.uint()):
+            key = read_key()
+            require(last is None or last < key, 14, "the keys of a map do not ascend")
+            result[key], last = read_value(), key
+        return result
+
+    def storage_id(self):
+        value = self.uint()
+        require(1 <= value < self.next_id, 12, f"storage id {value} is 0 or not below the next id {self.next_id}")
+        return value
+
+    def storage(self):
+        length, tensor_count, kind = self.uint(), self.uint(), self.uint()
+        require(length < 2**63, 11, f"a storage of {length} bytes is too long")
+        require(kind <= EXTERNAL, 10, f"storage kind {kind} is unknown")
+        if kind == EXTERNAL:
+            self.name(rule=13)
+            offset, _device, _inode, size, _mtime = self.uint(), self.uint(), self.uint(), self.uint(), self.int()
+            require(offset + length <= size, 11, "an external storage does not end inside its file")
+        return Storage(length, tensor_count, kind, self.take(16) if kind == SEALED else None)
+
+    def tensor(self):
+        code, rank = self.take(1)[0], self.uint()
+        require(code < len(DTYPES), 6, f"dtype code {code} is unknown")
+        require(rank <= 64, 5, f"a tensor has {rank} dimensions")
+        size = tuple(self.uint() for _ in range(rank))
+        require(math.prod(size) < 2**63, 7, "a tensor has too many elements")
+        require(self.uint() == rank, 5, "a tensor does not have a stride for each dimension")
+        stride = tuple(self.int() for _ in range(rank))
+        offset, storage_id = self.uint(), self.storage_id()
+        return Header(DTYPES[code][0], size, stride, offset, storage_id, self.optional(lambda: self.dim_names(rank)))
+
+    def dim_names(self, rank):
+        require(self.uint() == rank, 9, "the dimension names are not as many as the dimensions")
+        names = tuple(self.optional(lambda: self.text(9)) for _ in range(rank))
+        given = [name for name in names if name is not None]
+        require(len(set(given)) == len(given), 9, "a dimension name stands twice")
+        require(all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,254}", name) for name in given), 9,
+                "a dimension name is not an identifier")
+        return names
+
+
+class Manifest:
+    """A manifest (section 4), checked against the uuid of the store and the generation that names its file."""
+
+    def __init__(self, data, uuid, generation):
+        require(40 <= len(data) <= MAX_MANIFEST, 15, "a manifest is too short or longer than 16 MiB")
+        magic, version, length = struct.unpack_from("<8s8sQ", data)
+        require(magic == b"SMAPMAN\n" and length == len(data) - 40, 15, "not a manifest of the stated length")
+        check_digest(16, "the manifest", data[:-16], data[-16:])
+        require(version == VERSION, 3, "the version of the manifest is unknown")
+        record = Record(data[24:-16], 0)
+        require(record.take(16) == uuid, 17, "the manifest is of another store")
+        require(record.uint() == generation, 18, "the manifest is not of the generation that names it")
+        require(record.uint() < generation, 18, "the parent of the manifest is not below it")
+        self.next_id = record.next_id = record.uint()
+        self.table = record.optional(lambda: (record.uint(), record.uint(), record.take(16)))
+        require(not self.table or 1 <= self.table[0] <= generation, 18, "the table is of generation 0 or too late")
+        self.storages = record.map(record.storage_id, lambda: record.optional(record.storage))
+        self.tensors = record.map(record.name, lambda: record.optional(record.tensor))
+        attributes = record.map(lambda: record.name(19), record.text)
+        self.attributes = {key.decode(): value for key, value in attributes.items()}
+        require(sum(len(key) + len(value.encode()) for key, value in attributes.items()) <= 1 << 20, 19,
+                "the attributes are too long")
+        garbage = record.map(record.storage_id, record.uint)
+        require(max(garbage.values(), default=0) <= generation, 18, "garbage is of a later generation")
+        record.end()
+
+
+class Table:
+    """An open table (section 5). Its entries are read one by one, when they are asked for."""
+
+    def __init__(self, path, uuid, next_id, generation, length, digest):
+        self.next_id, self.generation = next_id, generation
+        self.file, size = open_regular(path, 20)
+        header = read_at(self.file, 64, 0, 20)
+        magic, version, own_uuid, own_generation, *counts, own_length = struct.unpack("<8s8s16s4Q", header)
+        self.storages, self.tensors = counts
+        self.index = length - 8 * (sum(counts) + 1)
+        require(magic == b"SMAPTAB\n" and self.index >= 64, 20, "the header of the table is not well formed")
+        require(size == length == own_length, 20, "the table is not as long as its header and the manifest state")
+        check_digest(21, "the header of the table", header, digest)
+        require(version == VERSION, 3, "the version of the table is unknown")
+        require(own_uuid == uuid, 17, "the table is of another store")
+        require(own_generation == generation, 18, "the table is not of the generation that names it")
+        first, last = read_at(self.file, 8, self.index, 22), read_at(self.file, 8, length - 8, 22)
+        require(struct.unpack("<QQ", first + last) == (64, self.index), 22, "the index does not span the entries")
+
+    def bounds(self, ordinal):
+        """Where an entry starts and ends."""
+        start, end = struct.unpack("<QQ", read_at(self.file, 16, self.index + 8 * ordinal, 22))
+        require(64 <= start <= end - 8 and end <= self.index and end - start <= 32768, 22,
+                f"the index slots of entry {ordinal} do not ascend within the entries")
+        return start, end
+
+    def entry(self, ordinal, read):
+        """What `read` makes of the record of an entry."""
+        start, end = self.bounds(ordinal)
+        data = read_at(self.file, end - start, start, 22)
+        seed = (self.generation << 32 & 2**64 - 1 | self.generation >> 32) ^ ordinal
+        require(not xxhash or xxhash.xxh3_64(data[:-8], seed=seed).digest() == data[-8:], 23,
+                f"entry {ordinal} of the table does not have its checksum")
+        record = Record(data[:-8], self.next_id)
+        value = read(record)
+        record.end()
+        return value
+
+
+class Catalog:
+    """The storages or the tensors of a store: the changes of the manifest over `count` entries of the table."""
+
+    def __init__(self, changes, table, first, count, read):
+        self.changes, self.table, self.first, self.count, self.read = changes, table, first, count, read
+
+    def entry(self, position):
+        return self.table.entry(self.first + position, self.read)
+
+    def lower_bound(self, key):
+        """The position of the first entry of the table that is not below `key`."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self.entry(middle)[0] < key else (low, middle)
+        return low
+
+    def get(self, key):
+        """The value of a key, or None."""
+        if key in self.changes:
+            return self.changes[key]
+        position = self.lower_bound(key)
+        found, value = self.entry(position) if position < self.count else (None, None)
+        return value if found == key else None
+
+    def scan(self, start):
+        """The keys that are not below `start`, ascending, and their values. A change hides the table's entry."""
+        changes = ((key, 0, value) for key, value in self.changes.items() if key >= start)
+        entries = map(self.entry, range(self.lower_bound(start), self.count))
+        last = start, -1
+        for key, layer, value in heapq.merge(changes, ((key, 1, value) for key, value in entries), key=lambda e: e[:2]):
+            require(last < (key, layer), 24, "the entries of the table do not ascend")
+            if value is not None and last != (key, 0):
+                yield key, value
+            last = key, layer
+
+
+class Store:
+    """A store, open at its newest generation. It stays on it as long as this object lives."""
+
+    def __init__(self, path):
+        self.path = os.fspath(path)
+        self.uuid = self._read_format()
+        for _ in range(ATTEMPTS):
+            try:
+                return self._open_newest()
+            except MissingFile as error:
+                missing = error
+        raise missing
+
+    def names(self, prefix=""):
+        """The names that begin with `prefix`, ascending byte by byte."""
+        return (name.decode() for name, _ in self._scan(prefix))
+
+    def items(self, prefix=""):
+        """Pairs of name and header, in the order of `names`."""
+        return ((name.decode(), self._checked(header)) for name, header in self._scan(prefix))
+
+    def header(self, name):
+        header = self._tensors.get(name.encode())
+        if header is None:
+            raise KeyError(f"no tensor is named {name!r}")
+        return self._checked(header)
+
+    def tensor(self, name):
+        """A read-only strided view of the mapped storage; raw bits for a dtype that numpy lacks."""
+        header = self.header(name)
+        dtype, data = NUMPY[header.dtype], self._map(header.storage_id)
+        if 0 in header.size:
+            return np.ndarray(header.size, dtype, buffer=b"")
+        # The stride of a dimension of size 1 is arbitrary: it may be more than numpy can hold.
+        strides = [stride * dtype.itemsize if size > 1 else 0 for size, stride in zip(header.size, header.stride)]
+        return np.ndarray(header.size, dtype, data, header.offset * dtype.itemsize, strides)
+
+    def elements(self, name):
+        """The elements of a tensor, row-major, as a sequence of short flat arrays."""
+        header = self.header(name)
+        if 0 in header.size:  # the other sizes may be more than numpy can hold
+            self._map(header.storage_id)
+            return ()
+        return np.nditer(self.tensor(name), flags=["external_loop", "buffered"], order="C")
+
+    def verify(self):
+        """Check all there is: every entry of the table, every record and every sealed byte."""
+        if not xxhash:
+            raise RuntimeError("to verify a store takes the module xxhash")
+        for ordinal in range(self._storages.count + self._tensors.count):
+            self._tensors.table.bounds(ordinal)
+        counts = Counter(header.storage_id for _, header in self.items())
+        for storage_id, storage in self._storages.scan(0):
+            require(counts[storage_id] == storage.tensor_count, 28, f"storage {storage_id:016x} counts "
+                    f"{storage.tensor_count} tensors, but {counts[storage_id]} stand on it")
+            if storage.kind != EXTERNAL:
+                with self._open_storage(storage_id, storage) as file:
+                    if storage.kind == SEALED:
+                        self._check_sealed(file, storage_id, storage)
+
+    def _read_format(self):
+        file, size = open_regular(os.path.join(self.path, "FORMAT"), 1)
+        with file:
+            data = file.read(48)
+        require(data.startswith(b"\x89SMAP\r\n\x1a"), 1, "FORMAT is not that of a stridemap store")
+        require(len(data) == size == 48, 2, "FORMAT is not 48 bytes")
+        check_digest(2, "FORMAT", data[:32], data[32:])
+        require(data[8:16] == VERSION, 3, "the version of the store is unknown")
+        return data[16:32]
+
+    def _open_newest(self):
+        """Open the newest manifest and its table. MissingFile may mean that a writer was faster."""
+        meta = os.path.join(self.path, "meta")
+        found = [name for name in os.listdir(meta) if re.fullmatch(r"[0-9a-f]{16}\.man", name)]
+        path = os.path.join(meta, max(found, default=f"{0:016x}.man"))
+        self.generation = int(path[-20:-4], 16)
+        self._file, _ = open_regular(path, 15)  # open, it holds the lock that keeps this generation
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise MissingFile(15, f"{path} has been deleted")
+        manifest = Manifest(os.pread(self._file.fileno(), MAX_MANIFEST + 1, 0), self.uuid, self.generation)
+        table, storages, tensors = None, 0, 0
+        if manifest.table:
+            path = os.path.join(meta, f"{manifest.table[0]:016x}.tab")
+            table = Table(path, self.uuid, manifest.next_id, *manifest.table)
+            storages, tensors = table.storages, table.tensors
+
+        self.attributes = manifest.attributes
+        self._storages = Catalog(manifest.storages, table, 0, storages,
+                                 lambda record: (record.storage_id(), record.storage()))
+        self._tensors = Catalog(manifest.tensors, table, storages, tensors,
+                                lambda record: (record.name(), record.tensor()))
+
+    def _scan(self, prefix):
+        start = prefix.encode()
+        return takewhile(lambda item: item[0].startswith(start), self._tensors.scan(start))
+
+    def _checked(self, header):
+        """The header, if its storage has a record (F-27) and holds every element (F-8)."""
+        storage = self._storages.get(header.storage_id)
+        require(storage, 27, f"storage {header.storage_id:016x} has no record")
+        lowest = end = header.offset
+        if 0 not in header.size:
+            steps = [(size - 1) * stride for size, stride in zip(header.size, header.stride)]
+            lowest += sum(min(0, step) for step in steps)
+            end += sum(max(0, step) for step in steps) + 1
+        require(0 <= lowest and end * NUMPY[header.dtype].itemsize <= storage.length, 8,
+                f"a tensor does not lie inside storage {header.storage_id:016x}")
+        return header
+
+    def _storage_path(self, storage_id, ending):
+        return os.path.join(self.path, "storages", f"{storage_id:016x}{ending}")
+
+    def _open_storage(self, storage_id, storage):
+        path = self._storage_path(storage_id, ".bin")
+        file, size = open_regular(path, 26)
+        require(size >= storage.length, 26, f"{path} is shorter than its record says")
+        return file
+
+    def _map(self, storage_id):
+        """The bytes of a storage, mapped read-only."""
+        storage = self._storages.get(storage_id)
+        if storage.kind == EXTERNAL:
+            raise ValueError(f"storage {storage_id:016x} is external: this reader does not open files of others")
+        with self._open_storage(storage_id, storage) as file:
+            return np.memmap(file, np.uint8, "r", shape=(storage.length,)) if storage.length else b""
+
+    def _check_sealed(self, file, storage_id, storage):
+        """F-25. The digest in the record is that of the only chunk, or that of the digests of the chunks."""
+        what, chunks = f"sealed storage {storage_id:016x}", -(-storage.length // CHUNK)
+        if chunks <= 1:
+            return check_digest(25, what, read_at(file, storage.length, 0, 26), storage.digest)
+        sum_file, size = open_regular(self._storage_path(storage_id, ".sum"), 25)
+        with sum_file:
+            require(size == 16 * chunks, 25, f"the .sum file of {what} does not have a digest for each chunk")
+            total = xxhash.xxh3_128()
+            for start in range(0, storage.length, CHUNK):
+                digest = sum_file.read(16)
+                total.update(digest)
+                data = read_at(file, min(CHUNK, storage.length - start), start, 26)
+                check_digest(25, f"the MiB at {start} of {what}", data, digest)
+        require(total.digest() == storage.digest, 25, f"the .sum file of {what} does not have its digest")
+
+
+def describe(name, header):
+    return {"name": name, "dtype": header.dtype, "size": header.size, "stride": header.stride,
+            "storage_offset": header.offset, "storage": f"{header.storage_id:016x}"}
+
+
+def plain(value):
+    """A value as JSON can say it."""
+    if isinstance(value, complex):
+        return [plain(value.real), plain(value.imag)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def print_tensor(store, name):
+    """Print a tensor piece by piece: it may have far more elements than its storage."""
+    header, elements = store.header(name), store.elements(name)
+    print(json.dumps(describe(name, header))[:-1], end=', "bits": [' if header.dtype in RAW else ', "values": [')
+    comma = ""
+    for piece in elements:
+        print(comma + json.dumps([plain(value) for value in piece.tolist()])[1:-1], end="")
+        comma = ", "
+    print("]}")
+
+
+def main(arguments):
+    verify = arguments[:1] == ["--verify"]
+    arguments = arguments[verify:]
+    if not 1 <= len(arguments) <= 2 - verify:
+        print("usage: reader.py STORE [NAME] | reader.py --verify STORE", file=sys.stderr)
+        return 2
+    if not xxhash and not verify:
+        print("reader.py: digests are not checked: there is no module xxhash", file=sys.stderr)
+    try:
+        store = Store(arguments[0])
+        if verify:
+            store.verify()
+        elif len(arguments) == 2:
+            print_tensor(store, arguments[1])
+        else:
+            for name, header in store.items():
+                print(json.dumps(describe(name, header)))
+    except (FormatError, OSError, KeyError, ValueError, RuntimeError) as error:
+        print(f"reader.py: {error.args[0] if isinstance(error, KeyError) else error}", file=sys.stderr)
+        return 1 if verify and isinstance(error, FormatError) else 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

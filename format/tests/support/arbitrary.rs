@@ -1,0 +1,114 @@
+//! Random valid values.
+
+use proptest::collection::{btree_map, vec};
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::select;
+use stridemap_format::{
+    DType, External, FileStamp, Manifest, StorageKind, StorageRecord, TableRef, TensorParts, TensorRecord,
+    Uuid,
+};
+
+use super::table::Table;
+
+/// A number of any width.
+pub(crate) fn number() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0..64u32).prop_map(|(n, shift)| n >> shift)
+}
+
+pub(crate) fn dtype() -> impl Strategy<Value = DType> {
+    select(DType::ALL)
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![4 => "\\PC{1,12}", 1 => "[a-c]", 1 => "[^\\x00]{250,260}"]
+}
+
+fn stamp() -> impl Strategy<Value = FileStamp> {
+    (number(), number(), number(), any::<i64>()).prop_map(|(device, inode, size_bytes, mtime_ns)| FileStamp {
+        device,
+        inode,
+        size_bytes,
+        mtime_ns,
+    })
+}
+
+pub(crate) fn storage_record() -> impl Strategy<Value = StorageRecord> {
+    let external = (name(), number(), stamp()).prop_map(|(path, offset_bytes, stamp)| {
+        StorageKind::External(External { path, offset_bytes, stamp })
+    });
+    let kind = prop_oneof![
+        any::<[u8; 16]>().prop_map(StorageKind::Sealed),
+        Just(StorageKind::Mutable),
+        Just(StorageKind::Live),
+        external,
+    ];
+    (number(), number(), kind).prop_map(|(length, tensor_count, mut kind)| {
+        let mut length_bytes = length >> 1;
+        if let StorageKind::External(external) = &mut kind {
+            external.offset_bytes = external.offset_bytes.min(external.stamp.size_bytes);
+            length_bytes = length_bytes.min(external.stamp.size_bytes - external.offset_bytes);
+        }
+        StorageRecord { length_bytes, tensor_count, kind }
+    })
+}
+
+/// A tensor on a storage below `next_id`. Its extent is not bounded.
+pub(crate) fn tensor_record(next_id: u64) -> impl Strategy<Value = TensorRecord> {
+    let dim = (prop_oneof![4 => 0..70u64, 1 => number()], any::<i64>(), 0..64u32);
+    let dim = dim.prop_map(|(size, stride, shift)| (size, stride >> shift));
+    let names = of((any::<u8>(), "[A-Za-z_][A-Za-z0-9_]{0,8}"));
+    (dtype(), vec(dim, 0..6), number(), 1..next_id, names).prop_filter_map(
+        "the number of elements fits",
+        |(dtype, dims, offset_elems, storage_id, names)| {
+            let (size, stride): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+            let dim_names = names.map(|(named, prefix)| {
+                let name = |i| (named >> i & 1 == 1).then(|| format!("{prefix}{i}"));
+                (0..size.len()).map(name).collect()
+            });
+            let parts = TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names };
+            TensorRecord::new(parts).ok()
+        },
+    )
+}
+
+prop_compose! {
+    fn table_ref(generation: u64)(
+        generation in 1..=generation,
+        length_bytes in number(),
+        header_digest in any::<[u8; 16]>(),
+    ) -> TableRef {
+        TableRef { generation, length_bytes, header_digest }
+    }
+}
+
+prop_compose! {
+    pub(crate) fn manifest()(
+        generation in number().prop_map(|n| n.max(1)),
+        next_storage_id in number().prop_map(|n| n.max(2)),
+    )(
+        uuid in any::<Uuid>(),
+        generation in Just(generation),
+        parent in 0..generation,
+        next_storage_id in Just(next_storage_id),
+        table in of(table_ref(generation)),
+        storages in btree_map(1..next_storage_id, of(storage_record()), 0..8),
+        tensors in btree_map(name(), of(tensor_record(next_storage_id)), 0..8),
+        attributes in btree_map(name(), ".{0,20}", 0..4),
+        garbage in btree_map(1..next_storage_id, 0..=generation, 0..4),
+    ) -> Manifest {
+        Manifest { uuid, generation, parent, next_storage_id, table, storages, tensors, attributes, garbage }
+    }
+}
+
+prop_compose! {
+    pub(crate) fn table()(next_storage_id in number().prop_map(|n| n.max(2)))(
+        uuid in any::<Uuid>(),
+        generation in number().prop_map(|n| n.max(1)),
+        next_storage_id in Just(next_storage_id),
+        storages in btree_map(1..next_storage_id, storage_record(), 0..30),
+        tensors in btree_map(name(), tensor_record(next_storage_id), 0..30),
+    ) -> Table {
+        Table { uuid, generation, next_storage_id, storages, tensors }
+    }
+}

@@ -1,0 +1,213 @@
+//! The values that the good vectors hold.
+
+use std::collections::BTreeMap;
+
+use stridemap_format::limits::{
+    MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_STORAGE_BYTES,
+};
+use stridemap_format::{
+    DType, External, FileStamp, Manifest, Marker, StorageKind, StorageRecord, TensorParts, TensorRecord,
+    Uuid, digest,
+};
+
+use super::table::Table;
+
+const UUID: Uuid = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+pub(crate) fn markers() -> Vec<(&'static str, Marker)> {
+    let uuid = *b"\xff\x00\r\n\x1a\x89SMAP\x80\x7f\xaa\x55\x01\xfe";
+    vec![("marker", Marker { uuid: UUID }), ("marker-of-any-bytes", Marker { uuid })]
+}
+
+pub(crate) fn manifests() -> Vec<(&'static str, Manifest)> {
+    vec![
+        ("first", Manifest::first(UUID)),
+        ("small", small_manifest()),
+        ("deltas", deltas()),
+        ("integers", integers()),
+        ("limits", limits()),
+        ("on-table", on_table()),
+    ]
+}
+
+pub(crate) fn tables() -> Vec<(&'static str, Table)> {
+    let empty = Table { storages: BTreeMap::new(), tensors: BTreeMap::new(), generation: 1, ..table() };
+    vec![("table", table()), ("empty", empty), ("small-table", small_table())]
+}
+
+/// The manifest that bad ones differ from in one rule.
+pub(crate) fn small_manifest() -> Manifest {
+    let table = small_table();
+    Manifest {
+        generation: table.generation,
+        parent: 6,
+        next_storage_id: table.next_storage_id,
+        storages: table.storages.into_iter().map(|(id, record)| (id, Some(record))).collect(),
+        tensors: table.tensors.into_iter().map(|(name, record)| (name, Some(record))).collect(),
+        attributes: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
+        ..Manifest::first(UUID)
+    }
+}
+
+/// The table that bad ones differ from in one rule.
+pub(crate) fn small_table() -> Table {
+    Table {
+        uuid: UUID,
+        generation: 7,
+        next_storage_id: 400,
+        storages: BTreeMap::from([(1, storage(24, 1, StorageKind::Sealed([0xaa; 16])))]),
+        tensors: BTreeMap::from([("t".to_owned(), tensor(DType::F32, &[3, 2], &[2, 1], 0, 1))]),
+    }
+}
+
+/// Every kind of change.
+fn deltas() -> Manifest {
+    let names = |names: &[Option<&str>]| Some(names.iter().map(|name| name.map(str::to_owned)).collect());
+    let transposed = tensor(DType::F32, &[2, 3], &[1, 2], 0, 3);
+    Manifest {
+        generation: 7,
+        parent: 6,
+        next_storage_id: 10,
+        storages: BTreeMap::from([
+            (1, None),
+            (3, Some(sealed(24, 4))),
+            (4, Some(storage(1 << 20, 2, StorageKind::Mutable))),
+            (5, Some(storage(0, 1, StorageKind::Live))),
+            (9, Some(storage(1000, 1, external("data/λ.safetensors", 88, 2000)))),
+        ]),
+        tensors: [
+            ("removed", None),
+            ("row major", Some(tensor(DType::F32, &[3, 2], &[2, 1], 0, 3))),
+            ("transposed", Some(transposed.clone())),
+            ("named", Some(with_names(&transposed, names(&[Some("x"), Some("_y2")])))),
+            ("half named", Some(with_names(&transposed, names(&[None, Some("x")])))),
+            ("../..", Some(tensor(DType::I64, &[4], &[-2], 6, 4))),
+            ("λ/权重 🦀\n", Some(tensor(DType::BF16, &[1000, 7], &[0, 1], 5, 4))),
+            ("nothing", Some(tensor(DType::Bool, &[0, 3], &[3, 1], 0, 5))),
+            ("scalar", Some(with_names(&tensor(DType::F64, &[], &[], 124, 9), names(&[])))),
+        ]
+        .map(|(name, record)| (name.to_owned(), record))
+        .into(),
+        attributes: [("author", "Ada"), ("empty", ""), ("ключ", "a\0b\n")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        garbage: BTreeMap::from([(1, 7), (2, 3)]),
+        ..Manifest::first(UUID)
+    }
+}
+
+/// The integers on both sides of every change of width.
+fn integers() -> Manifest {
+    let unsigned = [0, 250, 251, 0xffff, 0x1_0000, 0xffff_ffff, 0x1_0000_0000, u64::MAX];
+    let signed = [125, -125, 126, -126, i64::MAX, i64::MIN, -1, 0x8000];
+    let removed = unsigned[1..7].iter().map(|&id| (id, None));
+    Manifest {
+        generation: u64::MAX,
+        parent: u64::MAX - 1,
+        next_storage_id: u64::MAX,
+        storages: removed.chain([(u64::MAX - 1, Some(sealed(0, 1)))]).collect(),
+        tensors: [("integers".to_owned(), Some(tensor(DType::U8, &unsigned, &signed, 0, u64::MAX - 1)))]
+            .into(),
+        garbage: unsigned[1..7].iter().map(|&id| (id, id)).collect(),
+        ..Manifest::first(UUID)
+    }
+}
+
+/// Everything as large as it may be, and the largest view that reaches nothing.
+fn limits() -> Manifest {
+    let name = |i: usize| Some(format!("d{i:0>width$}", width = MAX_DIM_NAME_BYTES - 1));
+    let dim_names = Some((0..MAX_RANK).map(name).collect());
+    let wide = tensor(DType::U8, &[i64::MAX as u64; 1], &[1], 0, 1);
+    let deep = with_names(&tensor(DType::F32, &[1; MAX_RANK], &[i64::MIN; MAX_RANK], 0, 2), dim_names);
+    let (mut size, mut stride) = ([u64::MAX; MAX_RANK], [i64::MIN; MAX_RANK]);
+    (size[MAX_RANK - 1], stride[0]) = (0, i64::MAX);
+    Manifest {
+        next_storage_id: 3,
+        storages: BTreeMap::from([
+            (1, Some(storage(MAX_STORAGE_BYTES, 1, StorageKind::Live))),
+            (2, Some(storage(4, 2, external(&"p".repeat(MAX_PATH_BYTES), u64::MAX - 4, u64::MAX)))),
+        ]),
+        tensors: BTreeMap::from([
+            ("deep".to_owned(), Some(deep)),
+            ("n".repeat(MAX_NAME_BYTES), Some(wide)),
+            ("nothing".to_owned(), Some(tensor(DType::F32, &size, &stride, 1, 2))),
+        ]),
+        attributes: BTreeMap::from([("k".repeat(MAX_NAME_BYTES), String::new())]),
+        ..Manifest::first(UUID)
+    }
+}
+
+/// Changes over the table of generation 7: a second name on its storage 4, and its storage 3 gone.
+fn on_table() -> Manifest {
+    let table = table();
+    let live = StorageRecord { tensor_count: 2, ..table.storages[&4].clone() };
+    Manifest {
+        generation: 8,
+        parent: 7,
+        next_storage_id: table.next_storage_id,
+        table: Some(table.encode().1),
+        storages: BTreeMap::from([(3, None), (4, Some(live))]),
+        tensors: BTreeMap::from([
+            ("views/diagonal".to_owned(), None),
+            ("views/column".to_owned(), None),
+            ("views/reversed".to_owned(), None),
+            ("views/live".to_owned(), Some(tensor(DType::I32, &[4, 4], &[4, 1], 0, 4))),
+        ]),
+        garbage: BTreeMap::from([(3, 8)]),
+        ..Manifest::first(UUID)
+    }
+}
+
+/// Storages of every kind, a tensor of every dtype, and views.
+fn table() -> Table {
+    let of_dtype = |dtype: &DType| (format!("dtypes/{dtype}"), tensor(*dtype, &[2, 3], &[3, 1], 0, 1));
+    let views = [
+        ("views/column", tensor(DType::U8, &[4, 1], &[4, 999], 1, 3)),
+        ("views/counter", tensor(DType::I32, &[], &[], 15, 4)),
+        ("views/diagonal", tensor(DType::U8, &[4], &[5], 0, 3)),
+        ("views/expanded", tensor(DType::C128, &[1 << 20, 1 << 20], &[0, 0], 1, 300)),
+        ("views/nothing", tensor(DType::F64, &[5, 0, 5], &[0, 5, 1], 0, 300)),
+        ("views/reversed", tensor(DType::U8, &[4, 4], &[-4, -1], 15, 3)),
+        ("views/wide", tensor(DType::F16, &[1 << 20, 2], &[2, 1], 0, 2)),
+    ];
+    Table {
+        uuid: UUID,
+        generation: 7,
+        next_storage_id: 301,
+        storages: BTreeMap::from([
+            (1, sealed(96, DType::ALL.len() as u64)),
+            (2, sealed(4 << 20, 1)),
+            (3, storage(16, 3, StorageKind::Mutable)),
+            (4, storage(64, 1, StorageKind::Live)),
+            (300, storage(32, 2, external("/mnt/weights.bin", 0, 32))),
+        ]),
+        tensors: DType::ALL
+            .iter()
+            .map(of_dtype)
+            .chain(views.map(|(name, record)| (name.to_owned(), record)))
+            .collect(),
+    }
+}
+
+fn storage(length_bytes: u64, tensor_count: u64, kind: StorageKind) -> StorageRecord {
+    StorageRecord { length_bytes, tensor_count, kind }
+}
+
+/// A sealed storage; its digest is that of its length's bytes.
+fn sealed(length_bytes: u64, tensor_count: u64) -> StorageRecord {
+    storage(length_bytes, tensor_count, StorageKind::Sealed(digest(&length_bytes.to_le_bytes())))
+}
+
+fn external(path: &str, offset_bytes: u64, size_bytes: u64) -> StorageKind {
+    let stamp = FileStamp { device: 66306, inode: 1 << 33, size_bytes, mtime_ns: -1_700_000_000_123_456_789 };
+    StorageKind::External(External { path: path.to_owned(), offset_bytes, stamp })
+}
+
+fn tensor(dtype: DType, size: &[u64], stride: &[i64], offset_elems: u64, storage_id: u64) -> TensorRecord {
+    let (size, stride) = (size.to_vec(), stride.to_vec());
+    TensorRecord::new(TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names: None }).unwrap()
+}
+
+fn with_names(record: &TensorRecord, dim_names: Option<Vec<Option<String>>>) -> TensorRecord {
+    TensorRecord::new(TensorParts { dim_names, ..record.clone().into_parts() }).unwrap()
+}

@@ -1,0 +1,84 @@
+//! Decoded content in the JSON form that `vectors/README.md` describes.
+
+use serde_json::{Map, Value, json};
+use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord, TableRef, TensorRecord};
+
+use super::table::Table;
+
+pub(crate) fn marker(marker: &Marker) -> Value {
+    json!({ "uuid": hex(&marker.uuid) })
+}
+
+pub(crate) fn manifest(manifest: &Manifest) -> Value {
+    json!({
+        "uuid": hex(&manifest.uuid),
+        "generation": manifest.generation,
+        "parent": manifest.parent,
+        "next_storage_id": manifest.next_storage_id,
+        "table": manifest.table.as_ref().map(table_ref),
+        "storages": object(&manifest.storages, |record| record.as_ref().map_or(Value::Null, storage)),
+        "tensors": object(&manifest.tensors, |record| record.as_ref().map_or(Value::Null, tensor)),
+        "attributes": manifest.attributes,
+        "garbage": manifest.garbage,
+    })
+}
+
+pub(crate) fn table(table: &Table, reference: &TableRef) -> Value {
+    json!({
+        "uuid": hex(&table.uuid),
+        "reference": table_ref(reference),
+        "next_storage_id": table.next_storage_id,
+        "storages": object(&table.storages, storage),
+        "tensors": object(&table.tensors, tensor),
+    })
+}
+
+fn table_ref(reference: &TableRef) -> Value {
+    json!({
+        "generation": reference.generation,
+        "length_bytes": reference.length_bytes,
+        "header_digest": hex(&reference.header_digest),
+    })
+}
+
+fn storage(record: &StorageRecord) -> Value {
+    let mut value = match &record.kind {
+        StorageKind::Sealed(digest) => json!({ "kind": "sealed", "digest": hex(digest) }),
+        StorageKind::Mutable => json!({ "kind": "mutable" }),
+        StorageKind::Live => json!({ "kind": "live" }),
+        StorageKind::External(external) => json!({
+            "kind": "external",
+            "path": external.path,
+            "offset_bytes": external.offset_bytes,
+            "device": external.stamp.device,
+            "inode": external.stamp.inode,
+            "size_bytes": external.stamp.size_bytes,
+            "mtime_ns": external.stamp.mtime_ns,
+        }),
+    };
+    value["length_bytes"] = record.length_bytes.into();
+    value["tensor_count"] = record.tensor_count.into();
+    value
+}
+
+fn tensor(record: &TensorRecord) -> Value {
+    json!({
+        "dtype": record.dtype.name(),
+        "size": record.size,
+        "stride": record.stride,
+        "offset_elems": record.offset_elems,
+        "storage_id": record.storage_id,
+        "dim_names": record.dim_names,
+    })
+}
+
+fn object<'a, K: ToString + 'a, V: 'a>(
+    entries: impl IntoIterator<Item = (&'a K, &'a V)>,
+    value: impl Fn(&V) -> Value,
+) -> Map<String, Value> {
+    entries.into_iter().map(|(key, entry)| (key.to_string(), value(entry))).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,93 @@
+//! Whole tables: the crate reads and writes them piece by piece, as its users do from files.
+
+use std::collections::BTreeMap;
+
+use stridemap_format::{
+    Error, Result, Rule, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableHeader, TableRef,
+    TensorRecord, Uuid,
+};
+
+/// The content of a table, and the next storage id of the manifest that stands on it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Table {
+    pub(crate) uuid: Uuid,
+    pub(crate) generation: u64,
+    pub(crate) next_storage_id: u64,
+    pub(crate) storages: BTreeMap<u64, StorageRecord>,
+    pub(crate) tensors: BTreeMap<String, TensorRecord>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum Entry {
+    Storage(u64, StorageRecord),
+    Tensor(String, TensorRecord),
+}
+
+impl Table {
+    pub(crate) fn encode(&self) -> (Vec<u8>, TableRef) {
+        let mut encoder = TableEncoder::new(self.uuid, self.generation, self.next_storage_id);
+        let mut rest = Vec::new();
+        for (&id, record) in &self.storages {
+            encoder.push_storage(id, record, &mut rest).unwrap();
+        }
+        for (name, record) in &self.tensors {
+            encoder.push_tensor(name, record, &mut rest).unwrap();
+        }
+        let (header, reference) = encoder.finish(&mut rest);
+        ([header, rest].concat(), reference)
+    }
+
+    /// Reads all of a table, as a verification does. That entries ascend (F-24) is left to the encoder to say, which
+    /// takes them in no other order.
+    pub(crate) fn decode(
+        bytes: &[u8],
+        uuid: Uuid,
+        reference: &TableRef,
+        next_storage_id: u64,
+    ) -> Result<Table> {
+        let header = decode_header(bytes, uuid, reference)?;
+        let (offset, length) = header.slots(0, header.entry_count());
+        header.decode_slots(0, part(bytes, offset, length)?)?;
+        let generation = reference.generation;
+        let mut order = TableEncoder::new(uuid, generation, next_storage_id);
+        let (mut storages, mut tensors) = (BTreeMap::new(), BTreeMap::new());
+        for ordinal in 0..header.entry_count() {
+            match decode_entry(bytes, &header, ordinal, next_storage_id)? {
+                Entry::Storage(id, record) => {
+                    order.push_storage(id, &record, &mut Vec::new())?;
+                    storages.insert(id, record);
+                }
+                Entry::Tensor(name, record) => {
+                    order.push_tensor(&name, &record, &mut Vec::new())?;
+                    tensors.insert(name, record);
+                }
+            }
+        }
+        Ok(Table { uuid, generation, next_storage_id, storages, tensors })
+    }
+}
+
+pub(crate) fn decode_header(bytes: &[u8], uuid: Uuid, reference: &TableRef) -> Result<TableHeader> {
+    TableHeader::decode(bytes.get(..TABLE_HEADER_BYTES).unwrap_or(bytes), uuid, reference)
+}
+
+/// Reads one entry by way of its two slots, as a lookup does.
+pub(crate) fn decode_entry(bytes: &[u8], header: &TableHeader, ordinal: u64, next_id: u64) -> Result<Entry> {
+    let (offset, length) = header.slots(ordinal, 1);
+    let entries = header.decode_slots(ordinal, part(bytes, offset, length)?)?;
+    let &[(offset, length)] = &entries[..] else { panic!("two slots gave {} entries", entries.len()) };
+    let entry = part(bytes, offset, length)?;
+    if ordinal < header.storage_count() {
+        header.decode_storage(ordinal, next_id, entry).map(|(id, record)| Entry::Storage(id, record))
+    } else {
+        header.decode_tensor(ordinal, next_id, entry).map(|(name, record)| Entry::Tensor(name, record))
+    }
+}
+
+/// The bytes that a reader gets from its file at `offset`.
+fn part(bytes: &[u8], offset: u64, length: u64) -> Result<&[u8]> {
+    let range = usize::try_from(offset).ok().zip(usize::try_from(length).ok());
+    range
+        .and_then(|(offset, length)| bytes.get(offset..offset.checked_add(length)?))
+        .ok_or_else(|| Error::new(Rule::TableHeader, format!("the file ends at {}", bytes.len())))
+}

@@ -1,0 +1,226 @@
+//! The files under `vectors/`: the good ones are what is written and read, the bad ones are refused by their rule.
+//!
+//! `STRIDEMAP_BLESS=1` writes the files instead of comparing with them; see `vectors/README.md`.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use serde_json::Value;
+use stridemap_format::limits::{MAX_ATTRIBUTES_BYTES, MAX_MANIFEST_BYTES};
+use stridemap_format::{Manifest, Marker, Result, Rule, StorageRecord, TableRef, TensorRecord};
+
+mod support {
+    pub(crate) mod bad;
+    pub(crate) mod frame;
+    pub(crate) mod good;
+    pub(crate) mod json;
+    pub(crate) mod table;
+    pub(crate) mod wire;
+}
+use support::table::Table;
+use support::wire::{GENERATION, NEXT_ID, UUID};
+use support::{bad, good, json, wire};
+
+#[test]
+fn good_markers_are_written_and_read_as_ever() {
+    for (name, value) in good::markers() {
+        check_good(&format!("{name}.format"), &value.encode(), &json::marker(&value), |bytes| {
+            json::marker(&Marker::decode(bytes).unwrap())
+        });
+    }
+}
+
+#[test]
+fn good_manifests_are_written_and_read_as_ever() {
+    for (name, value) in good::manifests() {
+        check_good(&format!("{name}.man"), &value.encode().unwrap(), &json::manifest(&value), |bytes| {
+            json::manifest(&read_manifest(bytes, value.generation).unwrap())
+        });
+    }
+}
+
+#[test]
+fn good_tables_are_written_and_read_as_ever() {
+    for (name, value) in good::tables() {
+        let (bytes, reference) = value.encode();
+        check_good(&format!("{name}.tab"), &bytes, &json::table(&value, &reference), |bytes| {
+            json::table(&read_table(bytes, &reference, value.next_storage_id).unwrap(), &reference)
+        });
+    }
+}
+
+#[test]
+fn bad_files_are_those_that_the_second_encoder_makes() {
+    for (name, bytes) in bad::files() {
+        let found = committed(&vectors("bad").join(&name), &bytes);
+        assert!(found == bytes, "{name}: the encoder of bad files changed");
+    }
+}
+
+#[test]
+fn bad_files_are_refused_by_the_rule_in_their_name() {
+    let mut failures = Vec::new();
+    for path in files_in("bad") {
+        let name = file_name(&path);
+        match read_bad(&path) {
+            Err(error) if error.rule().number() == rule_in(&name) => {}
+            Err(error) => failures.push(format!("{name}: {error}")),
+            Ok(()) => failures.push(format!("{name}: accepted")),
+        }
+    }
+    assert!(failures.is_empty(), "{} files:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn every_rule_of_one_file_has_a_bad_file() {
+    let covered: BTreeSet<u8> = bad::files().iter().map(|(name, _)| rule_in(name)).collect();
+    let within_one_file = 1..=Rule::EntryOrder.number();
+    assert_eq!(covered, within_one_file.collect());
+}
+
+#[test]
+fn every_good_file_holds_one_of_the_values() {
+    let files = |names: Vec<&str>, extension: &str| -> Vec<String> {
+        names.iter().flat_map(|name| [format!("{name}.{extension}"), format!("{name}.json")]).collect()
+    };
+    let mut expected = [
+        files(good::markers().iter().map(|(name, _)| *name).collect(), "format"),
+        files(good::manifests().iter().map(|(name, _)| *name).collect(), "man"),
+        files(good::tables().iter().map(|(name, _)| *name).collect(), "tab"),
+    ]
+    .concat();
+    let found: Vec<_> = files_in("good").iter().map(|path| file_name(path)).collect();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn second_encoder_agrees_with_the_crate_where_nothing_is_broken() {
+    let marker = Marker { uuid: UUID };
+    assert_eq!(marker.encode(), bad::good_marker(), "FORMAT");
+    assert_eq!(good::small_manifest().encode().unwrap(), wire::manifest(&[]), "manifest");
+    let table = bad::table_changed(&[]);
+    assert_eq!(good::small_table().encode(), (table.clone(), wire::reference(&table)), "table");
+}
+
+#[test]
+fn counts_past_the_end_are_refused_before_allocating() {
+    // The bad files have those that break no other rule.
+    for field in ["size", "stride", "dim_names"] {
+        let count = if field == "dim_names" { wire::some(wire::uint(1 << 60)) } else { wire::uint(1 << 60) };
+        let refused = read_manifest(&wire::manifest(&[(field, count)]), GENERATION);
+        assert!(refused.is_err(), "2^60 of {field}: {refused:?}");
+    }
+}
+
+#[test]
+fn attributes_past_their_cap_are_refused() {
+    let attribute =
+        |value_bytes: usize| wire::list(&[[wire::text("k"), wire::text("v".repeat(value_bytes))].concat()]);
+    let manifest = |value_bytes| wire::manifest(&[("attributes", attribute(value_bytes))]);
+    let mut largest = read_manifest(&manifest(MAX_ATTRIBUTES_BYTES - 1), GENERATION).unwrap();
+    let past = read_manifest(&manifest(MAX_ATTRIBUTES_BYTES), GENERATION).unwrap_err();
+    assert_eq!(past.rule(), Rule::Attributes, "{past}");
+    largest.attributes.insert("l".into(), String::new());
+    assert_eq!(largest.encode().unwrap_err().rule(), Rule::Attributes);
+}
+
+#[test]
+fn manifest_past_16_mib_is_refused() {
+    let removal = |name: String| [wire::text(name), vec![0]].concat();
+    let removals: Vec<u8> = (0..4091).flat_map(|i| removal(format!("{i:0>4096}"))).collect();
+    let manifest = |last: usize| {
+        let tensors = [wire::uint(4093), removals.clone(), removal("l".repeat(last))].concat();
+        wire::manifest(&[("tensors", tensors)])
+    };
+    let last = 1000 + MAX_MANIFEST_BYTES as usize - manifest(1000).len();
+    let mut largest = read_manifest(&manifest(last), GENERATION).unwrap();
+    let past = read_manifest(&manifest(last + 1), GENERATION).unwrap_err();
+    assert_eq!(past.rule(), Rule::ManifestFrame, "{past}");
+    largest.attributes.insert("l".into(), String::new());
+    assert_eq!(largest.encode().unwrap_err().rule(), Rule::ManifestFrame);
+}
+
+fn vectors(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors").join(folder)
+}
+
+fn files_in(folder: &str) -> BTreeSet<PathBuf> {
+    fs::read_dir(vectors(folder)).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// The bytes of a committed file; when blessing, those of `expected`, which are written there first.
+fn committed(path: &Path, expected: &[u8]) -> Vec<u8> {
+    if env::var_os("STRIDEMAP_BLESS").is_some_and(|value| value == "1") {
+        fs::write(path, expected).unwrap();
+    }
+    fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn check_good(file: &str, encoded: &[u8], content: &Value, decode: impl Fn(&[u8]) -> Value) {
+    let path = vectors("good").join(file);
+    let bytes = committed(&path, encoded);
+    assert!(bytes == encoded, "{file}: the encoding changed");
+    let pretty = serde_json::to_string_pretty(content).unwrap() + "\n";
+    let stated = committed(&path.with_extension("json"), pretty.as_bytes());
+    let stated: Value = serde_json::from_slice(&stated).unwrap();
+    assert_eq!(decode(&bytes), stated, "{file}: what is decoded is not what the JSON states");
+}
+
+/// The number in a name such as `F-16-one-bit-flipped.man`.
+fn rule_in(name: &str) -> u8 {
+    let number = name.split('-').nth(1).and_then(|number| number.parse().ok());
+    number.unwrap_or_else(|| panic!("{name} names no rule"))
+}
+
+fn read_bad(path: &Path) -> Result<()> {
+    let bytes = fs::read(path).unwrap();
+    match path.extension().unwrap().to_str().unwrap() {
+        "format" => Marker::decode(&bytes).map(drop),
+        "man" => read_manifest(&bytes, GENERATION).map(drop),
+        "tab" => read_table(&bytes, &reference_of_bad(path, &bytes), NEXT_ID).map(drop),
+        other => panic!("a vector ending in {other:?}"),
+    }
+}
+
+/// A bad table is what its manifest states, except where that is what is wrong with it.
+fn reference_of_bad(path: &Path, bytes: &[u8]) -> TableRef {
+    if rule_in(&file_name(path)) == Rule::TableDigest.number() {
+        good::small_table().encode().1
+    } else {
+        wire::reference(bytes)
+    }
+}
+
+fn read_manifest(bytes: &[u8], generation: u64) -> Result<Manifest> {
+    let manifest = Manifest::decode(bytes, UUID, generation)?;
+    let storages = manifest.storages.iter().filter_map(|(&id, record)| Some((id, record.as_ref()?)));
+    check_extents(&storages.collect(), manifest.tensors.values().flatten())?;
+    Ok(manifest)
+}
+
+fn read_table(bytes: &[u8], reference: &TableRef, next_storage_id: u64) -> Result<Table> {
+    let table = Table::decode(bytes, UUID, reference, next_storage_id)?;
+    let storages = table.storages.iter().map(|(&id, record)| (id, record));
+    check_extents(&storages.collect(), table.tensors.values())?;
+    Ok(table)
+}
+
+/// That the tensors lie inside their storages (F-8), as far as those are in the same file.
+fn check_extents<'a>(
+    storages: &BTreeMap<u64, &StorageRecord>,
+    tensors: impl Iterator<Item = &'a TensorRecord>,
+) -> Result<()> {
+    for tensor in tensors {
+        if let Some(storage) = storages.get(&tensor.storage_id) {
+            tensor.extent(storage.length_bytes)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,201 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use stridemap_format::{Manifest, StorageKind, is_chunked, limits};
+
+use super::lock::WriterLock;
+use super::recover::{manifest_numbers, pin};
+use super::{Generation, History};
+use crate::disk::{Access, LockMode, STAGE_PREFIX, number_in, read_capped};
+use crate::error::{Error, Result};
+
+/// What a collection deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Collected {
+    /// How many files.
+    pub file_count: u64,
+    /// Their bytes together.
+    pub size_bytes: u64,
+}
+
+/// Deletes the files of garbage that no older generation can need, and forgets it once that is certain; gives whether
+/// it did, for then `storages/` must be synced before the manifest says so.
+///
+/// Only certain when nobody can be on an older generation: their manifests are gone.
+pub(super) fn delete_garbage(history: &History, next: &mut Manifest) -> Result<bool> {
+    let due = |dropped: u64| dropped < next.generation;
+    if !next.garbage.values().any(|&dropped| due(dropped))
+        || manifest_numbers(&*history.disk, &history.paths)?.len() > 1
+    {
+        return Ok(false);
+    }
+    let mut deleted = Collected::default();
+    let generation = next.generation;
+    next.garbage.retain(|&id, &mut dropped| dropped == generation || !deleted.remove_storage(history, id));
+    Ok(true)
+}
+
+/// After a commit: what the new generation no longer needs; and, once a handle, what dead writers left. Best effort:
+/// what stays is tried again.
+pub(super) fn after_commit(history: &History, newest: &Generation, _lock: &WriterLock) {
+    let mut collected = Collected::default();
+    let older = Older::collect(history, newest.number(), &mut collected);
+    collected.remove_garbage(history, newest.manifest(), &older);
+    if !history.is_swept.swap(true, Ordering::Relaxed) {
+        let next_id = newest.manifest().next_storage_id;
+        let _ = collected.sweep(history, newest.manifest(), &older, |id, _| id < next_id);
+    }
+}
+
+/// Deletes every file that neither the newest generation nor a pinned one needs.
+pub(crate) fn collect_all(history: &History) -> Result<Collected> {
+    let _lock = WriterLock::take(history)?;
+    let newest = history.newest()?;
+    history.install(std::sync::Arc::clone(&newest));
+    let mut collected = Collected::default();
+    let older = Older::collect(history, newest.number(), &mut collected);
+    let mut needed = storages_of(&newest)?;
+    for manifest in &older.pinned {
+        if let Some(pinned) = pin(&*history.disk, &history.paths, history.uuid, manifest.generation)? {
+            needed.extend(storages_of(&pinned)?);
+        }
+    }
+    let is_needed = |id: u64, is_sum: bool| match needed.get(&id) {
+        Some(&has_sum) => !is_sum || has_sum,
+        None => older.is_unclear,
+    };
+    collected.sweep(history, newest.manifest(), &older, is_needed)?;
+    Ok(collected)
+}
+
+/// The store's own files that a generation's storages have, and whether a `.sum` is among them.
+fn storages_of(generation: &Generation) -> Result<BTreeMap<u64, bool>> {
+    let own = generation.storages().filter_map(|entry| match entry {
+        Ok((_, record)) if matches!(record.kind, StorageKind::External(_)) => None,
+        Ok((id, record)) => {
+            Some(Ok((id, matches!(record.kind, StorageKind::Sealed(_)) && is_chunked(record.length_bytes))))
+        }
+        Err(e) => Some(Err(e)),
+    });
+    own.collect()
+}
+
+/// The generations before the newest that somebody is still on.
+struct Older {
+    pinned: Vec<Manifest>,
+    /// A manifest that could not be read may need anything.
+    is_unclear: bool,
+}
+
+impl Older {
+    /// Deletes the manifests that nobody holds.
+    fn collect(history: &History, newest: u64, collected: &mut Collected) -> Older {
+        let mut older = Older { pinned: Vec::new(), is_unclear: false };
+        let Ok(numbers) = manifest_numbers(&*history.disk, &history.paths) else {
+            return Older { is_unclear: true, ..older };
+        };
+        for number in numbers.into_iter().filter(|&number| number < newest) {
+            match older.collect_one(history, number, collected) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(_) => older.is_unclear = true,
+            }
+        }
+        older
+    }
+
+    fn collect_one(&mut self, history: &History, number: u64, collected: &mut Collected) -> io::Result<()> {
+        let path = history.paths.manifest(number);
+        let file = history.disk.open(&path, Access::Read)?;
+        // Held until the file is gone: a reader that comes between sees the lock, or that the file has no name left.
+        if file.try_lock(LockMode::Exclusive)? {
+            return collected.remove(history, &path);
+        }
+        let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
+        self.pinned.push(Manifest::decode(&bytes, history.uuid, number).map_err(io::Error::other)?);
+        Ok(())
+    }
+
+    /// Whether a storage that lost its last name at generation `dropped` may be read by somebody.
+    fn need(&self, id: u64, dropped: u64) -> bool {
+        let holds = |manifest: &Manifest| id < manifest.next_storage_id && manifest.generation < dropped;
+        self.is_unclear || self.pinned.iter().any(holds)
+    }
+}
+
+impl Collected {
+    fn remove(&mut self, history: &History, path: &Path) -> io::Result<()> {
+        let size_bytes = history.disk.stat(path).map_or(0, |stat| stat.size_bytes);
+        history.disk.remove(path)?;
+        self.file_count += 1;
+        self.size_bytes += size_bytes;
+        Ok(())
+    }
+
+    /// Gives whether the storage's files are gone.
+    fn remove_storage(&mut self, history: &History, id: u64) -> bool {
+        let mut is_gone = |path: &Path| match self.remove(history, path) {
+            Ok(()) => true,
+            Err(e) => e.kind() == io::ErrorKind::NotFound,
+        };
+        let is_bytes_gone = is_gone(&history.paths.storage(id));
+        is_gone(&history.paths.sum(id)) && is_bytes_gone
+    }
+
+    fn remove_garbage(&mut self, history: &History, newest: &Manifest, older: &Older) {
+        for (&id, &dropped) in &newest.garbage {
+            if !older.need(id, dropped) {
+                self.remove_storage(history, id);
+            }
+        }
+        let Ok(names) = history.disk.list(&history.paths.meta_dir()) else { return };
+        let referenced: BTreeSet<u64> = older
+            .pinned
+            .iter()
+            .chain([newest])
+            .filter_map(|manifest| Some(manifest.table?.generation))
+            .collect();
+        for name in names {
+            // Only the holder of the writers' lock has unfinished files here, and it has finished.
+            let is_stale = name.starts_with(STAGE_PREFIX)
+                || number_in(&name, "tab")
+                    .is_some_and(|table| !older.is_unclear && !referenced.contains(&table));
+            if is_stale {
+                let _ = self.remove(history, &history.paths.meta_dir().join(&name));
+            }
+        }
+    }
+
+    /// Goes through `storages/` and deletes the unfinished files of dead writers, and what is not needed.
+    fn sweep(
+        &mut self,
+        history: &History,
+        newest: &Manifest,
+        older: &Older,
+        is_needed: impl Fn(u64, bool) -> bool,
+    ) -> Result<()> {
+        self.remove_garbage(history, newest, older);
+        let dir = history.paths.storages_dir();
+        for name in history.disk.list(&dir).map_err(|e| Error::io("list", &dir, e))? {
+            let path = dir.join(&name);
+            let is_stale = match (number_in(&name, "bin"), number_in(&name, "sum")) {
+                (Some(id), _) => !is_needed(id, false),
+                (_, Some(id)) => !is_needed(id, true),
+                _ => name.starts_with(STAGE_PREFIX) && is_abandoned(history, &path),
+            };
+            if is_stale {
+                let _ = self.remove(history, &path);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A live writer holds the lock of its unfinished file.
+fn is_abandoned(history: &History, path: &Path) -> bool {
+    let file = history.disk.open(path, Access::Read);
+    file.and_then(|file| file.try_lock(LockMode::Exclusive)).unwrap_or(false)
+}

@@ -1,0 +1,106 @@
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap_format::{Manifest, Marker, Uuid};
+
+use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, StorePaths, read_capped};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Creates an empty store: whole or not at all, because it is built beside its place and then renamed.
+pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
+    let taken = |what: &str| {
+        Error::new(
+            ErrorKind::AlreadyExists,
+            format!("create {}: {what} is there; open it, or choose another path", path.display()),
+        )
+    };
+    match disk.stat(path) {
+        Ok(stat) if stat.is_regular => return Err(taken("a file")),
+        Ok(_) => match disk.list(path) {
+            Ok(names) if names.iter().any(|name| name == "FORMAT") => return Err(taken("a store")),
+            Ok(names) if !names.is_empty() => return Err(taken("a directory that is not empty")),
+            _ => {}
+        },
+        Err(_) => {}
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let id = uuid::Uuid::new_v4();
+    let building = parent.join(format!("{STAGE_PREFIX}{}", id.simple()));
+    let built = build(disk, &building, id.into_bytes(), durable).and_then(|()| {
+        disk.rename_dir(&building, path).map_err(|e| match e.kind() {
+            io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
+                taken("a directory that is not empty")
+            }
+            io::ErrorKind::NotADirectory => taken("a file"),
+            _ => Error::io("create store", path, e),
+        })
+    });
+    if let Err(e) = built {
+        let _ = disk.remove_dir_all(&building);
+        return Err(e);
+    }
+    if durable {
+        disk.sync_dir(parent).map_err(|e| Error::io("sync", parent, e))?;
+    }
+    Ok(id.into_bytes())
+}
+
+fn build(disk: &Arc<dyn Disk>, root: &Path, uuid: Uuid, durable: bool) -> Result<()> {
+    let paths = StorePaths::new(root);
+    for dir in [root, &paths.storages_dir(), &paths.meta_dir()] {
+        disk.create_dir(dir).map_err(|e| Error::io("create directory", dir, e))?;
+    }
+    let manifest = Manifest::first(uuid);
+    let manifest_bytes = manifest.encode().map_err(|e| Error::refused("create a store", e))?;
+    let files = [
+        (paths.manifest(manifest.generation), manifest_bytes),
+        (paths.lock(), Vec::new()),
+        (paths.marker(), Marker { uuid }.encode()),
+    ];
+    for (path, bytes) in files {
+        write_new(disk, &path, &bytes, durable).map_err(|e| Error::io("create", &path, e))?;
+    }
+    if durable {
+        for dir in [&paths.storages_dir(), &paths.meta_dir(), root] {
+            disk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
+    let mut staged = Staged::create(disk, path.parent().unwrap_or(path))?;
+    staged.file().write_all_at(bytes, 0)?;
+    if durable {
+        staged.file().sync()?;
+    }
+    staged.publish(path)
+}
+
+/// Reads what makes a directory a store.
+pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
+    let root = paths.root().display();
+    let not_a_store =
+        |why: &str| Error::new(ErrorKind::NotAStore, format!("open {root}: not a stridemap store: {why}"));
+    let file = match disk.open(&paths.marker(), Access::Read) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && disk.stat(paths.root()).is_err() => {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("open {root}: no store there; create one first"),
+            ));
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not_a_store("it has no FORMAT file")),
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+            return Err(not_a_store("it is not a directory"));
+        }
+        opened => opened.map_err(|e| Error::io("open", &paths.marker(), e))?,
+    };
+    let bytes =
+        read_capped(&*file, Marker::LENGTH as u64).map_err(|e| Error::io("read", &paths.marker(), e))?;
+    let marker = Marker::decode(&bytes).map_err(|e| match e.rule() {
+        stridemap_format::Rule::MarkerMagic => not_a_store("FORMAT has another magic").with_source(e),
+        _ => Error::corrupt(&paths.marker(), e),
+    })?;
+    Ok(marker.uuid)
+}

@@ -1,0 +1,135 @@
+use std::collections::{BTreeMap, btree_map};
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use stridemap_format::{Manifest, StorageRecord, TensorRecord};
+
+use super::table::Table;
+use crate::disk::DiskFile;
+use crate::error::Result;
+
+/// One generation of a store, as it is on disk: what every lookup is asked of.
+///
+/// While it lives, a shared lock on its manifest keeps its files from being collected, here and in other processes.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    manifest: Manifest,
+    table: Option<Arc<Table>>,
+    _pin: Arc<dyn DiskFile>,
+}
+
+impl Generation {
+    /// `pin` is the manifest's file, under a shared lock.
+    pub(super) fn new(manifest: Manifest, table: Option<Arc<Table>>, pin: Arc<dyn DiskFile>) -> Self {
+        Generation { manifest, table, _pin: pin }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.manifest.generation
+    }
+
+    pub(crate) fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    pub(super) fn table(&self) -> Option<&Arc<Table>> {
+        self.table.as_ref()
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
+        match (self.manifest.tensors.get(name), &self.table) {
+            (Some(changed), _) => Ok(changed.clone()),
+            (None, Some(table)) => table.tensor(name),
+            (None, None) => Ok(None),
+        }
+    }
+
+    pub(crate) fn storage(&self, id: u64) -> Result<Option<StorageRecord>> {
+        match (self.manifest.storages.get(&id), &self.table) {
+            (Some(changed), _) => Ok(changed.clone()),
+            (None, Some(table)) => table.storage(id),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Every tensor whose name begins with `prefix`, by ascending name.
+    pub(crate) fn tensors<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
+        let base = self.table.as_ref().map(|table| table.scan_tensors(prefix)).transpose()?;
+        let delta = self.manifest.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let merged = Merged::new(base.into_iter().flatten(), delta);
+        Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
+    }
+
+    /// Every storage, by ascending id.
+    pub(crate) fn storages(&self) -> impl Iterator<Item = Result<(u64, StorageRecord)>> + '_ {
+        let base = self.table.iter().flat_map(|table| table.scan_storages());
+        Merged::new(base, self.manifest.storages.range(..))
+    }
+
+    /// The records that these names have now. Many names are found by one scan, few by a lookup each.
+    pub(super) fn tensors_named<'a, T>(
+        &self,
+        names: &'a BTreeMap<String, T>,
+    ) -> Result<BTreeMap<&'a str, TensorRecord>> {
+        let table_count = self.table.as_ref().map_or(0, |table| table.tensor_count());
+        let mut found = BTreeMap::new();
+        if (names.len() as u64).saturating_mul(LOOKUP_COST) < table_count || table_count == 0 {
+            for name in names.keys() {
+                if let Some(record) = self.tensor(name)? {
+                    found.insert(name.as_str(), record);
+                }
+            }
+        } else {
+            for entry in self.tensors("")? {
+                let (name, record) = entry?;
+                if let Some((name, _)) = names.get_key_value(&name) {
+                    found.insert(name.as_str(), record);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// How many entries a scan passes in the time that one lookup takes.
+const LOOKUP_COST: u64 = 16;
+
+/// A sorted base under sorted changes: a change replaces the entry of its key, and none removes it.
+pub(super) struct Merged<'a, B: Iterator, K, V> {
+    base: Peekable<B>,
+    delta: Peekable<btree_map::Range<'a, K, Option<V>>>,
+}
+
+impl<'a, B: Iterator, K, V> Merged<'a, B, K, V> {
+    pub(super) fn new(base: B, delta: btree_map::Range<'a, K, Option<V>>) -> Self {
+        Merged { base: base.peekable(), delta: delta.peekable() }
+    }
+}
+
+impl<B, K, V> Iterator for Merged<'_, B, K, V>
+where
+    B: Iterator<Item = Result<(K, V)>>,
+    K: Ord + Clone,
+    V: Clone,
+{
+    type Item = Result<(K, V)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Some((changed_key, _)) = self.delta.peek() else { return self.base.next() };
+            match self.base.peek() {
+                Some(Err(_)) => return self.base.next(),
+                Some(Ok((base_key, _))) if base_key < *changed_key => return self.base.next(),
+                Some(Ok((base_key, _))) if base_key == *changed_key => drop(self.base.next()),
+                _ => {}
+            }
+            if let Some((key, Some(value))) = self.delta.next() {
+                return Some(Ok((key.clone(), value.clone())));
+            }
+        }
+    }
+}

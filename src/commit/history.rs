@@ -1,0 +1,113 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use stridemap_format::Uuid;
+
+use super::{Generation, recover};
+use crate::disk::{Disk, StorePaths};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a commit survives once it has returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of the process, of the system, and of the power: everything is synced.
+    #[default]
+    Full,
+    /// The end of the process, by `kill -9` too. Nothing is synced: after a power cut the store may be damaged.
+    Process,
+}
+
+/// What a handle was asked to do differently.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) durability: Durability,
+    pub(crate) lock_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { durability: Durability::Full, lock_timeout: Duration::from_secs(30) }
+    }
+}
+
+/// The generations of one store, as one handle sees them: the one it is on, and the way to the next.
+#[derive(Debug)]
+pub(crate) struct History {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) paths: StorePaths,
+    pub(crate) uuid: Uuid,
+    pub(crate) options: Options,
+    current: Mutex<Arc<Generation>>,
+    poison: OnceLock<String>,
+    /// Whether this handle has deleted what dead writers left.
+    pub(super) is_swept: AtomicBool,
+}
+
+impl History {
+    pub(crate) fn open(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Result<Self> {
+        let newest = recover::newest(&*disk, &paths, uuid, None)?;
+        Ok(History {
+            disk,
+            paths,
+            uuid,
+            options,
+            current: Mutex::new(newest),
+            poison: OnceLock::new(),
+            is_swept: AtomicBool::new(false),
+        })
+    }
+
+    /// The generation that this handle is on.
+    pub(crate) fn current(&self) -> Arc<Generation> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The newest generation on disk.
+    pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
+        recover::newest(&*self.disk, &self.paths, self.uuid, Some(self.current()))
+    }
+
+    /// Moves this handle to a generation, unless it is on a later one already; gives whether it moved.
+    pub(crate) fn install(&self, generation: Arc<Generation>) -> bool {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let moves = current.number() < generation.number();
+        if moves {
+            *current = generation;
+        }
+        moves
+    }
+
+    /// Whether syncs are asked for.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.options.durability == Durability::Full
+    }
+
+    /// Refuses to write once a sync has failed.
+    ///
+    /// The kernel drops the pages that it failed to write and calls them clean, so that another sync would succeed
+    /// over lost data.
+    pub(crate) fn check_poison(&self) -> Result<()> {
+        match self.poison.get() {
+            None => Ok(()),
+            Some(first) => Err(Error::new(
+                ErrorKind::Poisoned,
+                format!(
+                    "this handle writes no more, because a sync failed; open the store again. It was: {first}"
+                ),
+            )
+            .with_source(first.as_str())),
+        }
+    }
+
+    /// Looks at how a write ended: a failed sync poisons the handle, and any failure may have left files behind.
+    pub(crate) fn watched<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(e) = &result {
+            self.is_swept.store(false, Ordering::Relaxed);
+            if e.is_failed_sync() {
+                let _ = self.poison.set(e.to_string());
+            }
+        }
+        result
+    }
+}

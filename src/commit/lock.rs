@@ -1,0 +1,48 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::History;
+use crate::disk::{Access, DiskFile, LockMode};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The right to commit: an exclusive lock on the store's `LOCK`. The kernel gives it back when its holder dies.
+pub(super) struct WriterLock {
+    _file: Arc<dyn DiskFile>,
+}
+
+impl WriterLock {
+    pub(super) fn take(history: &History) -> Result<Self> {
+        let path = history.paths.lock();
+        let failed = |e| Error::io("lock the store for writing", &path, e);
+        let file = history.disk.open(&path, Access::Write).map_err(failed)?;
+        let deadline = Instant::now() + history.options.lock_timeout;
+        let mut pause = Duration::from_micros(100);
+        while !file.try_lock(LockMode::Exclusive).map_err(failed)? {
+            if Instant::now() >= deadline {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "lock the store for writing: {}: another writer holds it, and {:?} have passed",
+                        path.display(),
+                        history.options.lock_timeout
+                    ),
+                ));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+        // Who deletes and recreates the file would let two writers in: each would hold the lock of its own.
+        let held = file.stat().map_err(failed)?;
+        let named = history.disk.stat(&path).map_err(failed)?;
+        if (held.device, held.inode) != (named.device, named.inode) {
+            return Err(Error::new(
+                ErrorKind::LockReplaced,
+                format!(
+                    "{}: the file was replaced while it was being locked; nothing was written",
+                    path.display()
+                ),
+            ));
+        }
+        Ok(WriterLock { _file: file })
+    }
+}

@@ -1,0 +1,26 @@
+//! Generations of a store: how the newest is found and pinned, how the next is published, what goes when none needs it.
+
+mod collect;
+mod create;
+mod generation;
+mod history;
+mod lock;
+mod names;
+mod publish;
+mod rebase;
+mod recover;
+mod table;
+mod verify;
+
+pub use collect::Collected;
+pub(crate) use collect::collect_all;
+pub(crate) use create::{create, read_marker};
+pub(crate) use generation::Generation;
+pub use history::Durability;
+pub(crate) use history::{History, Options};
+pub(crate) use names::not_found;
+pub(crate) use publish::publish;
+pub use rebase::OnExisting;
+pub(crate) use rebase::{Change, Changes, Draft};
+pub use verify::Finding;
+pub(crate) use verify::verify;

@@ -1,0 +1,154 @@
+use std::sync::Arc;
+
+use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableRef};
+
+use super::History;
+use super::collect;
+use super::generation::{Generation, Merged};
+use super::lock::WriterLock;
+use super::rebase::{self, Changes, Draft};
+use super::table::Table;
+use crate::disk::{LockMode, Staged};
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::StagedStorage;
+
+/// Publishes a transaction as the next generation, and moves the handle there.
+///
+/// The storages are whole and synced. What stands in `draft` was made on some generation; it is made again on the
+/// newest if another writer has published since. Gives the number of the generation.
+///
+/// The comments say what a crash just after the step leaves behind.
+pub(crate) fn publish(
+    history: &History,
+    changes: &Changes,
+    draft: Draft,
+    mut staged: Vec<StagedStorage>,
+) -> Result<u64> {
+    // 1. The lock, and the newest generation under it.
+    let lock = WriterLock::take(history)?; // crash: the kernel gives it back
+    let newest = history.newest()?;
+    let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
+    let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records)?;
+
+    // 2. Storages.
+    let forgotten = collect::delete_garbage(history, &mut manifest)?; // crash: garbage, deleted again next time
+    for &(index, id) in &taken {
+        let storage = staged.get_mut(index);
+        storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later
+    }
+    if forgotten || !taken.is_empty() {
+        sync_dir(history, &history.paths.storages_dir())?; // crash: the same, for good
+    }
+
+    // 3. The table if one is due, then the manifest, under names that nobody reads.
+    let mut table = newest.table().cloned();
+    if is_table_due(&manifest, table.as_deref()) {
+        let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphan, deleted later
+        sync_dir(history, &history.paths.meta_dir())?; // crash: the same; a manifest must not outlive its table
+        manifest.storages.clear();
+        manifest.tensors.clear();
+        manifest.table = Some(reference);
+        table = Some(Arc::new(Table::open(
+            &*history.disk,
+            &history.paths,
+            history.uuid,
+            reference,
+            manifest.next_storage_id,
+        )?));
+    }
+    let mut file = write_manifest(history, &manifest)?; // crash: an unfinished file, deleted later
+
+    // 4. and 5. The name that publishes it, and the durability point.
+    let target = history.paths.manifest(manifest.generation);
+    let unknown = |e: Error| {
+        let generation = manifest.generation;
+        let message = format!(
+            "commit of generation {generation} may or may not be durable; open the store again to see: {e}"
+        );
+        Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
+    };
+    let renamed = file.publish(&target).map_err(|e| Error::io("publish manifest", &target, e));
+    renamed.map_err(unknown)?; // crash: the old generation or this one
+    sync_dir(history, &history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
+
+    // 6. The handle moves on, which lets its old generation go, and what no reader needs is deleted.
+    let generation = Arc::new(Generation::new(manifest, table, Arc::clone(file.file())));
+    history.install(Arc::clone(&generation));
+    drop(newest);
+    collect::after_commit(history, &generation, &lock); // crash: garbage, deleted next time
+    Ok(generation.number())
+}
+
+/// A table is due when the changes since the last one outgrow the square root of its entries: then neither the
+/// manifests, which repeat the changes, nor the tables, which repeat everything, cost more than about that.
+fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
+    const SMALL_DELTA: u64 = 64;
+    let entry_count = table.map_or(0, Table::entry_count);
+    manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt())
+}
+
+/// Writes the table of everything in `manifest` and the table under it; gives it its name.
+fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> Result<TableRef> {
+    const FLUSH_BYTES: usize = 1 << 20;
+    let dir = history.paths.meta_dir();
+    let failed = |e| Error::io("write a table in", &dir, e);
+    let refused = |e| Error::refused("write a table", e);
+    let mut staged = Staged::create(&history.disk, &dir).map_err(failed)?;
+    let mut encoder = TableEncoder::new(history.uuid, manifest.generation, manifest.next_storage_id);
+    let (mut buffer, mut offset_bytes) = (Vec::with_capacity(FLUSH_BYTES), TABLE_HEADER_BYTES as u64);
+    let mut flush = |buffer: &mut Vec<u8>, at_least: usize| {
+        if buffer.len() >= at_least {
+            staged.file().write_all_at(buffer, offset_bytes).map_err(failed)?;
+            offset_bytes += buffer.len() as u64;
+            buffer.clear();
+        }
+        Ok::<_, Error>(())
+    };
+    let base_storages = base.into_iter().flat_map(Table::scan_storages);
+    for entry in Merged::new(base_storages, manifest.storages.range(..)) {
+        let (id, record) = entry?;
+        encoder.push_storage(id, &record, &mut buffer).map_err(refused)?;
+        flush(&mut buffer, FLUSH_BYTES)?;
+    }
+    let base_tensors = base.map(|table| table.scan_tensors("")).transpose()?.into_iter().flatten();
+    for entry in Merged::new(base_tensors, manifest.tensors.range::<str, _>(..)) {
+        let (name, record) = entry?;
+        encoder.push_tensor(&name, &record, &mut buffer).map_err(refused)?;
+        flush(&mut buffer, FLUSH_BYTES)?;
+    }
+    let (header, reference) = encoder.finish(&mut buffer);
+    flush(&mut buffer, 0)?;
+    staged.file().write_all_at(&header, 0).map_err(failed)?;
+    sync_file(history, &staged)?;
+    let target = history.paths.table(manifest.generation);
+    staged.publish_over_orphan(&target).map_err(|e| Error::io("publish table", &target, e))?;
+    Ok(reference)
+}
+
+/// Writes the manifest, not yet under its name, and pins it.
+fn write_manifest(history: &History, manifest: &Manifest) -> Result<Staged> {
+    let bytes = manifest.encode().map_err(|e| Error::refused("write a manifest", e))?;
+    let dir = history.paths.meta_dir();
+    let failed = |e| Error::io("write a manifest in", &dir, e);
+    let staged = Staged::create(&history.disk, &dir).map_err(failed)?;
+    staged.file().write_all_at(&bytes, 0).map_err(failed)?;
+    sync_file(history, &staged)?;
+    // From the lock of an unfinished file to that of a reader, while nobody knows the file.
+    staged.file().unlock().map_err(failed)?;
+    staged.file().try_lock(LockMode::Shared).map_err(failed)?;
+    Ok(staged)
+}
+
+fn sync_file(history: &History, staged: &Staged) -> Result<()> {
+    if history.is_durable() {
+        staged.file().sync().map_err(|e| Error::io("sync", staged.path(), e).after_failed_sync())?;
+    }
+    Ok(())
+}
+
+fn sync_dir(history: &History, dir: &std::path::Path) -> Result<()> {
+    if history.is_durable() {
+        history.disk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,256 @@
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use stridemap_format::{self as format, Manifest, Rule, StorageRecord, TensorRecord};
+
+use super::Generation;
+use super::generation::Merged;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Ids from here on are provisional: they number the storages that a transaction has staged.
+const FIRST_PROVISIONAL: u64 = 1 << 63;
+
+/// What becomes of a name that is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExisting {
+    /// The new tensor takes its place.
+    #[default]
+    Replace,
+    /// The change is refused.
+    Refuse,
+}
+
+/// One change of the names. Changes are kept as they were asked for, so that they can be made again on a newer
+/// generation when another writer was faster.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Put { name: String, record: TensorRecord },
+    Remove { name: String },
+    Rename { from: String, to: String },
+}
+
+/// All that a transaction changes.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) names: Vec<Change>,
+    pub(crate) attributes: BTreeMap<String, Option<String>>,
+    /// The storages of earlier generations that the new headers stand on, as they were seen.
+    pub(crate) expected: BTreeMap<u64, StorageRecord>,
+    pub(crate) on_existing: OnExisting,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.attributes.is_empty()
+    }
+
+    /// The provisional id of the staged storage at `index`.
+    pub(crate) fn provisional_id(index: usize) -> u64 {
+        FIRST_PROVISIONAL + index as u64
+    }
+
+    /// The index of the staged storage that an id stands for, when it is provisional.
+    pub(crate) fn staged_index(id: u64) -> Option<usize> {
+        id.checked_sub(FIRST_PROVISIONAL).map(|index| index as usize)
+    }
+}
+
+/// A generation with changes made on it, not yet published.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    generation: Arc<Generation>,
+    tensors: BTreeMap<String, Option<TensorRecord>>,
+}
+
+impl Draft {
+    pub(crate) fn new(generation: Arc<Generation>) -> Self {
+        Draft { generation, tensors: BTreeMap::new() }
+    }
+
+    pub(crate) fn generation(&self) -> &Arc<Generation> {
+        &self.generation
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
+        match self.tensors.get(name) {
+            Some(changed) => Ok(changed.clone()),
+            None => self.generation.tensor(name),
+        }
+    }
+
+    /// Every tensor whose name begins with `prefix`, by ascending name.
+    pub(crate) fn tensors<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
+        let delta = self.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let merged = Merged::new(self.generation.tensors(prefix)?, delta);
+        Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
+    }
+
+    pub(crate) fn apply(&mut self, change: &Change, on_existing: OnExisting) -> Result<()> {
+        match change {
+            Change::Put { name, record } => self.put(name, record.clone(), on_existing)?,
+            Change::Remove { name } => {
+                self.existing("remove", name)?;
+                self.tensors.insert(name.clone(), None);
+            }
+            Change::Rename { from, to } => {
+                let record = self.existing("rename", from)?;
+                if from != to {
+                    self.put(to, record, on_existing)?;
+                    self.tensors.insert(from.clone(), None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, name: &str, record: TensorRecord, on_existing: OnExisting) -> Result<()> {
+        self.check_new(name, on_existing)?;
+        self.tensors.insert(name.to_owned(), Some(record));
+        Ok(())
+    }
+
+    /// Whether a tensor may be saved under this name.
+    pub(crate) fn check_new(&self, name: &str, on_existing: OnExisting) -> Result<()> {
+        format::check_name(name).map_err(|e| Error::refused("save", e))?;
+        if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
+            return Err(Error::new(
+                ErrorKind::NameExists,
+                format!("save {name:?}: the name exists, and was not to be replaced"),
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn existing(&self, action: &str, name: &str) -> Result<TensorRecord> {
+        self.tensor(name)?.ok_or_else(|| super::names::not_found(action, name, |prefix| self.tensors(prefix)))
+    }
+
+    /// Makes the same changes on a newer generation.
+    fn rebased(changes: &Changes, newest: Arc<Generation>) -> Result<Self> {
+        let number = newest.number();
+        let mut draft = Draft::new(newest);
+        for change in &changes.names {
+            draft.apply(change, changes.on_existing).map_err(|e| {
+                let message = format!("another commit, generation {number}, came before this one: {e}");
+                Error::new(ErrorKind::Conflict, message).with_source(e)
+            })?;
+        }
+        Ok(draft)
+    }
+}
+
+/// The next generation as it will be written, and which staged storages it takes, under which ids.
+pub(super) struct Plan {
+    pub(super) manifest: Manifest,
+    pub(super) taken: Vec<(usize, u64)>,
+}
+
+/// Puts a transaction on the newest generation.
+pub(super) fn plan(
+    newest: &Arc<Generation>,
+    changes: &Changes,
+    draft: Draft,
+    staged: &[StorageRecord],
+) -> Result<Plan> {
+    let draft = if draft.generation.number() == newest.number() {
+        draft
+    } else {
+        Draft::rebased(changes, Arc::clone(newest))?
+    };
+    let mut manifest = newest.manifest().clone();
+    manifest.parent = manifest.generation;
+    manifest.generation += 1;
+
+    // How many names each storage gains or loses.
+    let before = newest.tensors_named(&draft.tensors)?;
+    let mut gains: BTreeMap<u64, i64> = BTreeMap::new();
+    for (name, after) in &draft.tensors {
+        for (record, gain) in [(before.get(name.as_str()), -1), (after.as_ref(), 1)] {
+            if let Some(record) = record {
+                *gains.entry(record.storage_id).or_default() += gain;
+            }
+        }
+    }
+    drop(before);
+
+    let (mut taken, mut new_ids) = (Vec::new(), BTreeMap::new());
+    for (&id, &gain) in &gains {
+        let (id, record) = match Changes::staged_index(id) {
+            Some(_) if gain == 0 => continue,
+            Some(index) => {
+                let new_id = manifest.next_storage_id;
+                manifest.next_storage_id += 1;
+                taken.push((index, new_id));
+                new_ids.insert(id, new_id);
+                (new_id, staged.get(index).cloned())
+            }
+            None => (id, expected_storage(newest, changes, id)?),
+        };
+        let counted = record.and_then(|mut record| {
+            record.tensor_count = record.tensor_count.checked_add_signed(gain)?;
+            Some(record)
+        });
+        let Some(record) = counted else { return Err(miscounted(id)) };
+        if record.tensor_count == 0 {
+            manifest.garbage.insert(id, manifest.generation);
+            manifest.storages.insert(id, None);
+        } else if gain != 0 {
+            manifest.storages.insert(id, Some(record));
+        }
+    }
+    for (name, record) in draft.tensors {
+        let record = record.map(|record| with_final_id(record, &new_ids)).transpose()?;
+        manifest.tensors.insert(name, record);
+    }
+    if manifest.table.is_none() {
+        // Nothing underneath: a removal leaves nothing to hide.
+        manifest.tensors.retain(|_, record| record.is_some());
+        manifest.storages.retain(|_, record| record.is_some());
+    }
+    for (key, value) in &changes.attributes {
+        match value {
+            Some(value) => manifest.attributes.insert(key.clone(), value.clone()),
+            None => manifest.attributes.remove(key),
+        };
+    }
+    Ok(Plan { manifest, taken })
+}
+
+/// The record of a storage that the newest generation must still hold.
+fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<Option<StorageRecord>> {
+    let found = newest.storage(id)?;
+    if let Some(expected) = changes.expected.get(&id) {
+        let holds = found
+            .as_ref()
+            .is_some_and(|now| now.kind == expected.kind && now.length_bytes >= expected.length_bytes);
+        if !holds {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "save a view: storage {id:016x}, on which it stands, is gone from generation {}; save copies the \
+                     elements instead",
+                    newest.number()
+                ),
+            ));
+        }
+    }
+    Ok(found)
+}
+
+fn miscounted(id: u64) -> Error {
+    let broken = format::Error::new(
+        Rule::TensorCount,
+        format!("storage {id:016x} counts fewer tensors than stand on it"),
+    );
+    Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
+}
+
+fn with_final_id(record: TensorRecord, new_ids: &BTreeMap<u64, u64>) -> Result<TensorRecord> {
+    let mut parts = record.into_parts();
+    parts.storage_id = new_ids.get(&parts.storage_id).copied().unwrap_or(parts.storage_id);
+    TensorRecord::new(parts).map_err(|e| Error::refused("save", e))
+}

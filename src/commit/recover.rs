@@ -1,0 +1,85 @@
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stridemap_format::{self as format, Manifest, Uuid, limits};
+
+use super::Generation;
+use super::table::Table;
+use crate::disk::{Access, Disk, LockMode, StorePaths, number_in, read_capped};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often a reader lists again because a writer took the manifest from under it. Each time a commit went by.
+const MAX_TRIES: u32 = 1000;
+
+/// Finds, validates and pins the newest generation; `known` is given back when it still is that.
+///
+/// A newest manifest that does not validate is an error: an older one would undo commits that were acknowledged.
+pub(super) fn newest(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    known: Option<Arc<Generation>>,
+) -> Result<Arc<Generation>> {
+    for tries in 0..MAX_TRIES {
+        let Some(&number) = manifest_numbers(disk, paths)?.last() else {
+            let detail = "no manifest; a store has at least one";
+            return Err(Error::corrupt(
+                &paths.meta_dir(),
+                format::Error::new(format::Rule::ManifestFrame, detail),
+            ));
+        };
+        if let Some(known) = known.as_ref().filter(|known| known.number() == number) {
+            return Ok(Arc::clone(known));
+        }
+        if let Some(generation) = pin(disk, paths, uuid, number)? {
+            return Ok(Arc::new(generation));
+        }
+        if tries > 10 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "open {}: the newest manifest was replaced {MAX_TRIES} times in a row",
+            paths.root().display()
+        ),
+    ))
+}
+
+/// The generations whose manifests are there, ascending.
+pub(super) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
+    let dir = paths.meta_dir();
+    let names = disk.list(&dir).map_err(|e| Error::io("list", &dir, e))?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, "man")).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Opens one generation under a shared lock; none when a collector has it, or had it.
+pub(super) fn pin(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    number: u64,
+) -> Result<Option<Generation>> {
+    let path = paths.manifest(number);
+    let failed = |e| Error::io("open manifest", &path, e);
+    let file = match disk.open(&path, Access::Read) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(failed)?,
+    };
+    if !file.try_lock(LockMode::Shared).map_err(failed)? || file.stat().map_err(failed)?.link_count == 0 {
+        return Ok(None);
+    }
+    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(failed)?;
+    let manifest = Manifest::decode(&bytes, uuid, number).map_err(|e| Error::corrupt(&path, e))?;
+    let table = match manifest.table {
+        Some(reference) => {
+            Some(Arc::new(Table::open(disk, paths, uuid, reference, manifest.next_storage_id)?))
+        }
+        None => None,
+    };
+    Ok(Some(Generation::new(manifest, table, file)))
+}

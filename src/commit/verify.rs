@@ -1,0 +1,186 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use stridemap_format::{
+    self as format, CHUNK_BYTES, Digest, Rule, StorageKind, StorageRecord, digest, digests_of_chunks,
+    is_chunked,
+};
+
+use super::{Generation, History};
+use crate::disk::Access;
+use crate::error::{Error, Result};
+
+/// One thing that is wrong with a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The file that is damaged or missing.
+    pub path: PathBuf,
+    /// Where in it, when that is known.
+    pub offset_bytes: Option<u64>,
+    /// The rule of the format that is broken.
+    pub rule: Rule,
+    /// What stands there, in words.
+    pub detail: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.offset_bytes.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
+        write!(f, "{}{place}: {} ({}: {})", self.path.display(), self.detail, self.rule, self.rule.text())
+    }
+}
+
+/// Reads all of a generation, and every byte of its storages, and gives what breaks a rule.
+///
+/// `progress` is called with the bytes of data read since the last call.
+pub(crate) fn verify(
+    history: &History,
+    generation: &Generation,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<Finding>> {
+    let mut findings = Findings(Vec::new());
+    let table_path = generation.table().map_or_else(
+        || history.paths.manifest(generation.number()),
+        |table| history.paths.table(table.reference().generation),
+    );
+    let mut storages: BTreeMap<u64, (StorageRecord, u64)> = BTreeMap::new();
+    for entry in generation.storages() {
+        match entry {
+            Ok((id, record)) => drop(storages.insert(id, (record, 0))),
+            Err(e) => findings.metadata(&table_path, &e)?,
+        }
+    }
+    for entry in generation.tensors("")? {
+        let (name, record) = match entry {
+            Ok(entry) => entry,
+            Err(e) => {
+                findings.metadata(&table_path, &e)?;
+                continue;
+            }
+        };
+        match storages.get_mut(&record.storage_id) {
+            None => {
+                let detail = format!(
+                    "tensor {name:?} stands on storage {:016x}, which has no record",
+                    record.storage_id
+                );
+                findings.push(&table_path, None, Rule::StorageMissing, detail);
+            }
+            Some((storage, tensor_count)) => {
+                *tensor_count += 1;
+                if let Err(e) = record.extent(storage.length_bytes) {
+                    findings.push(&table_path, None, e.rule(), format!("tensor {name:?}: {e}"));
+                }
+            }
+        }
+    }
+    for (id, (record, tensor_count)) in storages {
+        if tensor_count != record.tensor_count {
+            let detail = format!(
+                "storage {id:016x} has {tensor_count} tensors and a record of {}",
+                record.tensor_count
+            );
+            findings.push(&table_path, None, Rule::TensorCount, detail);
+        }
+        if matches!(record.kind, StorageKind::External(_)) {
+            continue;
+        }
+        verify_storage(history, id, &record, progress, &mut findings);
+    }
+    Ok(findings.0)
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn push(&mut self, path: &Path, offset_bytes: Option<u64>, rule: Rule, detail: String) {
+        self.0.push(Finding { path: path.to_path_buf(), offset_bytes, rule, detail });
+    }
+
+    /// A broken rule is a finding; what the operating system refuses is an error of the verification.
+    fn metadata(&mut self, path: &Path, error: &Error) -> Result<()> {
+        let source = std::error::Error::source(error);
+        match source.and_then(|source| source.downcast_ref::<format::Error>()) {
+            Some(broken) => {
+                self.push(path, broken.offset_bytes(), broken.rule(), broken.to_string());
+                Ok(())
+            }
+            None => Err(Error::new(error.kind(), error.to_string())),
+        }
+    }
+}
+
+fn verify_storage(
+    history: &History,
+    id: u64,
+    record: &StorageRecord,
+    progress: &mut dyn FnMut(u64),
+    findings: &mut Findings,
+) {
+    let path = history.paths.storage(id);
+    let failed = |e: io::Error| (path.clone(), None, Rule::StorageFile, e.to_string());
+    let found = (|| {
+        let file = history.disk.open(&path, Access::Read).map_err(failed)?;
+        let length_bytes = file.stat().map_err(failed)?.size_bytes;
+        if length_bytes < record.length_bytes {
+            let detail = format!("{length_bytes} bytes, where the record says {}", record.length_bytes);
+            return Err((path.clone(), None, Rule::StorageFile, detail));
+        }
+        let StorageKind::Sealed(root) = record.kind else { return Ok(Vec::new()) };
+        let stated = chunk_digests(history, id, record, root)?;
+        let mut damaged = Vec::new();
+        let mut chunk = vec![0; CHUNK_BYTES as usize];
+        for (index, stated) in (0..).zip(stated) {
+            let offset_bytes = index * CHUNK_BYTES;
+            let chunk_bytes = (record.length_bytes - offset_bytes).min(CHUNK_BYTES);
+            chunk.truncate(chunk_bytes as usize);
+            file.read_exact_at(&mut chunk, offset_bytes).map_err(failed)?;
+            if digest(&chunk) != stated {
+                damaged.push((offset_bytes, chunk_bytes));
+            }
+            progress(chunk_bytes);
+        }
+        Ok(damaged)
+    })();
+    match found {
+        Ok(damaged) => {
+            for (offset_bytes, chunk_bytes) in damaged {
+                let detail = format!("the chunk of {chunk_bytes} bytes from here on was changed");
+                findings.push(&path, Some(offset_bytes), Rule::ChunkDigest, detail);
+            }
+        }
+        Err((path, offset_bytes, rule, detail)) => findings.push(&path, offset_bytes, rule, detail),
+    }
+}
+
+type Broken = (PathBuf, Option<u64>, Rule, String);
+
+/// What the digest of each chunk should be.
+fn chunk_digests(
+    history: &History,
+    id: u64,
+    record: &StorageRecord,
+    root: Digest,
+) -> Result<Vec<Digest>, Broken> {
+    if !is_chunked(record.length_bytes) {
+        return Ok(vec![root]);
+    }
+    let path = history.paths.sum(id);
+    let failed = |e: io::Error| (path.clone(), None, Rule::StorageFile, e.to_string());
+    let file = history.disk.open(&path, Access::Read).map_err(failed)?;
+    let length_bytes = record.length_bytes.div_ceil(CHUNK_BYTES) * size_of::<Digest>() as u64;
+    let found_bytes = file.stat().map_err(failed)?.size_bytes;
+    if found_bytes < length_bytes {
+        let detail = format!("{found_bytes} bytes, where the storage has {length_bytes} bytes of digests");
+        return Err((path, None, Rule::StorageFile, detail));
+    }
+    let mut content = vec![0; length_bytes as usize];
+    file.read_exact_at(&mut content, 0).map_err(failed)?;
+    if digest(&content) != root {
+        return Err((path, None, Rule::ChunkDigest, "the chunk digests were changed".to_owned()));
+    }
+    Ok(digests_of_chunks(&content).collect())
+}

@@ -1,0 +1,177 @@
+//! The few file operations that a store uses, behind a trait: so that a crash can be simulated at each of them, and
+//!
+//! Nothing above this module touches the file system, the import and export of foreign files aside.
+
+mod paths;
+mod real;
+mod staged;
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub(crate) use paths::{STAGE_PREFIX, StorePaths, number_in};
+pub use real::RealDisk;
+pub(crate) use staged::Staged;
+
+/// What an open file may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only.
+    Read,
+    /// Reading and writing.
+    Write,
+}
+
+/// Who may hold a lock beside oneself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockMode {
+    /// Others that share.
+    Shared,
+    /// Nobody.
+    Exclusive,
+}
+
+/// What is known of a file without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStat {
+    /// The device's number.
+    pub device: u64,
+    /// The inode's number.
+    pub inode: u64,
+    /// The length in bytes.
+    pub size_bytes: u64,
+    /// How many names the file has: 0 once it is deleted.
+    pub link_count: u64,
+    /// Whether it is a regular file: no directory, device or pipe.
+    pub is_regular: bool,
+}
+
+/// A file system. Each method is one step that a crash can come after.
+pub trait Disk: Debug + Send + Sync {
+    /// Opens a regular file that exists.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Creates a file of a fresh name that begins with `.stage-`, under an exclusive lock.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)>;
+
+    /// Gives a file another name, which must be free: never replaces.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, and those of the file system.
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Deletes a file's name.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// The names in a directory, in no order. Names that are not UTF-8 are foreign, and left out.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+
+    /// Makes the names in a directory durable.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// What is known of the file at a path.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn stat(&self, path: &Path) -> io::Result<FileStat>;
+
+    /// Creates a directory whose parent exists.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Gives a directory another name, which must be free or that of an empty directory.
+    ///
+    /// # Errors
+    /// `DirectoryNotEmpty`, `NotADirectory`, and those of the file system.
+    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Deletes a directory and what is in it.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+}
+
+/// An open file. Dropping it gives its lock back.
+pub trait DiskFile: Debug + Send + Sync {
+    /// Fills `buf` from the bytes at `offset_bytes`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the file ends before that, and those of the file system.
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset_bytes`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()>;
+
+    /// Makes sure that the file has `length_bytes`, and the disk the room for them. Where the file system cannot
+    /// promise room, nothing happens: the writes will tell.
+    ///
+    /// # Errors
+    /// `StorageFull`, and those of the file system.
+    fn allocate(&self, length_bytes: u64) -> io::Result<()>;
+
+    /// Sets the length.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn set_len(&self, length_bytes: u64) -> io::Result<()>;
+
+    /// Makes bytes and length durable.
+    ///
+    /// # Errors
+    /// Those of the file system. After one, what was written since the last success may be lost whatever a second try
+    /// says.
+    fn sync(&self) -> io::Result<()>;
+
+    /// What is known of the file.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn stat(&self) -> io::Result<FileStat>;
+
+    /// Takes the file's lock if nobody stands in the way; false when somebody does.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn try_lock(&self, mode: LockMode) -> io::Result<bool>;
+
+    /// Gives the file's lock back.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn unlock(&self) -> io::Result<()>;
+
+    /// The operating system's file, to map it; none for a simulated one.
+    fn as_file(&self) -> Option<&File>;
+}
+
+/// Reads a whole file of at most `limit_bytes`; a longer one is cut there, one byte beyond.
+pub(crate) fn read_capped(file: &dyn DiskFile, limit_bytes: u64) -> io::Result<Vec<u8>> {
+    let length_bytes = file.stat()?.size_bytes.min(limit_bytes.saturating_add(1));
+    let mut bytes = vec![0; usize::try_from(length_bytes).map_err(io::Error::other)?];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}

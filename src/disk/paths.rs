@@ -1,0 +1,79 @@
+use std::path::{Path, PathBuf};
+
+/// The beginning of the name of every unfinished file.
+pub(crate) const STAGE_PREFIX: &str = ".stage-";
+
+/// Where the files of a store are.
+#[derive(Clone, Debug)]
+pub(crate) struct StorePaths {
+    root: PathBuf,
+}
+
+impl StorePaths {
+    /// The paths of the store at `root`.
+    pub(crate) fn new(root: &Path) -> Self {
+        StorePaths { root: root.to_path_buf() }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn marker(&self) -> PathBuf {
+        self.root.join("FORMAT")
+    }
+
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.root.join("LOCK")
+    }
+
+    pub(crate) fn storages_dir(&self) -> PathBuf {
+        self.root.join("storages")
+    }
+
+    pub(crate) fn meta_dir(&self) -> PathBuf {
+        self.root.join("meta")
+    }
+
+    pub(crate) fn storage(&self, id: u64) -> PathBuf {
+        self.storages_dir().join(format!("{id:016x}.bin"))
+    }
+
+    pub(crate) fn sum(&self, id: u64) -> PathBuf {
+        self.storages_dir().join(format!("{id:016x}.sum"))
+    }
+
+    pub(crate) fn manifest(&self, generation: u64) -> PathBuf {
+        self.meta_dir().join(format!("{generation:016x}.man"))
+    }
+
+    pub(crate) fn table(&self, generation: u64) -> PathBuf {
+        self.meta_dir().join(format!("{generation:016x}.tab"))
+    }
+}
+
+/// The number in a name of exactly sixteen lowercase hexadecimal digits and `.extension`.
+pub(crate) fn number_in(name: &str, extension: &str) -> Option<u64> {
+    let digits = name.strip_suffix(extension)?.strip_suffix('.')?;
+    let canonical = digits.len() == 16 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    canonical.then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_canonical_names_are_numbers() {
+        assert_eq!(number_in("00000000000000ff.man", "man"), Some(255));
+        for name in [
+            "ff.man",
+            "00000000000000FF.man",
+            "00000000000000ff.tab",
+            "+0000000000000ff.man",
+            "00000000000000ff.man.bak",
+        ] {
+            assert_eq!(number_in(name, "man"), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX};
+
+/// The operating system's file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealDisk;
+
+impl Disk for RealDisk {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        // A FIFO in a file's place must not block the opener, so it is opened without waiting, and then refused.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(access == Access::Write)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
+        loop {
+            let staged = tempfile::Builder::new()
+                .prefix(STAGE_PREFIX)
+                .permissions(fs::Permissions::from_mode(0o666))
+                .tempfile_in(dir)?;
+            let (file, path) = staged.keep()?;
+            let file = RealFile(file);
+            // Between the two a collector may have taken the file for one that a dead writer left; then begin again.
+            if file.try_lock(LockMode::Exclusive)? && file.stat()?.link_count > 0 {
+                return Ok((path, Arc::new(file)));
+            }
+        }
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            // The file system does not know the flag: a hard link refuses a taken name as well.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                fs::hard_link(from, to)?;
+                fs::remove_file(from)
+            }
+            renamed => Ok(renamed?),
+        }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        names.filter_map(Result::transpose).collect()
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        Ok(stat_of(&fs::metadata(path)?))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)
+    }
+
+    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
+    }
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        self.0.read_exact_at(buf, offset_bytes)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset_bytes)
+    }
+
+    fn allocate(&self, length_bytes: u64) -> io::Result<()> {
+        loop {
+            match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, length_bytes) {
+                Err(Errno::INTR) => {}
+                Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
+                allocated => return Ok(allocated?),
+            }
+        }
+    }
+
+    fn set_len(&self, length_bytes: u64) -> io::Result<()> {
+        self.0.set_len(length_bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        Ok(stat_of(&self.0.metadata()?))
+    }
+
+    fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
+        // Written out in full: since Rust 1.89 a method call would mean the standard library's own locks.
+        let locked = match mode {
+            LockMode::Shared => fs2::FileExt::try_lock_shared(&self.0),
+            LockMode::Exclusive => fs2::FileExt::try_lock_exclusive(&self.0),
+        };
+        match locked {
+            Ok(()) => Ok(true),
+            Err(e) if e.raw_os_error() == fs2::lock_contended_error().raw_os_error() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        fs2::FileExt::unlock(&self.0)
+    }
+
+    fn as_file(&self) -> Option<&File> {
+        Some(&self.0)
+    }
+}
+
+fn stat_of(metadata: &fs::Metadata) -> FileStat {
+    FileStat {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        size_bytes: metadata.len(),
+        link_count: metadata.nlink(),
+        is_regular: metadata.is_file(),
+    }
+}

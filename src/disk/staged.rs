@@ -1,0 +1,59 @@
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Disk, DiskFile};
+
+/// An unfinished file: deleted when dropped, unless it was given its name.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    disk: Arc<dyn Disk>,
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    is_published: bool,
+}
+
+impl Staged {
+    pub(crate) fn create(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Self> {
+        let (path, file) = disk.create_staged(dir)?;
+        Ok(Staged { disk: Arc::clone(disk), file, path, is_published: false })
+    }
+
+    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
+        &self.file
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the file its name. A file that already has that name is one that a commit which never came to be left
+    /// behind: the caller holds the writers' lock and knows that no manifest refers to it.
+    pub(crate) fn publish_over_orphan(&mut self, target: &Path) -> io::Result<()> {
+        match self.disk.rename_new(&self.path, target) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                self.disk.remove(target)?;
+                self.disk.rename_new(&self.path, target)?;
+            }
+            renamed => renamed?,
+        }
+        self.is_published = true;
+        Ok(())
+    }
+
+    /// Gives the file its name, which must be free.
+    pub(crate) fn publish(&mut self, target: &Path) -> io::Result<()> {
+        self.disk.rename_new(&self.path, target)?;
+        self.is_published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.is_published {
+            // What is left after a failure here is a stale file, which the next writer deletes.
+            let _ = self.disk.remove(&self.path);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use stridemap_format as format;
+
+/// A result whose error is this crate's.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of thing went wrong, for code that decides by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The operating system refused; the source is its error.
+    Io,
+    /// There is no store at the path.
+    NotFound,
+    /// What is at the path is not a store.
+    NotAStore,
+    /// The place for a new store is taken.
+    AlreadyExists,
+    /// The store was written by a newer version of the format.
+    UnsupportedVersion,
+    /// The store's bytes break a rule of the format; the source names it.
+    Corrupt,
+    /// The store has no tensor of this name.
+    NameNotFound,
+    /// The name is taken, and the caller asked not to replace.
+    NameExists,
+    /// The elements are of another type.
+    DTypeMismatch,
+    /// Sizes do not fit each other or the data.
+    SizeMismatch,
+    /// An axis, an index or a range lies outside.
+    OutOfRange,
+    /// An argument that no tensor could satisfy.
+    InvalidArgument,
+    /// The view cannot be described by strides: the elements would have to be copied.
+    NeedsCopy,
+    /// A borrow needs contiguous elements.
+    NotContiguous,
+    /// A borrow needs a store opened with `open_mapped`.
+    NotMapped,
+    /// A borrow needs elements at an address that is a multiple of their alignment.
+    Misaligned,
+    /// A number is past a limit of the format.
+    LimitExceeded,
+    /// The tensor stands on a storage that this store does not hold.
+    ForeignStorage,
+    /// The storage lies outside the store, and the opener did not allow that.
+    ExternalRefused,
+    /// Another process holds the lock.
+    Busy,
+    /// The store's lock file was replaced while it was in use.
+    LockReplaced,
+    /// Another commit changed what this one stands on.
+    Conflict,
+    /// The store cannot be written: it, or the handle, is read-only.
+    ReadOnly,
+    /// The commit may or may not be durable; reopening the store decides.
+    CommitUnknown,
+    /// An earlier sync failed, so this handle writes no more; the source is that failure.
+    Poisoned,
+    /// A file to import or export is not what it claims, or cannot hold what it was given.
+    BadFile,
+}
+
+/// What was asked, what stands, and what to do.
+///
+/// It prints as one line that includes its cause; the cause is also its `source`.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    is_failed_sync: bool,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Box::new(Inner { kind, message: message.into(), is_failed_sync: false, source: None }))
+    }
+
+    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// `action` is a verb and its object: "publish manifest".
+    pub(crate) fn io(action: &str, path: &Path, source: io::Error) -> Self {
+        let kind = match source.kind() {
+            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => ErrorKind::ReadOnly,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, format!("{action}: {}: {source}", path.display())).with_source(source)
+    }
+
+    /// The bytes of the file at `path` break a rule.
+    pub(crate) fn corrupt(path: &Path, source: format::Error) -> Self {
+        let kind = match source.rule() {
+            format::Rule::Version => ErrorKind::UnsupportedVersion,
+            _ => ErrorKind::Corrupt,
+        };
+        let place = source.offset_bytes().map(|offset| format!(" at byte {offset}")).unwrap_or_default();
+        Error::new(kind, format!("{}{place}: {source}", path.display())).with_source(source)
+    }
+
+    /// A value that was to be written breaks a rule.
+    pub(crate) fn refused(action: &str, source: format::Error) -> Self {
+        use format::Rule;
+        let kind = match source.rule() {
+            Rule::Name | Rule::DimNames | Rule::ExternalPath => ErrorKind::InvalidArgument,
+            Rule::Extent => ErrorKind::OutOfRange,
+            _ => ErrorKind::LimitExceeded,
+        };
+        Error::new(kind, format!("{action}: {source}")).with_source(source)
+    }
+
+    /// Puts what was being done before the message.
+    pub(crate) fn context(mut self, action: impl fmt::Display) -> Self {
+        self.0.message = format!("{action}: {}", self.0.message);
+        self
+    }
+
+    /// Marks the failure of a sync: what was written may be lost, and trying again would not tell.
+    pub(crate) fn after_failed_sync(mut self) -> Self {
+        self.0.is_failed_sync = true;
+        self
+    }
+
+    pub(crate) fn is_failed_sync(&self) -> bool {
+        self.0.is_failed_sync
+    }
+
+    /// The kind, to decide by.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The rule of the format that was broken, when it was one.
+    #[must_use]
+    pub fn rule(&self) -> Option<format::Rule> {
+        self.0.source.as_ref()?.downcast_ref::<format::Error>().map(format::Error::rule)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,4 @@
+//! From and to what others use.
+
+#[cfg(feature = "ndarray")]
+mod ndarray;

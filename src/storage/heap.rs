@@ -1,0 +1,35 @@
+use crate::error::{Error, ErrorKind, Result};
+
+/// Zeroed bytes on the heap, at an address that suits every element type.
+pub(crate) struct AlignedBytes {
+    words: Vec<u128>,
+    length_bytes: usize,
+}
+
+impl AlignedBytes {
+    /// # Errors
+    /// `LimitExceeded` when there is not so much memory: the size may come from a header that nobody vouches for.
+    pub(crate) fn zeroed(length_bytes: usize) -> Result<Self> {
+        let words = length_bytes.div_ceil(size_of::<u128>());
+        let words = bytemuck::allocation::try_zeroed_vec(words).map_err(|()| out_of_memory(length_bytes))?;
+        Ok(AlignedBytes { words, length_bytes })
+    }
+
+    pub(crate) fn as_mut(&mut self) -> &mut [u8] {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
+        bytes.split_at_mut(self.length_bytes).0
+    }
+}
+
+impl AsRef<[u8]> for AlignedBytes {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.words).split_at(self.length_bytes).0
+    }
+}
+
+pub(crate) fn out_of_memory(length_bytes: usize) -> Error {
+    Error::new(
+        ErrorKind::LimitExceeded,
+        format!("no memory for {length_bytes} bytes; read a part of the tensor"),
+    )
+}

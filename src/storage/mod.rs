@@ -1,0 +1,14 @@
+//! Storages: flat runs of bytes, in a file or on the heap.
+
+mod heap;
+mod mapping;
+mod stored;
+mod writer;
+
+pub(crate) use heap::{AlignedBytes, out_of_memory};
+pub(crate) use mapping::MapPermit;
+pub(crate) use stored::{Identity, Storage};
+pub(crate) use writer::{StagedStorage, StorageWriter};
+
+/// Where a tensor may begin in a storage that it shares: a cache line, and more than any element's alignment.
+pub(crate) const ALIGNMENT_BYTES: u64 = 64;

@@ -1,0 +1,147 @@
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stridemap_format::{Rule, StorageKind, StorageRecord, Uuid};
+
+use super::mapping::{MapPermit, Mapping};
+use crate::disk::{Access, Disk, DiskFile};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a storage is to a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// Nothing: it is on the heap.
+    Heap,
+    /// A storage of a generation of the store.
+    Stored { store: Uuid, id: u64, record: StorageRecord },
+    /// A storage that a transaction is about to publish, under a provisional id.
+    Staged { transaction: u64, id: u64 },
+}
+
+/// A flat run of bytes that tensors stand on.
+pub(crate) struct Storage {
+    identity: Identity,
+    length_bytes: u64,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    None,
+    Heap(Box<dyn AsRef<[u8]> + Send + Sync>),
+    File(Arc<dyn DiskFile>, PathBuf),
+    Mapped(Arc<Mapping>),
+}
+
+impl Storage {
+    /// Takes bytes over that are in memory.
+    pub(crate) fn on_heap(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Arc<Self> {
+        let length_bytes = bytes.as_ref().len() as u64;
+        Arc::new(Storage { identity: Identity::Heap, length_bytes, bytes: Bytes::Heap(Box::new(bytes)) })
+    }
+
+    /// Opens a storage of a store, at its path; maps it if that is permitted.
+    ///
+    /// The file stays open, or mapped, so that its bytes are there as long as the storage is, collected or not.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        (store, id, record): (Uuid, u64, StorageRecord),
+        permit: Option<MapPermit>,
+    ) -> Result<Arc<Self>> {
+        if let StorageKind::External(external) = &record.kind {
+            return Err(Error::new(
+                ErrorKind::ExternalRefused,
+                format!(
+                    "storage {id:016x} is external, in {:?}; this version opens a store's own files only",
+                    external.path
+                ),
+            ));
+        }
+        let length_bytes = record.length_bytes;
+        let file = disk.open(path, Access::Read).map_err(|e| Error::io("open storage", path, e))?;
+        let stat = file.stat().map_err(|e| Error::io("open storage", path, e))?;
+        if stat.size_bytes < length_bytes {
+            let detail = format!("{} bytes, where the record says {length_bytes}", stat.size_bytes);
+            return Err(Error::corrupt(path, stridemap_format::Error::new(Rule::StorageFile, detail)));
+        }
+        let bytes = match (file.as_file(), permit) {
+            _ if length_bytes == 0 => Bytes::None,
+            (Some(os_file), Some(permit)) => {
+                let too_long =
+                    |_| Error::new(ErrorKind::LimitExceeded, format!("{length_bytes} bytes to map"));
+                match Mapping::of(os_file, stat, usize::try_from(length_bytes).map_err(too_long)?, permit) {
+                    Ok(mapping) => Bytes::Mapped(mapping),
+                    // Some file systems refuse shared maps; positional reads still serve.
+                    Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
+                        Bytes::File(file, path.to_path_buf())
+                    }
+                    Err(e) => return Err(Error::io("map storage", path, e)),
+                }
+            }
+            _ => Bytes::File(file, path.to_path_buf()),
+        };
+        Ok(Arc::new(Storage { identity: Identity::Stored { store, id, record }, length_bytes, bytes }))
+    }
+
+    /// The first `length_bytes` of a file that a transaction is still writing.
+    pub(crate) fn staged(
+        (transaction, id): (u64, u64),
+        file: &Arc<dyn DiskFile>,
+        path: &Path,
+        length_bytes: u64,
+    ) -> Arc<Self> {
+        let bytes = Bytes::File(Arc::clone(file), path.to_path_buf());
+        Arc::new(Storage { identity: Identity::Staged { transaction, id }, length_bytes, bytes })
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub(crate) fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+
+    /// The bytes, where they can be borrowed: on the heap, or mapped.
+    pub(crate) fn borrow(&self) -> Option<&[u8]> {
+        match &self.bytes {
+            Bytes::None => Some(&[]),
+            Bytes::Heap(bytes) => Some((**bytes).as_ref()),
+            // The mapping may be longer: another generation of the store may have grown the file.
+            Bytes::Mapped(mapping) => mapping.bytes().get(..usize::try_from(self.length_bytes).ok()?),
+            Bytes::File(..) => None,
+        }
+    }
+
+    /// Copies `buf.len()` bytes from `offset_bytes` on.
+    pub(crate) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+        if buf.is_empty() {
+            return Ok(());
+        }
+        if let Bytes::File(file, path) = &self.bytes {
+            return file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("read storage", path, e));
+        }
+        let start = usize::try_from(offset_bytes).ok();
+        let range = start.and_then(|start| Some(start..start.checked_add(buf.len())?));
+        let bytes = range.and_then(|range| self.borrow()?.get(range)).ok_or_else(|| {
+            Error::new(
+                ErrorKind::OutOfRange,
+                format!("{} bytes at {offset_bytes} of a storage of {}", buf.len(), self.length_bytes),
+            )
+        })?;
+        buf.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_mapped = matches!(self.bytes, Bytes::Mapped(_));
+        f.debug_struct("Storage")
+            .field("identity", &self.identity)
+            .field("length_bytes", &self.length_bytes)
+            .field("is_mapped", &is_mapped)
+            .finish()
+    }
+}

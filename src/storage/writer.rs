@@ -1,0 +1,179 @@
+use std::sync::Arc;
+
+use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, digest, is_chunked};
+
+use super::{ALIGNMENT_BYTES, Storage};
+use crate::disk::{Disk, Staged, StorePaths};
+use crate::error::{Error, Result};
+
+const CHUNK: usize = CHUNK_BYTES as usize;
+
+/// Writes a new sealed storage from its first byte to its last, digesting each chunk on the way.
+///
+/// Nothing of the store is touched and no lock is taken: the file is an unfinished one until a commit names it.
+#[derive(Debug)]
+pub(crate) struct StorageWriter {
+    staged: Staged,
+    /// Bytes of the chunk that is not full yet.
+    pending: Vec<u8>,
+    /// Bytes of the full chunks, which are in the file.
+    written_bytes: u64,
+    allocated_bytes: u64,
+    digests: Vec<Digest>,
+}
+
+impl StorageWriter {
+    pub(crate) fn create(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
+        let dir = paths.storages_dir();
+        let staged = Staged::create(disk, &dir).map_err(|e| Error::io("stage a storage in", &dir, e))?;
+        Ok(StorageWriter {
+            staged,
+            pending: Vec::new(),
+            written_bytes: 0,
+            allocated_bytes: 0,
+            digests: Vec::new(),
+        })
+    }
+
+    pub(crate) fn length_bytes(&self) -> u64 {
+        self.written_bytes + self.pending.len() as u64
+    }
+
+    /// Asks the disk for the room for so many more bytes, so that a full disk is an error now.
+    pub(crate) fn reserve(&mut self, additional_bytes: u64) -> Result<()> {
+        self.allocate(self.length_bytes().saturating_add(additional_bytes))
+    }
+
+    fn allocate(&mut self, end_bytes: u64) -> Result<()> {
+        if end_bytes > self.allocated_bytes {
+            self.staged.file().allocate(end_bytes).map_err(|e| self.error("allocate storage", e))?;
+            self.allocated_bytes = end_bytes;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            if self.pending.is_empty() && bytes.len() >= CHUNK {
+                let (chunk, rest) = bytes.split_at(CHUNK);
+                self.put_chunk(chunk)?;
+                bytes = rest;
+            } else {
+                let (part, rest) = bytes.split_at(bytes.len().min(CHUNK - self.pending.len()));
+                self.pending.extend_from_slice(part);
+                bytes = rest;
+                if self.pending.len() == CHUNK {
+                    let chunk = std::mem::take(&mut self.pending);
+                    self.put_chunk(&chunk)?;
+                    self.pending = chunk;
+                    self.pending.clear();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Pads with zeros to where a tensor may begin; gives that offset in bytes.
+    pub(crate) fn align(&mut self) -> Result<u64> {
+        let offset_bytes = self.length_bytes().next_multiple_of(ALIGNMENT_BYTES);
+        let padding = [0; ALIGNMENT_BYTES as usize];
+        let (padding, _) = padding.split_at((offset_bytes - self.length_bytes()) as usize);
+        self.write(padding)?;
+        Ok(offset_bytes)
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
+        // Small tensors come one by one, and nobody reserved room for them.
+        self.allocate(self.written_bytes + chunk.len() as u64)?;
+        self.digests.push(digest(chunk));
+        self.put(chunk)?;
+        self.written_bytes += chunk.len() as u64;
+        Ok(())
+    }
+
+    fn put(&self, bytes: &[u8]) -> Result<()> {
+        self.staged.file().write_all_at(bytes, self.written_bytes).map_err(|e| self.error("write storage", e))
+    }
+
+    fn error(&self, action: &str, e: std::io::Error) -> Error {
+        Error::io(action, self.staged.path(), e)
+    }
+
+    /// What was written so far, for the transaction itself to read, under its provisional identity.
+    pub(crate) fn so_far(&self, identity: (u64, u64)) -> Result<Arc<Storage>> {
+        self.put(&self.pending)?;
+        Ok(Storage::staged(identity, self.staged.file(), self.staged.path(), self.length_bytes()))
+    }
+
+    /// Ends the storage: its last chunk, its length, its digests, and unless `durable` is false its syncs.
+    pub(crate) fn seal(
+        mut self,
+        disk: &Arc<dyn Disk>,
+        paths: &StorePaths,
+        durable: bool,
+    ) -> Result<StagedStorage> {
+        let length_bytes = self.length_bytes();
+        let last = std::mem::take(&mut self.pending);
+        if !last.is_empty() {
+            self.put_chunk(&last)?;
+        }
+        if self.allocated_bytes > length_bytes {
+            self.staged
+                .file()
+                .set_len(length_bytes)
+                .map_err(|e| self.error("set the length of storage", e))?;
+        }
+        if durable {
+            self.staged.file().sync().map_err(|e| self.error("sync storage", e).after_failed_sync())?;
+        }
+        let (root, sum) = match self.digests.as_slice() {
+            [] => (digest(&[]), None),
+            [only] => (*only, None),
+            several => {
+                debug_assert!(is_chunked(length_bytes));
+                let content = several.as_flattened();
+                let dir = paths.storages_dir();
+                let failed = |e| Error::io("stage chunk digests in", &dir, e);
+                let sum = Staged::create(disk, &dir).map_err(failed)?;
+                sum.file().write_all_at(content, 0).map_err(failed)?;
+                if durable {
+                    sum.file().sync().map_err(|e| failed(e).after_failed_sync())?;
+                }
+                (digest(content), Some(sum))
+            }
+        };
+        let record = StorageRecord { length_bytes, tensor_count: 0, kind: StorageKind::Sealed(root) };
+        Ok(StagedStorage { bytes: self.staged, sum, record })
+    }
+}
+
+/// A whole storage that waits for its id.
+#[derive(Debug)]
+pub(crate) struct StagedStorage {
+    bytes: Staged,
+    sum: Option<Staged>,
+    record: StorageRecord,
+}
+
+impl StagedStorage {
+    pub(crate) fn record(&self) -> &StorageRecord {
+        &self.record
+    }
+
+    /// The bytes, for the transaction itself to read, under their provisional identity.
+    pub(crate) fn as_storage(&self, identity: (u64, u64)) -> Arc<Storage> {
+        Storage::staged(identity, self.bytes.file(), self.bytes.path(), self.record.length_bytes)
+    }
+
+    /// Gives the files their names, under the writers' lock.
+    pub(crate) fn publish(&mut self, paths: &StorePaths, id: u64) -> Result<()> {
+        let target = paths.storage(id);
+        self.bytes.publish_over_orphan(&target).map_err(|e| Error::io("publish storage", &target, e))?;
+        if let Some(sum) = &mut self.sum {
+            let target = paths.sum(id);
+            sum.publish_over_orphan(&target).map_err(|e| Error::io("publish chunk digests", &target, e))?;
+        }
+        // The lock said that the file was unfinished.
+        self.bytes.file().unlock().map_err(|e| Error::io("unlock storage", &target, e))
+    }
+}

@@ -1,0 +1,201 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::loader::Loader;
+use super::options::StoreOptions;
+use super::snapshot::Snapshot;
+use super::transaction::Transaction;
+use crate::commit::{self, Collected, Finding, History};
+use crate::error::Result;
+use crate::storage::MapPermit;
+use crate::tensor::{Source, Tensor};
+
+/// A store on disk: a directory of storages and a table of named tensors.
+///
+/// A handle is on one generation: what it reads was all true at once. Its own commits move it on;
+/// [`refresh`](Self::refresh) moves it to what other processes have committed. It can be shared between threads.
+///
+/// Every method that changes the store is one commit, whole or not at all, and durable when it returns, with
+/// [`Durability::Full`](crate::Durability::Full). For several changes in one commit there is [`begin`](Self::begin).
+///
+/// # Errors
+/// All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` when another writer holds the store for
+/// longer than the timeout, `Conflict` when it changed what this commit stands on, `ReadOnly`, `Io` (a full disk among
+/// them), `CommitUnknown` and `Poisoned` when a sync failed. Except after `CommitUnknown` the store is as it was.
+#[derive(Clone, Debug)]
+pub struct Store {
+    loader: Arc<Loader>,
+}
+
+impl Store {
+    pub(super) fn new(history: History, permit: Option<MapPermit>) -> Self {
+        Store { loader: Arc::new(Loader::new(history, permit)) }
+    }
+
+    /// Creates an empty store at a path where nothing is, or an empty directory. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `Io`, `ReadOnly`.
+    pub fn create(path: impl AsRef<Path>) -> Result<Store> {
+        StoreOptions::new().create(path)
+    }
+
+    /// Opens a store. Elements are copied out by positional reads, so nothing that another process does to the files
+    /// can be undefined behaviour here; to borrow elements without a copy use [`open_mapped`](Self::open_mapped).
+    ///
+    /// # Errors
+    /// By [`ErrorKind`](crate::ErrorKind): `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt` when the newest
+    /// generation does not validate, `Io`.
+    pub fn open(path: impl AsRef<Path>) -> Result<Store> {
+        StoreOptions::new().open(path)
+    }
+
+    /// Opens a store whose elements can be borrowed: [`Tensor::as_slice`], [`Tensor::as_array`]. Each storage is mapped
+    /// into memory once a process, read-only, and all processes share its pages.
+    ///
+    /// # Safety
+    /// While the store's files are mapped, nobody outside this library's locks writes, truncates or replaces them.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    #[expect(
+        unsafe_code,
+        reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"
+    )]
+    pub unsafe fn open_mapped(path: impl AsRef<Path>) -> Result<Store> {
+        StoreOptions::new().open_with(path.as_ref(), Some(MapPermit::by_contract_of_the_caller()))
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.loader.history.paths.root()
+    }
+
+    /// The store's identity, as a hyphenated UUID.
+    #[must_use]
+    pub fn uuid(&self) -> String {
+        uuid::Uuid::from_bytes(self.loader.history.uuid).to_string()
+    }
+
+    /// The number of the generation that this handle is on.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.loader.history.current().number()
+    }
+
+    /// Moves to the newest generation; gives whether that was another.
+    ///
+    /// # Errors
+    /// `Corrupt` when the newest generation does not validate, `Io`. The handle stays where it was.
+    pub fn refresh(&self) -> Result<bool> {
+        Ok(self.loader.history.install(self.loader.history.newest()?))
+    }
+
+    /// The generation that this handle is on, for as long as the snapshot lives.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(Arc::clone(&self.loader), self.loader.history.current())
+    }
+
+    /// All names, ascending.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::names`].
+    pub fn names(&self) -> Result<Vec<String>> {
+        self.snapshot().names()
+    }
+
+    /// Whether there is a tensor of this name.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::contains`].
+    pub fn contains(&self, name: &str) -> Result<bool> {
+        self.snapshot().contains(name)
+    }
+
+    /// The tensor of a name: its header, and its storage opened. No element is read.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::load`].
+    pub fn load(&self, name: &str) -> Result<Tensor> {
+        self.snapshot().load(name)
+    }
+
+    /// What was written on the store: text by key.
+    #[must_use]
+    pub fn attributes(&self) -> BTreeMap<String, String> {
+        self.snapshot().attributes().clone()
+    }
+
+    /// Begins a transaction: many changes, one commit. It starts from the newest generation; nothing is locked.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Corrupt`, `Io`.
+    pub fn begin(&self) -> Result<Transaction<'_>> {
+        self.loader.history.check_poison()?;
+        Ok(Transaction::new(&self.loader, self.loader.history.newest()?))
+    }
+
+    /// Copies the elements of a tensor or an array into a sealed storage, in row-major order, and gives them a name. A
+    /// tensor that had the name loses it.
+    ///
+    /// # Errors
+    /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or has a NUL.
+    pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
+        self.commit_one(|txn| txn.save(name, source))
+    }
+
+    /// Gives a view of a tensor of this store a name: a header of some fifty bytes, no element is copied. A tensor that
+    /// had the name loses it.
+    ///
+    /// # Errors
+    /// See [`Store`]; `ForeignStorage` for a tensor that does not stand on a storage of this store:
+    /// [`save`](Self::save) copies its elements.
+    pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
+        self.commit_one(|txn| txn.save_view(name, tensor))
+    }
+
+    /// Takes a name away. The storage goes when no name, snapshot or loaded tensor needs it.
+    ///
+    /// # Errors
+    /// See [`Store`]; `NameNotFound`.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        self.commit_one(|txn| txn.remove(name))
+    }
+
+    /// Gives a tensor another name. A tensor that had the new name loses it.
+    ///
+    /// # Errors
+    /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.commit_one(|txn| txn.rename(from, to))
+    }
+
+    fn commit_one(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<()>) -> Result<()> {
+        let mut txn = self.begin()?;
+        change(&mut txn)?;
+        txn.commit().map(drop)
+    }
+
+    /// Deletes every file that no generation needs that is the newest or held by a snapshot, in any process.
+    ///
+    /// Commits do so for what they leave behind themselves; this finds what a power cut or a killed writer left too.
+    ///
+    /// # Errors
+    /// See [`Store`].
+    pub fn gc(&self) -> Result<Collected> {
+        commit::collect_all(&self.loader.history)
+    }
+
+    /// Reads everything in the generation that this handle is on, metadata and elements, and gives what breaks a rule
+    /// of the format: nothing, for a whole store. `progress` is called with the bytes of elements read since the last
+    /// call.
+    ///
+    /// # Errors
+    /// `Io` for metadata that cannot be read.
+    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Vec<Finding>> {
+        commit::verify(&self.loader.history, self.snapshot().inner(), &mut progress)
+    }
+}

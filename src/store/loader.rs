@@ -1,0 +1,74 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use stridemap_format::{Error as FormatError, Rule, TensorRecord};
+
+use crate::commit::{Generation, History};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::storage::{MapPermit, Storage};
+use crate::tensor::Tensor;
+
+/// Turns records into tensors. Each storage is opened once, however many tensors stand on it.
+#[derive(Debug)]
+pub(super) struct Loader {
+    pub(super) history: History,
+    pub(super) permit: Option<MapPermit>,
+    storages: Mutex<HashMap<u64, Weak<Storage>>>,
+}
+
+impl Loader {
+    pub(super) fn new(history: History, permit: Option<MapPermit>) -> Self {
+        Loader { history, permit, storages: Mutex::default() }
+    }
+
+    pub(super) fn tensor(
+        &self,
+        generation: &Generation,
+        name: &str,
+        record: &TensorRecord,
+    ) -> Result<Tensor> {
+        let layout = layout_of(record).map_err(|e| e.context(format!("load {name:?}")))?;
+        if let Some(storage) = self.standing(record.storage_id)
+            && let Ok(tensor) = Tensor::new(storage, record.dtype, layout.clone())
+        {
+            return Ok(tensor);
+        }
+        let storage =
+            self.open(generation, record.storage_id).map_err(|e| e.context(format!("load {name:?}")))?;
+        Tensor::new(storage, record.dtype, layout).map_err(|e| {
+            let path = self.history.paths.storage(record.storage_id);
+            Error::corrupt(&path, e).context(format!("load {name:?}"))
+        })
+    }
+
+    fn standing(&self, id: u64) -> Option<Arc<Storage>> {
+        self.storages.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
+    }
+
+    fn open(&self, generation: &Generation, id: u64) -> Result<Arc<Storage>> {
+        let history = &self.history;
+        let path = history.paths.storage(id);
+        let record = generation.storage(id)?.ok_or_else(|| {
+            let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
+            Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
+        })?;
+        let storage = Storage::open(&*history.disk, &path, (history.uuid, id, record), self.permit)?;
+        let mut storages = self.storages.lock().unwrap_or_else(PoisonError::into_inner);
+        if storages.len() == storages.capacity() {
+            storages.retain(|_, storage| storage.strong_count() > 0);
+        }
+        storages.insert(id, Arc::downgrade(&storage));
+        Ok(storage)
+    }
+}
+
+pub(super) fn layout_of(record: &TensorRecord) -> Result<Layout> {
+    let too_large =
+        |_| Error::new(ErrorKind::LimitExceeded, "a size, stride or offset does not fit this machine");
+    let size =
+        record.size.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(too_large)?;
+    let stride =
+        record.stride.iter().map(|&n| isize::try_from(n)).collect::<Result<_, _>>().map_err(too_large)?;
+    Layout::new(size, stride, usize::try_from(record.offset_elems).map_err(too_large)?)
+}

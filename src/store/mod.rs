@@ -1,0 +1,12 @@
+//! What a user holds: a store, a transaction on it, a snapshot of it.
+
+mod handle;
+mod loader;
+mod options;
+mod snapshot;
+mod transaction;
+
+pub use handle::Store;
+pub use options::StoreOptions;
+pub use snapshot::{Snapshot, StorageInfo, StorageKind, TensorInfo};
+pub use transaction::Transaction;

@@ -1,0 +1,103 @@
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handle::Store;
+use crate::commit::{self, Durability, History, Options};
+use crate::disk::{Disk, RealDisk, StorePaths};
+use crate::error::Result;
+use crate::storage::MapPermit;
+
+/// How to open or create a store, when the defaults of [`Store`] do not fit.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use stridemap::{Durability, StoreOptions};
+///
+/// let store = StoreOptions::new()
+///     .durability(Durability::Process)
+///     .lock_timeout(Duration::from_secs(1))
+///     .open("model.smap")?;
+/// # Ok::<(), stridemap::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    options: Options,
+    disk: Arc<dyn Disk>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        StoreOptions { options: Options::default(), disk: Arc::new(RealDisk) }
+    }
+}
+
+impl StoreOptions {
+    /// The defaults: [`Durability::Full`], and 30 seconds of waiting for another writer.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What a commit survives once it has returned.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.options.durability = durability;
+        self
+    }
+
+    /// How long a commit waits for another writer before it ends in [`ErrorKind::Busy`](crate::ErrorKind::Busy).
+    #[must_use]
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.options.lock_timeout = timeout;
+        self
+    }
+
+    /// The file system to use instead of the real one: for crash tests.
+    #[cfg(feature = "simulation")]
+    #[must_use]
+    pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
+        self.disk = disk;
+        self
+    }
+
+    /// As [`Store::create`].
+    ///
+    /// # Errors
+    /// Those of [`Store::create`].
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<Store> {
+        let path = path.as_ref();
+        commit::create(&self.disk, path, self.options.durability == Durability::Full)?;
+        self.open_with(path, None)
+    }
+
+    /// As [`Store::open`].
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Store> {
+        self.open_with(path.as_ref(), None)
+    }
+
+    /// As [`Store::open_mapped`].
+    ///
+    /// # Safety
+    /// That of [`Store::open_mapped`].
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    #[expect(
+        unsafe_code,
+        reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"
+    )]
+    pub unsafe fn open_mapped(&self, path: impl AsRef<Path>) -> Result<Store> {
+        self.open_with(path.as_ref(), Some(MapPermit::by_contract_of_the_caller()))
+    }
+
+    pub(super) fn open_with(&self, path: &Path, permit: Option<MapPermit>) -> Result<Store> {
+        let paths = StorePaths::new(path);
+        let uuid = commit::read_marker(&*self.disk, &paths)?;
+        let history = History::open(Arc::clone(&self.disk), paths, uuid, self.options)?;
+        Ok(Store::new(history, permit))
+    }
+}

@@ -1,0 +1,210 @@
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
+
+use super::loader::{Loader, layout_of};
+use crate::commit::{self, Generation};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::tensor::Tensor;
+
+/// One generation of a store, for good: whatever is committed later, by whatever process, is not seen here.
+///
+/// While it lives, the files of its generation are not collected. Snapshots isolate names, headers and sealed elements.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    loader: Arc<Loader>,
+    generation: Arc<Generation>,
+}
+
+/// The header of a tensor, without its storage being opened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TensorInfo {
+    /// Its name.
+    pub name: String,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// The id of the storage it stands on.
+    pub storage_id: u64,
+    /// A name or none for each dimension, when the dimensions are named.
+    pub dim_names: Option<Vec<Option<String>>>,
+    layout: Layout,
+}
+
+impl TensorInfo {
+    fn new(name: String, record: &TensorRecord) -> Result<Self> {
+        Ok(TensorInfo {
+            name,
+            dtype: record.dtype,
+            storage_id: record.storage_id,
+            dim_names: record.dim_names.clone(),
+            layout: layout_of(record)?,
+        })
+    }
+
+    /// The size of each dimension, in elements.
+    #[must_use]
+    pub fn size(&self) -> &[usize] {
+        self.layout.size()
+    }
+
+    /// The stride of each dimension, in elements.
+    #[must_use]
+    pub fn stride(&self) -> &[isize] {
+        self.layout.stride()
+    }
+
+    /// Where in the storage the element of index 0, 0, ... stands, in elements.
+    #[must_use]
+    pub fn storage_offset(&self) -> usize {
+        self.layout.offset()
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn numel(&self) -> usize {
+        self.layout.numel()
+    }
+
+    /// The bytes that the elements would take if they stood alone.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        self.numel().saturating_mul(self.dtype.itemsize())
+    }
+
+    /// Whether the elements stand one after another in row-major order.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+}
+
+/// How a storage's bytes may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StorageKind {
+    /// Never.
+    Sealed,
+    /// In place, under an exclusive lock.
+    Mutable,
+    /// At any time, by atomics.
+    Live,
+    /// The file is not the store's.
+    External,
+}
+
+impl StorageKind {
+    /// `sealed`, `mutable`, `live` or `external`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            StorageKind::Sealed => "sealed",
+            StorageKind::Mutable => "mutable",
+            StorageKind::Live => "live",
+            StorageKind::External => "external",
+        }
+    }
+}
+
+/// What a store knows of one of its storages.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StorageInfo {
+    /// Its id, unique in the store for ever.
+    pub id: u64,
+    /// How its bytes may change.
+    pub kind: StorageKind,
+    /// Its length.
+    pub size_bytes: u64,
+    /// The file that it is in.
+    pub file: PathBuf,
+    /// Where in that file it begins.
+    pub offset_bytes: u64,
+    /// How many names stand on it.
+    pub tensor_count: u64,
+}
+
+impl Snapshot {
+    pub(super) fn new(loader: Arc<Loader>, generation: Arc<Generation>) -> Self {
+        Snapshot { loader, generation }
+    }
+
+    /// The number of the commit that made this generation; 1 is the empty store.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.number()
+    }
+
+    /// The tensor of a name: its header, and its storage opened. No element is read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), which says the nearest names;
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a record or a file that breaks a rule of the format.
+    pub fn load(&self, name: &str) -> Result<Tensor> {
+        match self.generation.tensor(name)? {
+            Some(record) => self.loader.tensor(&self.generation, name, &record),
+            None => Err(commit::not_found("load", name, |prefix| self.generation.tensors(prefix))),
+        }
+    }
+
+    /// Whether there is a tensor of this name.
+    ///
+    /// # Errors
+    /// Those of reading the metadata.
+    pub fn contains(&self, name: &str) -> Result<bool> {
+        Ok(self.generation.tensor(name)?.is_some())
+    }
+
+    /// All names, ascending.
+    ///
+    /// # Errors
+    /// Those of reading the metadata.
+    pub fn names(&self) -> Result<Vec<String>> {
+        self.generation.tensors("")?.map(|entry| Ok(entry?.0)).collect()
+    }
+
+    /// The headers of the tensors whose name begins with `prefix`, by ascending name: one seek, then a scan that reads
+    /// as it goes.
+    ///
+    /// # Errors
+    /// Those of reading the metadata, here and for each item.
+    pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
+        let entries = self.generation.tensors(prefix)?;
+        Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::new(name, &record))))
+    }
+
+    /// The storages, by ascending id.
+    ///
+    /// # Errors
+    /// Those of reading the metadata, for each item.
+    pub fn storages(&self) -> impl Iterator<Item = Result<StorageInfo>> + '_ {
+        self.generation.storages().map(|entry| entry.map(|(id, record)| self.storage_info(id, record)))
+    }
+
+    fn storage_info(&self, id: u64, record: StorageRecord) -> StorageInfo {
+        let own_file = self.loader.history.paths.storage(id);
+        let (kind, file, offset_bytes) = match record.kind {
+            RecordKind::Sealed(_) => (StorageKind::Sealed, own_file, 0),
+            RecordKind::Mutable => (StorageKind::Mutable, own_file, 0),
+            RecordKind::Live => (StorageKind::Live, own_file, 0),
+            RecordKind::External(external) => {
+                (StorageKind::External, external.path.into(), external.offset_bytes)
+            }
+        };
+        let StorageRecord { length_bytes: size_bytes, tensor_count, .. } = record;
+        StorageInfo { id, kind, size_bytes, file, offset_bytes, tensor_count }
+    }
+
+    /// What was written on the store: text by key.
+    #[must_use]
+    pub fn attributes(&self) -> &BTreeMap<String, String> {
+        &self.generation.manifest().attributes
+    }
+
+    pub(super) fn inner(&self) -> &Generation {
+        &self.generation
+    }
+}

@@ -1,0 +1,257 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stridemap_format::limits::MAX_STORAGE_BYTES;
+use stridemap_format::{DType, TensorParts, TensorRecord};
+
+use super::loader::{Loader, layout_of};
+use crate::commit::{self, Change, Changes, Draft, Generation, OnExisting};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::storage::{Identity, StagedStorage, Storage, StorageWriter};
+use crate::tensor::{Source, Tensor};
+
+/// From this size on a tensor has a storage of its own, whose space comes back when its last name goes. Below, all
+/// tensors of a transaction share one.
+const OWN_STORAGE_BYTES: u64 = 4 << 20;
+
+/// Several changes that become one commit, or none.
+///
+/// Elements go to disk as they are saved; names are given by [`commit`](Self::commit). Dropped without it, nothing of
+/// the store has changed. When another writer commits first, the changes are made on its generation: a save is
+/// last-writer-wins, and removing or renaming what is gone is a `Conflict`.
+#[derive(Debug)]
+pub struct Transaction<'a> {
+    loader: &'a Loader,
+    number: u64,
+    changes: Changes,
+    draft: Draft,
+    staged: Vec<Stage>,
+    /// The index in `staged` of the storage that small tensors share.
+    pack: Option<usize>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Open(StorageWriter),
+    Sealed(StagedStorage),
+}
+
+impl<'a> Transaction<'a> {
+    pub(super) fn new(loader: &'a Loader, generation: Arc<Generation>) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Transaction {
+            loader,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            changes: Changes::default(),
+            draft: Draft::new(generation),
+            staged: Vec::new(),
+            pack: None,
+        }
+    }
+
+    /// What becomes of names that are taken, from here on and when the transaction commits: by default, the new tensor
+    /// takes its place.
+    pub fn on_existing(&mut self, on_existing: OnExisting) {
+        self.changes.on_existing = on_existing;
+    }
+
+    /// All names as they stand in this transaction, ascending.
+    ///
+    /// # Errors
+    /// Those of reading the metadata.
+    pub fn names(&self) -> Result<Vec<String>> {
+        self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
+    }
+
+    /// The tensor of a name as it stands in this transaction, one just saved among them.
+    ///
+    /// # Errors
+    /// Those of [`Store::load`](crate::Store::load).
+    pub fn load(&self, name: &str) -> Result<Tensor> {
+        let record = self.draft.existing("load", name)?;
+        let Some(index) = Changes::staged_index(record.storage_id) else {
+            return self.loader.tensor(self.draft.generation(), name, &record);
+        };
+        let identity = (self.number, record.storage_id);
+        let storage: Arc<Storage> = match self.staged.get(index) {
+            Some(Stage::Open(writer)) => writer.so_far(identity)?,
+            Some(Stage::Sealed(staged)) => staged.as_storage(identity),
+            None => {
+                return Err(Error::new(
+                    ErrorKind::ForeignStorage,
+                    format!("load {name:?}: its storage was not staged"),
+                ));
+            }
+        };
+        Tensor::new(storage, record.dtype, layout_of(&record)?).map_err(|e| Error::refused("load", e))
+    }
+
+    /// Copies elements into a storage, under a name to be. A tensor that had the name loses it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, a full disk among them;
+    /// `SizeMismatch` when the source gives more or fewer bytes than its size says; its own.
+    pub fn save(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
+        self.draft.check_new(name, self.changes.on_existing)?;
+        let layout = Layout::contiguous(&source.size()).map_err(|e| e.context(format!("save {name:?}")))?;
+        let dtype = source.dtype();
+        let size_bytes =
+            (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
+        let size_bytes = size_bytes.ok_or_else(|| {
+            Error::new(
+                ErrorKind::LimitExceeded,
+                format!("save {name:?}: size {:?} of {dtype} is too large", layout.size()),
+            )
+        })?;
+        let watched = self.stage(source, size_bytes).map_err(|e| e.context(format!("save {name:?}")));
+        let (storage_id, offset_bytes) = self.loader.history.watched(watched)?;
+        let offset_elems = offset_bytes / dtype.itemsize() as u64;
+        self.apply(Change::Put {
+            name: name.to_owned(),
+            record: record_of(dtype, &layout, offset_elems, storage_id)?,
+        })
+    }
+
+    /// Writes elements; gives the provisional id of their storage and where in it they begin.
+    fn stage(&mut self, source: &(impl Source + ?Sized), size_bytes: u64) -> Result<(u64, u64)> {
+        let history = &self.loader.history;
+        if size_bytes >= OWN_STORAGE_BYTES {
+            let mut writer = StorageWriter::create(&history.disk, &history.paths)?;
+            writer.reserve(size_bytes)?;
+            write_elements(&mut writer, source, size_bytes)?;
+            let sealed = writer.seal(&history.disk, &history.paths, history.is_durable())?;
+            self.staged.push(Stage::Sealed(sealed));
+            return Ok((Changes::provisional_id(self.staged.len() - 1), 0));
+        }
+        let index = match self.pack {
+            Some(index) => index,
+            None => {
+                self.staged.push(Stage::Open(StorageWriter::create(&history.disk, &history.paths)?));
+                *self.pack.insert(self.staged.len() - 1)
+            }
+        };
+        let Some(Stage::Open(writer)) = self.staged.get_mut(index) else {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "the shared storage of this transaction is sealed",
+            ));
+        };
+        let offset_bytes = writer.align()?;
+        write_elements(writer, source, size_bytes)?;
+        Ok((Changes::provisional_id(index), offset_bytes))
+    }
+
+    /// Gives a view of a tensor of this store, or of this transaction, a name to be. No element is copied.
+    ///
+    /// # Errors
+    /// `ForeignStorage` for a tensor that stands elsewhere; `InvalidArgument` for the name; `NameExists` after
+    /// [`OnExisting::Refuse`].
+    pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        let foreign = |what: &str| {
+            Err(Error::new(
+                ErrorKind::ForeignStorage,
+                format!(
+                    "save_view {name:?}: the tensor stands on {what}; use save, which copies its elements"
+                ),
+            ))
+        };
+        let storage_id = match tensor.storage().identity() {
+            Identity::Stored { store, id, record } if *store == self.loader.history.uuid => {
+                self.changes.expected.insert(*id, record.clone());
+                *id
+            }
+            Identity::Staged { transaction, id } if *transaction == self.number => *id,
+            Identity::Heap => return foreign("memory"),
+            Identity::Stored { .. } => return foreign("a storage of another store"),
+            Identity::Staged { .. } => return foreign("a storage of another transaction"),
+        };
+        let record = record_of(tensor.dtype(), tensor.layout(), tensor.storage_offset() as u64, storage_id)?;
+        self.apply(Change::Put { name: name.to_owned(), record })
+    }
+
+    /// Takes a name away.
+    ///
+    /// # Errors
+    /// `NameNotFound`.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        self.apply(Change::Remove { name: name.to_owned() })
+    }
+
+    /// Gives a tensor another name. A tensor that had the new name loses it.
+    ///
+    /// # Errors
+    /// `NameNotFound`; `NameExists` after [`OnExisting::Refuse`]; `InvalidArgument` for the new name.
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        self.apply(Change::Rename { from: from.to_owned(), to: to.to_owned() })
+    }
+
+    /// Writes text on the store, under a key. All attributes together are at most 1 MiB.
+    ///
+    /// # Errors
+    /// None here; [`commit`](Self::commit) refuses a key that is no name, and too much text, with `LimitExceeded`.
+    pub fn set_attribute(&mut self, key: &str, value: &str) {
+        self.changes.attributes.insert(key.to_owned(), Some(value.to_owned()));
+    }
+
+    /// Takes the text under a key away, if there is any.
+    pub fn remove_attribute(&mut self, key: &str) {
+        self.changes.attributes.insert(key.to_owned(), None);
+    }
+
+    fn apply(&mut self, change: Change) -> Result<()> {
+        self.draft.apply(&change, self.changes.on_existing)?;
+        self.changes.names.push(change);
+        Ok(())
+    }
+
+    /// Publishes all changes as one generation; gives its number. Durable when it returns, with
+    /// [`Durability::Full`](crate::Durability::Full). Without changes nothing is written.
+    ///
+    /// # Errors
+    /// See [`Store`](crate::Store).
+    pub fn commit(self) -> Result<u64> {
+        let history = &self.loader.history;
+        history.check_poison()?;
+        if self.changes.is_empty() {
+            return Ok(self.draft.generation().number());
+        }
+        let seal = |stage| match stage {
+            Stage::Open(writer) => writer.seal(&history.disk, &history.paths, history.is_durable()),
+            Stage::Sealed(staged) => Ok(staged),
+        };
+        let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
+        history.watched(staged.and_then(|staged| commit::publish(history, &self.changes, self.draft, staged)))
+    }
+}
+
+fn write_elements(
+    writer: &mut StorageWriter,
+    source: &(impl Source + ?Sized),
+    size_bytes: u64,
+) -> Result<()> {
+    let mut written_bytes = 0u64;
+    source.write_to(&mut |bytes| {
+        written_bytes = written_bytes.saturating_add(bytes.len() as u64);
+        if written_bytes > size_bytes { Ok(()) } else { writer.write(bytes) }
+    })?;
+    if written_bytes == size_bytes {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::SizeMismatch,
+        format!("the size says {size_bytes} bytes of elements, and {written_bytes} came"),
+    ))
+}
+
+fn record_of(dtype: DType, layout: &Layout, offset_elems: u64, storage_id: u64) -> Result<TensorRecord> {
+    TensorRecord::new(TensorParts {
+        dtype,
+        size: layout.size().iter().map(|&n| n as u64).collect(),
+        stride: layout.stride().iter().map(|&n| n as i64).collect(),
+        offset_elems,
+        storage_id,
+        dim_names: None,
+    })
+    .map_err(|e| Error::refused("save", e))
+}

@@ -1,0 +1,146 @@
+use super::element::Element;
+use super::{Tensor, gather};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Index;
+
+/// Elements, copied out or borrowed.
+///
+/// Copies are row-major whatever the strides are, and work on every tensor. Borrows need memory: a tensor on the heap, or
+/// one of a store that was opened with [`Store::open_mapped`](crate::Store::open_mapped).
+impl Tensor {
+    /// Copies all elements, in row-major order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
+    pub fn read<T: Element>(&self) -> Result<Vec<T>> {
+        self.check_dtype::<T>("read")?;
+        let mut elements = T::zeros(self.numel())?;
+        self.read_into(&mut elements)?;
+        Ok(elements)
+    }
+
+    /// Copies all elements, in row-major order, into `out`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::SizeMismatch`] unless `out` holds exactly as many;
+    /// [`ErrorKind::Io`].
+    pub fn read_into<T: Element>(&self, out: &mut [T]) -> Result<()> {
+        self.check_dtype::<T>("read_into")?;
+        if out.len() != self.numel() {
+            return Err(Error::new(
+                ErrorKind::SizeMismatch,
+                format!(
+                    "read_into: size {:?} holds {} elements, and there is room for {}",
+                    self.size(),
+                    self.numel(),
+                    out.len()
+                ),
+            ));
+        }
+        T::fill(out, &mut |bytes| gather::gather(self, bytes))
+    }
+
+    /// The only element.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SizeMismatch`] unless there is exactly one; [`ErrorKind::DTypeMismatch`]; [`ErrorKind::Io`].
+    pub fn item<T: Element>(&self) -> Result<T> {
+        if self.numel() != 1 {
+            return Err(Error::new(
+                ErrorKind::SizeMismatch,
+                format!("item: size {:?} holds {} elements, not one", self.size(), self.numel()),
+            ));
+        }
+        let mut element = [T::default()];
+        self.read_into(&mut element)?;
+        let [element] = element;
+        Ok(element)
+    }
+
+    /// The element at an index, one position for each dimension; negative ones count from the end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions; [`ErrorKind::DTypeMismatch`];
+    /// [`ErrorKind::Io`].
+    pub fn get<T: Element>(&self, index: &[isize]) -> Result<T> {
+        if index.len() < self.ndim() {
+            return Err(Error::new(
+                ErrorKind::SizeMismatch,
+                format!("get({index:?}): size {:?} wants {} positions", self.size(), self.ndim()),
+            ));
+        }
+        let places: Vec<Index> = index.iter().map(|&position| Index::At(position)).collect();
+        self.index(&places)?.item()
+    }
+
+    /// Borrows the elements of a contiguous tensor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotContiguous`]; [`ErrorKind::NotMapped`] for a file that was not
+    /// mapped; [`ErrorKind::Misaligned`]. [`read`](Self::read) works in each of the last three.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        self.check_dtype::<T>("as_slice")?;
+        if !self.is_contiguous() {
+            return Err(Error::new(
+                ErrorKind::NotContiguous,
+                format!(
+                    "as_slice: size {:?} with stride {:?} is not contiguous; use as_array, contiguous or read",
+                    self.size(),
+                    self.stride()
+                ),
+            ));
+        }
+        self.reach::<T>("as_slice")
+    }
+
+    /// Borrows the run of the storage from the lowest to the highest element.
+    pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
+        let bytes = self.storage().borrow().ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotMapped,
+                format!("{op}: the storage is a file that is not mapped; open the store with open_mapped, or use read"),
+            )
+        })?;
+        let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
+        let extent = extent.map_err(|e| Error::refused(op, e))?;
+        let run = bytes.get(extent.start_bytes() as usize..extent.end_bytes() as usize).unwrap_or_default();
+        if run.is_empty() {
+            // No element has no address to be misaligned at.
+            return Ok(&[]);
+        }
+        T::borrow(run).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Misaligned,
+                format!(
+                    "{op}: the elements are not {} in memory as they stand; use read",
+                    std::any::type_name::<T>()
+                ),
+            )
+        })
+    }
+
+    /// Copies the bytes of all elements, little-endian, in row-major order. Works for every dtype.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = <u8 as super::element::sealed::Sealed>::zeros(self.nbytes())?;
+        gather::gather(self, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn check_dtype<T: Element>(&self, op: &str) -> Result<()> {
+        if self.dtype() == T::DTYPE {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::DTypeMismatch,
+            format!(
+                "{op}::<{}>: the elements are {}, not {}",
+                std::any::type_name::<T>(),
+                self.dtype(),
+                T::DTYPE
+            ),
+        ))
+    }
+}

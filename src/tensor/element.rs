@@ -1,0 +1,91 @@
+use half::{bf16, f16};
+use num_complex::Complex;
+use stridemap_format::DType;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::out_of_memory;
+
+/// A Rust type that is the elements of a [`DType`].
+///
+/// The 8-bit and 4-bit floats have none; their bytes are there through [`Tensor::to_bytes`](crate::Tensor::to_bytes).
+pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
+    /// The dtype that this type is.
+    const DTYPE: DType;
+}
+
+pub(crate) mod sealed {
+    use crate::error::Result;
+
+    /// What the library does with elements, kept out of users' sight.
+    pub trait Sealed: Sized {
+        /// The elements' bytes.
+        fn as_bytes(elements: &[Self]) -> &[u8];
+        /// Elements that are already in memory: none where the address or a value does not allow it.
+        fn borrow(bytes: &[u8]) -> Option<&[Self]>;
+        /// Zeros.
+        fn zeros(count: usize) -> Result<Vec<Self>>;
+        /// Lets `read` write the elements' bytes.
+        fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()>;
+    }
+}
+
+macro_rules! elements {
+    ($($type:ty = $dtype:ident),* $(,)?) => {$(
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+        }
+
+        impl sealed::Sealed for $type {
+            fn as_bytes(elements: &[Self]) -> &[u8] {
+                bytemuck::cast_slice(elements)
+            }
+
+            fn borrow(bytes: &[u8]) -> Option<&[Self]> {
+                bytemuck::try_cast_slice(bytes).ok()
+            }
+
+            fn zeros(count: usize) -> Result<Vec<Self>> {
+                bytemuck::allocation::try_zeroed_vec(count).map_err(|()| out_of_memory(count * size_of::<Self>()))
+            }
+
+            fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+                read(bytemuck::cast_slice_mut(out))
+            }
+        }
+    )*};
+}
+
+elements! {
+    u8 = U8, u16 = U16, u32 = U32, u64 = U64,
+    i8 = I8, i16 = I16, i32 = I32, i64 = I64,
+    f16 = F16, bf16 = BF16, f32 = F32, f64 = F64,
+    Complex<f32> = C64, Complex<f64> = C128,
+}
+
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+}
+
+impl sealed::Sealed for bool {
+    fn as_bytes(elements: &[Self]) -> &[u8] {
+        bytemuck::cast_slice(elements)
+    }
+
+    fn borrow(bytes: &[u8]) -> Option<&[Self]> {
+        bytemuck::checked::try_cast_slice(bytes).ok()
+    }
+
+    fn zeros(count: usize) -> Result<Vec<Self>> {
+        bytemuck::allocation::try_zeroed_vec(count).map_err(|()| out_of_memory(count))
+    }
+
+    fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+        let mut bytes = u8::zeros(out.len())?;
+        read(&mut bytes)?;
+        let elements = bytemuck::checked::try_cast_slice(&bytes).map_err(|_| {
+            Error::new(ErrorKind::Corrupt, "a bool is neither 0 nor 1; read the tensor's bytes instead")
+        })?;
+        out.copy_from_slice(elements);
+        Ok(())
+    }
+}

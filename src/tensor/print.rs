@@ -1,0 +1,234 @@
+//! Printing as PyTorch prints, with its default options.
+
+use std::fmt;
+
+use stridemap_format::DType;
+
+use super::{Scalar, Tensor};
+use crate::error::Result;
+
+const LINE_WIDTH: usize = 80;
+const PRECISION: usize = 4;
+/// More elements than this are summarised: so many at each edge of a dimension.
+const THRESHOLD: usize = 1000;
+const EDGE_ITEMS: usize = 3;
+const PREFIX: &str = "tensor(";
+
+impl Tensor {
+    /// The values as PyTorch prints them, summarised past 1000 elements; reads only those that are shown.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn to_text(&self) -> Result<String> {
+        let mut suffixes = Vec::new();
+        let (body, is_default_dtype) = if self.numel() == 0 {
+            if self.ndim() != 1 {
+                suffixes.push(format!("size={}", python_tuple(self.size())));
+            }
+            ("[]".to_owned(), self.dtype() == DType::F32)
+        } else {
+            let is_summary = self.numel() > THRESHOLD;
+            let mut shown = Vec::new();
+            collect_shown(self, is_summary, &mut shown)?;
+            let printer = Printer { columns: Columns::of(self.dtype(), &shown), is_summary };
+            let is_default = matches!(self.dtype(), DType::F32 | DType::I64 | DType::Bool | DType::C64);
+            (printer.tensor(self.size(), &mut shown.iter(), PREFIX.len()), is_default)
+        };
+        if !is_default_dtype {
+            suffixes.push(format!("dtype={}", self.dtype()));
+        }
+        Ok(with_suffixes(format!("{PREFIX}{body}"), &suffixes))
+    }
+}
+
+/// As [`to_text`](Tensor::to_text); an element that cannot be read is said in its place.
+impl fmt::Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_text() {
+            Ok(text) => f.write_str(&text),
+            Err(e) => write!(f, "{PREFIX}<{e}>)"),
+        }
+    }
+}
+
+fn python_tuple(size: &[usize]) -> String {
+    let sizes: Vec<String> = size.iter().map(usize::to_string).collect();
+    let comma = if size.len() == 1 { "," } else { "" };
+    format!("({}{comma})", sizes.join(", "))
+}
+
+fn with_suffixes(mut text: String, suffixes: &[String]) -> String {
+    // PyTorch counts from the last newline itself, and as if one stood before the text.
+    let mut last_line = text.rfind('\n').map_or(text.len() + 2, |newline| text.len() - newline + 1);
+    for suffix in suffixes {
+        if last_line + suffix.len() + 2 > LINE_WIDTH {
+            text += &format!(",\n{}{suffix}", " ".repeat(PREFIX.len()));
+            last_line = PREFIX.len() + suffix.len();
+        } else {
+            text += &format!(", {suffix}");
+            last_line += suffix.len() + 2;
+        }
+    }
+    text + ")"
+}
+
+/// The positions of a dimension that are shown, as up to two ranges.
+fn shown_ranges(n: usize, is_summary: bool) -> [std::ops::Range<usize>; 2] {
+    if is_summary && n > 2 * EDGE_ITEMS { [0..EDGE_ITEMS, n - EDGE_ITEMS..n] } else { [0..n, 0..0] }
+}
+
+fn collect_shown(view: &Tensor, is_summary: bool, out: &mut Vec<Scalar>) -> Result<()> {
+    let Some(&n) = view.size().first() else {
+        out.extend(view.to_scalars()?);
+        return Ok(());
+    };
+    for range in shown_ranges(n, is_summary) {
+        if view.ndim() == 1 {
+            out.extend(view.narrow(0, range.start as isize, range.len())?.to_scalars()?);
+        } else {
+            for position in range {
+                collect_shown(&view.select(0, position as isize)?, is_summary, out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Printer {
+    columns: Columns,
+    is_summary: bool,
+}
+
+impl Printer {
+    fn tensor<'a>(
+        &self,
+        size: &[usize],
+        values: &mut impl Iterator<Item = &'a Scalar>,
+        indent: usize,
+    ) -> String {
+        match size {
+            [] => values.next().map(|value| self.columns.format(*value)).unwrap_or_default(),
+            [n] => self.vector(*n, values, indent),
+            [n, inner @ ..] => {
+                let between = format!(",{}{}", "\n".repeat(inner.len()), " ".repeat(indent + 1));
+                let mut parts = Vec::new();
+                for (half, range) in shown_ranges(*n, self.is_summary).into_iter().enumerate() {
+                    if half == 1 && !range.is_empty() {
+                        parts.push("...".to_owned());
+                    }
+                    parts.extend(range.map(|_| self.tensor(inner, values, indent + 1)));
+                }
+                format!("[{}]", parts.join(&between))
+            }
+        }
+    }
+
+    fn vector<'a>(&self, n: usize, values: &mut impl Iterator<Item = &'a Scalar>, indent: usize) -> String {
+        let per_line = ((LINE_WIDTH - indent.min(LINE_WIDTH)) / (self.columns.width() + 2)).max(1);
+        let mut parts = Vec::new();
+        for (half, range) in shown_ranges(n, self.is_summary).into_iter().enumerate() {
+            if half == 1 && !range.is_empty() {
+                parts.push(" ...".to_owned());
+            }
+            parts.extend(values.by_ref().take(range.len()).map(|value| self.columns.format(*value)));
+        }
+        let lines: Vec<String> = parts.chunks(per_line).map(|line| line.join(", ")).collect();
+        format!("[{}]", lines.join(&format!(",\n{}", " ".repeat(indent + 1))))
+    }
+}
+
+/// How the values of one tensor are written, so that they stand in columns.
+enum Columns {
+    /// Integers, bools and pairs: as they are, to a width.
+    Plain(usize),
+    Real(Real),
+    Complex(Real, Real),
+}
+
+impl Columns {
+    fn of(dtype: DType, shown: &[Scalar]) -> Columns {
+        let parts = |pick: fn(&Scalar) -> Option<f64>| Real::of(shown.iter().filter_map(pick));
+        if dtype.is_complex() {
+            let real = parts(|value| if let Scalar::Complex(re, _) = value { Some(*re) } else { None });
+            let imag = parts(|value| if let Scalar::Complex(_, im) = value { Some(*im) } else { None });
+            return Columns::Complex(real, imag);
+        }
+        match shown.first() {
+            Some(Scalar::Float(_)) => {
+                Columns::Real(parts(|value| if let Scalar::Float(x) = value { Some(*x) } else { None }))
+            }
+            _ => Columns::Plain(shown.iter().map(|value| plain(*value).len()).max().unwrap_or(1)),
+        }
+    }
+
+    fn width(&self) -> usize {
+        match self {
+            Columns::Plain(width) => *width,
+            Columns::Real(real) => real.width,
+            Columns::Complex(real, imag) => real.width + imag.width + 1,
+        }
+    }
+
+    fn format(&self, value: Scalar) -> String {
+        match (self, value) {
+            (Columns::Real(real), Scalar::Float(x)) => {
+                format!("{:>width$}", real.format(x), width = real.width)
+            }
+            (Columns::Complex(real, imag), Scalar::Complex(re, im)) => {
+                let re = format!("{:>width$}", real.format(re), width = real.width);
+                let im = imag.format(im) + "j";
+                let sign = if im.starts_with(['-', '+']) { "" } else { "+" };
+                format!("{re}{sign}{im}")
+            }
+            (columns, value) => format!("{:>width$}", plain(value), width = columns.width()),
+        }
+    }
+}
+
+fn plain(value: Scalar) -> String {
+    match value {
+        Scalar::Bool(true) => "True".to_owned(),
+        Scalar::Bool(false) => "False".to_owned(),
+        Scalar::Int(n) => n.to_string(),
+        Scalar::Float(x) => x.to_string(),
+        Scalar::Complex(re, im) | Scalar::Pair(re, im) => format!("({re}, {im})"),
+    }
+}
+
+/// PyTorch's choice among `1.`, `1.2346` and `1.2346e+00` for all numbers of a tensor.
+struct Real {
+    is_integral: bool,
+    is_scientific: bool,
+    width: usize,
+}
+
+impl Real {
+    fn of(values: impl Iterator<Item = f64> + Clone) -> Real {
+        let counted = || values.clone().filter(|x| x.is_finite() && *x != 0.);
+        let smallest = counted().map(f64::abs).fold(f64::INFINITY, f64::min);
+        let largest = counted().map(f64::abs).fold(0., f64::max);
+        let is_integral = counted().all(|x| x == x.ceil());
+        let is_wide = largest / smallest > 1000. || largest > 1e8;
+        let is_scientific = largest > 0. && (is_wide || (!is_integral && smallest < 1e-4));
+        let mut real = Real { is_integral, is_scientific, width: 1 };
+        real.width = counted().map(|x| real.format(x).len()).max().unwrap_or(1);
+        real
+    }
+
+    fn format(&self, x: f64) -> String {
+        if x.is_nan() {
+            "nan".to_owned()
+        } else if self.is_scientific && x.is_finite() {
+            let text = format!("{x:.PRECISION$e}");
+            let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+            let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+            format!("{mantissa}e{sign}{digits:0>2}")
+        } else if !x.is_finite() {
+            if x > 0. { "inf".to_owned() } else { "-inf".to_owned() }
+        } else if self.is_integral {
+            format!("{x:.0}.")
+        } else {
+            format!("{x:.PRECISION$}")
+        }
+    }
+}
