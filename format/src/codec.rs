@@ -35,8 +35,13 @@ pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T>
 
 fn broken_rule(error: &bincode::ErrorKind) -> Rule {
     match error {
-        // Raised by a type, not by the encoding: and the only type that refuses a number is the choice of a kind.
-        bincode::ErrorKind::Custom(_) => Rule::StorageKind,
+        // A number that the choice of a kind does not have: the only variants that are decoded, and the only 32-bit
+        // integers. (The encoding's own errors are `Custom` too: bytes left over, integers of 128 bits.)
+        bincode::ErrorKind::Custom(detail)
+            if detail.contains("variant index") || detail.starts_with("Invalid u32") =>
+        {
+            Rule::StorageKind
+        }
         _ => Rule::Canonical,
     }
 }

@@ -24,19 +24,21 @@ impl Extent {
         dtype: DType,
         length_bytes: u64,
     ) -> Result<Extent> {
-        let (mut lowest, mut highest, mut is_empty) = (offset_elems, offset_elems, false);
+        let (mut lowest, mut highest, mut is_empty) = (Some(offset_elems), Some(offset_elems), false);
         for (size, stride) in dims {
             if size < 0 {
                 return Err(Error::new(Rule::Numel, format!("size {size} is negative")));
             }
             is_empty |= size == 0;
-            let reach = size.saturating_sub(1).max(0).checked_mul(stride).ok_or_else(overflow)?;
-            let end = if reach < 0 { &mut lowest } else { &mut highest };
-            *end = end.checked_add(reach).ok_or_else(overflow)?;
+            // `None` for an overflow: not yet an error, for a later size may be 0.
+            let reach = size.saturating_sub(1).max(0).checked_mul(stride);
+            let end = if stride < 0 { &mut lowest } else { &mut highest };
+            *end = end.zip(reach).and_then(|(end, reach)| end.checked_add(reach));
         }
         if is_empty {
-            (lowest, highest) = (offset_elems, offset_elems.saturating_sub(1));
+            (lowest, highest) = (Some(offset_elems), Some(offset_elems.saturating_sub(1)));
         }
+        let (lowest, highest) = lowest.zip(highest).ok_or_else(overflow)?;
         let itemsize = dtype.itemsize() as i128;
         let start = lowest.checked_mul(itemsize).ok_or_else(overflow)?;
         let end = highest.checked_add(1).and_then(|end| end.checked_mul(itemsize)).ok_or_else(overflow)?;

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_MANIFEST_BYTES};
-use crate::preamble::{preamble, strip_preamble, take};
+use crate::preamble::{check_version, preamble, strip_preamble, take};
 use crate::record::{TensorWire, check_storage_id};
 use crate::{Digest, Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_name, codec, digest};
 
@@ -134,6 +134,7 @@ impl Manifest {
                 Error::new(Rule::ManifestDigest, "the digest does not match").at(covered.len() as u64)
             );
         }
+        check_version(bytes, 8)?;
         Self::decode_body(body, uuid, generation).map_err(|e| e.at(24))
     }
 
@@ -166,6 +167,9 @@ impl Manifest {
     }
 
     fn check(&self) -> Result<()> {
+        if self.next_storage_id == 0 {
+            return Err(Error::new(Rule::StorageId, "the next storage id is 0"));
+        }
         let later = |what: &str, other: u64| {
             Error::new(Rule::Generation, format!("generation {} with {what} {other}", self.generation))
         };

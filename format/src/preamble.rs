@@ -26,11 +26,13 @@ pub(crate) fn check_version(preamble: &[u8], offset: usize) -> Result<()> {
     }
 }
 
-/// Splits a preamble's magic off and checks its version; gives the rest.
+/// Checks a preamble's magic and gives what follows the preamble. The version is for [`check_version`], once the
+/// bytes are known to be whole: a damaged file is not a newer one.
 pub(crate) fn strip_preamble<'a>(bytes: &'a [u8], magic: &[u8; 8], frame: Rule) -> Result<&'a [u8]> {
-    let rest = bytes.strip_prefix(magic).ok_or_else(|| Error::new(frame, "another magic").at(0))?;
-    check_version(bytes, 8)?;
-    rest.get(8..).ok_or_else(|| Error::new(frame, "cut short").at(8))
+    if !bytes.starts_with(magic) {
+        return Err(Error::new(frame, "another magic").at(0));
+    }
+    bytes.get(16..).ok_or_else(|| Error::new(frame, "cut short").at(8))
 }
 
 /// Splits `N` bytes off the front as a little-endian integer's bytes.

@@ -1,5 +1,5 @@
 use crate::limits::MAX_ENTRY_BYTES;
-use crate::preamble::{preamble, strip_preamble, take};
+use crate::preamble::{check_version, preamble, strip_preamble, take};
 use crate::record::{TensorWire, check_storage_id};
 use crate::{
     Digest, Error, Result, Rule, StorageRecord, TableRef, TensorRecord, Uuid, check_name, checksum, codec,
@@ -36,6 +36,7 @@ impl TableHeader {
             return Err(Error::new(Rule::TableDigest, "the table's header does not match its manifest").at(0));
         }
         let mut rest = strip_preamble(bytes, &MAGIC, Rule::TableHeader)?;
+        check_version(bytes, 8)?;
         let short = || Error::new(Rule::TableHeader, "cut short").at(16);
         let stated_uuid: Uuid = take(&mut rest).ok_or_else(short)?;
         let mut number = || take(&mut rest).map(u64::from_le_bytes).ok_or_else(short);
@@ -119,6 +120,15 @@ impl TableHeader {
         let (index_offset, _) = self.slots(ordinal, 0);
         let entries_end = self.slots(0, 0).0;
         let offsets: Vec<u64> = bytes.as_chunks().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect();
+        // Nothing lies between the header, the entries and the index.
+        let is_last = ordinal.saturating_add(offsets.len() as u64) == self.entry_count().saturating_add(1);
+        let ends_are_right = (ordinal != 0 || offsets.first() == Some(&(TABLE_HEADER_BYTES as u64)))
+            && (!is_last || offsets.last() == Some(&entries_end));
+        if !ends_are_right {
+            let detail =
+                format!("slots from {ordinal} on leave a gap in {TABLE_HEADER_BYTES}..{entries_end}");
+            return Err(Error::new(Rule::TableIndex, detail).at(index_offset));
+        }
         let pairs = offsets.iter().zip(offsets.iter().skip(1));
         let entry = |(&start, &end): (&u64, &u64)| {
             let length = end.checked_sub(start).filter(|&length| {

@@ -117,23 +117,43 @@ proptest! {
     }
 
     #[test]
-    fn random_table_headers_and_slots_never_panic(
+    fn table_header_is_refused_unless_its_index_fits(
         bytes in random_bytes(),
-        numbers in [number(), number(), number()],
-        first in number(),
+        numbers in prop_oneof![[number(), number(), number()], [0..8u64, 0..8u64, 60..200u64]],
     ) {
         let [storages, tensors, length_bytes] = numbers;
-        let (header, _) = Table { generation: 1, ..empty_table() }.encode();
-        let counts = numbers.map(u64::to_le_bytes);
-        let header = [&header[..40], counts.as_flattened()].concat();
-        let of = |header: &[u8]| TableRef { generation: 1, length_bytes, header_digest: digest(header) };
-        prop_assert!(TableHeader::decode(&bytes, [0; 16], &of(&bytes)).is_err(), "{bytes:?}");
-        if let Ok(accepted) = TableHeader::decode(&header, [0; 16], &of(&header)) {
-            prop_assert_eq!((accepted.storage_count(), accepted.tensor_count()), (storages, tensors));
-            let index_offset = accepted.slots(0, 0).0;
-            for (offset, length) in accepted.decode_slots(first, &bytes).unwrap_or_default() {
+        let decode = |header: &[u8]| {
+            let header_digest = digest(header);
+            TableHeader::decode(header, [0; 16], &TableRef { generation: 1, length_bytes, header_digest })
+        };
+        let header = [&empty_table().encode().0[..40], numbers.map(u64::to_le_bytes).as_flattened()].concat();
+        let index_bytes = (u128::from(storages) + u128::from(tensors) + 1) * 8;
+        let fits = 64 + index_bytes <= u128::from(length_bytes);
+        prop_assert_eq!(decode(&header).is_ok(), fits);
+        prop_assert!(decode(&[&header[..], &[0]].concat()).is_err(), "a header of 65 bytes");
+        prop_assert!(decode(&bytes).is_err(), "{bytes:?}");
+    }
+
+    #[test]
+    fn slots_lie_within_the_entries(
+        entry_count in 0..4u64,
+        length_bytes in 100..33_000u64,
+        first in 0..5u64,
+        slots in vec(prop_oneof![3 => 56..80u64, 3 => 60..33_000u64, 1 => any::<u64>()], 0..5),
+        stray in 0..8usize,
+    ) {
+        let numbers = [0, entry_count, length_bytes].map(u64::to_le_bytes);
+        let header = [&empty_table().encode().0[..40], numbers.as_flattened()].concat();
+        let reference = TableRef { generation: 1, length_bytes, header_digest: digest(&header) };
+        let header = decode_header(&header, [0; 16], &reference).unwrap();
+        let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).chain(vec![0; stray]).collect();
+        if let Ok(entries) = header.decode_slots(first, &bytes) {
+            let stated: Vec<_> = slots.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect();
+            prop_assert_eq!(&entries, &stated);
+            for (offset, length) in entries {
+                let index_offset = length_bytes - 8 * (entry_count + 1);
                 let inside = offset >= 64 && offset + length <= index_offset;
-                prop_assert!(inside, "entry of {length} bytes at {offset}, where the index is at {index_offset}");
+                prop_assert!(inside && (8..=32768).contains(&length), "{length} bytes at {offset}");
             }
         }
     }

@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use serde_json::Value;
 use stridemap_format::limits::{MAX_ATTRIBUTES_BYTES, MAX_MANIFEST_BYTES};
-use stridemap_format::{Manifest, Marker, Result, Rule, StorageRecord, TableRef, TensorRecord};
+use stridemap_format::{Error, Manifest, Marker, Rule, StorageRecord, TableEncoder, TableRef, TensorRecord};
 
 mod support {
     pub(crate) mod bad;
@@ -19,7 +19,7 @@ mod support {
     pub(crate) mod table;
     pub(crate) mod wire;
 }
-use support::table::Table;
+use support::table::{Failure, Table};
 use support::wire::{GENERATION, NEXT_ID, UUID};
 use support::{bad, good, json, wire};
 
@@ -65,8 +65,8 @@ fn bad_files_are_refused_by_the_rule_in_their_name() {
     for path in files_in("bad") {
         let name = file_name(&path);
         match read_bad(&path) {
-            Err(error) if error.rule().number() == rule_in(&name) => {}
-            Err(error) => failures.push(format!("{name}: {error}")),
+            Err(Failure::Refused(error)) if error.rule().number() == rule_in(&name) => {}
+            Err(failure) => failures.push(format!("{name}: {failure:?}")),
             Ok(()) => failures.push(format!("{name}: accepted")),
         }
     }
@@ -103,6 +103,15 @@ fn second_encoder_agrees_with_the_crate_where_nothing_is_broken() {
     assert_eq!(good::small_manifest().encode().unwrap(), wire::manifest(&[]), "manifest");
     let table = bad::table_changed(&[]);
     assert_eq!(good::small_table().encode(), (table.clone(), wire::reference(&table)), "table");
+}
+
+#[test]
+fn table_encoder_takes_no_storage_after_a_tensor() {
+    let table = good::small_table();
+    let mut encoder = TableEncoder::new(UUID, GENERATION, NEXT_ID);
+    encoder.push_tensor("t", &table.tensors["t"], &mut Vec::new()).unwrap();
+    let refused = encoder.push_storage(1, &table.storages[&1], &mut Vec::new()).unwrap_err();
+    assert_eq!(refused.rule(), Rule::EntryOrder, "{refused}");
 }
 
 #[test]
@@ -179,14 +188,15 @@ fn rule_in(name: &str) -> u8 {
     number.unwrap_or_else(|| panic!("{name} names no rule"))
 }
 
-fn read_bad(path: &Path) -> Result<()> {
+fn read_bad(path: &Path) -> Result<(), Failure> {
     let bytes = fs::read(path).unwrap();
     match path.extension().unwrap().to_str().unwrap() {
-        "format" => Marker::decode(&bytes).map(drop),
-        "man" => read_manifest(&bytes, GENERATION).map(drop),
-        "tab" => read_table(&bytes, &reference_of_bad(path, &bytes), NEXT_ID).map(drop),
+        "format" => drop(Marker::decode(&bytes)?),
+        "man" => drop(read_manifest(&bytes, GENERATION)?),
+        "tab" => drop(read_table(&bytes, &reference_of_bad(path, &bytes), NEXT_ID)?),
         other => panic!("a vector ending in {other:?}"),
     }
+    Ok(())
 }
 
 /// A bad table is what its manifest states, except where that is what is wrong with it.
@@ -198,14 +208,14 @@ fn reference_of_bad(path: &Path, bytes: &[u8]) -> TableRef {
     }
 }
 
-fn read_manifest(bytes: &[u8], generation: u64) -> Result<Manifest> {
+fn read_manifest(bytes: &[u8], generation: u64) -> Result<Manifest, Error> {
     let manifest = Manifest::decode(bytes, UUID, generation)?;
     let storages = manifest.storages.iter().filter_map(|(&id, record)| Some((id, record.as_ref()?)));
     check_extents(&storages.collect(), manifest.tensors.values().flatten())?;
     Ok(manifest)
 }
 
-fn read_table(bytes: &[u8], reference: &TableRef, next_storage_id: u64) -> Result<Table> {
+fn read_table(bytes: &[u8], reference: &TableRef, next_storage_id: u64) -> Result<Table, Failure> {
     let table = Table::decode(bytes, UUID, reference, next_storage_id)?;
     let storages = table.storages.iter().map(|(&id, record)| (id, record));
     check_extents(&storages.collect(), table.tensors.values())?;
@@ -216,7 +226,7 @@ fn read_table(bytes: &[u8], reference: &TableRef, next_storage_id: u64) -> Resul
 fn check_extents<'a>(
     storages: &BTreeMap<u64, &StorageRecord>,
     tensors: impl Iterator<Item = &'a TensorRecord>,
-) -> Result<()> {
+) -> Result<(), Error> {
     for tensor in tensors {
         if let Some(storage) = storages.get(&tensor.storage_id) {
             tensor.extent(storage.length_bytes)?;

@@ -58,6 +58,13 @@ impl Table {
         self.header.entry_count()
     }
 
+    /// Checks the slot that no entry's lookup reads when there is no entry.
+    pub(crate) fn check_index(&self) -> Result<()> {
+        let (offset_bytes, length_bytes) = self.header.slots(0, 0);
+        let slots = self.read(offset_bytes, length_bytes)?;
+        self.header.decode_slots(0, &slots).map(drop).map_err(|e| Error::corrupt(&self.path, e))
+    }
+
     pub(crate) fn storage(&self, id: u64) -> Result<Option<StorageRecord>> {
         Ok(self.find(self.storages(), |found: &u64| found.cmp(&id))?.ok().map(|(_, record)| record))
     }

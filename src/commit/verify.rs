@@ -46,6 +46,9 @@ pub(crate) fn verify(
         || history.paths.manifest(generation.number()),
         |table| history.paths.table(table.reference().generation),
     );
+    if let Some(Err(e)) = generation.table().map(|table| table.check_index()) {
+        findings.metadata(&table_path, &e)?;
+    }
     let mut storages: BTreeMap<u64, (StorageRecord, u64)> = BTreeMap::new();
     for entry in generation.storages() {
         match entry {

@@ -2,8 +2,12 @@
 //!
 //! Nothing above this module touches the file system, the import and export of foreign files aside.
 
+#[cfg(feature = "simulation")]
+mod counted;
 mod paths;
 mod real;
+#[cfg(feature = "simulation")]
+mod simulated;
 mod staged;
 
 use std::fmt::Debug;
@@ -12,8 +16,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "simulation")]
+pub use counted::{Counted, Counts};
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, number_in};
 pub use real::RealDisk;
+#[cfg(feature = "simulation")]
+pub use simulated::{Op, Outcome, SimulatedDisk};
 pub(crate) use staged::Staged;
 
 /// What an open file may be used for.

@@ -169,10 +169,12 @@ impl StagedStorage {
     pub(crate) fn publish(&mut self, paths: &StorePaths, id: u64) -> Result<()> {
         let target = paths.storage(id);
         self.bytes.publish_over_orphan(&target).map_err(|e| Error::io("publish storage", &target, e))?;
-        if let Some(sum) = &mut self.sum {
-            let target = paths.sum(id);
-            sum.publish_over_orphan(&target).map_err(|e| Error::io("publish chunk digests", &target, e))?;
-        }
+        let sum_target = paths.sum(id);
+        let published = match &mut self.sum {
+            Some(sum) => sum.publish_over_orphan(&sum_target),
+            None => self.bytes.remove_orphan(&sum_target),
+        };
+        published.map_err(|e| Error::io("publish chunk digests", &sum_target, e))?;
         // The lock said that the file was unfinished.
         self.bytes.file().unlock().map_err(|e| Error::io("unlock storage", &target, e))
     }

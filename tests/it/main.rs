@@ -1,3 +1,4 @@
 //! The library, as a user sees it.
 
+mod crash;
 mod store;

@@ -237,6 +237,7 @@ fn tables() -> Vec<(&'static str, Vec<u8>)> {
         ("F-20-header-cut-inside-the-version", good()[..10].to_vec()),
         ("F-20-header-cut-short", good()[..63].to_vec()),
         ("F-20-more-slots-than-the-file", patched(40, &1000u64.to_le_bytes())),
+        ("F-20-index-inside-the-header", patched(40, &8u64.to_le_bytes())),
         ("F-20-counts-wrap-to-1", patched(40, &u64::MAX.to_le_bytes())),
         ("F-20-slots-wrap-to-16-bytes", patched(40, &(1u64 << 61).to_le_bytes())),
         ("F-20-length-1-too-long", patched(56, &(good().len() as u64 + 1).to_le_bytes())),

@@ -32,7 +32,9 @@ pub(crate) fn manifests() -> Vec<(&'static str, Manifest)> {
 
 pub(crate) fn tables() -> Vec<(&'static str, Table)> {
     let empty = Table { storages: BTreeMap::new(), tensors: BTreeMap::new(), generation: 1, ..table() };
-    vec![("table", table()), ("empty", empty), ("small-table", small_table())]
+    // The two halves of its generation both meet the ordinal in the seed of a check.
+    let late = Table { generation: 0x7_0000_0003, ..small_table() };
+    vec![("table", table()), ("empty", empty), ("small-table", small_table()), ("late", late)]
 }
 
 /// The manifest that bad ones differ from in one rule.

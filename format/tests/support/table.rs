@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use stridemap_format::{
-    Error, Result, Rule, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableHeader, TableRef,
-    TensorRecord, Uuid,
+    Error, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableHeader, TableRef, TensorRecord, Uuid,
 };
 
 /// The content of a table, and the next storage id of the manifest that stands on it.
@@ -15,6 +14,20 @@ pub(crate) struct Table {
     pub(crate) next_storage_id: u64,
     pub(crate) storages: BTreeMap<u64, StorageRecord>,
     pub(crate) tensors: BTreeMap<String, TensorRecord>,
+}
+
+/// Why a file was not read.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Failure {
+    Refused(Error),
+    /// The crate asked for bytes that the file does not have.
+    CutShort,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Refused(error)
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -44,7 +57,7 @@ impl Table {
         uuid: Uuid,
         reference: &TableRef,
         next_storage_id: u64,
-    ) -> Result<Table> {
+    ) -> Result<Table, Failure> {
         let header = decode_header(bytes, uuid, reference)?;
         let (offset, length) = header.slots(0, header.entry_count());
         header.decode_slots(0, part(bytes, offset, length)?)?;
@@ -67,27 +80,32 @@ impl Table {
     }
 }
 
-pub(crate) fn decode_header(bytes: &[u8], uuid: Uuid, reference: &TableRef) -> Result<TableHeader> {
+pub(crate) fn decode_header(bytes: &[u8], uuid: Uuid, reference: &TableRef) -> Result<TableHeader, Error> {
     TableHeader::decode(bytes.get(..TABLE_HEADER_BYTES).unwrap_or(bytes), uuid, reference)
 }
 
 /// Reads one entry by way of its two slots, as a lookup does.
-pub(crate) fn decode_entry(bytes: &[u8], header: &TableHeader, ordinal: u64, next_id: u64) -> Result<Entry> {
+pub(crate) fn decode_entry(
+    bytes: &[u8],
+    header: &TableHeader,
+    ordinal: u64,
+    next_id: u64,
+) -> Result<Entry, Failure> {
     let (offset, length) = header.slots(ordinal, 1);
     let entries = header.decode_slots(ordinal, part(bytes, offset, length)?)?;
     let &[(offset, length)] = &entries[..] else { panic!("two slots gave {} entries", entries.len()) };
     let entry = part(bytes, offset, length)?;
     if ordinal < header.storage_count() {
-        header.decode_storage(ordinal, next_id, entry).map(|(id, record)| Entry::Storage(id, record))
+        let (id, record) = header.decode_storage(ordinal, next_id, entry)?;
+        Ok(Entry::Storage(id, record))
     } else {
-        header.decode_tensor(ordinal, next_id, entry).map(|(name, record)| Entry::Tensor(name, record))
+        let (name, record) = header.decode_tensor(ordinal, next_id, entry)?;
+        Ok(Entry::Tensor(name, record))
     }
 }
 
 /// The bytes that a reader gets from its file at `offset`.
-fn part(bytes: &[u8], offset: u64, length: u64) -> Result<&[u8]> {
+fn part(bytes: &[u8], offset: u64, length: u64) -> Result<&[u8], Failure> {
     let range = usize::try_from(offset).ok().zip(usize::try_from(length).ok());
-    range
-        .and_then(|(offset, length)| bytes.get(offset..offset.checked_add(length)?))
-        .ok_or_else(|| Error::new(Rule::TableHeader, format!("the file ends at {}", bytes.len())))
+    range.and_then(|(offset, length)| bytes.get(offset..offset.checked_add(length)?)).ok_or(Failure::CutShort)
 }

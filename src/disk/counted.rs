@@ -1,0 +1,144 @@
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk};
+
+/// Bytes that went through a disk. What lies in `storages/` is data; everything else is metadata.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Read from metadata.
+    pub metadata_read_bytes: u64,
+    /// Written to metadata.
+    pub metadata_written_bytes: u64,
+    /// Read from storages.
+    pub data_read_bytes: u64,
+    /// Written to storages.
+    pub data_written_bytes: u64,
+}
+
+/// The real disk, with the bytes counted.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    metadata: Arc<Traffic>,
+    data: Arc<Traffic>,
+}
+
+#[derive(Debug, Default)]
+struct Traffic {
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl Counted {
+    /// What was read and written since the last call.
+    #[must_use]
+    pub fn take(&self) -> Counts {
+        let taken = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        Counts {
+            metadata_read_bytes: taken(&self.metadata.read_bytes),
+            metadata_written_bytes: taken(&self.metadata.written_bytes),
+            data_read_bytes: taken(&self.data.read_bytes),
+            data_written_bytes: taken(&self.data.written_bytes),
+        }
+    }
+
+    fn counted(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        let is_data = path.parent().is_some_and(|dir| dir.ends_with("storages"));
+        let traffic = Arc::clone(if is_data { &self.data } else { &self.metadata });
+        Arc::new(CountedFile { file, traffic })
+    }
+}
+
+impl Disk for Counted {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.counted(path, RealDisk.open(path, access)?))
+    }
+
+    fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
+        let (path, file) = RealDisk.create_staged(dir)?;
+        let file = self.counted(&path, file);
+        Ok((path, file))
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename_new(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        RealDisk.list(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        RealDisk.stat(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        RealDisk.create_dir(path)
+    }
+
+    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename_dir(from, to)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_dir_all(path)
+    }
+}
+
+#[derive(Debug)]
+struct CountedFile {
+    file: Arc<dyn DiskFile>,
+    traffic: Arc<Traffic>,
+}
+
+impl DiskFile for CountedFile {
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        self.traffic.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.file.read_exact_at(buf, offset_bytes)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
+        self.traffic.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.file.write_all_at(bytes, offset_bytes)
+    }
+
+    fn allocate(&self, length_bytes: u64) -> io::Result<()> {
+        self.file.allocate(length_bytes)
+    }
+
+    fn set_len(&self, length_bytes: u64) -> io::Result<()> {
+        self.file.set_len(length_bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        self.file.stat()
+    }
+
+    fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
+        self.file.try_lock(mode)
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        self.file.unlock()
+    }
+
+    fn as_file(&self) -> Option<&File> {
+        self.file.as_file()
+    }
+}

@@ -1,0 +1,428 @@
+//! A disk in memory that can lose power.
+//!
+//! It keeps what a running system sees apart from what would be there after a power cut, and logs every operation.
+//! Any part of the log can be played again, changed or not, up to any point, and cut there with any [`Outcome`].
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX};
+
+/// The number of a file or directory, for good.
+type Inode = u64;
+
+const ROOT: Inode = 0;
+
+/// One thing that was done to the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Op {
+    /// A file came to be, without a name yet.
+    CreateFile(u64),
+    /// A directory came to be, without a name yet.
+    CreateDir(u64),
+    /// Names in a directory changed, at once: each goes to a file, or away.
+    Names {
+        /// The directory.
+        dir: u64,
+        /// Names and what they stand for from then on.
+        changes: Vec<(String, Option<u64>)>,
+    },
+    /// Bytes of a file were written.
+    Write {
+        /// The file.
+        file: u64,
+        /// Where.
+        offset_bytes: u64,
+        /// What.
+        bytes: Arc<[u8]>,
+    },
+    /// A file's length was set.
+    SetLen {
+        /// The file.
+        file: u64,
+        /// To what.
+        length_bytes: u64,
+    },
+    /// A file's bytes and length became durable.
+    Sync(u64),
+    /// A directory's names became durable.
+    SyncDir(u64),
+    /// Not an operation: something that a test wants to find in the log.
+    Mark(String),
+}
+
+/// What of the unsynced a power cut leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// All of it.
+    EverythingKept,
+    /// Nothing.
+    EverythingLost,
+    /// Names, but not bytes and lengths.
+    NamesKept,
+    /// Bytes and lengths, but not names.
+    DataKept,
+    /// One change of names, by its place among those pending, and no bytes and lengths.
+    OneNameKept(usize),
+}
+
+/// The root is a directory without a `Create`: it is there, and it stays.
+#[derive(Clone, Debug)]
+struct World {
+    files: BTreeMap<Inode, Versions<Vec<u8>>>,
+    dirs: BTreeMap<Inode, Versions<BTreeMap<String, Inode>>>,
+    /// Changes of names that are not durable, in order.
+    pending: Vec<(Inode, Vec<(String, Option<Inode>)>)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Versions<T> {
+    live: T,
+    durable: T,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        World {
+            files: BTreeMap::new(),
+            dirs: BTreeMap::from([(ROOT, Versions::default())]),
+            pending: Vec::new(),
+        }
+    }
+}
+
+impl World {
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::CreateFile(inode) => drop(self.files.entry(*inode).or_default()),
+            Op::CreateDir(inode) => drop(self.dirs.entry(*inode).or_default()),
+            Op::Names { dir, changes } => {
+                change_names(&mut self.dirs.entry(*dir).or_default().live, changes);
+                self.pending.push((*dir, changes.clone()));
+            }
+            Op::Write { file, offset_bytes, bytes } => {
+                let live = &mut self.files.entry(*file).or_default().live;
+                let start = *offset_bytes as usize;
+                live.resize(live.len().max(start + bytes.len()), 0);
+                live[start..start + bytes.len()].copy_from_slice(bytes);
+            }
+            Op::SetLen { file, length_bytes } => {
+                self.files.entry(*file).or_default().live.resize(*length_bytes as usize, 0);
+            }
+            Op::Sync(file) => {
+                let versions = self.files.entry(*file).or_default();
+                versions.durable.clone_from(&versions.live);
+            }
+            Op::SyncDir(dir) => {
+                let versions = self.dirs.entry(*dir).or_default();
+                versions.durable.clone_from(&versions.live);
+                self.pending.retain(|(changed, _)| changed != dir);
+            }
+            Op::Mark(_) => {}
+        }
+    }
+
+    /// The world after the power is back: nothing is pending.
+    fn cut(mut self, outcome: Outcome) -> World {
+        let keeps_names = matches!(outcome, Outcome::EverythingKept | Outcome::NamesKept);
+        let keeps_data = matches!(outcome, Outcome::EverythingKept | Outcome::DataKept);
+        if let Outcome::OneNameKept(place) = outcome
+            && let Some((dir, changes)) = self.pending.get(place)
+        {
+            change_names(&mut self.dirs.entry(*dir).or_default().durable, changes);
+        }
+        for names in self.dirs.values_mut() {
+            if keeps_names {
+                names.durable = std::mem::take(&mut names.live);
+            }
+            names.live.clone_from(&names.durable);
+        }
+        for bytes in self.files.values_mut() {
+            if keeps_data {
+                bytes.durable = std::mem::take(&mut bytes.live);
+            }
+            bytes.live.clone_from(&bytes.durable);
+        }
+        self.pending.clear();
+        self
+    }
+}
+
+fn change_names(names: &mut BTreeMap<String, Inode>, changes: &[(String, Option<Inode>)]) {
+    for (name, inode) in changes {
+        match inode {
+            Some(inode) => names.insert(name.clone(), *inode),
+            None => names.remove(name),
+        };
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    world: World,
+    log: Vec<Op>,
+    locks: HashMap<Inode, HashSet<(u64, bool)>>,
+    next_number: u64,
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn record(&mut self, op: Op) {
+        self.world.apply(&op);
+        self.log.push(op);
+    }
+
+    fn names(&self, dir: Inode) -> io::Result<&BTreeMap<String, Inode>> {
+        self.world.dirs.get(&dir).map(|names| &names.live).ok_or_else(|| io::ErrorKind::NotADirectory.into())
+    }
+
+    fn find(&self, path: &Path) -> io::Result<Inode> {
+        let mut at = ROOT;
+        for component in path.components() {
+            if let Component::Normal(name) = component {
+                let name = name.to_str().ok_or(io::ErrorKind::InvalidInput)?;
+                at = *self.names(at)?.get(name).ok_or(io::ErrorKind::NotFound)?;
+            }
+        }
+        Ok(at)
+    }
+
+    fn place(&self, path: &Path) -> io::Result<(Inode, String)> {
+        let dir = self.find(path.parent().unwrap_or(Path::new("")))?;
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok((dir, name.to_owned()))
+    }
+
+    fn create(&mut self, path: &Path, create: fn(Inode) -> Op) -> io::Result<Inode> {
+        let (dir, name) = self.place(path)?;
+        if self.find(path).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let inode = self.number();
+        self.record(create(inode));
+        self.record(Op::Names { dir, changes: vec![(name, Some(inode))] });
+        Ok(inode)
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let inode = self.find(from)?;
+        let ((from_dir, from_name), (to_dir, to_name)) = (self.place(from)?, self.place(to)?);
+        if from_dir == to_dir {
+            let changes = vec![(from_name, None), (to_name, Some(inode))];
+            self.record(Op::Names { dir: to_dir, changes });
+        } else {
+            self.record(Op::Names { dir: to_dir, changes: vec![(to_name, Some(inode))] });
+            self.record(Op::Names { dir: from_dir, changes: vec![(from_name, None)] });
+        }
+        Ok(())
+    }
+
+    fn stat(&self, inode: Inode) -> FileStat {
+        let links =
+            self.world.dirs.values().flat_map(|names| names.live.values()).filter(|&&named| named == inode);
+        FileStat {
+            device: 1,
+            inode,
+            size_bytes: self.world.files.get(&inode).map_or(0, |bytes| bytes.live.len() as u64),
+            link_count: links.count() as u64,
+            is_regular: self.world.files.contains_key(&inode),
+        }
+    }
+}
+
+/// A disk in memory, shared by its clones.
+#[derive(Clone, Debug, Default)]
+pub struct SimulatedDisk(Arc<Mutex<State>>);
+
+impl SimulatedDisk {
+    /// An empty disk.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Everything that was done to the disk, in order.
+    #[must_use]
+    pub fn log(&self) -> Vec<Op> {
+        self.state().log.clone()
+    }
+
+    /// Puts a mark in the log.
+    pub fn mark(&self, mark: &str) {
+        self.state().record(Op::Mark(mark.to_owned()));
+    }
+
+    /// The disk after these operations and a power cut.
+    #[must_use]
+    pub fn after_power_cut(ops: &[Op], outcome: Outcome) -> Self {
+        let mut world = World::default();
+        ops.iter().for_each(|op| world.apply(op));
+        let next_number = world.files.keys().chain(world.dirs.keys()).max().copied().unwrap_or_default();
+        let world = world.cut(outcome);
+        SimulatedDisk(Arc::new(Mutex::new(State { world, next_number, ..State::default() })))
+    }
+
+    /// How many changes of names would be pending after these operations.
+    #[must_use]
+    pub fn pending_names(ops: &[Op]) -> usize {
+        let mut world = World::default();
+        ops.iter().for_each(|op| world.apply(op));
+        world.pending.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle(&self, inode: Inode) -> Arc<dyn DiskFile> {
+        let number = self.state().number();
+        Arc::new(SimulatedFile { disk: self.clone(), inode, number })
+    }
+}
+
+impl Disk for SimulatedDisk {
+    fn open(&self, path: &Path, _: Access) -> io::Result<Arc<dyn DiskFile>> {
+        let inode = self.state().find(path)?;
+        Ok(self.handle(inode))
+    }
+
+    fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
+        let number = self.state().number();
+        let path = dir.join(format!("{STAGE_PREFIX}{number}"));
+        let inode = self.state().create(&path, Op::CreateFile)?;
+        let file = self.handle(inode);
+        file.try_lock(LockMode::Exclusive)?;
+        Ok((path, file))
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        if state.find(to).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        state.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.find(path)?;
+        let (dir, name) = state.place(path)?;
+        state.record(Op::Names { dir, changes: vec![(name, None)] });
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let state = self.state();
+        let inode = state.find(dir)?;
+        Ok(state.names(inode)?.keys().cloned().collect())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        let inode = state.find(dir)?;
+        state.record(Op::SyncDir(inode));
+        Ok(())
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        let state = self.state();
+        Ok(state.stat(state.find(path)?))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.state().create(path, Op::CreateDir).map(drop)
+    }
+
+    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.rename_new(from, to)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.remove(path)
+    }
+}
+
+#[derive(Debug)]
+struct SimulatedFile {
+    disk: SimulatedDisk,
+    inode: Inode,
+    /// Tells the holders of locks apart.
+    number: u64,
+}
+
+impl DiskFile for SimulatedFile {
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        let state = self.disk.state();
+        let start = usize::try_from(offset_bytes).map_err(io::Error::other)?;
+        let range = start..start.saturating_add(buf.len());
+        let bytes = state.world.files.get(&self.inode).and_then(|bytes| bytes.live.get(range));
+        buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
+        self.disk.state().record(Op::Write { file: self.inode, offset_bytes, bytes: bytes.into() });
+        Ok(())
+    }
+
+    fn allocate(&self, length_bytes: u64) -> io::Result<()> {
+        if self.stat()?.size_bytes < length_bytes {
+            self.set_len(length_bytes)?;
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, length_bytes: u64) -> io::Result<()> {
+        self.disk.state().record(Op::SetLen { file: self.inode, length_bytes });
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.state().record(Op::Sync(self.inode));
+        Ok(())
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        Ok(self.disk.state().stat(self.inode))
+    }
+
+    fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
+        let mut state = self.disk.state();
+        let holders = state.locks.entry(self.inode).or_default();
+        let is_exclusive = mode == LockMode::Exclusive;
+        let blocks =
+            |&(number, exclusive): &(u64, bool)| number != self.number && (exclusive || is_exclusive);
+        if holders.iter().any(blocks) {
+            return Ok(false);
+        }
+        holders.retain(|&(number, _)| number != self.number);
+        holders.insert((self.number, is_exclusive));
+        Ok(true)
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        if let Some(holders) = self.disk.state().locks.get_mut(&self.inode) {
+            holders.retain(|&(number, _)| number != self.number);
+        }
+        Ok(())
+    }
+
+    fn as_file(&self) -> Option<&File> {
+        None
+    }
+}
+
+impl Drop for SimulatedFile {
+    fn drop(&mut self) {
+        let _ = self.unlock();
+    }
+}
