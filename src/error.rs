@@ -51,7 +51,7 @@ pub enum ErrorKind {
     ExternalRefused,
     /// Another process holds the lock.
     Busy,
-    /// The store's lock file was replaced while it was in use.
+    /// The store's lock file is missing, or was replaced while it was in use.
     LockReplaced,
     /// Another commit changed what this one stands on.
     Conflict,

@@ -1,3 +1,4 @@
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,16 @@ impl WriterLock {
     pub(super) fn take(history: &History) -> Result<Self> {
         let path = history.paths.lock();
         let failed = |e| Error::io("lock the store for writing", &path, e);
-        let file = history.disk.open(&path, Access::Write).map_err(failed)?;
+        let file = match history.disk.open(&path, Access::Write) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let message = format!(
+                    "{}: the lock file is missing; an empty file in its place makes up for it",
+                    path.display()
+                );
+                return Err(Error::new(ErrorKind::LockReplaced, message));
+            }
+            opened => opened.map_err(failed)?,
+        };
         let deadline = Instant::now() + history.options.lock_timeout;
         let mut pause = Duration::from_micros(100);
         while !file.try_lock(LockMode::Exclusive).map_err(failed)? {

@@ -35,7 +35,6 @@ struct Traffic {
 
 impl Counted {
     /// What was read and written since the last call.
-    #[must_use]
     pub fn take(&self) -> Counts {
         let taken = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         Counts {

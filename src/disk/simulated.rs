@@ -16,6 +16,9 @@ type Inode = u64;
 
 const ROOT: Inode = 0;
 
+/// Names that change at once, each to a file or directory, or away.
+type Renames = Vec<(String, Option<Inode>)>;
+
 /// One thing that was done to the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -77,7 +80,7 @@ struct World {
     files: BTreeMap<Inode, Versions<Vec<u8>>>,
     dirs: BTreeMap<Inode, Versions<BTreeMap<String, Inode>>>,
     /// Changes of names that are not durable, in order.
-    pending: Vec<(Inode, Vec<(String, Option<Inode>)>)>,
+    pending: Vec<(Inode, Renames)>,
 }
 
 #[derive(Clone, Debug, Default)]

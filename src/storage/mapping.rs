@@ -29,11 +29,14 @@ impl MapPermit {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     map: Mmap,
-    key: (u64, u64),
+    file: FileId,
 }
 
-/// One mapping a file and process, by device and inode. A live mapping keeps its inode from being given to another.
-static MAPPINGS: LazyLock<Mutex<HashMap<(u64, u64), Weak<Mapping>>>> = LazyLock::new(Mutex::default);
+/// Device and inode. A live mapping keeps its inode from being given to another file.
+type FileId = (u64, u64);
+
+/// One mapping a file and process.
+static MAPPINGS: LazyLock<Mutex<HashMap<FileId, Weak<Mapping>>>> = LazyLock::new(Mutex::default);
 
 impl Mapping {
     /// Maps the first `length_bytes` of a file of the given stat, or shares the mapping that stands.
@@ -49,9 +52,9 @@ impl Mapping {
         if stat.size_bytes < length_bytes as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let key = (stat.device, stat.inode);
+        let id = (stat.device, stat.inode);
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-        let standing = mappings.get(&key).and_then(Weak::upgrade);
+        let standing = mappings.get(&id).and_then(Weak::upgrade);
         if let Some(mapping) = standing.filter(|mapping| mapping.map.len() >= length_bytes) {
             return Ok(mapping);
         }
@@ -61,8 +64,8 @@ impl Mapping {
         //   the exclusive lock that excludes the borrower, and by the contract of `MapPermit` nobody else does;
         // - alive: `Mmap` owns the mapping, and every borrow of its bytes borrows the `Mapping`.
         let map = unsafe { MmapOptions::new().len(length_bytes).map(file)? };
-        let mapping = Arc::new(Mapping { map, key });
-        mappings.insert(key, Arc::downgrade(&mapping));
+        let mapping = Arc::new(Mapping { map, file: id });
+        mappings.insert(id, Arc::downgrade(&mapping));
         Ok(mapping)
     }
 
@@ -74,8 +77,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-        if mappings.get(&self.key).is_some_and(|standing| standing.strong_count() == 0) {
-            mappings.remove(&self.key);
+        if mappings.get(&self.file).is_some_and(|standing| standing.strong_count() == 0) {
+            mappings.remove(&self.file);
         }
     }
 }

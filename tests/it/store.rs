@@ -1,18 +1,35 @@
-use ndarray::array;
-use stridemap::{ErrorKind, Store};
+//! Saving, loading, views, transactions, snapshots.
 
-fn temporary() -> tempfile::TempDir {
-    tempfile::tempdir().unwrap()
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use ndarray::{ArrayViewD, array};
+use num_complex::Complex;
+use stridemap::disk::SimulatedDisk;
+use stridemap::{DType, Durability, Element, ErrorKind, Index, Snapshot, Store, StoreOptions, Tensor};
+
+use crate::support::temporary;
+
+fn arange(n: i64) -> Tensor {
+    Tensor::from_vec((0..n).collect(), &[n as usize]).unwrap()
+}
+
+fn storages_bytes(path: &Path) -> u64 {
+    fs::read_dir(path.join("storages")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
 }
 
 #[test]
-fn saved_tensor_and_its_transpose_are_there_after_reopening() {
+fn saved_tensor_and_its_views_are_there_after_reopening() {
     let dir = temporary();
     let path = dir.path().join("points.smap");
     let store = Store::create(&path).unwrap();
     store.save("points", &array![[1f32, 4.], [2., 1.], [3., 5.]]).unwrap();
     let points = store.load("points").unwrap();
+    let bytes_before = storages_bytes(&path);
     store.save_view("points_t", &points.t().unwrap()).unwrap();
+    store.save_view("reversed", &points.flip(&[0]).unwrap()).unwrap();
+    assert_eq!(storages_bytes(&path), bytes_before, "a view moved data");
     drop(store);
 
     let store = Store::open(&path).unwrap();
@@ -20,10 +37,234 @@ fn saved_tensor_and_its_transpose_are_there_after_reopening() {
     assert_eq!((transposed.size(), transposed.stride()), (&[2, 3][..], &[1, 2][..]));
     assert_eq!(transposed.read::<f32>().unwrap(), [1., 2., 3., 4., 1., 5.]);
     assert!(transposed.shares_storage(&store.load("points").unwrap()));
-    assert_eq!(transposed.as_slice::<f32>().unwrap_err().kind(), ErrorKind::NotContiguous);
+    assert_eq!(store.load("reversed").unwrap().read::<f32>().unwrap(), [3., 5., 2., 1., 1., 4.]);
+}
+
+#[test]
+fn mapped_tensor_is_borrowed_without_a_copy() {
+    let dir = temporary();
+    let path = dir.path().join("points.smap");
+    Store::create(&path).unwrap().save("points", &array![[1f32, 4.], [2., 1.], [3., 5.]]).unwrap();
     // SAFETY: nobody else knows this directory.
-    let mapped = unsafe { Store::open_mapped(&path).unwrap() };
-    let transposed = mapped.load("points_t").unwrap();
-    assert_eq!(transposed.as_array::<f32>().unwrap(), array![[1f32, 2., 3.], [4., 1., 5.]].into_dyn());
-    println!("{transposed}");
+    let (mapped, other_handle) =
+        unsafe { (Store::open_mapped(&path).unwrap(), Store::open_mapped(&path).unwrap()) };
+    let points = mapped.load("points").unwrap();
+    assert_eq!(points.as_slice::<f32>().unwrap(), [1., 4., 2., 1., 3., 5.]);
+    let view = points.t().unwrap().flip(&[1]).unwrap();
+    let array: ArrayViewD<f32> = view.as_array().unwrap();
+    assert_eq!(array, array![[3f32, 2., 1.], [5., 1., 4.]].into_dyn());
+    let start = points.as_slice::<f32>().unwrap().as_ptr_range();
+    assert!(start.contains(&array.as_ptr()), "the array is a copy");
+    let again = other_handle.load("points").unwrap();
+    assert_eq!(again.as_slice::<f32>().unwrap().as_ptr_range(), start, "the storage is mapped twice");
+}
+
+#[test]
+fn mapped_and_borrowed_elements_outlive_their_name_and_their_store() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap().save("x", &arange(1000)).unwrap();
+    // SAFETY: nobody else knows this directory.
+    let store = unsafe { Store::open_mapped(&path).unwrap() };
+    let (mapped, read) = (store.load("x").unwrap(), Store::open(&path).unwrap().load("x").unwrap());
+    store.remove("x").unwrap();
+    store.gc().unwrap();
+    drop(store);
+    assert_eq!(storages_bytes(&path), 0);
+    assert_eq!(mapped.as_slice::<i64>().unwrap()[999], 999);
+    assert_eq!(read.get::<i64>(&[-1]).unwrap(), 999);
+}
+
+fn round_trip<T: Element + PartialEq + std::fmt::Debug>(elements: &[T]) {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let tensor = Tensor::from_vec(elements.to_vec(), &[elements.len()]).unwrap();
+    assert_eq!(tensor.dtype(), T::DTYPE);
+    store.save("x", &tensor).unwrap();
+    let loaded = store.load("x").unwrap();
+    assert_eq!((loaded.dtype(), loaded.read::<T>().unwrap().as_slice()), (T::DTYPE, elements));
+    assert_eq!(loaded.select(0, 1).unwrap().item::<T>().unwrap(), elements[1]);
+}
+
+#[test]
+fn every_rust_element_type_round_trips() {
+    round_trip(&[true, false, true]);
+    round_trip(&[0u8, 255]);
+    round_trip(&[0u16, u16::MAX]);
+    round_trip(&[0u32, u32::MAX]);
+    round_trip(&[0u64, u64::MAX]);
+    round_trip(&[i8::MIN, i8::MAX]);
+    round_trip(&[i16::MIN, i16::MAX]);
+    round_trip(&[i32::MIN, i32::MAX]);
+    round_trip(&[i64::MIN, i64::MAX]);
+    round_trip(&[half::f16::from_f32(-1.5), half::f16::MAX]);
+    round_trip(&[half::bf16::from_f32(-1.5), half::bf16::MAX]);
+    round_trip(&[f32::MIN_POSITIVE, f32::INFINITY]);
+    round_trip(&[f64::MIN_POSITIVE, -0.]);
+    round_trip(&[Complex::new(1f32, -2.), Complex::new(0., 1.)]);
+    round_trip(&[Complex::new(1f64, -2.), Complex::new(0., 1.)]);
+}
+
+#[test]
+fn every_dtype_round_trips_as_bytes_and_one_commit_holds_them_all() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let mut txn = store.begin().unwrap();
+    let bytes_of = |dtype: DType| -> Vec<u8> { (0..3 * dtype.itemsize() as u8).map(|i| i % 2).collect() };
+    for &dtype in DType::ALL {
+        txn.save(dtype.name(), &Tensor::from_bytes(dtype, &[3], &bytes_of(dtype)).unwrap()).unwrap();
+    }
+    txn.commit().unwrap();
+    assert_eq!(fs::read_dir(path.join("storages")).unwrap().count(), 1, "small tensors share one storage");
+    let store = Store::open(&path).unwrap();
+    for &dtype in DType::ALL {
+        let tensor = store.load(dtype.name()).unwrap();
+        assert_eq!((tensor.dtype(), tensor.to_bytes().unwrap()), (dtype, bytes_of(dtype)));
+        assert_eq!(tensor.storage_offset() * dtype.itemsize() % 64, 0, "{dtype} is not aligned to 64 bytes");
+        assert_eq!(tensor.slice(0, None, None, -2).unwrap().numel(), 2);
+    }
+}
+
+#[test]
+fn empty_single_and_rank_zero_tensors_round_trip() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("empty", &Tensor::from_vec(Vec::<f64>::new(), &[3, 0, 2]).unwrap()).unwrap();
+    store.save("scalar", &Tensor::from_vec(vec![7i32], &[]).unwrap()).unwrap();
+    store.save("ones", &Tensor::from_vec(vec![7i32], &[1, 1, 1]).unwrap()).unwrap();
+    // SAFETY: nobody else knows this directory.
+    for store in [Store::open(&path).unwrap(), unsafe { Store::open_mapped(&path).unwrap() }] {
+        let empty = store.load("empty").unwrap();
+        assert_eq!((empty.size(), empty.numel(), empty.is_contiguous()), (&[3, 0, 2][..], 0, true));
+        assert_eq!(empty.read::<f64>().unwrap(), []);
+        let scalar = store.load("scalar").unwrap();
+        assert_eq!(
+            (scalar.ndim(), scalar.item::<i32>().unwrap(), scalar.get::<i32>(&[]).unwrap()),
+            (0, 7, 7)
+        );
+        assert_eq!(store.load("ones").unwrap().t().unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(store.load("ones").unwrap().view(&[]).unwrap().item::<i32>().unwrap(), 7);
+    }
+    store.save_view("empty.view", &store.load("empty").unwrap().select(0, 2).unwrap()).unwrap();
+    assert_eq!(store.load("empty.view").unwrap().size(), [0, 2]);
+}
+
+#[test]
+fn transaction_reads_its_own_changes_and_ties_tensors_in_one_commit() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    store.save("old", &arange(3)).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("small", &arange(12)).unwrap();
+    txn.save("large", &arange(600_000)).unwrap();
+    for name in ["small", "large"] {
+        let tied = txn.load(name).unwrap();
+        assert_eq!(tied.get::<i64>(&[5]).unwrap(), 5);
+        txn.save_view(&format!("{name}.tied"), &tied.slice(0, Some(1), None, 2).unwrap()).unwrap();
+    }
+    txn.save("small.2", &arange(2)).unwrap();
+    txn.rename("old", "new").unwrap();
+    txn.remove("small").unwrap();
+    txn.set_attribute("by", "test");
+    assert_eq!(txn.names().unwrap(), ["large", "large.tied", "new", "small.2", "small.tied"]);
+    assert_eq!(store.names().unwrap(), ["old"], "seen before the commit");
+    assert_eq!(txn.commit().unwrap(), 3);
+    assert_eq!(store.names().unwrap(), ["large", "large.tied", "new", "small.2", "small.tied"]);
+    assert_eq!(store.load("small.tied").unwrap().read::<i64>().unwrap(), [1, 3, 5, 7, 9, 11]);
+    assert!(store.load("large").unwrap().shares_storage(&store.load("large.tied").unwrap()));
+    assert!(!store.load("large").unwrap().shares_storage(&store.load("small.tied").unwrap()));
+    assert_eq!(store.attributes()["by"], "test");
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+}
+
+#[test]
+fn dropped_transaction_leaves_nothing() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("small", &arange(12)).unwrap();
+    txn.save("large", &arange(600_000)).unwrap();
+    drop(txn);
+    assert_eq!(fs::read_dir(path.join("storages")).unwrap().count(), 0);
+    assert_eq!(store.begin().unwrap().commit().unwrap(), 1, "an empty transaction is no commit");
+}
+
+#[test]
+fn storage_goes_with_its_last_name_and_ids_are_not_given_again() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("a", &arange(10)).unwrap();
+    store.save_view("b", &store.load("a").unwrap().select(0, 3).unwrap()).unwrap();
+    store.remove("a").unwrap();
+    assert_eq!(store.load("b").unwrap().item::<i64>().unwrap(), 3);
+    store.rename("b", "c").unwrap();
+    store.remove("c").unwrap();
+    assert_eq!(storages_bytes(&path), 0, "the space did not come back with the commit");
+    store.save("d", &arange(10)).unwrap();
+    assert_eq!(store.load("d").unwrap().storage_id(), Some(2));
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+}
+
+#[test]
+fn snapshot_keeps_its_generation_and_its_files() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("a", &arange(10)).unwrap();
+    let snapshot: Snapshot = store.snapshot();
+    for i in 0..100 {
+        store.save("a", &arange(i)).unwrap();
+    }
+    store.gc().unwrap();
+    assert_eq!(snapshot.load("a").unwrap().read::<i64>().unwrap(), (0..10).collect::<Vec<i64>>());
+    assert_eq!((snapshot.generation(), store.generation()), (2, 102));
+    assert_eq!(
+        fs::read_dir(path.join("storages")).unwrap().count(),
+        2,
+        "what nobody needs was not collected"
+    );
+    drop(snapshot);
+    store.save("b", &arange(1)).unwrap();
+    assert_eq!(fs::read_dir(path.join("storages")).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(path.join("meta")).unwrap().count(), 1, "old manifests stay");
+}
+
+#[test]
+fn handle_moves_by_refresh_and_another_writers_changes_are_kept() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let (one, two) = (Store::create(&path).unwrap(), Store::open(&path).unwrap());
+    let mut slow = two.begin().unwrap();
+    slow.save("two", &arange(2)).unwrap();
+    one.save("one", &arange(1)).unwrap();
+    slow.commit().unwrap();
+    assert_eq!(two.names().unwrap(), ["one", "two"], "the slower commit lost the faster one");
+    assert_eq!(one.names().unwrap(), ["one"]);
+    assert!(one.refresh().unwrap());
+    assert!(!one.refresh().unwrap());
+    assert_eq!(one.names().unwrap(), ["one", "two"]);
+
+    let stale = two.load("one").unwrap();
+    let mut late = two.begin().unwrap();
+    late.save_view("late", &stale).unwrap();
+    let mut remover = two.begin().unwrap();
+    remover.remove("one").unwrap();
+    one.remove("one").unwrap();
+    assert_eq!(late.commit().unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(remover.commit().unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(Store::open(&path).unwrap().names().unwrap(), ["two"]);
+}
+
+#[test]
+fn store_lives_on_a_simulated_disk_as_well() {
+    let disk = Arc::new(SimulatedDisk::new());
+    let options = StoreOptions::new().disk(disk).durability(Durability::Process);
+    options.create("x").unwrap().save("a", &arange(4)).unwrap();
+    let tensor = options.open("x").unwrap().load("a").unwrap();
+    let last_two = tensor.index(&[Index::Slice { start: Some(-2), end: None, step: 1 }]).unwrap();
+    assert_eq!(last_two.read::<i64>().unwrap(), [2, 3]);
 }

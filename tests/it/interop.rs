@@ -1,0 +1,558 @@
+//! Files of other formats, in and out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use stridemap::interop::npy::{self, NpyFile};
+use stridemap::interop::safetensors::{self, SafetensorsFile};
+use stridemap::{DType, Durability, ErrorKind, OnExisting, Result, Store, StoreOptions, Tensor};
+use tempfile::TempDir;
+
+/// A directory with an empty store in it.
+struct Place {
+    dir: TempDir,
+    store: Store,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions::new().durability(Durability::Process);
+        let store = options.create(dir.path().join("store.smap")).unwrap();
+        Place { dir, store }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// The names in the directory.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn import(&self, path: &Path) -> Result<()> {
+        let mut txn = self.store.begin()?;
+        if path.extension().is_some_and(|extension| extension == "npy") {
+            NpyFile::open(path)?.save(&mut txn, "x", &mut |_| ())?;
+        } else {
+            SafetensorsFile::open(path)?.save(&mut txn, "", &mut |_| ())?;
+        }
+        txn.commit().map(drop)
+    }
+
+    /// Imports a file that must be refused; gives the message.
+    fn refuse(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.file(name, bytes);
+        let generation = self.store.generation();
+        let error = self.import(&path).expect_err(&String::from_utf8_lossy(bytes));
+        assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
+        let message = error.to_string();
+        assert!(message.starts_with(&format!("import {}: ", path.display())), "{message}");
+        assert!(!message.contains('\n'), "{message}");
+        self.store.refresh().unwrap();
+        assert_eq!(self.store.generation(), generation);
+        message
+    }
+}
+
+/// A tensor of counted bytes.
+fn counted(dtype: DType, size: &[usize]) -> Tensor {
+    let count = size.iter().product::<usize>() * dtype.itemsize();
+    let bytes: Vec<u8> =
+        (0..count).map(|i| if dtype == DType::Bool { i as u8 % 2 } else { i as u8 }).collect();
+    Tensor::from_bytes(dtype, size, &bytes).unwrap()
+}
+
+/// What a file holds, whatever the strides in the store.
+fn logical(tensor: &Tensor) -> (DType, Vec<usize>, Vec<u8>) {
+    (tensor.dtype(), tensor.size().to_vec(), tensor.to_bytes().unwrap())
+}
+
+fn views(tensor: &Tensor) -> Vec<(String, Tensor)> {
+    [
+        ("transposed", tensor.t().unwrap()),
+        ("sliced", tensor.slice(1, Some(1), None, 2).unwrap()),
+        ("flipped", tensor.flip(&[0, 1]).unwrap()),
+        ("row", tensor.select(0, 2).unwrap()),
+        ("element", tensor.select(0, 2).unwrap().select(0, 1).unwrap()),
+        ("none", tensor.narrow(0, 1, 0).unwrap()),
+    ]
+    .map(|(name, view)| (name.to_owned(), view))
+    .to_vec()
+}
+
+fn no_metadata() -> BTreeMap<String, String> {
+    BTreeMap::new()
+}
+
+fn quiet() -> impl FnMut(u64) {
+    |_| ()
+}
+
+fn safetensors_bytes(header: &str, elements: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements].concat()
+}
+
+fn npy_bytes(header: &str, elements: &[u8]) -> Vec<u8> {
+    [b"\x93NUMPY\x01\x00", (header.len() as u16).to_le_bytes().as_slice(), header.as_bytes(), elements]
+        .concat()
+}
+
+#[test]
+fn every_dtype_of_safetensors_comes_back_from_a_file() {
+    let place = Place::new();
+    let mut tensors: Vec<(String, Tensor)> = DType::ALL
+        .iter()
+        .filter(|&&dtype| dtype != DType::C128)
+        .map(|&dtype| (format!("{dtype} / ü"), counted(dtype, &[2, 3])))
+        .collect();
+    tensors.push(("scalar".to_owned(), counted(DType::F64, &[])));
+    tensors.push(("empty".to_owned(), counted(DType::I16, &[0, 4])));
+    let metadata = BTreeMap::from([("format", "pt"), ("a \"b\"", "c\n")].map(|(k, v)| (k.into(), v.into())));
+    let path = place.path("all.safetensors");
+    let mut written_bytes = 0;
+    safetensors::write(&path, &tensors, &metadata, OnExisting::Refuse, &mut |bytes| written_bytes += bytes)
+        .unwrap();
+
+    let file = SafetensorsFile::open(&path).unwrap();
+    assert_eq!(file.metadata(), &metadata);
+    assert_eq!(file.names().count(), tensors.len());
+    let mut read_bytes = 0;
+    let mut txn = place.store.begin().unwrap();
+    file.save(&mut txn, "in/", &mut |bytes| read_bytes += bytes).unwrap();
+    txn.commit().unwrap();
+    assert_eq!((written_bytes, read_bytes), (file.size_bytes(), file.size_bytes()));
+    for (name, tensor) in &tensors {
+        assert_eq!(logical(&place.store.load(&format!("in/{name}")).unwrap()), logical(tensor), "{name}");
+    }
+    assert!(place.store.attributes().is_empty());
+}
+
+#[test]
+fn every_dtype_of_npy_comes_back_from_a_file() {
+    let lacking = |dtype: DType| dtype == DType::BF16 || dtype.code() >= DType::F8E4M3FN.code();
+    let place = Place::new();
+    for &dtype in DType::ALL {
+        for size in [&[][..], &[3], &[2, 3], &[2, 0, 4], &[1; 64]] {
+            let (path, tensor) = (place.path("x.npy"), counted(dtype, size));
+            let mut written_bytes = 0;
+            let written =
+                npy::write(&path, &tensor, OnExisting::Replace, &mut |bytes| written_bytes += bytes);
+            if lacking(dtype) {
+                let error = written.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::BadFile);
+                assert!(error.to_string().contains(dtype.name()), "{error}");
+                continue;
+            }
+            written.unwrap();
+            let file = NpyFile::open(&path).unwrap();
+            assert_eq!((file.dtype(), file.size(), file.size_bytes()), (dtype, size, written_bytes));
+            assert_eq!((fs::metadata(&path).unwrap().len() - written_bytes) % 64, 0);
+            place.import(&path).unwrap();
+            assert_eq!(logical(&place.store.load("x").unwrap()), logical(&tensor));
+        }
+    }
+}
+
+#[test]
+fn views_are_exported_in_their_logical_order() {
+    let place = Place::new();
+    place.store.save("base", &counted(DType::I32, &[4, 5])).unwrap();
+    for base in [place.store.load("base").unwrap(), counted(DType::I32, &[4, 5])] {
+        let path = place.path("views.safetensors");
+        safetensors::write(&path, &views(&base), &no_metadata(), OnExisting::Replace, &mut quiet()).unwrap();
+        place.import(&path).unwrap();
+        for (name, view) in views(&base) {
+            assert_eq!(logical(&place.store.load(&name).unwrap()), logical(&view), "{name}");
+            let path = place.path("view.npy");
+            npy::write(&path, &view, OnExisting::Replace, &mut quiet()).unwrap();
+            place.import(&path).unwrap();
+            assert_eq!(logical(&place.store.load("x").unwrap()), logical(&view), "{name}");
+        }
+    }
+}
+
+#[test]
+fn tensors_longer_than_a_piece_are_streamed_whole() {
+    let place = Place::new();
+    let tensor = Tensor::from_vec((0..1_500_000u64).collect(), &[1000, 1500]).unwrap();
+    let (one, many) = (place.path("one.npy"), place.path("many.safetensors"));
+    let mut reports = Vec::new();
+    npy::write(&one, &tensor.t().unwrap(), OnExisting::Refuse, &mut |bytes| reports.push(bytes)).unwrap();
+    assert_eq!((reports.len(), reports.iter().sum()), (3, tensor.nbytes() as u64));
+    place.import(&one).unwrap();
+    let imported = place.store.load("x").unwrap();
+    assert_eq!(logical(&imported.t().unwrap()), logical(&tensor));
+
+    safetensors::write(&many, &[("y".into(), imported)], &no_metadata(), OnExisting::Refuse, &mut quiet())
+        .unwrap();
+    place.import(&many).unwrap();
+    assert_eq!(logical(&place.store.load("y").unwrap().t().unwrap()), logical(&tensor));
+}
+
+#[test]
+fn safetensors_lies_by_alignment_then_name_and_the_same_every_time() {
+    let place = Place::new();
+    let names = [("z", DType::F64), ("b", DType::U8), ("a", DType::U8), ("c", DType::F32)];
+    let mut tensors: Vec<_> = names.map(|(name, dtype)| (name.to_owned(), counted(dtype, &[3]))).to_vec();
+    let metadata: BTreeMap<_, _> = (0..20).map(|i| (format!("key {i}"), String::new())).collect();
+    let path = place.path("x.safetensors");
+    safetensors::write(&path, &tensors, &metadata, OnExisting::Refuse, &mut quiet()).unwrap();
+    let first = fs::read(&path).unwrap();
+    assert_eq!(SafetensorsFile::open(&path).unwrap().names().collect::<Vec<_>>(), ["z", "c", "a", "b"]);
+    assert_eq!(u64::from_le_bytes(first[..8].try_into().unwrap()) % 8, 0);
+    tensors.reverse();
+    safetensors::write(&path, &tensors, &metadata, OnExisting::Replace, &mut quiet()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), first);
+}
+
+#[test]
+fn four_bit_floats_are_counted_one_by_one_in_safetensors() {
+    let place = Place::new();
+    let header = |shape: &str| {
+        let header = format!(r#"{{"x":{{"dtype":"F4","shape":{shape},"data_offsets":[0,3]}}}}"#);
+        safetensors_bytes(&header, &[0x21, 0x43, 0x65])
+    };
+    for (shape, what) in [("[2,3]", "F4"), ("[6,1]", "F4"), ("[]", "header")] {
+        assert!(place.refuse("x.safetensors", &header(shape)).contains(what));
+    }
+    let path = place.file("x.safetensors", &header("[1,6]"));
+    place.import(&path).unwrap();
+    let tensor = place.store.load("x").unwrap();
+    assert_eq!(logical(&tensor), (DType::F4E2M1FNx2, vec![1, 3], vec![0x21, 0x43, 0x65]));
+
+    safetensors::write(&path, &[("x".into(), tensor)], &no_metadata(), OnExisting::Replace, &mut quiet())
+        .unwrap();
+    assert!(String::from_utf8_lossy(&fs::read(&path).unwrap()).contains(r#""shape":[1,6]"#));
+}
+
+#[test]
+fn what_safetensors_cannot_hold_is_refused_before_anything_is_written() {
+    let place = Place::new();
+    let path = place.file("old.safetensors", b"old");
+    let byte = counted(DType::U8, &[1]);
+    for (tensors, what) in [
+        (vec![("a", byte.clone()), ("__metadata__", byte.clone())], "__metadata__"),
+        (vec![("a", byte.clone()), ("b", counted(DType::F32, &[1])), ("a", byte)], "\"a\""),
+        (vec![("wide", counted(DType::C128, &[1]))], "\"wide\": safetensors cannot hold complex128"),
+        (vec![("pair", counted(DType::F4E2M1FNx2, &[]))], "\"pair\""),
+    ] {
+        let tensors: Vec<_> = tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+        let error = safetensors::write(&path, &tensors, &no_metadata(), OnExisting::Replace, &mut |_| {
+            panic!("an element was written")
+        })
+        .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadFile);
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(place.names(), ["old.safetensors", "store.smap"]);
+}
+
+#[test]
+fn fortran_order_arrives_as_strides_under_one_name() {
+    let place = Place::new();
+    let header = "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3), }\n";
+    let path = place.file("f.npy", &npy_bytes(header, &[0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5, 0]));
+    let mut txn = place.store.begin().unwrap();
+    txn.on_existing(OnExisting::Refuse);
+    let file = NpyFile::open(&path).unwrap();
+    assert_eq!(file.size(), [2, 3]);
+    file.save(&mut txn, "x", &mut quiet()).unwrap();
+    assert_eq!(file.save(&mut txn, "x", &mut quiet()).unwrap_err().kind(), ErrorKind::NameExists);
+    // Another writer is faster, so the changes are made a second time, on its generation.
+    place.store.save("other", &counted(DType::U8, &[1])).unwrap();
+    txn.commit().unwrap();
+
+    let tensor = place.store.load("x").unwrap();
+    assert_eq!((tensor.size(), tensor.stride(), tensor.storage_offset()), (&[2, 3][..], &[1, 2][..], 0));
+    assert_eq!(tensor.read::<i16>().unwrap(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(place.store.names().unwrap(), ["other", "x"]);
+    assert!(place.store.verify(|_| ()).unwrap().is_empty());
+    place.import(&path).unwrap();
+    assert_eq!(logical(&place.store.load("x").unwrap()), logical(&tensor));
+}
+
+#[test]
+fn npy_headers_of_every_version_spelling_and_order_of_keys_are_read() {
+    let place = Place::new();
+    for header in [
+        "{'descr':'<f4','fortran_order':False,'shape':(2,)}",
+        " { \"shape\" : ( 2 , ) , 'fortran_order' : False , 'descr' : '=f4' , } \n",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2,)}",
+        "{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }",
+    ] {
+        let elements = 1.5f32.to_le_bytes().repeat(2);
+        let length = (header.len() as u32).to_le_bytes();
+        let late = |version| {
+            [b"\x93NUMPY".as_slice(), &[version, 0], &length, header.as_bytes(), &elements].concat()
+        };
+        for bytes in [npy_bytes(header, &elements), late(2), late(3)] {
+            place.import(&place.file("x.npy", &bytes)).unwrap();
+            assert_eq!(place.store.load("x").unwrap().read::<f32>().unwrap(), [1.5, 1.5], "{header}");
+        }
+    }
+}
+
+#[test]
+fn wrong_npy_headers_are_refused_with_what_stands() {
+    let place = Place::new();
+    let plain =
+        |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}");
+    for (header, what) in [
+        (plain("'>f4'", "(2,)"), "big-endian"),
+        (plain("'|O'", "(2,)"), "Python objects"),
+        (plain("'|V2'", "(4,)"), "\"|V2\""),
+        (plain("'|f4'", "(2,)"), "\"|f4\""),
+        (plain("'f4'", "(2,)"), "\"f4\""),
+        (plain("'<U2'", "(1,)"), "\"<U2\""),
+        (plain("[('a', '<f4')]", "(2,)"), "structured"),
+        (plain("'<f4'", "(2)"), "\",\" expected"),
+        (plain("'<f4'", "(-2,)"), "a size expected"),
+        (plain("'<f4'", "(,)"), "a size expected"),
+        (plain("'<f4'", "(99999999999999999999,)"), "a size expected"),
+        (plain("'<f4'", "(2, 1"), "\")\" expected"),
+        (plain("'<f4'", "2"), "\"(\" expected"),
+        (plain("'<f4'", "(3,)"), "12 bytes of elements"),
+        (plain("'<f4'", "(1,)"), "4 bytes of elements"),
+        (plain("'<f4'", "(4294967296, 4294967296)"), "too large"),
+        (plain("'<f4'", "(4294967296, 4294967296, 0)"), "0 bytes of elements"),
+        (plain("'<f4'", "(4611686018427387904,)"), "too large"),
+        (plain("'<f4'", "(2,)") + "}", "the end expected"),
+        (plain("'<f4'", "(2,), 'shape': (2,)"), "twice"),
+        (plain("'<f4'", "(2,), 'x': (2,)"), "unknown key"),
+        (plain("'<f4'", "(2,),, "), "a string expected"),
+        (plain("'<f4", "(2,)"), "\"<f4, \""),
+        ("{'descr': '<f4', 'shape': (2,)}".to_owned(), "no \"fortran_order\""),
+        ("{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}".to_owned(), "\"False\" expected"),
+        ("{}".to_owned(), "no \"descr\""),
+        (String::new(), "\"{\" expected"),
+        ("(".repeat(60_000), "\"{\" expected"),
+    ] {
+        let message = place.refuse("x.npy", &npy_bytes(&header, &[0; 8]));
+        assert!(message.contains(what), "{message}, and not {what}");
+    }
+    let good = npy_bytes(&plain("'<f4'", "(2,)"), &[0; 8]);
+    for (at, bytes, what) in [
+        (0, &b"X"[..], "does not begin"),
+        (6, &[4], "version 4.0"),
+        (7, &[1], "version 1.1"),
+        (8, &[0xff, 0xff], "65535 bytes"),
+        (6, &[2, 0, 0xff, 0xff, 0xff, 0xff], "4294967295 bytes"),
+        (10, &[0xff], "not text"),
+    ] {
+        let mut broken = good.clone();
+        broken[at..at + bytes.len()].copy_from_slice(bytes);
+        let message = place.refuse("x.npy", &broken);
+        assert!(message.contains(what), "{message}, and not {what}");
+    }
+}
+
+#[test]
+fn wrong_safetensors_headers_are_refused_with_what_stands() {
+    let place = Place::new();
+    let one = |fields: &str| format!(r#"{{"x":{{{fields}}}}}"#);
+    let two = |first: &str, second: &str| {
+        let tensor = |range: &str| format!(r#"{{"dtype":"U8","shape":[4],"data_offsets":{range}}}"#);
+        format!(r#"{{"x":{},"y":{}}}"#, tensor(first), tensor(second))
+    };
+    for (header, what) in [
+        (String::new(), "header"),
+        ("no json".to_owned(), "header"),
+        ("[]".to_owned(), "an object"),
+        ("[".repeat(100_000), "header"),
+        ("{}".to_owned(), "0 bytes of elements, and 8"),
+        ("{} {}".to_owned(), "trailing"),
+        (one(""), "tensor \"x\": missing field"),
+        (one(r#""dtype":"U8","shape":[4],"data_offsets":[0,4]"#), "4 bytes of elements, and 8"),
+        (one(r#""dtype":"U8","shape":[9],"data_offsets":[0,9]"#), "9 bytes of elements, and 8"),
+        (one(r#""dtype":"U8","shape":[8],"data_offsets":[8,0]"#), "`x`"),
+        (one(r#""dtype":"U8","shape":[-8],"data_offsets":[0,8]"#), "tensor \"x\": invalid value"),
+        (one(r#""dtype":"F32","shape":[8],"data_offsets":[0,8]"#), "header"),
+        (one(r#""dtype":"U8","shape":[4294967296,4294967296,8],"data_offsets":[0,8]"#), "overflow"),
+        (one(r#""dtype":"I64","shape":[9223372036854775807],"data_offsets":[0,8]"#), "overflow"),
+        (one(r#""dtype":"U8","shape":[8],"data_offsets":[0,18446744073709551616]"#), "tensor \"x\""),
+        (one(r#""dtype":"U8","shape":[8],"shape":[8],"data_offsets":[0,8]"#), "duplicate field"),
+        (one(r#""dtype":"F128","shape":[8],"data_offsets":[0,8]"#), "F128"),
+        (one(r#""dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]"#), "header"),
+        (one(r#""dtype":"F6_E3M2","shape":[32],"data_offsets":[0,24]"#), "24 bytes of elements, and 8"),
+        (two("[0,4]", "[5,9]"), "`y`"),
+        (two("[0,4]", "[3,7]"), "`y`"),
+        (two("[4,8]", "[4,8]"), "header"),
+        (two("[1,5]", "[5,9]"), "`x`"),
+        (two("[0,4]", "[4,8]").replace("\"y\"", "\"x\""), "\"x\" stands twice"),
+        (r#"{"__metadata__":{"a":1}}"#.to_owned(), "__metadata__: invalid type"),
+        (r#"{"__metadata__":{"a":"1","a":"2"}}"#.to_owned(), "\"a\" stands twice"),
+        (r#"{"__metadata__":{},"__metadata__":{}}"#.to_owned(), "\"__metadata__\" stands twice"),
+    ] {
+        let message = place.refuse("x.safetensors", &safetensors_bytes(&header, &[0; 8]));
+        assert!(message.contains(what), "{message}, and not {what}");
+    }
+    let six_bits = one(r#""dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]"#);
+    let message = place.refuse("x.safetensors", &safetensors_bytes(&six_bits, &[0; 3]));
+    assert!(message.contains("tensor \"x\": nothing here holds F6_E2M3"), "{message}");
+    for length in [3, 100_000_001, u64::MAX - 8, u64::MAX] {
+        let bytes = [length.to_le_bytes().as_slice(), b"{}"].concat();
+        assert!(place.refuse("x.safetensors", &bytes).contains(&format!("{length} bytes")));
+    }
+}
+
+#[test]
+fn header_over_the_cap_of_the_format_is_refused_though_the_file_has_it() {
+    let place = Place::new();
+    let path = place.file("x.safetensors", &100_000_001u64.to_le_bytes());
+    fs::File::options().write(true).open(&path).unwrap().set_len(200_000_000).unwrap();
+    assert_eq!(place.import(&path).unwrap_err().kind(), ErrorKind::BadFile);
+}
+
+#[test]
+fn every_truncation_and_every_changed_byte_is_refused_or_harmless() {
+    let place = Place::new();
+    let (one, many) = (place.path("good.npy"), place.path("good.safetensors"));
+    let tensors =
+        [("a", DType::F32), ("b", DType::U8)].map(|(name, dtype)| (name.to_owned(), counted(dtype, &[2, 1])));
+    let metadata = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+    safetensors::write(&many, &tensors, &metadata, OnExisting::Refuse, &mut quiet()).unwrap();
+    npy::write(&one, &tensors[0].1, OnExisting::Refuse, &mut quiet()).unwrap();
+    for (good, name) in [(one, "x.npy"), (many, "x.safetensors")] {
+        let good = fs::read(good).unwrap();
+        for length in 0..good.len() {
+            place.refuse(name, &good[..length]);
+        }
+        place.refuse(name, &[good.as_slice(), b"\0"].concat());
+        for at in 0..good.len() {
+            for bits in [0x01, 0x10, 0x80, 0xff] {
+                let mut broken = good.clone();
+                broken[at] ^= bits;
+                let opened = place.file(name, &broken);
+                if let Err(error) = place.import(&opened) {
+                    assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn npy_header_of_arbitrary_pieces_never_panics(
+        pieces in prop::collection::vec(
+            prop::sample::select(vec![
+                "{", "}", "(", ")", "'descr'", ":", "'<f4'", "'|b1'", ",", " ", "'fortran_order'", "True", "False",
+                "'shape'", "0", "18446744073709551615", "9", "'", "\"", "é", "\0", "\n",
+            ]),
+            0..40,
+        ),
+    ) {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("x.npy");
+        fs::write(&path, npy_bytes(&pieces.concat(), &[0; 4])).unwrap();
+        if let Err(error) = NpyFile::open(&path) {
+            prop_assert_eq!(error.kind(), ErrorKind::BadFile);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_file_is_refused_without_waiting() {
+    let place = Place::new();
+    let fifo = place.path("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    for path in [fifo.as_path(), place.dir.path()] {
+        assert_eq!(SafetensorsFile::open(path).unwrap_err().kind(), ErrorKind::BadFile);
+        assert_eq!(NpyFile::open(path).unwrap_err().kind(), ErrorKind::BadFile);
+        let written = npy::write(path, &counted(DType::U8, &[1]), OnExisting::Replace, &mut quiet());
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+    assert_eq!(NpyFile::open(place.path("none")).unwrap_err().kind(), ErrorKind::Io);
+}
+
+#[test]
+fn refused_export_leaves_the_old_file_and_nothing_beside_it() {
+    let place = Place::new();
+    let tensor = counted(DType::U8, &[1]);
+    let path = place.file("x", b"old");
+    let written = [
+        npy::write(&path, &tensor, OnExisting::Refuse, &mut quiet()),
+        safetensors::write(&path, &[("x".into(), tensor)], &no_metadata(), OnExisting::Refuse, &mut quiet()),
+    ];
+    for error in written.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert!(error.to_string().contains(&*path.to_string_lossy()), "{error}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(place.names(), ["store.smap", "x"]);
+}
+
+#[test]
+fn file_that_appears_during_a_refusing_export_is_left() {
+    let place = Place::new();
+    let path = place.path("x.npy");
+    let written = npy::write(&path, &counted(DType::U8, &[1]), OnExisting::Refuse, &mut |_| {
+        fs::write(&path, b"faster").unwrap();
+    });
+    assert_eq!(written.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&path).unwrap(), b"faster");
+    assert_eq!(place.names(), ["store.smap", "x.npy"]);
+}
+
+#[test]
+fn exported_file_has_the_permissions_of_any_new_file() {
+    let place = Place::new();
+    let any = place.file("any", b"");
+    let path = place.path("x.npy");
+    npy::write(&path, &counted(DType::U8, &[1]), OnExisting::Refuse, &mut quiet()).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&path), mode(&any));
+}
+
+#[test]
+fn open_file_keeps_its_bytes_when_an_export_takes_its_name() {
+    let place = Place::new();
+    let (path, link) = (place.path("x.npy"), place.path("link.npy"));
+    let (old, new) = (counted(DType::U16, &[5]), counted(DType::F64, &[2]));
+    npy::write(&path, &old, OnExisting::Refuse, &mut quiet()).unwrap();
+    symlink(&path, &link).unwrap();
+    let file = NpyFile::open(&path).unwrap();
+    npy::write(&link, &new, OnExisting::Replace, &mut quiet()).unwrap();
+    assert_eq!(NpyFile::open(&path).unwrap().dtype(), DType::U16);
+    npy::write(&path, &new, OnExisting::Replace, &mut quiet()).unwrap();
+    let mut txn = place.store.begin().unwrap();
+    file.save(&mut txn, "old", &mut quiet()).unwrap();
+    txn.commit().unwrap();
+    assert_eq!(logical(&place.store.load("old").unwrap()), logical(&old));
+}
+
+#[test]
+fn file_cut_after_it_was_opened_is_an_error_and_changes_nothing() {
+    let place = Place::new();
+    let path = place.path("x.npy");
+    npy::write(&path, &counted(DType::U16, &[500]), OnExisting::Refuse, &mut quiet()).unwrap();
+    let file = NpyFile::open(&path).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(200).unwrap();
+    let mut txn = place.store.begin().unwrap();
+    assert_eq!(file.save(&mut txn, "x", &mut quiet()).unwrap_err().kind(), ErrorKind::Io);
+    drop(txn);
+    assert!(place.store.names().unwrap().is_empty());
+}

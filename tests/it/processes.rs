@@ -1,0 +1,182 @@
+//! Several processes on one store. The other processes are this test binary, started again.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::{env, fs};
+
+use stridemap::{Durability, Store, StoreOptions, Tensor};
+
+use crate::support::{scaled, temporary};
+
+const ROLE: &str = "STRIDEMAP_TEST_ROLE";
+const STORE: &str = "STRIDEMAP_TEST_STORE";
+
+/// Starts this binary to play a role on a store.
+fn start(role: &str, path: &Path) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", "processes::other_process", "--nocapture"])
+        .env(ROLE, role)
+        .env(STORE, path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// The next line that the other process says to us.
+fn hear(child: &mut BufReader<std::process::ChildStdout>) -> String {
+    let mut line = String::new();
+    while !line.starts_with("> ") {
+        line.clear();
+        assert_ne!(child.read_line(&mut line).unwrap(), 0, "the other process said nothing more");
+    }
+    line[2..].trim_end().to_owned()
+}
+
+fn say(line: impl std::fmt::Display) {
+    println!("\n> {line}");
+    std::io::stdout().flush().unwrap();
+}
+
+fn wait_for_a_line() {
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+fn vector(n: usize, value: f32) -> Tensor {
+    Tensor::from_vec(vec![value; n], &[n]).unwrap()
+}
+
+/// Not a test: what the started process does.
+#[test]
+fn other_process() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let path = env::var(STORE).unwrap();
+    match role.as_str() {
+        "read" => {
+            let store = Store::open(&path).unwrap();
+            // SAFETY: the test that started this process writes through the library only.
+            let mapped = unsafe { Store::open_mapped(&path).unwrap() };
+            for name in ["transposed", "stepped"] {
+                let tensor = mapped.load(name).unwrap();
+                let borrowed: Vec<f32> = tensor.as_array().unwrap().iter().copied().collect();
+                assert_eq!(borrowed, store.load(name).unwrap().read::<f32>().unwrap());
+                say(format!("{:?} {:?} {borrowed:?}", tensor.size(), tensor.stride()));
+            }
+        }
+        "pin" => {
+            let store = Store::open(&path).unwrap();
+            let snapshot = store.snapshot();
+            say("pinned");
+            wait_for_a_line();
+            say(snapshot.load("x").unwrap().get::<f32>(&[0]).unwrap());
+            wait_for_a_line();
+        }
+        "write" => {
+            let store = StoreOptions::new().durability(Durability::Process).open(&path).unwrap();
+            for i in 0..50 {
+                store.save(&format!("{}.{i}", std::process::id()), &vector(3, i as f32)).unwrap();
+            }
+            say("done");
+        }
+        "view" => {
+            let before = fs::read_to_string("/proc/self/io").unwrap();
+            let store = Store::open(&path).unwrap();
+            let tensor = store.load("x").unwrap();
+            store.save_view("view", &tensor.view(&[2, -1]).unwrap().t().unwrap()).unwrap();
+            let status = fs::read_to_string("/proc/self/status").unwrap();
+            let after = fs::read_to_string("/proc/self/io").unwrap();
+            let number = |text: &str, key: &str| -> u64 {
+                let line = text.lines().find(|line| line.starts_with(key)).unwrap();
+                line.split_whitespace().nth(1).unwrap().parse().unwrap()
+            };
+            let written_bytes = number(&after, "wchar:") - number(&before, "wchar:");
+            say(format!("{} {written_bytes}", number(&status, "VmHWM:") * 1024));
+        }
+        role => panic!("no role {role}"),
+    }
+}
+
+#[test]
+fn second_process_reads_views_that_the_first_saved() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("x", &Tensor::from_vec((0..6u8).map(f32::from).collect(), &[2, 3]).unwrap()).unwrap();
+    let x = store.load("x").unwrap();
+    store.save_view("transposed", &x.t().unwrap()).unwrap();
+    store.save_view("stepped", &x.slice(1, None, None, 2).unwrap()).unwrap();
+    let mut reader = start("read", &path);
+    let mut said = BufReader::new(reader.stdout.take().unwrap());
+    assert_eq!(hear(&mut said), "[3, 2] [1, 3] [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]");
+    assert_eq!(hear(&mut said), "[2, 2] [3, 2] [0.0, 2.0, 3.0, 5.0]");
+    assert!(reader.wait().unwrap().success());
+}
+
+#[test]
+fn pinned_reader_keeps_its_data_and_gives_the_space_back_when_killed() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("x", &vector(1000, 1.)).unwrap();
+    let storages = || fs::read_dir(path.join("storages")).unwrap().count();
+    let mut reader = start("pin", &path);
+    let mut said = BufReader::new(reader.stdout.take().unwrap());
+    assert_eq!(hear(&mut said), "pinned");
+    for i in 2..20 {
+        store.save("x", &vector(1000, i as f32)).unwrap();
+    }
+    store.gc().unwrap();
+    assert_eq!(storages(), 2, "the pinned storage and the newest");
+    writeln!(reader.stdin.as_mut().unwrap()).unwrap();
+    assert_eq!(hear(&mut said), "1");
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    store.save("y", &vector(1, 0.)).unwrap();
+    assert_eq!(storages(), 2, "the killed reader still holds its storage");
+}
+
+#[test]
+fn four_writers_at_once_lose_nothing() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let mut writers: Vec<Child> = (0..4).map(|_| start("write", &path)).collect();
+    for writer in &mut writers {
+        assert!(writer.wait().unwrap().success());
+    }
+    store.refresh().unwrap();
+    assert_eq!(store.generation(), 201);
+    for name in store.names().unwrap() {
+        let (_, i) = name.split_once('.').unwrap();
+        assert_eq!(store.load(&name).unwrap().read::<f32>().unwrap(), [i.parse::<f32>().unwrap(); 3]);
+    }
+    assert_eq!(store.names().unwrap().len(), 200);
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    store.save("last", &vector(1, 0.)).unwrap();
+    assert_eq!(
+        store.gc().unwrap().file_count,
+        0,
+        "the writers left files behind that the next commit did not delete"
+    );
+}
+
+/// `STRIDEMAP_TEST_LARGE_MIB` sets the size of the tensor; by default 64.
+#[test]
+fn saving_a_view_of_a_large_tensor_takes_no_memory_and_writes_no_data() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let size_bytes = scaled("STRIDEMAP_TEST_LARGE_MIB", 64) << 20;
+    let store = StoreOptions::new().durability(Durability::Process).create(&path).unwrap();
+    store.save("x", &vector(size_bytes / 4, 1.)).unwrap();
+    drop(store);
+    let mut viewer = start("view", &path);
+    let mut said = BufReader::new(viewer.stdout.take().unwrap());
+    let heard = hear(&mut said);
+    assert!(viewer.wait().unwrap().success());
+    let numbers: Vec<u64> = heard.split(' ').map(|number| number.parse().unwrap()).collect();
+    let [peak_bytes, written_bytes] = numbers[..] else { panic!("{heard}") };
+    println!("a view of {size_bytes} bytes: peak memory {peak_bytes} bytes, written {written_bytes} bytes");
+    assert!(peak_bytes < 32 << 20, "{peak_bytes} bytes of memory");
+    assert!(written_bytes < 64 << 10, "{written_bytes} bytes written");
+}

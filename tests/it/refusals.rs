@@ -1,0 +1,253 @@
+//! What is asked wrongly: a typed error, one line, and a store that did not change.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use stridemap::{DType, Error, ErrorKind, Index, OnExisting, Store, StoreOptions, Tensor};
+
+use crate::support::temporary;
+
+fn matrix() -> Tensor {
+    Tensor::from_vec((0..12i64).collect(), &[3, 4]).unwrap()
+}
+
+/// The kind, and that the message is one line with each of these in it.
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorKind, says: &[&str]) {
+    let error = result.unwrap_err();
+    let message = error.to_string();
+    assert_eq!(error.kind(), kind, "{message}");
+    assert!(!message.contains('\n'), "{message}");
+    for part in says {
+        assert!(message.contains(part), "{message:?} does not say {part:?}");
+    }
+}
+
+#[test]
+fn missing_store_and_what_is_no_store() {
+    let dir = temporary();
+    assert_refused(Store::open(dir.path().join("none.smap")), ErrorKind::NotFound, &["none.smap", "create"]);
+    let file = dir.path().join("file");
+    fs::write(&file, "text").unwrap();
+    assert_refused(Store::open(&file), ErrorKind::NotAStore, &["file"]);
+    assert_refused(Store::open(dir.path()), ErrorKind::NotAStore, &["FORMAT"]);
+    fs::write(dir.path().join("FORMAT"), "another format").unwrap();
+    assert_refused(Store::open(dir.path()), ErrorKind::NotAStore, &["magic"]);
+}
+
+#[test]
+fn create_refuses_a_place_that_is_taken_and_takes_an_empty_directory() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap();
+    assert_refused(Store::create(&path), ErrorKind::AlreadyExists, &["a store is there"]);
+    let file = dir.path().join("file");
+    fs::write(&file, "text").unwrap();
+    assert_refused(Store::create(&file), ErrorKind::AlreadyExists, &["a file is there"]);
+    assert_refused(Store::create(dir.path()), ErrorKind::AlreadyExists, &["not empty"]);
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    Store::create(&empty).unwrap();
+    let missing_parent = dir.path().join("no/such/x.smap");
+    assert_refused(Store::create(&missing_parent), ErrorKind::Io, &["no/such"]);
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[test]
+fn newer_format_version_is_said_to_be_newer() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap();
+    let newer =
+        fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/format/vectors/bad/F-3-version-2.format")).unwrap();
+    fs::write(path.join("FORMAT"), newer).unwrap();
+    assert_refused(Store::open(&path), ErrorKind::UnsupportedVersion, &["version 2", "newer stridemap"]);
+}
+
+#[test]
+fn unknown_name_is_answered_with_the_nearest() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    for name in ["layer.0.weight", "layer.1.weight", "embedding"] {
+        store.save(name, &matrix()).unwrap();
+    }
+    assert_refused(
+        store.load("layer.0.wieght"),
+        ErrorKind::NameNotFound,
+        &["\"layer.0.wieght\"", "did you mean \"layer.0.weight\""],
+    );
+    assert_refused(store.load("zzz"), ErrorKind::NameNotFound, &["no tensor of this name"]);
+    assert_refused(store.remove("zzz"), ErrorKind::NameNotFound, &["remove"]);
+    assert_refused(store.rename("zzz", "y"), ErrorKind::NameNotFound, &["rename"]);
+}
+
+#[test]
+fn taken_name_is_replaced_or_refused_as_asked() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    store.save("a", &matrix()).unwrap();
+    store.save("a", &matrix().select(0, 0).unwrap()).unwrap();
+    assert_eq!(store.load("a").unwrap().size(), [4]);
+    let generation = store.generation();
+    let mut txn = store.begin().unwrap();
+    txn.on_existing(OnExisting::Refuse);
+    assert_refused(txn.save("a", &matrix()), ErrorKind::NameExists, &["\"a\""]);
+    let view = store.load("a").unwrap();
+    assert_refused(txn.save_view("a", &view), ErrorKind::NameExists, &["\"a\""]);
+    txn.save_view("b", &view).unwrap();
+    assert_refused(txn.rename("b", "a"), ErrorKind::NameExists, &["\"a\""]);
+    drop(txn);
+    store.refresh().unwrap();
+    assert_eq!(store.generation(), generation);
+}
+
+#[test]
+fn names_may_be_anything_but_empty_long_or_with_nul() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let odd = ["../x", "/etc/passwd", ".", "a b\n", "λ", &"x".repeat(4096)];
+    for name in odd {
+        store.save(name, &matrix()).unwrap();
+        assert_eq!(store.load(name).unwrap().read::<i64>().unwrap().len(), 12);
+    }
+    for name in ["", "a\0b", &"x".repeat(4097)] {
+        assert_refused(store.save(name, &matrix()), ErrorKind::InvalidArgument, &["name"]);
+    }
+    assert_eq!(store.names().unwrap().len(), odd.len());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a name became a path");
+}
+
+#[test]
+fn another_type_or_size_than_the_tensors() {
+    let tensor = matrix();
+    assert_refused(tensor.read::<f32>(), ErrorKind::DTypeMismatch, &["int64", "float32"]);
+    assert_refused(tensor.as_slice::<u64>(), ErrorKind::DTypeMismatch, &["int64", "uint64"]);
+    assert_refused(tensor.item::<i64>(), ErrorKind::SizeMismatch, &["12 elements"]);
+    assert_refused(tensor.read_into(&mut [0i64; 11]), ErrorKind::SizeMismatch, &["12", "11"]);
+    assert_refused(tensor.get::<i64>(&[1]), ErrorKind::SizeMismatch, &["2 positions"]);
+    assert_refused(Tensor::from_vec(vec![1f32; 5], &[2, 3]), ErrorKind::SizeMismatch, &["6", "5"]);
+    assert_refused(Tensor::from_bytes(DType::F32, &[2], &[0; 7]), ErrorKind::SizeMismatch, &["7 bytes"]);
+    assert_refused(Tensor::from_vec(Vec::<u8>::new(), &[1 << 40, 1 << 40]), ErrorKind::LimitExceeded, &[]);
+    assert_refused(Tensor::from_vec(vec![1u8], &[1; 65]), ErrorKind::LimitExceeded, &["64"]);
+    let bools = Tensor::from_bytes(DType::Bool, &[2], &[1, 2]).unwrap();
+    assert_refused(bools.read::<bool>(), ErrorKind::Corrupt, &["0 nor 1"]);
+}
+
+#[test]
+fn views_out_of_range_or_beyond_strides() {
+    let tensor = matrix();
+    assert_refused(tensor.select(2, 0), ErrorKind::OutOfRange, &["axis 2", "[3, 4]"]);
+    assert_refused(tensor.select(0, 3), ErrorKind::OutOfRange, &["index 3", "size 3"]);
+    assert_refused(tensor.select(0, isize::MIN), ErrorKind::OutOfRange, &["index"]);
+    assert_refused(tensor.narrow(1, 2, 3), ErrorKind::OutOfRange, &["axis 1", "size 4"]);
+    assert_refused(tensor.narrow(1, 2, usize::MAX), ErrorKind::OutOfRange, &["axis 1"]);
+    assert_refused(tensor.slice(0, None, None, 0), ErrorKind::InvalidArgument, &["step of 0"]);
+    assert_refused(tensor.transpose(0, -3), ErrorKind::OutOfRange, &["axis -3"]);
+    assert_refused(tensor.permute(&[0, 0]), ErrorKind::InvalidArgument, &["axis 0", "twice"]);
+    assert_refused(tensor.permute(&[0]), ErrorKind::InvalidArgument, &["1 axes"]);
+    assert_refused(tensor.flip(&[1, -1]), ErrorKind::InvalidArgument, &["twice"]);
+    assert_refused(tensor.view(&[5, -1]), ErrorKind::SizeMismatch, &["12 elements"]);
+    assert_refused(tensor.view(&[-1, -1]), ErrorKind::InvalidArgument, &["more than once"]);
+    assert_refused(
+        tensor.t().unwrap().view(&[12]),
+        ErrorKind::NeedsCopy,
+        &["[4, 3]", "[1, 4]", "use reshape"],
+    );
+    assert_refused(tensor.index(&[Index::At(0); 3]), ErrorKind::OutOfRange, &["3 indices"]);
+    assert_refused(tensor.index(&[Index::Ellipsis; 2]), ErrorKind::OutOfRange, &["..."]);
+    let cube = tensor.view(&[3, 2, 2]).unwrap();
+    assert_refused(cube.t(), ErrorKind::InvalidArgument, &["3 axes", "permute"]);
+    assert_refused(tensor.t().unwrap().as_slice::<i64>(), ErrorKind::NotContiguous, &["[1, 4]"]);
+}
+
+#[test]
+fn borrowing_from_a_file_that_is_not_mapped() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    store.save("a", &matrix()).unwrap();
+    let tensor = store.load("a").unwrap();
+    assert_refused(tensor.as_slice::<i64>(), ErrorKind::NotMapped, &["open_mapped"]);
+    assert_refused(tensor.as_array::<i64>(), ErrorKind::NotMapped, &["open_mapped"]);
+}
+
+#[test]
+fn view_of_what_the_store_does_not_hold() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let other = Store::create(dir.path().join("y.smap")).unwrap();
+    other.save("a", &matrix()).unwrap();
+    assert_refused(store.save_view("a", &matrix()), ErrorKind::ForeignStorage, &["memory", "use save"]);
+    let foreign = other.load("a").unwrap();
+    assert_refused(store.save_view("a", &foreign), ErrorKind::ForeignStorage, &["another store", "use save"]);
+    let mut txn = store.begin().unwrap();
+    txn.save("a", &matrix()).unwrap();
+    let staged = txn.load("a").unwrap();
+    assert_refused(store.save_view("b", &staged), ErrorKind::ForeignStorage, &["another transaction"]);
+    drop(txn);
+    assert_eq!(store.generation(), 1);
+}
+
+#[test]
+fn attributes_past_a_mebibyte() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("a", &matrix()).unwrap();
+    txn.set_attribute("long", &"x".repeat(1 << 20));
+    assert_refused(txn.commit(), ErrorKind::LimitExceeded, &["F-19", "1 MiB"]);
+    assert_eq!(store.names().unwrap(), [""; 0]);
+    store.save("a", &matrix()).unwrap();
+    assert_eq!(store.gc().unwrap().file_count, 0, "the refused commit left files behind the next one");
+}
+
+#[test]
+fn locked_store_is_busy_after_the_timeout_and_a_replaced_lock_is_noticed() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap();
+    let store = StoreOptions::new().lock_timeout(Duration::from_millis(20)).open(&path).unwrap();
+    let lock = fs::File::open(path.join("LOCK")).unwrap();
+    fs2::FileExt::lock_exclusive(&lock).unwrap();
+    assert_refused(store.save("a", &matrix()), ErrorKind::Busy, &["LOCK", "20ms"]);
+    fs2::FileExt::unlock(&lock).unwrap();
+    store.save("a", &matrix()).unwrap();
+    fs::remove_file(path.join("LOCK")).unwrap();
+    assert_refused(store.save("b", &matrix()), ErrorKind::LockReplaced, &["LOCK"]);
+    assert_eq!(store.names().unwrap(), ["a"]);
+}
+
+#[test]
+fn fifo_in_the_place_of_a_storage_is_an_error_at_once() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("a", &matrix()).unwrap();
+    let file = path.join("storages/0000000000000001.bin");
+    fs::remove_file(&file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(made.success());
+    assert_refused(Store::open(&path).unwrap().load("a"), ErrorKind::Io, &["not a regular file"]);
+}
+
+#[test]
+fn read_only_directory_serves_readers_and_refuses_writers() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap().save("a", &matrix()).unwrap();
+    let set_mode = |mode| {
+        for sub in ["", "storages", "meta"] {
+            fs::set_permissions(path.join(sub), fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    set_mode(0o555);
+    let is_enforced = fs::write(path.join("probe"), "").is_err();
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.load("a").unwrap().read::<i64>().unwrap()[11], 11);
+    if is_enforced {
+        assert_refused(store.save("b", &matrix()), ErrorKind::ReadOnly, &["storages"]);
+    } else {
+        println!("skipped the writer: permissions do not bind this user");
+    }
+    set_mode(0o755);
+}

@@ -1,0 +1,96 @@
+//! What a commit, an open and a load cost in bytes, by the number of tensors.
+//!
+//! `STRIDEMAP_TEST_TENSORS` sets the largest number; by default 100,000.
+
+use std::sync::Arc;
+
+use stridemap::disk::{Counted, Counts};
+use stridemap::{Durability, Store, StoreOptions, Tensor};
+
+use crate::support::{scaled, temporary};
+
+const KIB: u64 = 1024;
+
+fn options(disk: &Counted) -> StoreOptions {
+    StoreOptions::new().durability(Durability::Process).disk(Arc::new(disk.clone()))
+}
+
+/// A store of `count` tensors of 256 bytes, saved in one commit.
+fn store_of(path: &std::path::Path, disk: &Counted, count: usize) -> Store {
+    let store = options(disk).create(path).unwrap();
+    let mut txn = store.begin().unwrap();
+    let row = Tensor::from_vec(vec![1f32; 64], &[64]).unwrap();
+    for i in 0..count {
+        txn.save(&format!("layers.{i}.weight"), &row).unwrap();
+    }
+    txn.commit().unwrap();
+    store
+}
+
+#[test]
+fn open_load_and_commit_touch_about_the_square_root_of_the_metadata() {
+    for (count, open_limit_bytes) in [(100_000, 64 * KIB), (1_000_000, 256 * KIB)] {
+        if count > scaled("STRIDEMAP_TEST_TENSORS", 100_000) {
+            println!("skipped {count} tensors: STRIDEMAP_TEST_TENSORS is smaller");
+            continue;
+        }
+        let (dir, disk) = (temporary(), Counted::default());
+        let path = dir.path().join("many.smap");
+        drop(store_of(&path, &disk, count));
+        let saved = disk.take();
+
+        let reader_disk = Counted::default();
+        let open_and_load = |name: &str| {
+            let store = options(&reader_disk).open(&path).unwrap();
+            assert_eq!(store.load(name).unwrap().size(), [64]);
+            reader_disk.take().metadata_read_bytes
+        };
+        let mut opened_bytes = vec![open_and_load("layers.77777.weight")];
+
+        let store = options(&disk).open(&path).unwrap();
+        let view = store.load("layers.5.weight").unwrap().slice(0, None, None, 2).unwrap();
+        disk.take();
+        const COMMITS: u64 = 1000;
+        for i in 0..COMMITS {
+            store.save_view(&format!("views.{i}"), &view).unwrap();
+            if i % 9 == 0 {
+                opened_bytes.push(open_and_load("layers.77777.weight"));
+            }
+        }
+        let commits: Counts = disk.take();
+        let most_bytes = *opened_bytes.iter().max().unwrap();
+        println!(
+            "{count} tensors: metadata {} bytes; open and load {} bytes, at most {most_bytes} during {COMMITS} commits; a \
+             commit of a header writes {} bytes and reads {} bytes on average",
+            saved.metadata_written_bytes,
+            opened_bytes[0],
+            commits.metadata_written_bytes / COMMITS,
+            commits.metadata_read_bytes / COMMITS,
+        );
+        assert!(most_bytes < open_limit_bytes, "{most_bytes} bytes to open and load");
+        assert!(commits.metadata_written_bytes / COMMITS < 256 * KIB, "{commits:?}");
+        assert_eq!(commits.data_written_bytes, 0, "a header moves no data");
+    }
+}
+
+#[test]
+fn listing_by_prefix_reads_what_it_lists() {
+    let (dir, disk) = (temporary(), Counted::default());
+    let path = dir.path().join("many.smap");
+    drop(store_of(&path, &disk, 20_000));
+    let store = options(&disk).open(&path).unwrap();
+    disk.take();
+    let snapshot = store.snapshot();
+    let listed: Vec<String> =
+        snapshot.tensors("layers.1234").unwrap().map(|info| info.unwrap().name).collect();
+    let read_bytes = disk.take().metadata_read_bytes;
+    let expected: Vec<String> = {
+        let mut names: Vec<String> = (0..20_000).map(|i| format!("layers.{i}.weight")).collect();
+        names.retain(|name| name.starts_with("layers.1234"));
+        names.sort();
+        names
+    };
+    assert_eq!(listed, expected);
+    println!("listed {} of 20000 names by {read_bytes} bytes of metadata", listed.len());
+    assert!(read_bytes < 64 * KIB, "{read_bytes} bytes to list {} names", listed.len());
+}
