@@ -108,16 +108,21 @@ class Record:
         value = self.uint()
         return -(value >> 1) - 1 if value & 1 else value >> 1
 
-    def text(self, rule=14):
-        """A text; `rule` is broken if it is not UTF-8."""
+    def count(self):
+        """The number of things that follow, each of a byte at least."""
+        count = self.uint()
+        require(count <= len(self.data) - self.at, 14, "a record ends early")
+        return count
+
+    def text(self):
         try:
             return self.take(self.uint()).decode()
         except UnicodeDecodeError:
-            raise FormatError(rule, "a text is not UTF-8") from None
+            raise FormatError(14, "a text is not UTF-8") from None
 
     def name(self, rule=4):
         """The bytes of a name, or of a text that is bound by `rule` to the same."""
-        raw = self.text(rule).encode()
+        raw = self.text().encode()
         require(1 <= len(raw) <= 4096 and 0 not in raw, rule, f"{raw[:80]!r} is not 1 to 4096 bytes without NUL")
         return raw
 
@@ -128,7 +133,7 @@ class Record:
 
     def map(self, read_key, read_value):
         result, last = {}, None
-        for _ in range(self.uint()):
+        for _ in range(self.count()):
             key = read_key()
             require(last is None or last < key, 14, "the keys of a map do not ascend")
             result[key], last = read_value(), key
@@ -150,19 +155,19 @@ class Record:
         return Storage(length, tensor_count, kind, self.take(16) if kind == SEALED else None)
 
     def tensor(self):
-        code, rank = self.take(1)[0], self.uint()
+        code, rank = self.take(1)[0], self.count()
         require(code < len(DTYPES), 6, f"dtype code {code} is unknown")
         require(rank <= 64, 5, f"a tensor has {rank} dimensions")
         size = tuple(self.uint() for _ in range(rank))
         require(math.prod(size) < 2**63, 7, "a tensor has too many elements")
-        require(self.uint() == rank, 5, "a tensor does not have a stride for each dimension")
+        require(self.count() == rank, 5, "a tensor does not have a stride for each dimension")
         stride = tuple(self.int() for _ in range(rank))
         offset, storage_id = self.uint(), self.storage_id()
         return Header(DTYPES[code][0], size, stride, offset, storage_id, self.optional(lambda: self.dim_names(rank)))
 
     def dim_names(self, rank):
-        require(self.uint() == rank, 9, "the dimension names are not as many as the dimensions")
-        names = tuple(self.optional(lambda: self.text(9)) for _ in range(rank))
+        require(self.count() == rank, 9, "the dimension names are not as many as the dimensions")
+        names = tuple(self.optional(self.text) for _ in range(rank))
         given = [name for name in names if name is not None]
         require(len(set(given)) == len(given), 9, "a dimension name stands twice")
         require(all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,254}", name) for name in given), 9,
@@ -184,6 +189,7 @@ class Manifest:
         require(record.uint() == generation, 18, "the manifest is not of the generation that names it")
         require(record.uint() < generation, 18, "the parent of the manifest is not below it")
         self.next_id = record.next_id = record.uint()
+        require(self.next_id >= 1, 12, "the next storage id is 0")
         self.table = record.optional(lambda: (record.uint(), record.uint(), record.take(16)))
         require(not self.table or 1 <= self.table[0] <= generation, 18, "the table is of generation 0 or too late")
         self.storages = record.map(record.storage_id, lambda: record.optional(record.storage))
@@ -405,9 +411,9 @@ class Store:
         what, chunks = f"sealed storage {storage_id:016x}", -(-storage.length // CHUNK)
         if chunks <= 1:
             return check_digest(25, what, read_at(file, storage.length, 0, 26), storage.digest)
-        sum_file, size = open_regular(self._storage_path(storage_id, ".sum"), 25)
+        sum_file, size = open_regular(self._storage_path(storage_id, ".sum"), 26)
         with sum_file:
-            require(size == 16 * chunks, 25, f"the .sum file of {what} does not have a digest for each chunk")
+            require(size >= 16 * chunks, 26, f"the .sum file of {what} does not have a digest for each chunk")
             total = xxhash.xxh3_128()
             for start in range(0, storage.length, CHUNK):
                 digest = sum_file.read(16)

@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod processes;
+mod python;
 mod refusals;
 mod scale;
 mod store;

@@ -138,7 +138,7 @@ fn empty_single_and_rank_zero_tensors_round_trip() {
     for store in [Store::open(&path).unwrap(), unsafe { Store::open_mapped(&path).unwrap() }] {
         let empty = store.load("empty").unwrap();
         assert_eq!((empty.size(), empty.numel(), empty.is_contiguous()), (&[3, 0, 2][..], 0, true));
-        assert_eq!(empty.read::<f64>().unwrap(), []);
+        assert!(empty.read::<f64>().unwrap().is_empty());
         let scalar = store.load("scalar").unwrap();
         assert_eq!(
             (scalar.ndim(), scalar.item::<i32>().unwrap(), scalar.get::<i32>(&[]).unwrap()),
