@@ -2,6 +2,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use rustix::io::Errno;
 use stridemap_format as format;
 
 /// A result whose error is this crate's.
@@ -17,7 +18,7 @@ pub enum ErrorKind {
     NotFound,
     /// What is at the path is not a store.
     NotAStore,
-    /// The place for a new store is taken.
+    /// The place for a new store, or for an exported file, is taken.
     AlreadyExists,
     /// The store was written by a newer version of the format.
     UnsupportedVersion,
@@ -90,10 +91,24 @@ impl Error {
     /// `action` is a verb and its object: "publish manifest".
     pub(crate) fn io(action: &str, path: &Path, source: io::Error) -> Self {
         let kind = match source.kind() {
-            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => ErrorKind::ReadOnly,
+            io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
         };
-        Error::new(kind, format!("{action}: {}: {source}", path.display())).with_source(source)
+        let advice = match source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::MFILE) => "; raise the limit of open files (ulimit -n)",
+            _ => "",
+        };
+        Error::new(kind, format!("{action}: {}: {source}{advice}", path.display())).with_source(source)
+    }
+
+    /// As [`io`](Self::io), for the first step of a write, where being denied means that all of the store is read-only.
+    pub(crate) fn denied(action: &str, path: &Path, source: io::Error) -> Self {
+        let is_denied = source.kind() == io::ErrorKind::PermissionDenied;
+        let mut error = Error::io(action, path, source);
+        if is_denied {
+            error.0.kind = ErrorKind::ReadOnly;
+        }
+        error
     }
 
     /// The bytes of the file at `path` break a rule.

@@ -1,2 +1,67 @@
-//! x
-fn main() {}
+//! The command line of stridemap, a memory-mapped on-disk tensor store.
+//!
+//! Data goes to standard output, messages and progress to standard error. The exit code is 0 for success, 1 for a
+//! negative answer and 2 for an error; a reader of standard output that goes away is a success.
+
+mod args;
+mod error;
+mod export;
+mod expr;
+mod import;
+mod inspect;
+mod maintain;
+mod names;
+mod output;
+mod show;
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::args::{Args, Command};
+use crate::error::{Error, Result};
+
+/// `verify` found damage.
+const NEGATIVE: u8 = 1;
+const FAILED: u8 = 2;
+
+fn main() -> ExitCode {
+    raise_open_file_limit();
+    match run(&Args::parse().command) {
+        Ok(code) => code,
+        Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(e) => {
+            output::message(&e.to_string());
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<ExitCode> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut is_positive = true;
+    match command {
+        Command::Import(args) => import::run(args)?,
+        Command::Export(args) => export::run(args)?,
+        Command::Inspect(args) => inspect::inspect(args, &mut out)?,
+        Command::Ls(args) => inspect::ls(args, &mut out)?,
+        Command::Show(args) => show::run(args, &mut out)?,
+        Command::View(args) => names::view(args)?,
+        Command::Cp(args) => names::cp(args)?,
+        Command::Mv(args) => names::mv(args)?,
+        Command::Rm(args) => names::rm(args)?,
+        Command::Gc(args) => maintain::gc(args, &mut out)?,
+        Command::Verify(args) => is_positive = maintain::verify(args, &mut out)?,
+    }
+    out.flush()?;
+    Ok(if is_positive { ExitCode::SUCCESS } else { ExitCode::from(NEGATIVE) })
+}
+
+/// A file is open for each one that is imported, and for each storage that is written or exported: with a thousand of
+/// them the usual soft limit is too low. Where it cannot be raised, a command that needs more says so.
+fn raise_open_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}

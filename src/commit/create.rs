@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stridemap_format::{Manifest, Marker, Uuid};
 
-use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, StorePaths, read_capped};
+use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, StorePaths, dir_of, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Creates an empty store: whole or not at all, because it is built beside its place and then renamed.
@@ -24,7 +24,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         },
         Err(_) => {}
     }
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = dir_of(path);
     let id = uuid::Uuid::new_v4();
     let building = parent.join(format!("{STAGE_PREFIX}{}", id.simple()));
     let built = build(disk, &building, id.into_bytes(), durable).and_then(|()| {
@@ -49,7 +49,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
 fn build(disk: &Arc<dyn Disk>, root: &Path, uuid: Uuid, durable: bool) -> Result<()> {
     let paths = StorePaths::new(root);
     for dir in [root, &paths.storages_dir(), &paths.meta_dir()] {
-        disk.create_dir(dir).map_err(|e| Error::io("create directory", dir, e))?;
+        disk.create_dir(dir).map_err(|e| Error::denied("create directory", dir, e))?;
     }
     let manifest = Manifest::first(uuid);
     let manifest_bytes = manifest.encode().map_err(|e| Error::refused("create a store", e))?;
@@ -85,10 +85,7 @@ pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
         |why: &str| Error::new(ErrorKind::NotAStore, format!("open {root}: not a stridemap store: {why}"));
     let file = match disk.open(&paths.marker(), Access::Read) {
         Err(e) if e.kind() == io::ErrorKind::NotFound && disk.stat(paths.root()).is_err() => {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("open {root}: no store there; create one first"),
-            ));
+            return Err(Error::new(ErrorKind::NotFound, format!("open {root}: no store there")));
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not_a_store("it has no FORMAT file")),
         Err(e) if e.kind() == io::ErrorKind::NotADirectory => {

@@ -14,7 +14,7 @@ pub(super) struct WriterLock {
 impl WriterLock {
     pub(super) fn take(history: &History) -> Result<Self> {
         let path = history.paths.lock();
-        let failed = |e| Error::io("lock the store for writing", &path, e);
+        let failed = |e| Error::denied("lock the store for writing", &path, e);
         let file = match history.disk.open(&path, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let message = format!(

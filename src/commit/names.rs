@@ -7,6 +7,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// How many names are looked at for a suggestion: a mistyped name should not cost a scan of a million.
 const MAX_LOOKED_AT: usize = 10_000;
 
+/// Longer names are not compared: it takes time that grows with the product of their lengths.
+const MAX_COMPARED_BYTES: usize = 200;
+
 /// The error for a name that is not there; it says which ones are nearest.
 pub(crate) fn not_found<'a, I>(action: &str, name: &str, tensors: impl Fn(&'a str) -> Result<I>) -> Error
 where
@@ -16,6 +19,7 @@ where
     let names = tensors("").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.0));
     let mut nearest: Vec<(f64, String)> = names
         .take(MAX_LOOKED_AT)
+        .filter(|other| name.len().max(other.len()) <= MAX_COMPARED_BYTES)
         .map(|other| (strsim::normalized_damerau_levenshtein(name, &other), other))
         .filter(|(similarity, _)| *similarity > 0.5)
         .collect();

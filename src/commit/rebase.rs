@@ -28,6 +28,7 @@ pub(crate) enum Change {
     Put { name: String, record: TensorRecord },
     Remove { name: String },
     Rename { from: String, to: String },
+    Copy { from: String, to: String },
 }
 
 /// All that a transaction changes.
@@ -91,7 +92,7 @@ impl Draft {
 
     pub(crate) fn apply(&mut self, change: &Change, on_existing: OnExisting) -> Result<()> {
         match change {
-            Change::Put { name, record } => self.put(name, record.clone(), on_existing)?,
+            Change::Put { name, record } => self.put("save", name, record.clone(), on_existing)?,
             Change::Remove { name } => {
                 self.existing("remove", name)?;
                 self.tensors.insert(name.clone(), None);
@@ -99,28 +100,30 @@ impl Draft {
             Change::Rename { from, to } => {
                 let record = self.existing("rename", from)?;
                 if from != to {
-                    self.put(to, record, on_existing)?;
+                    self.put("rename to", to, record, on_existing)?;
                     self.tensors.insert(from.clone(), None);
                 }
+            }
+            Change::Copy { from, to } => {
+                let record = self.existing("copy", from)?;
+                self.put("copy to", to, record, on_existing)?;
             }
         }
         Ok(())
     }
 
-    fn put(&mut self, name: &str, record: TensorRecord, on_existing: OnExisting) -> Result<()> {
-        self.check_new(name, on_existing)?;
+    fn put(&mut self, action: &str, name: &str, record: TensorRecord, on_existing: OnExisting) -> Result<()> {
+        self.check_new(action, name, on_existing)?;
         self.tensors.insert(name.to_owned(), Some(record));
         Ok(())
     }
 
-    /// Whether a tensor may be saved under this name.
-    pub(crate) fn check_new(&self, name: &str, on_existing: OnExisting) -> Result<()> {
-        format::check_name(name).map_err(|e| Error::refused("save", e))?;
+    /// Whether a tensor may have this name.
+    pub(crate) fn check_new(&self, action: &str, name: &str, on_existing: OnExisting) -> Result<()> {
+        format::check_name(name).map_err(|e| Error::refused(action, e))?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
-            return Err(Error::new(
-                ErrorKind::NameExists,
-                format!("save {name:?}: the name exists, and was not to be replaced"),
-            ));
+            let message = format!("{action} {name:?}: the name exists, and was not to be replaced");
+            return Err(Error::new(ErrorKind::NameExists, message));
         }
         Ok(())
     }

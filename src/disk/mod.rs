@@ -1,4 +1,5 @@
 //! The few file operations that a store uses, behind a trait: so that a crash can be simulated at each of them, and
+//! what a commit reads and writes can be counted.
 //!
 //! Nothing above this module touches the file system, the import and export of foreign files aside.
 
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "simulation")]
 pub use counted::{Counted, Counts};
-pub(crate) use paths::{STAGE_PREFIX, StorePaths, number_in};
+pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 #[cfg(feature = "simulation")]
 pub use simulated::{Op, Outcome, SimulatedDisk};

@@ -3,6 +3,11 @@ use std::path::{Path, PathBuf};
 /// The beginning of the name of every unfinished file.
 pub(crate) const STAGE_PREFIX: &str = ".stage-";
 
+/// The directory that a path stands in.
+pub(crate) fn dir_of(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Where the files of a store are.
 #[derive(Clone, Debug)]
 pub(crate) struct StorePaths {

@@ -32,7 +32,8 @@ impl Disk for RealDisk {
             let staged = tempfile::Builder::new()
                 .prefix(STAGE_PREFIX)
                 .permissions(fs::Permissions::from_mode(0o666))
-                .tempfile_in(dir)?;
+                .tempfile_in(dir)
+                .map_err(without_path)?;
             let (file, path) = staged.keep()?;
             let file = RealFile(file);
             // Between the two a collector may have taken the file for one that a dead writer left; then begin again.
@@ -81,6 +82,12 @@ impl Disk for RealDisk {
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir_all(path)
     }
+}
+
+/// The operating system's error inside one of `tempfile`'s, which repeats a path that our errors name as well.
+fn without_path(e: io::Error) -> io::Error {
+    let inner = e.get_ref().and_then(|wrapped| wrapped.source()?.downcast_ref::<io::Error>()?.raw_os_error());
+    inner.map_or(e, io::Error::from_raw_os_error)
 }
 
 #[derive(Debug)]

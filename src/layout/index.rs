@@ -1,3 +1,5 @@
+use std::fmt;
+
 use super::Layout;
 use super::header::overflow;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,6 +23,22 @@ pub enum Index {
     Ellipsis,
     /// A new axis of size 1.
     NewAxis,
+}
+
+/// As it stands in a subscript: `-1`, `1:3`, `::2`, `...`, `None`.
+impl fmt::Display for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Index::At(position) => write!(f, "{position}"),
+            Index::Slice { start, end, step } => {
+                let shown = |bound: Option<isize>| bound.map(|bound| bound.to_string()).unwrap_or_default();
+                write!(f, "{}:{}", shown(start), shown(end))?;
+                if step == 1 { Ok(()) } else { write!(f, ":{step}") }
+            }
+            Index::Ellipsis => f.write_str("..."),
+            Index::NewAxis => f.write_str("None"),
+        }
+    }
 }
 
 impl Layout {
@@ -68,8 +86,7 @@ impl Layout {
         end: Option<isize>,
         step: isize,
     ) -> Result<Layout> {
-        let shown = |bound: Option<isize>| bound.map(|bound| bound.to_string()).unwrap_or_default();
-        let op = format!("slice({axis}, {}:{}:{step})", shown(start), shown(end));
+        let op = format!("slice({axis}, {})", Index::Slice { start, end, step });
         if step == 0 {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: a step of 0 goes nowhere")));
         }
@@ -104,8 +121,10 @@ impl Layout {
 
     /// A subscript: each place in turn takes an axis, skips some, or adds one.
     pub(crate) fn index(&self, subscript: &[Index]) -> Result<Layout> {
-        let refuse =
-            |why: String| Err(Error::new(ErrorKind::OutOfRange, format!("index {subscript:?}: {why}")));
+        let refuse = |why: String| {
+            let places: Vec<String> = subscript.iter().map(Index::to_string).collect();
+            Err(Error::new(ErrorKind::OutOfRange, format!("index [{}]: {why}", places.join(", "))))
+        };
         let taken =
             subscript.iter().filter(|place| matches!(place, Index::At(_) | Index::Slice { .. })).count();
         if subscript.iter().filter(|&&place| place == Index::Ellipsis).count() > 1 {

@@ -25,7 +25,7 @@ pub(crate) struct StorageWriter {
 impl StorageWriter {
     pub(crate) fn create(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
         let dir = paths.storages_dir();
-        let staged = Staged::create(disk, &dir).map_err(|e| Error::io("stage a storage in", &dir, e))?;
+        let staged = Staged::create(disk, &dir).map_err(|e| Error::denied("stage a storage in", &dir, e))?;
         Ok(StorageWriter {
             staged,
             pending: Vec::new(),

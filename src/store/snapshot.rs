@@ -150,6 +150,23 @@ impl Snapshot {
         }
     }
 
+    /// The tensors whose name begins with `prefix`, by ascending name: one scan, where a [`load`](Self::load) of each
+    /// would be a search of each.
+    ///
+    /// # Errors
+    /// Those of reading the metadata, here and for each item; for each item those of [`load`](Self::load).
+    pub fn load_all<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> Result<impl Iterator<Item = Result<(String, Tensor)>> + 'a> {
+        let entries = self.generation.tensors(prefix)?;
+        Ok(entries.map(|entry| {
+            let (name, record) = entry?;
+            let tensor = self.loader.tensor(&self.generation, &name, &record)?;
+            Ok((name, tensor))
+        }))
+    }
+
     /// Whether there is a tensor of this name.
     ///
     /// # Errors

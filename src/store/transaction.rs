@@ -93,7 +93,7 @@ impl<'a> Transaction<'a> {
     /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, a full disk among them;
     /// `SizeMismatch` when the source gives more or fewer bytes than its size says; its own.
     pub fn save(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.draft.check_new(name, self.changes.on_existing)?;
+        self.draft.check_new("save", name, self.changes.on_existing)?;
         let layout = Layout::contiguous(&source.size()).map_err(|e| e.context(format!("save {name:?}")))?;
         let dtype = source.dtype();
         let size_bytes =
@@ -184,6 +184,14 @@ impl<'a> Transaction<'a> {
     /// `NameNotFound`; `NameExists` after [`OnExisting::Refuse`]; `InvalidArgument` for the new name.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
         self.apply(Change::Rename { from: from.to_owned(), to: to.to_owned() })
+    }
+
+    /// Gives a tensor a second name: its header, as it is. No element is copied.
+    ///
+    /// # Errors
+    /// `NameNotFound`; `NameExists` after [`OnExisting::Refuse`]; `InvalidArgument` for the new name.
+    pub fn copy(&mut self, from: &str, to: &str) -> Result<()> {
+        self.apply(Change::Copy { from: from.to_owned(), to: to.to_owned() })
     }
 
     /// Writes text on the store, under a key. All attributes together are at most 1 MiB.

@@ -1,17 +1,20 @@
 //! Printing as PyTorch prints, with its default options.
 
 use std::fmt;
+use std::ops::Range;
 
 use stridemap_format::DType;
 
 use super::{Scalar, Tensor};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 const LINE_WIDTH: usize = 80;
 const PRECISION: usize = 4;
 /// More elements than this are summarised: so many at each edge of a dimension.
 const THRESHOLD: usize = 1000;
 const EDGE_ITEMS: usize = 3;
+/// A summary of many small dimensions is not short: past this it is refused.
+const MAX_SHOWN: usize = 1 << 20;
 const PREFIX: &str = "tensor(";
 
 impl Tensor {
@@ -28,6 +31,18 @@ impl Tensor {
             ("[]".to_owned(), self.dtype() == DType::F32)
         } else {
             let is_summary = self.numel() > THRESHOLD;
+            let mut shown_sizes =
+                self.size().iter().map(|&n| shown_ranges(n, is_summary).iter().map(Range::len).sum());
+            if shown_sizes.try_fold(1usize, |product, n| product.checked_mul(n)).is_none_or(|n| n > MAX_SHOWN)
+            {
+                return Err(Error::new(
+                    ErrorKind::LimitExceeded,
+                    format!(
+                        "print: size {:?} has too many elements even in a summary; print a part",
+                        self.size()
+                    ),
+                ));
+            }
             let mut shown = Vec::new();
             collect_shown(self, is_summary, &mut shown)?;
             let printer = Printer { columns: Columns::of(self.dtype(), &shown), is_summary };
@@ -61,19 +76,21 @@ fn with_suffixes(mut text: String, suffixes: &[String]) -> String {
     // PyTorch counts from the last newline itself, and as if one stood before the text.
     let mut last_line = text.rfind('\n').map_or(text.len() + 2, |newline| text.len() - newline + 1);
     for suffix in suffixes {
-        if last_line + suffix.len() + 2 > LINE_WIDTH {
+        // Lines break where PyTorch's do, and it writes `dtype=torch.float16`.
+        let width = suffix.len() + if suffix.starts_with("dtype=") { "torch.".len() } else { 0 };
+        if last_line + width + 2 > LINE_WIDTH {
             text += &format!(",\n{}{suffix}", " ".repeat(PREFIX.len()));
-            last_line = PREFIX.len() + suffix.len();
+            last_line = PREFIX.len() + width;
         } else {
             text += &format!(", {suffix}");
-            last_line += suffix.len() + 2;
+            last_line += width + 2;
         }
     }
     text + ")"
 }
 
 /// The positions of a dimension that are shown, as up to two ranges.
-fn shown_ranges(n: usize, is_summary: bool) -> [std::ops::Range<usize>; 2] {
+fn shown_ranges(n: usize, is_summary: bool) -> [Range<usize>; 2] {
     if is_summary && n > 2 * EDGE_ITEMS { [0..EDGE_ITEMS, n - EDGE_ITEMS..n] } else { [0..n, 0..0] }
 }
 

@@ -161,11 +161,11 @@ fn power_cut_at_any_point_leaves_the_old_or_the_new_content() {
 /// A step of the protocol: an operation of the log whose order matters, by what it does to which kind of file.
 fn steps(log: &[Op]) -> Vec<(usize, String)> {
     let kind_of = |inode: u64| {
-        let names = log.iter().filter_map(|op| match op {
+        let mut names = log.iter().rev().filter_map(|op| match op {
             Op::Names { changes, .. } => changes.iter().rev().find(|(_, to)| *to == Some(inode)),
             _ => None,
         });
-        let last = names.last().map(|(name, _)| name.as_str()).unwrap_or("?");
+        let last = names.next().map(|(name, _)| name.as_str()).unwrap_or("?");
         last.rsplit('.').next().unwrap_or(last).to_owned()
     };
     let step = |(at, op): (usize, &Op)| {

@@ -1,7 +1,10 @@
 //! The library, as a user sees it.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 mod crash;
 mod damage;
+mod interop;
+mod print;
 mod processes;
 mod python;
 mod refusals;

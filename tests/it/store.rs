@@ -46,8 +46,9 @@ fn mapped_tensor_is_borrowed_without_a_copy() {
     let path = dir.path().join("points.smap");
     Store::create(&path).unwrap().save("points", &array![[1f32, 4.], [2., 1.], [3., 5.]]).unwrap();
     // SAFETY: nobody else knows this directory.
-    let (mapped, other_handle) =
-        unsafe { (Store::open_mapped(&path).unwrap(), Store::open_mapped(&path).unwrap()) };
+    let mapped = unsafe { Store::open_mapped(&path).unwrap() };
+    // SAFETY: the same.
+    let other_handle = unsafe { Store::open_mapped(&path).unwrap() };
     let points = mapped.load("points").unwrap();
     assert_eq!(points.as_slice::<f32>().unwrap(), [1., 4., 2., 1., 3., 5.]);
     let view = points.t().unwrap().flip(&[1]).unwrap();

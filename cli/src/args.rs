@@ -1,0 +1,178 @@
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use stridemap::OnExisting;
+
+const EXPR_HELP: &str = "\
+EXPR is a NAME, then any of
+  [0:10, ::2, -1, ..., None]  .t()  .transpose(0, 1)  .permute(1, 0)  .view(2, -1)
+  .flip(0)  .select(0, 1)  .narrow(0, 1, 2)  .slice(0, 1, None, 2)
+A name with \"[\" or \".word(\" in it is quoted: 'odd [name]'.";
+
+/// Keep tensors, and views of them, in a memory-mapped store on disk.
+#[derive(Parser)]
+#[command(name = "stridemap", version)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Copy the tensors of .safetensors and .npy files into a store, in one commit
+    #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
+    Import(ImportArgs),
+    /// Write tensors to a .safetensors or .npy file
+    #[command(after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight")]
+    Export(ExportArgs),
+    /// Describe a store: summary, tensors, storages, attributes
+    #[command(after_help = "Example:\n  stridemap inspect model.smap --json | jq .store")]
+    Inspect(InspectArgs),
+    /// List tensors: name, dtype and size
+    #[command(after_help = "Example:\n  stridemap ls model.smap encoder.")]
+    Ls(LsArgs),
+    /// Print the elements of a tensor, or of a view of one
+    #[command(after_help = format!("{EXPR_HELP}\n\nExample:\n  stridemap show model.smap 'encoder.weight[0, ::2]'"))]
+    Show(ShowArgs),
+    /// Give a view of a tensor a name; no element is copied
+    #[command(after_help = format!("{EXPR_HELP}\n\nExample:\n  stridemap view model.smap weight_t 'weight.t()'"))]
+    View(ViewArgs),
+    /// Rename a tensor
+    #[command(after_help = "Example:\n  stridemap mv model.smap weight encoder.weight")]
+    Mv(MvArgs),
+    /// Remove tensors, in one commit: all or none
+    #[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
+    Rm(RmArgs),
+    /// Give a tensor a second name; no element is copied
+    #[command(after_help = "Example:\n  stridemap cp model.smap encoder.weight decoder.weight")]
+    Cp(CpArgs),
+    /// Delete the files that nothing needs any more
+    #[command(after_help = "Example:\n  stridemap gc model.smap")]
+    Gc(StoreArgs),
+    /// Read a whole store and report what is damaged; exits with 1 if anything is
+    #[command(after_help = "Example:\n  stridemap verify model.smap && echo whole")]
+    Verify(StoreArgs),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ImportArgs {
+    /// Files to import; the kind is told by the content. A .npy tensor is named after its file
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The store; created when nothing is there
+    pub(crate) store: PathBuf,
+    /// Put P before every name
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ExportArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The file to write; its ending, .safetensors or .npy, says the kind
+    pub(crate) out: PathBuf,
+    /// The tensors to write; all of them when none is named
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct InspectArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct LsArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Only names that begin so
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Print one JSON object a tensor
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ShowArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The tensor, or the view of it
+    pub(crate) expr: String,
+    /// Print one JSON object with every element
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ViewArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The name to give
+    pub(crate) new: String,
+    /// The view to give it to
+    pub(crate) expr: String,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct MvArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The name that the tensor has
+    pub(crate) old: String,
+    /// The name to give
+    pub(crate) new: String,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct RmArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The names to take away
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct CpArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The name that the tensor has
+    pub(crate) src: String,
+    /// The name to give too
+    pub(crate) dst: String,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct StoreArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Existing {
+    /// Refuse to replace what is there already
+    #[arg(long)]
+    no_clobber: bool,
+}
+
+impl Existing {
+    pub(crate) fn policy(&self) -> OnExisting {
+        if self.no_clobber { OnExisting::Refuse } else { OnExisting::Replace }
+    }
+}

@@ -1,0 +1,45 @@
+use std::fmt;
+use std::io;
+
+/// A result whose error this program prints.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a command failed; it prints as one clear sentence.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// The library refused.
+    Library(stridemap::Error),
+    /// Standard output could not be written.
+    Output(io::Error),
+    /// The command itself refused.
+    Refused(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Library(e) => e.fmt(f),
+            Error::Output(e) => write!(f, "write to standard output: {e}"),
+            Error::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<stridemap::Error> for Error {
+    fn from(e: stridemap::Error) -> Self {
+        Error::Library(e)
+    }
+}
+
+/// Standard output is the only thing that commands write by themselves; everything else is the library's.
+impl From<io::Error> for Error {
+    fn from(e: io::Error) -> Self {
+        Error::Output(e)
+    }
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(e: serde_json::Error) -> Self {
+        if e.is_io() { Error::Output(e.into()) } else { Error::Refused(e.to_string()) }
+    }
+}

@@ -1,0 +1,67 @@
+//! `export`: tensors into a file of another format.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use indicatif::HumanBytes;
+use stridemap::interop::{npy, safetensors};
+use stridemap::{Store, Tensor};
+
+use crate::args::ExportArgs;
+use crate::error::{Error, Result};
+use crate::output::{counted, message, progress};
+
+enum Format {
+    Safetensors,
+    Npy,
+}
+
+impl Format {
+    fn of(out: &Path) -> Result<Self> {
+        match out.extension().and_then(OsStr::to_str) {
+            Some("safetensors") => Ok(Format::Safetensors),
+            Some("npy") => Ok(Format::Npy),
+            _ => Err(Error::Refused(format!(
+                "export {}: the ending says the kind of file, and is to be .safetensors or .npy",
+                out.display()
+            ))),
+        }
+    }
+}
+
+pub(crate) fn run(args: &ExportArgs) -> Result<()> {
+    let format = Format::of(&args.out)?;
+    let snapshot = Store::open(&args.store)?.snapshot();
+    let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
+    let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
+        snapshot.load_all("")?.collect()
+    } else {
+        args.names.iter().map(load).collect()
+    };
+    let tensors = tensors?;
+
+    let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
+    let bar = progress("export", size_bytes);
+    let (out, existing) = (&args.out, args.existing.policy());
+    match (format, tensors.as_slice()) {
+        (Format::Safetensors, _) => {
+            safetensors::write(out, &tensors, snapshot.attributes(), existing, &mut |bytes| bar.inc(bytes))?;
+        }
+        (Format::Npy, [(_, tensor)]) => npy::write(out, tensor, existing, &mut |bytes| bar.inc(bytes))?,
+        (Format::Npy, _) => {
+            return Err(Error::Refused(format!(
+                "export {}: a .npy file holds one tensor, not {}; name the one to export",
+                out.display(),
+                tensors.len()
+            )));
+        }
+    }
+    bar.finish_and_clear();
+    message(&format!(
+        "exported {}, {}, to {}",
+        counted(tensors.len() as u64, "tensor"),
+        HumanBytes(size_bytes),
+        out.display()
+    ));
+    Ok(())
+}

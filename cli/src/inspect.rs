@@ -1,0 +1,181 @@
+//! `inspect` and `ls`: what is in a store.
+
+use std::io::Write;
+use std::path::Path;
+
+use comfy_table::{Table, presets};
+use indicatif::HumanBytes;
+use serde::Serialize;
+use stridemap::{Snapshot, StorageInfo, Store};
+
+use crate::args::{InspectArgs, LsArgs};
+use crate::error::Result;
+use crate::expr::quoted;
+use crate::output::{List, TensorRecord, one_line, storage_id, write_json};
+
+/// Rows of a printed table. More are not for reading, and a table is in memory as a whole; JSON has no such bound.
+const MAX_ROWS: usize = 1000;
+
+pub(crate) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
+    let snapshot = Store::open(&args.store)?.snapshot();
+    for tensor in snapshot.tensors(&args.prefix)? {
+        let tensor = tensor?;
+        if args.json {
+            write_json(out, TensorRecord::from(tensor))?;
+        } else {
+            writeln!(out, "{}\t{}\t{:?}", quoted(&tensor.name), tensor.dtype, tensor.size())?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
+    let store = Store::open(&args.store)?;
+    let snapshot = store.snapshot();
+    let summary = Summary::of(&store, &snapshot)?;
+    if args.json {
+        write_json(
+            out,
+            Inspection {
+                store: summary,
+                tensors: List(|| Ok(snapshot.tensors("")?.map(|tensor| tensor.map(TensorRecord::from)))),
+                storages: List(|| {
+                    Ok(snapshot
+                        .storages()
+                        .map(|storage| storage.map(|info| StorageRecord::new(info, store.path()))))
+                }),
+            },
+        )
+    } else {
+        print(&summary, &snapshot, store.path(), out)
+    }
+}
+
+#[derive(Serialize)]
+struct Inspection<T, S> {
+    store: Summary,
+    tensors: T,
+    storages: S,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    path: String,
+    uuid: String,
+    generation: u64,
+    tensor_count: u64,
+    storage_count: u64,
+    logical_size_bytes: u64,
+    stored_size_bytes: u64,
+}
+
+impl Summary {
+    fn of(store: &Store, snapshot: &Snapshot) -> Result<Self> {
+        let mut summary = Summary {
+            path: store.path().display().to_string(),
+            uuid: store.uuid(),
+            generation: snapshot.generation(),
+            tensor_count: 0,
+            storage_count: 0,
+            logical_size_bytes: 0,
+            stored_size_bytes: 0,
+        };
+        for tensor in snapshot.tensors("")? {
+            summary.tensor_count += 1;
+            summary.logical_size_bytes = summary.logical_size_bytes.saturating_add(tensor?.nbytes() as u64);
+        }
+        for storage in snapshot.storages() {
+            summary.storage_count += 1;
+            summary.stored_size_bytes = summary.stored_size_bytes.saturating_add(storage?.size_bytes);
+        }
+        Ok(summary)
+    }
+}
+
+#[derive(Serialize)]
+struct StorageRecord {
+    id: String,
+    kind: &'static str,
+    size_bytes: u64,
+    file: String,
+    offset_bytes: u64,
+    tensor_count: u64,
+}
+
+impl StorageRecord {
+    /// A file of the store's own is named from its directory on.
+    fn new(info: StorageInfo, store: &Path) -> Self {
+        StorageRecord {
+            id: storage_id(info.id),
+            kind: info.kind.name(),
+            size_bytes: info.size_bytes,
+            file: info.file.strip_prefix(store).unwrap_or(&info.file).display().to_string(),
+            offset_bytes: info.offset_bytes,
+            tensor_count: info.tensor_count,
+        }
+    }
+}
+
+fn print(summary: &Summary, snapshot: &Snapshot, store: &Path, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "path        {}", one_line(&summary.path))?;
+    writeln!(out, "uuid        {}", summary.uuid)?;
+    writeln!(out, "generation  {}", summary.generation)?;
+    writeln!(out, "tensors     {}, {}", summary.tensor_count, HumanBytes(summary.logical_size_bytes))?;
+    writeln!(out, "storages    {}, {}", summary.storage_count, HumanBytes(summary.stored_size_bytes))?;
+
+    let mut tensors = columns(["name", "dtype", "size", "stride", "offset", "storage"]);
+    for tensor in snapshot.tensors("")?.take(MAX_ROWS) {
+        let tensor = tensor?;
+        tensors.add_row([
+            quoted(&tensor.name).into_owned(),
+            tensor.dtype.to_string(),
+            format!("{:?}", tensor.size()),
+            format!("{:?}", tensor.stride()),
+            tensor.storage_offset().to_string(),
+            storage_id(tensor.storage_id),
+        ]);
+    }
+    print_table(&tensors, summary.tensor_count, out)?;
+
+    let mut storages = columns(["storage", "kind", "bytes", "file", "offset", "tensors"]);
+    for storage in snapshot.storages().take(MAX_ROWS) {
+        let storage = StorageRecord::new(storage?, store);
+        storages.add_row([
+            storage.id,
+            storage.kind.to_owned(),
+            storage.size_bytes.to_string(),
+            one_line(&storage.file),
+            storage.offset_bytes.to_string(),
+            storage.tensor_count.to_string(),
+        ]);
+    }
+    print_table(&storages, summary.storage_count, out)?;
+
+    if !snapshot.attributes().is_empty() {
+        writeln!(out, "\nattributes")?;
+    }
+    for (key, value) in snapshot.attributes() {
+        writeln!(out, "  {} = {}", one_line(key), one_line(value))?;
+    }
+    Ok(())
+}
+
+fn columns<const N: usize>(names: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(names);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}
+
+/// Nothing, for a table without rows. `count` is how many there would be.
+fn print_table(table: &Table, count: u64, out: &mut impl Write) -> Result<()> {
+    if !table.is_empty() {
+        writeln!(out, "\n{}", table.trim_fmt())?;
+    }
+    match count.saturating_sub(table.row_count() as u64) {
+        0 => Ok(()),
+        left_out => Ok(writeln!(out, "... and {left_out} more; --json has all of them")?),
+    }
+}

@@ -1,0 +1,42 @@
+//! `view`, `cp`, `mv` and `rm`: names given and taken away. No element moves.
+
+use std::path::Path;
+
+use stridemap::{OnExisting, Store, Transaction};
+
+use crate::args::{CpArgs, MvArgs, RmArgs, ViewArgs};
+use crate::error::Result;
+use crate::expr::Expr;
+
+pub(crate) fn view(args: &ViewArgs) -> Result<()> {
+    let expr: Expr = args.expr.parse()?;
+    commit(&args.store, args.existing.policy(), |txn| {
+        let tensor = txn.load(&expr.name)?;
+        txn.save_view(&args.new, &expr.apply(tensor)?)
+    })
+}
+
+pub(crate) fn cp(args: &CpArgs) -> Result<()> {
+    commit(&args.store, args.existing.policy(), |txn| txn.copy(&args.src, &args.dst))
+}
+
+pub(crate) fn mv(args: &MvArgs) -> Result<()> {
+    commit(&args.store, args.existing.policy(), |txn| txn.rename(&args.old, &args.new))
+}
+
+pub(crate) fn rm(args: &RmArgs) -> Result<()> {
+    commit(&args.store, OnExisting::default(), |txn| args.names.iter().try_for_each(|name| txn.remove(name)))
+}
+
+fn commit(
+    store: &Path,
+    on_existing: OnExisting,
+    change: impl FnOnce(&mut Transaction<'_>) -> stridemap::Result<()>,
+) -> Result<()> {
+    let store = Store::open(store)?;
+    let mut txn = store.begin()?;
+    txn.on_existing(on_existing);
+    change(&mut txn)?;
+    txn.commit()?;
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! What commands print: JSON records, messages, progress.
+
+use std::io::{self, Write};
+
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use serde::ser::{Error as _, SerializeSeq as _};
+use serde::{Serialize, Serializer};
+use stridemap::{Scalar, TensorInfo};
+
+use crate::error::Result;
+
+/// Of the JSON objects; a change that a reader could notice makes it another.
+const JSON_VERSION: u32 = 1;
+
+/// Prints a JSON object on a line of its own, as it is serialized.
+pub(crate) fn write_json(out: &mut impl Write, record: impl Serialize) -> Result<()> {
+    #[derive(Serialize)]
+    struct Versioned<T> {
+        v: u32,
+        #[serde(flatten)]
+        record: T,
+    }
+    serde_json::to_writer(&mut *out, &Versioned { v: JSON_VERSION, record })?;
+    Ok(writeln!(out)?)
+}
+
+/// The header of a tensor of a store.
+#[derive(Serialize)]
+pub(crate) struct TensorRecord {
+    name: String,
+    dtype: &'static str,
+    size: Vec<usize>,
+    stride: Vec<isize>,
+    storage_offset: usize,
+    storage: String,
+    is_contiguous: bool,
+    numel: usize,
+    logical_size_bytes: usize,
+    dim_names: Option<Vec<Option<String>>>,
+}
+
+impl From<TensorInfo> for TensorRecord {
+    fn from(info: TensorInfo) -> Self {
+        TensorRecord {
+            dtype: info.dtype.name(),
+            size: info.size().to_vec(),
+            stride: info.stride().to_vec(),
+            storage_offset: info.storage_offset(),
+            storage: storage_id(info.storage_id),
+            is_contiguous: info.is_contiguous(),
+            numel: info.numel(),
+            logical_size_bytes: info.nbytes(),
+            name: info.name,
+            dim_names: info.dim_names,
+        }
+    }
+}
+
+/// Sixteen hexadecimal digits, as in the name of the storage's file.
+pub(crate) fn storage_id(id: u64) -> String {
+    format!("{id:016x}")
+}
+
+/// A JSON list whose items are made while it is written; the first that fails ends it.
+pub(crate) struct List<F>(pub(crate) F);
+
+impl<F, I, T> Serialize for List<F>
+where
+    F: Fn() -> stridemap::Result<I>,
+    I: Iterator<Item = stridemap::Result<T>>,
+    T: Serialize,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        for item in self.0().map_err(S::Error::custom)? {
+            list.serialize_element(&item.map_err(S::Error::custom)?)?;
+        }
+        list.end()
+    }
+}
+
+/// An element: what JSON numbers lack is a string, and what is two numbers is a list of them.
+pub(crate) struct Element(pub(crate) Scalar);
+
+impl Serialize for Element {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Scalar::Bool(value) => value.serialize(serializer),
+            Scalar::Int(value) => value.serialize(serializer),
+            Scalar::Float(value) => Float(value).serialize(serializer),
+            Scalar::Complex(first, second) | Scalar::Pair(first, second) => {
+                [Float(first), Float(second)].serialize(serializer)
+            }
+            other => Err(S::Error::custom(format!("{other:?} has no form in JSON yet"))),
+        }
+    }
+}
+
+struct Float(f64);
+
+impl Serialize for Float {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            x if x.is_nan() => "NaN".serialize(serializer),
+            f64::INFINITY => "Infinity".serialize(serializer),
+            f64::NEG_INFINITY => "-Infinity".serialize(serializer),
+            x => x.serialize(serializer),
+        }
+    }
+}
+
+/// The text on one line, without control characters: names and attributes may hold any.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line
+}
+
+/// "1 tensor", "2 tensors".
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Prints a line on standard error. That it cannot be written is no reason to stop.
+pub(crate) fn message(text: &str) {
+    let _ = writeln!(io::stderr(), "stridemap: {}", one_line(text));
+}
+
+/// Counts bytes on standard error, when that is a terminal; nothing is left of it at the end.
+pub(crate) fn progress(verb: &'static str, total_bytes: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
+    ProgressBar::new(total_bytes)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_message(verb)
+        .with_finish(ProgressFinish::AndClear)
+}

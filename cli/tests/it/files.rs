@@ -1,0 +1,127 @@
+//! `import` and `export`.
+
+use std::process::Command;
+
+use stridemap::{Durability, Store, StoreOptions, Tensor};
+
+use crate::harness::Dir;
+
+const MATRIX: &str =
+    r#"{"__metadata__":{"format":"pt","who":"a"},"w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}}"#;
+const VECTOR: &str =
+    r#"{"__metadata__":{"format":"np"},"b":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
+
+/// A file of numpy's: `np.array([[1, 2, 3], [4, 5, 6]], 'u1', order=order)`.
+fn write_npy(dir: &Dir, name: &str, is_fortran_order: bool, elements: [u8; 6]) {
+    let order = if is_fortran_order { "True" } else { "False" };
+    let header = format!("{{'descr': '|u1', 'fortran_order': {order}, 'shape': (2, 3), }}\n");
+    let preamble =
+        [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+    dir.write(name, &[&preamble[..], &elements].concat());
+}
+
+#[test]
+fn import_creates_the_store_and_takes_all_files_in_one_commit() {
+    let dir = Dir::empty();
+    dir.write_safetensors("m.safetensors", MATRIX, &[0; 8]);
+    write_npy(&dir, "grid.v1.npy", false, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(
+        dir.messages(&["import", "m.safetensors", "grid.v1.npy", "s.smap"]),
+        "stridemap: imported 2 tensors, 14 B, into s.smap: generation 2\n"
+    );
+    assert_eq!(dir.stdout(&["ls", "s.smap"]), "grid.v1\tuint8\t[2, 3]\nw\tfloat32\t[2, 1]\n");
+    assert_eq!(dir.store().attributes()["format"], "pt");
+}
+
+#[test]
+fn import_tells_the_kind_by_content_and_puts_the_prefix_before_names() {
+    let dir = Dir::with_store();
+    write_npy(&dir, "grid.safetensors", true, [1, 4, 2, 5, 3, 6]);
+    dir.write_safetensors("w", MATRIX, &[0; 8]);
+    dir.messages(&["import", "grid.safetensors", "w", "s.smap", "--prefix", "new."]);
+    assert_eq!(dir.stdout(&["ls", "s.smap", "new."]), "new.grid\tuint8\t[2, 3]\nnew.w\tfloat32\t[2, 1]\n");
+    assert_eq!(dir.store().load("new.grid").unwrap().read::<u8>().unwrap(), [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn import_notes_metadata_that_files_disagree_on_and_the_last_wins() {
+    let dir = Dir::empty();
+    dir.write_safetensors("a.safetensors", MATRIX, &[0; 8]);
+    dir.write_safetensors("b.safetensors", VECTOR, &[0; 8]);
+    assert_eq!(
+        dir.messages(&["import", "a.safetensors", "b.safetensors", "s.smap"]),
+        "stridemap: note: a.safetensors and b.safetensors disagree on \"format\"; the last wins\n\
+         stridemap: imported 2 tensors, 16 B, into s.smap: generation 2\n"
+    );
+    let attributes: Vec<_> = dir.store().attributes().into_iter().collect();
+    assert_eq!(attributes, [("format".into(), "np".into()), ("who".into(), "a".into())]);
+}
+
+#[test]
+fn import_replaces_tensors_of_the_same_name() {
+    let dir = Dir::with_store();
+    write_npy(&dir, "points.npy", false, [1, 2, 3, 4, 5, 6]);
+    dir.messages(&["import", "points.npy", "s.smap"]);
+    assert_eq!(dir.stdout(&["ls", "s.smap", "points"]), "points\tuint8\t[2, 3]\npoints_t\tfloat32\t[2, 3]\n");
+}
+
+#[test]
+fn export_of_safetensors_comes_back_the_same() {
+    let dir = Dir::with_store();
+    assert_eq!(
+        dir.messages(&["export", "s.smap", "out.safetensors"]),
+        "stridemap: exported 3 tensors, 56 B, to out.safetensors\n"
+    );
+    dir.messages(&["import", "out.safetensors", "copy.smap"]);
+    let (store, copy) = (dir.store(), Store::open(dir.path("copy.smap")).unwrap());
+    assert_eq!(copy.names().unwrap(), store.names().unwrap());
+    assert_eq!(copy.attributes(), store.attributes());
+    for name in store.names().unwrap() {
+        let (original, copied) = (store.load(&name).unwrap(), copy.load(&name).unwrap());
+        assert_eq!(original.size(), copied.size(), "{name}");
+        assert_eq!(original.to_bytes().unwrap(), copied.to_bytes().unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn export_takes_only_the_names_that_are_given() {
+    let dir = Dir::with_store();
+    dir.messages(&["export", "s.smap", "out.safetensors", "points", "odd [name]"]);
+    dir.messages(&["import", "out.safetensors", "copy.smap"]);
+    assert_eq!(dir.stdout(&["ls", "copy.smap"]), "'odd [name]'\tint64\t[]\npoints\tfloat32\t[3, 2]\n");
+}
+
+#[test]
+fn export_of_npy_writes_one_tensor_in_logical_order() {
+    let dir = Dir::with_store();
+    assert_eq!(
+        dir.messages(&["export", "s.smap", "out.npy", "points_t"]),
+        "stridemap: exported 1 tensor, 24 B, to out.npy\n"
+    );
+    dir.messages(&["import", "out.npy", "copy.smap"]);
+    let copied = Store::open(dir.path("copy.smap")).unwrap().load("out").unwrap();
+    assert_eq!((copied.size(), copied.read::<f32>().unwrap()), (&[2, 3][..], vec![1., 2., 3., 4., 1., 5.]));
+}
+
+#[test]
+fn more_files_than_the_soft_limit_are_imported_and_exported() {
+    let dir = Dir::empty();
+    let run = |args: &[&str]| {
+        let limited = ["-c", "ulimit -Sn 40 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_stridemap")];
+        let output = Command::new("sh").args(limited).args(args).current_dir(dir.path("")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    let files: Vec<String> = (0..50).map(|index| format!("{index}.npy")).collect();
+    for file in &files {
+        write_npy(&dir, file, false, [1, 2, 3, 4, 5, 6]);
+    }
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    run(&[&["import"], &files[..], &["s.smap"]].concat());
+
+    // Each in a storage of its own.
+    let store = StoreOptions::new().durability(Durability::Process).open(dir.path("s.smap")).unwrap();
+    for file in &files {
+        store.save(file, &Tensor::from_vec(vec![0u8; 4], &[4]).unwrap()).unwrap();
+    }
+    run(&["export", "s.smap", "out.safetensors"]);
+}

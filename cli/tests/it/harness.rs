@@ -1,0 +1,109 @@
+//! A directory with a store in it, and what the executable says there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use stridemap::{Store, Tensor};
+use tempfile::TempDir;
+
+/// A temporary directory; commands run in it, so that their output names no path of the machine.
+pub(crate) struct Dir(TempDir);
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Dir {
+    pub(crate) fn empty() -> Self {
+        Dir(tempfile::tempdir().unwrap())
+    }
+
+    /// With a store of `points`, a float32 matrix of three rows, its transpose `points_t`, and a scalar of an odd name.
+    pub(crate) fn with_store() -> Self {
+        let dir = Dir::empty();
+        let store = Store::create(dir.path("s.smap")).unwrap();
+        let mut txn = store.begin().unwrap();
+        let points = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2]).unwrap();
+        txn.save("points", &points).unwrap();
+        txn.save("odd [name]", &Tensor::from_vec(vec![7i64], &[]).unwrap()).unwrap();
+        let saved = txn.load("points").unwrap();
+        txn.save_view("points_t", &saved.t().unwrap()).unwrap();
+        txn.set_attribute("format", "pt");
+        txn.commit().unwrap();
+        dir
+    }
+
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn store(&self) -> Store {
+        Store::open(self.path("s.smap")).unwrap()
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    /// A safetensors file as its header says.
+    pub(crate) fn write_safetensors(&self, name: &str, header: &str, elements: &[u8]) {
+        self.write(name, &[&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements].concat());
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stridemap"));
+        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
+        let output = self.command(args).output().unwrap();
+        Run {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Runs a command that succeeds without a message, and gives its standard output.
+    pub(crate) fn stdout(&self, args: &[&str]) -> String {
+        let run = self.run(args);
+        assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""), "{args:?}: {run:?}");
+        run.stdout
+    }
+
+    /// Runs a command that succeeds without output, and gives its messages.
+    pub(crate) fn messages(&self, args: &[&str]) -> String {
+        let run = self.run(args);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(0), ""), "{args:?}: {run:?}");
+        run.stderr
+    }
+
+    /// Runs a command that refuses in one line, prints nothing and changes nothing; gives the line.
+    pub(crate) fn refusal(&self, args: &[&str]) -> String {
+        let before = self.content();
+        let run = self.run(args);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{args:?}: {run:?}");
+        let line = run.stderr.strip_suffix('\n').and_then(|line| line.strip_prefix("stridemap: "));
+        let line = line.filter(|line| !line.contains('\n'));
+        assert_eq!(self.content(), before, "{args:?} left something behind");
+        line.unwrap_or_else(|| panic!("{args:?}: not one line: {run:?}")).to_owned()
+    }
+
+    /// What the store holds, and which files are beside it.
+    fn content(&self) -> (Option<Value>, Vec<PathBuf>) {
+        let is_store = self.path("s.smap").exists();
+        let inspected =
+            is_store.then(|| serde_json::from_str(&self.stdout(&["inspect", "s.smap", "--json"])).unwrap());
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        (inspected, files)
+    }
+}

@@ -1,0 +1,125 @@
+//! `inspect` and `ls`.
+
+use stridemap::{DType, Store, Tensor};
+
+use crate::harness::Dir;
+
+#[test]
+fn inspect_json_is_one_object_of_fixed_keys_in_fixed_order() {
+    let dir = Dir::with_store();
+    let json = dir.stdout(&["inspect", "s.smap", "--json"]);
+    let expected = concat!(
+        r#"{"v":1,"store":{"path":"s.smap","uuid":"UUID","generation":2,"tensor_count":3,"storage_count":1,"#,
+        r#""logical_size_bytes":56,"stored_size_bytes":STORED},"tensors":["#,
+        r#"{"name":"odd [name]","dtype":"int64","size":[],"stride":[],"storage_offset":OFFSET,"#,
+        r#""storage":"0000000000000001","is_contiguous":true,"numel":1,"logical_size_bytes":8,"dim_names":null},"#,
+        r#"{"name":"points","dtype":"float32","size":[3,2],"stride":[2,1],"storage_offset":0,"#,
+        r#""storage":"0000000000000001","is_contiguous":true,"numel":6,"logical_size_bytes":24,"dim_names":null},"#,
+        r#"{"name":"points_t","dtype":"float32","size":[2,3],"stride":[1,2],"storage_offset":0,"#,
+        r#""storage":"0000000000000001","is_contiguous":false,"numel":6,"logical_size_bytes":24,"dim_names":null}"#,
+        r#"],"storages":[{"id":"0000000000000001","kind":"sealed","size_bytes":STORED,"#,
+        r#""file":"storages/0000000000000001.bin","offset_bytes":0,"tensor_count":3}]}"#,
+        "\n",
+    );
+    let store = dir.store();
+    let storage = store.snapshot().storages().next().unwrap().unwrap();
+    let expected = expected
+        .replace("UUID", &store.uuid())
+        .replace("STORED", &storage.size_bytes.to_string())
+        .replace("OFFSET", &store.load("odd [name]").unwrap().storage_offset().to_string());
+    assert_eq!(json, expected);
+}
+
+#[test]
+fn inspect_json_of_an_empty_store_has_empty_lists() {
+    let dir = Dir::empty();
+    Store::create(dir.path("s.smap")).unwrap();
+    let json = dir.stdout(&["inspect", "s.smap", "--json"]);
+    assert!(json.ends_with("\"stored_size_bytes\":0},\"tensors\":[],\"storages\":[]}\n"), "{json}");
+}
+
+#[test]
+fn inspect_prints_summary_tensors_storages_and_attributes() {
+    let dir = Dir::with_store();
+    let text = dir.stdout(&["inspect", "s.smap"]).replace(&dir.store().uuid(), "UUID");
+    insta::assert_snapshot!(text, @r"
+    path        s.smap
+    uuid        UUID
+    generation  2
+    tensors     3, 56 B
+    storages    1, 72 B
+
+    name          dtype    size    stride  offset  storage
+    'odd [name]'  int64    []      []      8       0000000000000001
+    points        float32  [3, 2]  [2, 1]  0       0000000000000001
+    points_t      float32  [2, 3]  [1, 2]  0       0000000000000001
+
+    storage           kind    bytes  file                           offset  tensors
+    0000000000000001  sealed  72     storages/0000000000000001.bin  0       3
+
+    attributes
+      format = pt
+    ");
+}
+
+#[test]
+fn inspect_prints_the_first_thousand_tensors_and_says_how_many_more_there_are() {
+    let dir = Dir::with_store();
+    let store = dir.store();
+    let mut txn = store.begin().unwrap();
+    let points = txn.load("points").unwrap();
+    for index in 0..1000 {
+        txn.save_view(&format!("view {index:04}"), &points).unwrap();
+    }
+    txn.commit().unwrap();
+    let text = dir.stdout(&["inspect", "s.smap"]);
+    assert!(text.contains("\nview 0996 ") && !text.contains("view 0997"), "{text}");
+    assert!(text.contains("\n... and 3 more; --json has all of them\n\nstorage "), "{text}");
+    assert_eq!(dir.stdout(&["inspect", "s.smap", "--json"]).matches("\"view ").count(), 1000);
+}
+
+#[test]
+fn ls_prints_a_line_a_tensor_and_quotes_odd_names() {
+    let dir = Dir::with_store();
+    assert_eq!(
+        dir.stdout(&["ls", "s.smap"]),
+        "'odd [name]'\tint64\t[]\npoints\tfloat32\t[3, 2]\npoints_t\tfloat32\t[2, 3]\n"
+    );
+}
+
+#[test]
+fn ls_with_a_prefix_lists_the_names_that_begin_with_it() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.stdout(&["ls", "s.smap", "points_"]), "points_t\tfloat32\t[2, 3]\n");
+    assert_eq!(dir.stdout(&["ls", "s.smap", "nothing"]), "");
+}
+
+#[test]
+fn ls_json_prints_a_versioned_object_a_line() {
+    let dir = Dir::with_store();
+    assert_eq!(
+        dir.stdout(&["ls", "s.smap", "points_t", "--json"]),
+        concat!(
+            r#"{"v":1,"name":"points_t","dtype":"float32","size":[2,3],"stride":[1,2],"storage_offset":0,"#,
+            r#""storage":"0000000000000001","is_contiguous":false,"numel":6,"logical_size_bytes":24,"dim_names":null}"#,
+            "\n"
+        )
+    );
+    assert_eq!(dir.stdout(&["ls", "s.smap", "--json"]).lines().count(), 3);
+}
+
+#[test]
+fn every_listed_name_can_be_shown_as_it_is_listed() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let scalar = Tensor::from_bytes(DType::U8, &[], &[1]).unwrap();
+    for name in ["it's", "'", "a.t()", "back\\slash [0]", "tab\tline\nescape\u{1b}[0m", "größe", " "] {
+        store.save(name, &scalar).unwrap();
+    }
+    let listed = dir.stdout(&["ls", "s.smap"]);
+    assert_eq!(listed.lines().count(), 7);
+    for line in listed.lines() {
+        let name = line.split('\t').next().unwrap();
+        assert_eq!(dir.stdout(&["show", "s.smap", name]), "tensor(1, dtype=uint8)\n", "{name}");
+    }
+}

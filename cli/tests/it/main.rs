@@ -1,0 +1,11 @@
+//! The real executable, run on stores that the library made.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests assert too")]
+
+mod files;
+mod harness;
+mod inspect;
+mod maintain;
+mod names;
+mod output;
+mod refusals;
+mod show;

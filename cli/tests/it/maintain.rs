@@ -1,0 +1,45 @@
+//! `gc` and `verify`.
+
+use std::fs;
+
+use crate::harness::{Dir, Run};
+
+#[test]
+fn gc_says_what_it_gave_back() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.stdout(&["gc", "s.smap"]), "deleted 0 files, 0 bytes\n");
+    dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
+    assert_eq!(dir.stdout(&["gc", "s.smap"]), "deleted 1 file, 1000 bytes\n");
+}
+
+#[test]
+fn verify_of_a_whole_store_is_ok() {
+    assert_eq!(Dir::with_store().stdout(&["verify", "s.smap"]), "ok\n");
+}
+
+fn negative(dir: &Dir) -> String {
+    let Run { code, stdout, stderr } = dir.run(&["verify", "s.smap"]);
+    assert_eq!((code, stderr.as_str()), (Some(1), ""), "{stdout}");
+    stdout
+}
+
+#[test]
+fn verify_prints_a_line_a_finding_and_exits_with_1() {
+    let dir = Dir::with_store();
+    let storage = dir.path("s.smap/storages/0000000000000001.bin");
+    let mut bytes = fs::read(&storage).unwrap();
+    bytes[0] ^= 1;
+    fs::write(&storage, bytes).unwrap();
+    let findings = negative(&dir);
+    assert_eq!(findings.lines().count(), 1);
+    assert!(findings.starts_with("s.smap/storages/0000000000000001.bin at byte 0: "), "{findings}");
+}
+
+#[test]
+fn verify_of_a_store_too_damaged_to_open_is_a_finding() {
+    let dir = Dir::with_store();
+    dir.write("s.smap/meta/0000000000000002.man", b"not a manifest");
+    let findings = negative(&dir);
+    assert_eq!(findings.lines().count(), 1);
+    assert!(findings.contains("0000000000000002.man"), "{findings}");
+}

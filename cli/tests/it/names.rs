@@ -1,0 +1,49 @@
+//! `view`, `cp`, `mv` and `rm`.
+
+use crate::harness::Dir;
+
+fn listed(dir: &Dir) -> Vec<String> {
+    dir.store().names().unwrap()
+}
+
+#[test]
+fn view_saves_a_header_over_the_same_storage() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.messages(&["view", "s.smap", "last", "points[-1]"]), "");
+    let (store, last) = (dir.store(), dir.store().load("last").unwrap());
+    assert_eq!((last.size(), last.stride(), last.storage_offset()), (&[2][..], &[1][..], 4));
+    assert!(last.shares_storage(&store.load("points").unwrap()));
+}
+
+#[test]
+fn new_name_is_taken_as_it_stands() {
+    let dir = Dir::with_store();
+    dir.messages(&["view", "s.smap", "'quoted'[0]", "points"]);
+    dir.messages(&["mv", "s.smap", "odd [name]", "x.t()"]);
+    assert_eq!(listed(&dir), ["'quoted'[0]", "points", "points_t", "x.t()"]);
+}
+
+#[test]
+fn cp_gives_a_second_name_to_the_same_header() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.messages(&["cp", "s.smap", "points_t", "twin"]), "");
+    let (twin, original) = (dir.store().load("twin").unwrap(), dir.store().load("points_t").unwrap());
+    assert_eq!((twin.size(), twin.stride()), (original.size(), original.stride()));
+    assert!(twin.shares_storage(&original));
+}
+
+#[test]
+fn mv_renames_and_replaces() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.messages(&["mv", "s.smap", "points_t", "points"]), "");
+    assert_eq!(listed(&dir), ["odd [name]", "points"]);
+    assert_eq!(dir.store().load("points").unwrap().size(), [2, 3]);
+}
+
+#[test]
+fn rm_takes_all_names_away_in_one_commit() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.messages(&["rm", "s.smap", "points", "odd [name]"]), "");
+    assert_eq!(listed(&dir), ["points_t"]);
+    assert_eq!(dir.store().generation(), 3);
+}

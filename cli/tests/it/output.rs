@@ -1,0 +1,84 @@
+//! Where output goes, and what happens when it cannot.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+
+use stridemap::{Store, Tensor};
+
+use crate::harness::Dir;
+
+/// A store whose listing, and whose one tensor's elements, are more than a pipe holds.
+fn large() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("x", &Tensor::from_vec((0..100_000i64).collect(), &[100_000]).unwrap()).unwrap();
+    let x = txn.load("x").unwrap();
+    for index in 0..3000 {
+        txn.save_view(&format!("a view with quite a long name, number {index}"), &x).unwrap();
+    }
+    txn.commit().unwrap();
+    dir
+}
+
+#[test]
+fn reader_that_goes_away_is_a_silent_success() {
+    let dir = large();
+    for args in [
+        &["ls", "s.smap"][..],
+        &["ls", "s.smap", "--json"],
+        &["inspect", "s.smap"],
+        &["inspect", "s.smap", "--json"],
+        &["show", "s.smap", "x", "--json"],
+    ] {
+        let mut child = dir.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut reader = BufReader::with_capacity(64, child.stdout.take().unwrap());
+        reader.fill_buf().unwrap();
+        drop(reader);
+        let mut messages = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+        assert_eq!((child.wait().unwrap().code(), messages.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let dir = Dir::with_store();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = dir.command(&["ls", "s.smap"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.starts_with("stridemap: write to standard output: "), "{message}");
+}
+
+#[test]
+fn nothing_but_text_reaches_a_pipe() {
+    let dir = Dir::with_store();
+    let store = dir.store();
+    store.save_view("\u{1b}[31mred", &store.load("points").unwrap()).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.set_attribute("colour", "\u{1b}[31mred");
+    txn.commit().unwrap();
+    for args in [
+        &["--help"][..],
+        &["inspect", "s.smap"],
+        &["ls", "s.smap"],
+        &["show", "s.smap", "points"],
+        &["verify", "s.smap"],
+        &["show", "s.smap", "\u{1b}[32mgreen"],
+        &["no-such-command"],
+    ] {
+        let run = dir.run(args);
+        assert!(!run.stdout.contains('\u{1b}') && !run.stderr.contains('\u{1b}'), "{run:?}");
+    }
+}
+
+#[test]
+fn help_of_every_command_has_an_example() {
+    let dir = Dir::empty();
+    for command in ["import", "export", "inspect", "ls", "show", "view", "mv", "rm", "cp", "gc", "verify"] {
+        let help = dir.stdout(&[command, "--help"]);
+        assert!(help.contains(&format!("Example:\n  stridemap {command} ")), "{help}");
+    }
+}

@@ -1,0 +1,222 @@
+//! Bad input: exit code 2, one line that says why, and everything as it was.
+
+use std::fs;
+
+use crate::harness::Dir;
+
+const TENSOR: &str = r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+
+/// Every command, on a store of the given path.
+fn on_store(store: &str) -> Vec<Vec<&str>> {
+    vec![
+        vec!["export", store, "out.safetensors"],
+        vec!["inspect", store],
+        vec!["inspect", store, "--json"],
+        vec!["ls", store],
+        vec!["show", store, "x"],
+        vec!["view", store, "y", "x"],
+        vec!["mv", store, "x", "y"],
+        vec!["rm", store, "x"],
+        vec!["cp", store, "x", "y"],
+        vec!["gc", store],
+        vec!["verify", store],
+    ]
+}
+
+#[test]
+fn missing_store_is_not_found_and_not_created() {
+    let dir = Dir::empty();
+    for args in on_store("none.smap") {
+        assert_eq!(dir.refusal(&args), "open none.smap: no store there");
+    }
+}
+
+#[test]
+fn file_is_not_a_store() {
+    let dir = Dir::empty();
+    dir.write("file", b"text");
+    dir.write_safetensors("m.safetensors", TENSOR, &[0; 8]);
+    for args in on_store("file").into_iter().chain([vec!["import", "m.safetensors", "file"]]) {
+        assert_eq!(dir.refusal(&args), "open file: not a stridemap store: it is not a directory");
+    }
+}
+
+#[test]
+fn directory_without_a_format_file_is_not_a_store() {
+    let dir = Dir::empty();
+    fs::create_dir(dir.path("photos")).unwrap();
+    dir.write("photos/cat.jpg", b"cat");
+    dir.write_safetensors("m.safetensors", TENSOR, &[0; 8]);
+    for args in on_store("photos").into_iter().chain([vec!["import", "m.safetensors", "photos"]]) {
+        assert_eq!(dir.refusal(&args), "open photos: not a stridemap store: it has no FORMAT file");
+    }
+    assert_eq!(fs::read_dir(dir.path("photos")).unwrap().count(), 1);
+}
+
+#[test]
+fn unknown_name_is_answered_with_the_nearest() {
+    let dir = Dir::with_store();
+    for (args, action) in [
+        (&["show", "s.smap", "poinst[0]"][..], "load"),
+        (&["view", "s.smap", "new", "poinst"], "load"),
+        (&["cp", "s.smap", "poinst", "new"], "copy"),
+        (&["mv", "s.smap", "poinst", "new"], "rename"),
+        (&["rm", "s.smap", "points_t", "poinst"], "remove"),
+        (&["export", "s.smap", "out.npy", "poinst"], "load"),
+    ] {
+        let refusal = dir.refusal(args);
+        let expected = format!("{action} \"poinst\": no tensor of this name; did you mean \"points\"");
+        assert!(refusal.starts_with(&expected), "{refusal}");
+    }
+}
+
+#[test]
+fn import_that_fails_at_its_commit_leaves_no_store() {
+    let dir = Dir::empty();
+    let long = "x".repeat(1 << 20);
+    let header = TENSOR.replace("{\"w\"", &format!("{{\"__metadata__\":{{\"long\":\"{long}\"}},\"w\""));
+    dir.write_safetensors("m.safetensors", &header, &[0; 8]);
+    let refusal = dir.refusal(&["import", "m.safetensors", "new.smap"]);
+    assert!(refusal.contains("all attributes together are at most 1 MiB"), "{refusal}");
+}
+
+#[test]
+fn no_clobber_refuses_a_name_that_exists() {
+    let dir = Dir::with_store();
+    dir.write_safetensors("m.safetensors", &TENSOR.replace("\"w\"", "\"points\""), &[0; 8]);
+    for args in [
+        &["import", "m.safetensors", "s.smap"][..],
+        &["view", "s.smap", "points", "points_t"],
+        &["mv", "s.smap", "points_t", "points"],
+        &["cp", "s.smap", "points_t", "points"],
+    ] {
+        let refusal = dir.refusal(&[args, &["--no-clobber"]].concat());
+        assert!(refusal.contains("\"points\": the name exists"), "{refusal}");
+    }
+}
+
+#[test]
+fn no_clobber_refuses_a_file_that_exists() {
+    let dir = Dir::with_store();
+    dir.write("out.npy", b"precious");
+    let refusal = dir.refusal(&["export", "s.smap", "out.npy", "points", "--no-clobber"]);
+    assert!(refusal.starts_with("export out.npy: "), "{refusal}");
+    assert_eq!(fs::read(dir.path("out.npy")).unwrap(), b"precious");
+}
+
+#[test]
+fn view_that_does_not_fit_the_tensor_is_refused() {
+    let dir = Dir::with_store();
+    for (expr, message) in [
+        ("points[3]", "select(0, 3): index 3 is out of range for axis 0 with size 3"),
+        (
+            "points.transpose(0, 2)",
+            "transpose(0, 2): axis 2 is out of range for size [3, 2]: axes go from -2 to 1",
+        ),
+        ("points.narrow(0, 2, 2)", "narrow(0, 2, 2): 2 from 2 on is out of range for axis 0 with size 3"),
+        ("points.t().view(6)", "view([6]): size [2, 3] with stride [1, 2] needs a copy; use reshape"),
+        ("points.view(4)", "view([4]): size [3, 2] holds 6 elements"),
+        ("points[::0]", "slice(0, ::0): a step of 0 goes nowhere"),
+        ("points[0", "expression, column 9: expected \",\" or \"]\", found the end"),
+    ] {
+        assert_eq!(dir.refusal(&["show", "s.smap", expr]), message);
+        assert_eq!(dir.refusal(&["view", "s.smap", "new", expr]), message);
+    }
+}
+
+#[test]
+fn name_that_no_tensor_can_have_is_refused() {
+    let dir = Dir::with_store();
+    for args in [
+        &["mv", "s.smap", "points", ""][..],
+        &["view", "s.smap", "", "points"],
+        &["cp", "s.smap", "points", ""],
+    ] {
+        assert!(dir.refusal(args).contains("name"), "{args:?}");
+    }
+}
+
+#[test]
+fn bad_file_is_refused_before_anything_is_created() {
+    let elements = [0; 8];
+    for (header, elements, what) in [
+        (TENSOR, &elements[..7], "too short"),
+        (TENSOR, &[0; 9], "too long"),
+        (&TENSOR[..20], &elements[..], "a header cut in the middle"),
+        (&TENSOR.replace("[2]", "[3]"), &elements, "a shape that is not its bytes"),
+        (&TENSOR.replace("[2]", "[4611686018427387904, 4]"), &elements, "a size that overflows"),
+        (&TENSOR.replace("[0,8]", "[8,16]"), &elements, "elements past the end"),
+        (&TENSOR.replace("F32", "X99"), &elements, "an unknown dtype"),
+    ] {
+        let (fresh, existing) = (Dir::empty(), Dir::with_store());
+        for dir in [&fresh, &existing] {
+            dir.write_safetensors("good.safetensors", TENSOR, &[0; 8]);
+            dir.write_safetensors("bad.safetensors", header, elements);
+            let refusal = dir.refusal(&["import", "good.safetensors", "bad.safetensors", "s.smap"]);
+            assert!(refusal.starts_with("import bad.safetensors: "), "{what}: {refusal}");
+        }
+        assert!(!fresh.path("s.smap").exists(), "{what}");
+    }
+}
+
+#[test]
+fn file_that_claims_more_than_it_has_is_refused() {
+    let dir = Dir::empty();
+    dir.write("empty", b"");
+    dir.write("bomb.safetensors", &[0xff; 64]);
+    dir.write("cut.npy", b"\x93NUMPY\x01\x00\xff\x00{'descr'");
+    for file in ["empty", "bomb.safetensors", "cut.npy"] {
+        let refusal = dir.refusal(&["import", file, "s.smap"]);
+        assert!(refusal.starts_with(&format!("import {file}: ")), "{refusal}");
+    }
+}
+
+#[test]
+fn what_is_not_a_file_is_not_imported() {
+    let dir = Dir::with_store();
+    assert!(dir.refusal(&["import", "none.npy", "s.smap"]).starts_with("import none.npy: No such file"));
+    assert_eq!(dir.refusal(&["import", "s.smap", "s.smap"]), "import s.smap: it is not a file");
+}
+
+#[test]
+fn files_with_tensors_of_the_same_name_are_refused_together() {
+    let dir = Dir::empty();
+    dir.write_safetensors("a.safetensors", TENSOR, &[0; 8]);
+    dir.write_safetensors("b.safetensors", TENSOR, &[0; 8]);
+    assert_eq!(
+        dir.refusal(&["import", "a.safetensors", "b.safetensors", "s.smap"]),
+        "import: a.safetensors and b.safetensors both have a tensor \"w\"; import them one by one, with --prefix"
+    );
+}
+
+#[test]
+fn unknown_ending_is_answered_with_the_known_ones() {
+    let dir = Dir::with_store();
+    for out in ["out.txt", "out", ".npy"] {
+        assert_eq!(
+            dir.refusal(&["export", "s.smap", out]),
+            format!("export {out}: the ending says the kind of file, and is to be .safetensors or .npy")
+        );
+    }
+}
+
+#[test]
+fn npy_takes_exactly_one_tensor() {
+    let dir = Dir::with_store();
+    for names in [&[][..], &["points", "points_t"]] {
+        let refusal = dir.refusal(&[&["export", "s.smap", "out.npy"], names].concat());
+        assert!(refusal.starts_with("export out.npy: a .npy file holds one tensor, not "), "{refusal}");
+    }
+}
+
+#[test]
+fn usage_error_is_2_on_standard_error() {
+    let dir = Dir::empty();
+    for args in
+        [&["rm", "s.smap"][..], &["import", "s.smap"], &["compact", "s.smap"], &["ls", "s.smap", "--colour"]]
+    {
+        let run = dir.run(args);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{args:?}");
+        assert!(run.stderr.contains("Usage: stridemap"), "{}", run.stderr);
+    }
+}

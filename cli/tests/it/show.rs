@@ -1,0 +1,85 @@
+//! `show`: expressions and elements.
+
+use stridemap::{DType, Store, Tensor};
+
+use crate::harness::Dir;
+
+#[test]
+fn show_prints_as_pytorch_does() {
+    let dir = Dir::with_store();
+    insta::assert_snapshot!(dir.stdout(&["show", "s.smap", "points"]), @r"
+    tensor([[1., 4.],
+            [2., 1.],
+            [3., 5.]])
+    ");
+    insta::assert_snapshot!(dir.stdout(&["show", "s.smap", "points_t.flip(1)[:, ::2]"]), @r"
+    tensor([[3., 1.],
+            [5., 4.]])
+    ");
+}
+
+#[test]
+fn show_takes_quoted_names() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.stdout(&["show", "s.smap", "'odd [name]'"]), "tensor(7)\n");
+    assert_eq!(dir.stdout(&["show", "s.smap", "'odd [name]'[None, ...]"]), "tensor([7])\n");
+}
+
+#[test]
+fn show_json_has_the_header_of_the_view_and_flat_values() {
+    let dir = Dir::with_store();
+    assert_eq!(
+        dir.stdout(&["show", "s.smap", "points.t()[:, ::-1]", "--json"]),
+        concat!(
+            r#"{"v":1,"name":"points","dtype":"float32","size":[2,3],"stride":[1,-2],"storage_offset":4,"#,
+            r#""values":[3.0,2.0,1.0,5.0,1.0,4.0]}"#,
+            "\n"
+        )
+    );
+}
+
+#[test]
+fn show_json_of_no_elements_has_no_values() {
+    let json = Dir::with_store().stdout(&["show", "s.smap", "points[3:]", "--json"]);
+    assert!(
+        json.ends_with("\"size\":[0,2],\"stride\":[2,1],\"storage_offset\":0,\"values\":[]}\n"),
+        "{json}"
+    );
+}
+
+#[test]
+fn show_json_writes_every_kind_of_element() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let real = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0., 0.1, 1e300];
+    let parts: Vec<u8> = [1.5f32, f32::NAN].iter().flat_map(|part| part.to_le_bytes()).collect();
+    for (name, tensor, values) in [
+        ("bool", Tensor::from_vec(vec![true, false], &[2]), "[true,false]"),
+        ("u64", Tensor::from_vec(vec![u64::MAX], &[1]), "[18446744073709551615]"),
+        ("i64", Tensor::from_vec(vec![i64::MIN], &[]), "[-9223372036854775808]"),
+        ("f64", Tensor::from_vec(real.to_vec(), &[6]), r#"["NaN","Infinity","-Infinity",-0.0,0.1,1e+300]"#),
+        ("f32", Tensor::from_vec(vec![0.1f32], &[1]), "[0.10000000149011612]"),
+        ("bf16", Tensor::from_bytes(DType::BF16, &[1], &[0x80, 0x3f]), "[1.0]"),
+        ("f8", Tensor::from_bytes(DType::F8E4M3FN, &[2], &[0x7e, 0xff]), r#"[448.0,"NaN"]"#),
+        ("c64", Tensor::from_bytes(DType::C64, &[1], &parts), r#"[[1.5,"NaN"]]"#),
+        ("f4", Tensor::from_bytes(DType::F4E2M1FNx2, &[1], &[0x7f]), "[[-6.0,6.0]]"),
+    ] {
+        store.save(name, &tensor.unwrap()).unwrap();
+        let json = dir.stdout(&["show", "s.smap", name, "--json"]);
+        assert_eq!(json.split_once("\"values\":").unwrap().1, format!("{values}}}\n"), "{name}");
+    }
+}
+
+#[test]
+fn show_json_of_more_than_a_piece_keeps_the_logical_order() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let (rows, columns) = (300i64, 701i64);
+    let matrix = Tensor::from_vec((0..rows * columns).collect(), &[1, 300, 701]).unwrap();
+    store.save("m", &matrix).unwrap();
+    let json = dir.stdout(&["show", "s.smap", "m[0].t()[None]", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let values: Vec<i64> = json["values"].as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect();
+    let transposed: Vec<i64> = (0..columns).flat_map(|c| (0..rows).map(move |r| r * columns + c)).collect();
+    assert!(values == transposed);
+}

@@ -1,0 +1,206 @@
+//! Files of other formats: a header, then elements. Read by position, written whole or not at all.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::fs::{self, Permissions};
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stridemap_format::DType;
+
+use crate::commit::OnExisting;
+use crate::disk::{Access, Disk as _, DiskFile, RealDisk, dir_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Transaction;
+use crate::tensor::{Source, Tensor};
+
+/// How much is read or written between two reports of progress, at most.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// How much is said about a wrong file.
+const MAX_MESSAGE_CHARS: usize = 500;
+
+/// A file to import from, open and of the length that it had then.
+#[derive(Debug)]
+pub(super) struct ForeignFile {
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    length_bytes: u64,
+}
+
+/// The elements of a tensor, in row-major order and little-endian, in a file.
+#[derive(Clone, Debug)]
+pub(super) struct Elements {
+    pub(super) dtype: DType,
+    pub(super) size: Vec<usize>,
+    pub(super) offset_bytes: u64,
+    pub(super) length_bytes: u64,
+}
+
+impl ForeignFile {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let opened = RealDisk.open(path, Access::Read).and_then(|file| Ok((file.stat()?, file)));
+        let (stat, file) = opened.map_err(|e| match e.kind() {
+            io::ErrorKind::InvalidInput => bad(path, &e).with_source(e),
+            _ => Error::io("import", path, e),
+        })?;
+        Ok(ForeignFile { path: path.to_path_buf(), file, length_bytes: stat.size_bytes })
+    }
+
+    /// The error for a file that is not what it claims to be.
+    pub(super) fn bad(&self, what: impl Display) -> Error {
+        bad(&self.path, what)
+    }
+
+    /// The first bytes, which say where the header is.
+    pub(super) fn preamble<const N: usize>(&self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        if self.length_bytes < N as u64 {
+            return Err(
+                self.bad(format!("{} bytes are too few: the header begins with {N}", self.length_bytes))
+            );
+        }
+        self.read_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    /// The bytes of the header. Its length is whatever the file says: it is bounded before memory is asked for.
+    pub(super) fn header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<Vec<u8>> {
+        let rest_bytes = self.length_bytes.saturating_sub(start_bytes);
+        if length_bytes > rest_bytes.min(limit_bytes) {
+            return Err(self.bad(format!(
+                "the header is said to have {length_bytes} bytes; {rest_bytes} are there, and {limit_bytes} are allowed"
+            )));
+        }
+        let mut header = vec![0; length_bytes as usize];
+        self.read_at(&mut header, start_bytes)?;
+        Ok(header)
+    }
+
+    /// Checks that from `start_bytes` to the end of the file there are elements, and nothing else.
+    pub(super) fn check_rest(&self, start_bytes: u64, elements_bytes: u64) -> Result<()> {
+        let rest_bytes = self.length_bytes.saturating_sub(start_bytes);
+        if rest_bytes == elements_bytes {
+            return Ok(());
+        }
+        Err(self.bad(format!(
+            "the header describes {elements_bytes} bytes of elements, and {rest_bytes} bytes follow it"
+        )))
+    }
+
+    /// Saves elements as they lie in the file.
+    pub(super) fn save(
+        &self,
+        elements: &Elements,
+        txn: &mut Transaction<'_>,
+        name: &str,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        txn.save(name, &Streamed { file: self, elements, progress: RefCell::new(progress) })
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+        self.file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("import", &self.path, e))
+    }
+}
+
+fn bad(path: &Path, what: impl Display) -> Error {
+    // It may quote the file, which is trusted neither to be brief nor to be fit for a terminal.
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let what: String = what.to_string().chars().take(MAX_MESSAGE_CHARS).map(printable).collect();
+    Error::new(ErrorKind::BadFile, format!("import {}: {what}", path.display()))
+}
+
+struct Streamed<'a> {
+    file: &'a ForeignFile,
+    elements: &'a Elements,
+    progress: RefCell<&'a mut dyn FnMut(u64)>,
+}
+
+impl Source for Streamed<'_> {
+    fn dtype(&self) -> DType {
+        self.elements.dtype
+    }
+
+    fn size(&self) -> Vec<usize> {
+        self.elements.size.clone()
+    }
+
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let Elements { offset_bytes, length_bytes, .. } = *self.elements;
+        let mut piece = vec![0; length_bytes.min(PIECE_BYTES as u64) as usize];
+        let mut done_bytes = 0;
+        while done_bytes < length_bytes {
+            piece.truncate((length_bytes - done_bytes).min(PIECE_BYTES as u64) as usize);
+            self.file.read_at(&mut piece, offset_bytes + done_bytes)?;
+            sink(&piece)?;
+            done_bytes += piece.len() as u64;
+            (*self.progress.borrow_mut())(piece.len() as u64);
+        }
+        Ok(())
+    }
+}
+
+/// Writes a file beside its place and gives it its name when all of it is there and synced: until then, and after any
+/// error, what had the name still has it. So an export may also go over a file that it is reading from.
+pub(super) fn write<'a>(
+    path: &Path,
+    header: &[u8],
+    tensors: impl IntoIterator<Item = &'a Tensor>,
+    on_existing: OnExisting,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    check_place(path, on_existing)?;
+    let failed = |e| Error::io("export", path, e);
+    let dir = dir_of(path);
+    let staged = tempfile::Builder::new()
+        .prefix(".export-")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(dir)
+        .map_err(failed)?;
+    let mut writer = BufWriter::new(staged.as_file());
+    writer.write_all(header).map_err(failed)?;
+    for tensor in tensors {
+        tensor.write_to(&mut |bytes| {
+            for piece in bytes.chunks(PIECE_BYTES) {
+                writer.write_all(piece).map_err(failed)?;
+                progress(piece.len() as u64);
+            }
+            Ok(())
+        })?;
+    }
+    writer.flush().map_err(failed)?;
+    drop(writer);
+    staged.as_file().sync_all().map_err(failed)?;
+    let named = match on_existing {
+        OnExisting::Replace => staged.persist(path),
+        OnExisting::Refuse => staged.persist_noclobber(path),
+    };
+    named.map_err(|e| match e.error.kind() {
+        io::ErrorKind::AlreadyExists => taken(path),
+        _ => failed(e.error),
+    })?;
+    RealDisk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e))
+}
+
+/// Refuses what renaming would refuse, before gigabytes are written in vain; and to replace a device or a pipe, which
+/// renaming would do.
+fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(_) if on_existing == OnExisting::Refuse => Err(taken(path)),
+        Ok(there) if !there.is_file() && !there.is_symlink() => Err(Error::new(
+            ErrorKind::AlreadyExists,
+            format!("export {}: what is there is not a file", path.display()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn taken(path: &Path) -> Error {
+    Error::new(
+        ErrorKind::AlreadyExists,
+        format!("export {}: a file is there, and was not to be replaced", path.display()),
+    )
+}

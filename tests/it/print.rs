@@ -1,0 +1,51 @@
+//! Printing, against what PyTorch prints: `tests/data/torch_prints.jsonl`, written by `make_torch_prints.py` beside it.
+
+use serde_json::Value;
+use stridemap::{DType, Tensor};
+
+const PRINTS: &str = include_str!("../data/torch_prints.jsonl");
+
+fn from_base64(text: &str) -> Vec<u8> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut bytes, mut bits, mut bit_count) = (Vec::new(), 0u32, 0);
+    for digit in text.bytes().filter(|&byte| byte != b'=') {
+        bits = bits << 6 | DIGITS.iter().position(|&known| known == digit).unwrap() as u32;
+        bit_count += 6;
+        if bit_count >= 8 {
+            bit_count -= 8;
+            bytes.push((bits >> bit_count) as u8);
+        }
+    }
+    bytes
+}
+
+/// The tensor of a line: its elements are picked from the storage by the line's own strides.
+fn tensor_of(line: &Value) -> Tensor {
+    let numbers = |key: &str| -> Vec<usize> {
+        line[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect()
+    };
+    let (size, stride) = (numbers("size"), numbers("stride"));
+    let dtype: DType = line["dtype"].as_str().unwrap().parse().unwrap();
+    let storage = from_base64(line["storage"].as_str().unwrap());
+    let mut bytes = Vec::new();
+    for i in 0..size.iter().product() {
+        let (mut rest, mut at) = (i, line["storage_offset"].as_u64().unwrap() as usize);
+        for (&n, &step) in size.iter().zip(&stride).rev() {
+            at += rest % n * step;
+            rest /= n;
+        }
+        bytes.extend(&storage[at * dtype.itemsize()..][..dtype.itemsize()]);
+    }
+    Tensor::from_bytes(dtype, &size, &bytes).unwrap()
+}
+
+#[test]
+fn tensors_print_as_pytorch_prints_them() {
+    for (number, line) in PRINTS.lines().enumerate() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let expected = line["text"].as_str().unwrap().replace("dtype=torch.", "dtype=");
+        assert_eq!(tensor_of(&line).to_string(), expected, "line {}", number + 1);
+    }
+    println!("{} prints agree", PRINTS.lines().count());
+    assert_eq!(PRINTS.lines().count(), 240);
+}
