@@ -1,5 +1,54 @@
-//! crate docs
+//! A memory-mapped on-disk tensor store.
+//!
+//! A [`Store`] is a directory. In it are *storages*, flat runs of bytes in files, and a table of named *tensors*, each a
+//! header over one storage: dtype, size, stride, storage offset. It is PyTorch's model of a tensor, kept on disk: a
+//! slice or a transpose is saved as another header, and no element is copied.
+//!
+//! ```
+//! use stridemap::{Store, Tensor};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.smap");
+//! let store = Store::create(&path)?;
+//! store.save("weight", &Tensor::from_vec(vec![1f32, 2., 3., 4., 5., 6.], &[2, 3])?)?;
+//!
+//! let weight = store.load("weight")?;
+//! store.save_view("weight_t", &weight.t()?)?;
+//!
+//! let transposed = Store::open(&path)?.load("weight_t")?;
+//! assert_eq!((transposed.size(), transposed.stride()), (&[3, 2][..], &[1, 3][..]));
+//! assert_eq!(transposed.read::<f32>()?, [1., 4., 2., 5., 3., 6.]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Types
+//!
+//! - [`Store`]: a handle on a store, on one generation of it. [`StoreOptions`] opens it otherwise than by default.
+//! - [`Transaction`]: many changes, one commit. [`Snapshot`]: one generation, for good.
+//! - [`Tensor`]: a header over a storage, on disk or on the heap; its views, and its elements, copied or borrowed.
+//! - [`Source`]: what can be saved: a tensor, an `ndarray` array. [`Element`]: a Rust type that is a [`DType`].
+//! - [`Error`], with an [`ErrorKind`] to decide by, and for damage the [`Rule`] of the format that was broken.
+//! - [`interop`]: files of other formats.
+//!
+//! # What is promised, and what is not
+//!
+//! A commit is whole or not at all, and durable when it returns, power cuts included ([`Durability::Full`]). A reader
+//! sees one generation and is not disturbed by writers. Damaged metadata is an error when it is read; damaged elements
+//! are found by [`Store::verify`]. Opening, loading and committing a header cost about the square root of the number of
+//! tensors at most, and nothing for the size of the data.
+//!
+//! [`Store::open`] is safe whatever other processes do to the files. [`Store::open_mapped`] is unsafe, because borrowing
+//! the pages of a file is a promise about those who write it.
+//!
+//! # Features
+//!
+//! - `ndarray` (default): tensors from and to `ndarray` arrays.
+//! - `safetensors`, `npy`: files of these formats.
+//! - `simulation`: the file operations as a trait, and a disk that loses power, for crash tests. Not covered by semver.
 #![deny(unsafe_code)]
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("stridemap maps files of any size, and so needs 64-bit addresses");
 
 mod commit;
 #[cfg(feature = "simulation")]
@@ -20,3 +69,8 @@ pub use layout::Index;
 pub use store::{Snapshot, StorageInfo, StorageKind, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{Element, Scalar, Source, Tensor};
+
+/// The README's Rust, as a test.
+#[cfg(all(doctest, feature = "ndarray"))]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -26,7 +26,11 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorKind,
 #[test]
 fn missing_store_and_what_is_no_store() {
     let dir = temporary();
-    assert_refused(Store::open(dir.path().join("none.smap")), ErrorKind::NotFound, &["none.smap", "no store there"]);
+    assert_refused(
+        Store::open(dir.path().join("none.smap")),
+        ErrorKind::NotFound,
+        &["none.smap", "no store there"],
+    );
     let file = dir.path().join("file");
     fs::write(&file, "text").unwrap();
     assert_refused(Store::open(&file), ErrorKind::NotAStore, &["file"]);

@@ -7,5 +7,6 @@ mod inspect;
 mod maintain;
 mod names;
 mod output;
+mod readme;
 mod refusals;
 mod show;
