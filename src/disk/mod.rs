@@ -32,6 +32,8 @@ pub enum Access {
     Read,
     /// Reading and writing.
     Write,
+    /// Reading only, where a symbolic link may stand for the file: for files that are not a store's own.
+    ReadForeign,
 }
 
 /// Who may hold a lock beside oneself.
@@ -60,10 +62,10 @@ pub struct FileStat {
 
 /// A file system. Each method is one step that a crash can come after.
 pub trait Disk: Debug + Send + Sync {
-    /// Opens a regular file that exists.
+    /// Opens a regular file that exists. A store's own files are never behind a symbolic link: it could lead anywhere.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// `InvalidInput` for what is not a regular file, and those of the file system.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Creates a file of a fresh name that begins with `.stage-`, under an exclusive lock.

@@ -16,13 +16,21 @@ pub struct RealDisk;
 impl Disk for RealDisk {
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         // A FIFO in a file's place must not block the opener, so it is opened without waiting, and then refused.
+        let links = if access == Access::ReadForeign { OFlags::empty() } else { OFlags::NOFOLLOW };
         let file = OpenOptions::new()
             .read(true)
             .write(access == Access::Write)
-            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-            .open(path)?;
+            .custom_flags((OFlags::NONBLOCK | links).bits().cast_signed())
+            .open(path);
+        let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        let file = match file {
+            Err(e) if e.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+                return refused("a symbolic link");
+            }
+            opened => opened?,
+        };
         if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+            return refused("not a regular file");
         }
         Ok(Arc::new(RealFile(file)))
     }

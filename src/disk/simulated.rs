@@ -4,6 +4,7 @@
 //! Any part of the log can be played again, changed or not, up to any point, and cut there with any [`Outcome`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -165,11 +166,21 @@ fn change_names(names: &mut BTreeMap<String, Inode>, changes: &[(String, Option<
     }
 }
 
+/// Which operation is to fail.
+struct Fault(Box<dyn Fn(&Op) -> bool + Send>);
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fault")
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     world: World,
     log: Vec<Op>,
     locks: HashMap<Inode, HashSet<(u64, bool)>>,
+    fault: Option<Fault>,
     next_number: u64,
 }
 
@@ -179,9 +190,14 @@ impl State {
         self.next_number
     }
 
-    fn record(&mut self, op: Op) {
+    fn record(&mut self, op: Op) -> io::Result<()> {
+        if self.fault.as_ref().is_some_and(|fault| fault.0(&op)) {
+            self.fault = None;
+            return Err(io::Error::other("injected fault"));
+        }
         self.world.apply(&op);
         self.log.push(op);
+        Ok(())
     }
 
     fn names(&self, dir: Inode) -> io::Result<&BTreeMap<String, Inode>> {
@@ -211,8 +227,8 @@ impl State {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let inode = self.number();
-        self.record(create(inode));
-        self.record(Op::Names { dir, changes: vec![(name, Some(inode))] });
+        self.record(create(inode))?;
+        self.record(Op::Names { dir, changes: vec![(name, Some(inode))] })?;
         Ok(inode)
     }
 
@@ -221,12 +237,11 @@ impl State {
         let ((from_dir, from_name), (to_dir, to_name)) = (self.place(from)?, self.place(to)?);
         if from_dir == to_dir {
             let changes = vec![(from_name, None), (to_name, Some(inode))];
-            self.record(Op::Names { dir: to_dir, changes });
+            self.record(Op::Names { dir: to_dir, changes })
         } else {
-            self.record(Op::Names { dir: to_dir, changes: vec![(to_name, Some(inode))] });
-            self.record(Op::Names { dir: from_dir, changes: vec![(from_name, None)] });
+            self.record(Op::Names { dir: to_dir, changes: vec![(to_name, Some(inode))] })?;
+            self.record(Op::Names { dir: from_dir, changes: vec![(from_name, None)] })
         }
-        Ok(())
     }
 
     fn stat(&self, inode: Inode) -> FileStat {
@@ -261,7 +276,12 @@ impl SimulatedDisk {
 
     /// Puts a mark in the log.
     pub fn mark(&self, mark: &str) {
-        self.state().record(Op::Mark(mark.to_owned()));
+        self.state().log.push(Op::Mark(mark.to_owned()));
+    }
+
+    /// Makes the next operation that `is_due` fail, and change nothing.
+    pub fn fail(&self, is_due: impl Fn(&Op) -> bool + Send + 'static) {
+        self.state().fault = Some(Fault(Box::new(is_due)));
     }
 
     /// The disk after these operations and a power cut.
@@ -319,8 +339,7 @@ impl Disk for SimulatedDisk {
         let mut state = self.state();
         state.find(path)?;
         let (dir, name) = state.place(path)?;
-        state.record(Op::Names { dir, changes: vec![(name, None)] });
-        Ok(())
+        state.record(Op::Names { dir, changes: vec![(name, None)] })
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -332,8 +351,7 @@ impl Disk for SimulatedDisk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.state();
         let inode = state.find(dir)?;
-        state.record(Op::SyncDir(inode));
-        Ok(())
+        state.record(Op::SyncDir(inode))
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
@@ -373,8 +391,7 @@ impl DiskFile for SimulatedFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
-        self.disk.state().record(Op::Write { file: self.inode, offset_bytes, bytes: bytes.into() });
-        Ok(())
+        self.disk.state().record(Op::Write { file: self.inode, offset_bytes, bytes: bytes.into() })
     }
 
     fn allocate(&self, length_bytes: u64) -> io::Result<()> {
@@ -385,13 +402,11 @@ impl DiskFile for SimulatedFile {
     }
 
     fn set_len(&self, length_bytes: u64) -> io::Result<()> {
-        self.disk.state().record(Op::SetLen { file: self.inode, length_bytes });
-        Ok(())
+        self.disk.state().record(Op::SetLen { file: self.inode, length_bytes })
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.disk.state().record(Op::Sync(self.inode));
-        Ok(())
+        self.disk.state().record(Op::Sync(self.inode))
     }
 
     fn stat(&self) -> io::Result<FileStat> {

@@ -41,7 +41,7 @@ pub(super) struct Elements {
 
 impl ForeignFile {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let opened = RealDisk.open(path, Access::Read).and_then(|file| Ok((file.stat()?, file)));
+        let opened = RealDisk.open(path, Access::ReadForeign).and_then(|file| Ok((file.stat()?, file)));
         let (stat, file) = opened.map_err(|e| match e.kind() {
             io::ErrorKind::InvalidInput => bad(path, &e).with_source(e),
             _ => Error::io("import", path, e),

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -59,11 +60,16 @@ impl Storage {
             ));
         }
         let length_bytes = record.length_bytes;
-        let file = disk.open(path, Access::Read).map_err(|e| Error::io("open storage", path, e))?;
+        let broken =
+            |detail: String| Error::corrupt(path, stridemap_format::Error::new(Rule::StorageFile, detail));
+        let file = disk.open(path, Access::Read).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => broken("the file is missing".to_owned()),
+            io::ErrorKind::InvalidInput => broken(e.to_string()),
+            _ => Error::io("open storage", path, e),
+        })?;
         let stat = file.stat().map_err(|e| Error::io("open storage", path, e))?;
         if stat.size_bytes < length_bytes {
-            let detail = format!("{} bytes, where the record says {length_bytes}", stat.size_bytes);
-            return Err(Error::corrupt(path, stridemap_format::Error::new(Rule::StorageFile, detail)));
+            return Err(broken(format!("{} bytes, where the record says {length_bytes}", stat.size_bytes)));
         }
         let bytes = match (file.as_file(), permit) {
             _ if length_bytes == 0 => Bytes::None,

@@ -3,6 +3,8 @@
 
 mod crash;
 mod damage;
+mod faults;
+mod full_disk;
 mod interop;
 mod print;
 mod processes;

@@ -222,16 +222,20 @@ fn locked_store_is_busy_after_the_timeout_and_a_replaced_lock_is_noticed() {
 }
 
 #[test]
-fn fifo_in_the_place_of_a_storage_is_an_error_at_once() {
+fn storage_that_is_missing_a_fifo_or_a_link_is_damage_and_said_at_once() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
-    let store = Store::create(&path).unwrap();
-    store.save("a", &matrix()).unwrap();
+    Store::create(&path).unwrap().save("a", &matrix()).unwrap();
     let file = path.join("storages/0000000000000001.bin");
+    let elsewhere = dir.path().join("elsewhere");
+    fs::rename(&file, &elsewhere).unwrap();
+    let load = || Store::open(&path).unwrap().load("a");
+    assert_refused(load(), ErrorKind::Corrupt, &["0000000000000001.bin", "missing", "F-26"]);
+    std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+    assert_refused(load(), ErrorKind::Corrupt, &["a symbolic link"]);
     fs::remove_file(&file).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
-    assert!(made.success());
-    assert_refused(Store::open(&path).unwrap().load("a"), ErrorKind::Io, &["not a regular file"]);
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    assert_refused(load(), ErrorKind::Corrupt, &["not a regular file"]);
 }
 
 #[test]

@@ -1,0 +1,99 @@
+//! Operations of the disk that fail: what the writer is told, what the store holds, and whether the handle goes on.
+
+use std::error::Error as _;
+use std::sync::Arc;
+
+use stridemap::disk::{Op, SimulatedDisk};
+use stridemap::{ErrorKind, Store, StoreOptions, Tensor};
+
+fn new_store() -> (SimulatedDisk, Store) {
+    let disk = SimulatedDisk::new();
+    let store = StoreOptions::new().disk(Arc::new(disk.clone())).create("x").unwrap();
+    store.save("old", &vector(1)).unwrap();
+    (disk, store)
+}
+
+fn vector(value: i64) -> Tensor {
+    Tensor::from_vec(vec![value; 5], &[5]).unwrap()
+}
+
+fn names(disk: &SimulatedDisk) -> Vec<String> {
+    StoreOptions::new().disk(Arc::new(disk.clone())).open("x").unwrap().names().unwrap()
+}
+
+/// The operations of a commit that saves one small tensor.
+fn commit_of_one(disk: &SimulatedDisk, store: &Store) -> Vec<Op> {
+    let before = disk.log().len();
+    store.save("probe", &vector(2)).unwrap();
+    disk.log().split_off(before)
+}
+
+#[test]
+fn any_operation_that_fails_leaves_the_old_content_or_the_new_and_a_store_that_goes_on() {
+    let count = {
+        let (disk, store) = new_store();
+        commit_of_one(&disk, &store).len()
+    };
+    let (mut refused, mut unknown, mut committed) = (0, 0, 0);
+    for failing in 0..count {
+        let (disk, store) = new_store();
+        let seen = std::sync::atomic::AtomicUsize::new(0);
+        disk.fail(move |_| seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == failing);
+        match store.save("new", &vector(3)) {
+            Err(e) if e.kind() == ErrorKind::CommitUnknown => unknown += 1,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+                assert!(e.to_string().contains("injected fault"), "{e}");
+                assert_eq!(names(&disk), ["old"], "operation {failing}: {e}");
+                refused += 1;
+            }
+            Ok(()) => {
+                assert_eq!(names(&disk), ["new", "old"], "operation {failing}");
+                committed += 1;
+            }
+        }
+        let another = StoreOptions::new().disk(Arc::new(disk.clone())).open("x").unwrap();
+        another.save("later", &vector(4)).unwrap();
+        assert!(names(&disk).contains(&"later".to_owned()));
+        assert_eq!(another.verify(|_| ()).unwrap(), [], "operation {failing}");
+        assert_eq!(
+            another.gc().unwrap().file_count,
+            0,
+            "operation {failing} left files that the next commit did not delete"
+        );
+    }
+    println!(
+        "{count} operations failed in turn: {refused} refused, {unknown} unknown, {committed} after the commit"
+    );
+    assert!(refused > 5 && unknown == 2 && committed > 0, "{refused} {unknown} {committed}");
+}
+
+#[test]
+fn failed_sync_poisons_the_handle_and_is_the_source_of_every_later_refusal() {
+    let (disk, store) = new_store();
+    disk.fail(|op| matches!(op, Op::Sync(_)));
+    let first = store.save("new", &vector(3)).unwrap_err();
+    assert_eq!(first.kind(), ErrorKind::Io);
+    for refused in [store.save("new", &vector(3)), store.remove("old"), store.rename("old", "older")] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Poisoned);
+        assert_eq!(refused.source().unwrap().to_string(), first.to_string());
+    }
+    assert_eq!(store.load("old").unwrap().read::<i64>().unwrap(), [1; 5], "a poisoned handle reads on");
+    assert_eq!(names(&disk), ["old"]);
+}
+
+#[test]
+fn failed_sync_of_the_names_of_manifests_is_a_commit_of_unknown_fate() {
+    let (disk, store) = new_store();
+    let log = commit_of_one(&disk, &store);
+    let Some(Op::SyncDir(meta)) = log.iter().rev().find(|op| matches!(op, Op::SyncDir(_))).cloned() else {
+        panic!("{log:?}");
+    };
+    disk.fail(move |op| *op == Op::SyncDir(meta));
+    let unknown = store.save("new", &vector(3)).unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::CommitUnknown);
+    assert!(unknown.to_string().contains("generation 4"), "{unknown}");
+    assert_eq!(store.save("more", &vector(3)).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(names(&disk), ["new", "old", "probe"], "reopening decides, and the manifest is there");
+}

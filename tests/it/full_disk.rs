@@ -1,0 +1,66 @@
+//! A real disk that is full: a tmpfs of a few MiB. Skipped, with the reason printed, where it cannot be mounted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use stridemap::{ErrorKind, Store, Tensor};
+
+use crate::support::temporary;
+
+struct SmallDisk {
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn mount(size: &str) -> Option<SmallDisk> {
+        let dir = temporary();
+        let path = dir.path().join("small");
+        std::fs::create_dir(&path).unwrap();
+        let options = format!("size={size}");
+        let output = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&path).output();
+        if !output.as_ref().is_ok_and(|output| output.status.success()) {
+            println!("skipped: a tmpfs cannot be mounted here: {output:?}");
+            return None;
+        }
+        Some(SmallDisk { path, _dir: dir })
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+    }
+}
+
+fn files(path: &Path) -> usize {
+    std::fs::read_dir(path).unwrap().count()
+}
+
+fn bytes(n: usize) -> Tensor {
+    Tensor::from_vec(vec![7u8; n], &[n]).unwrap()
+}
+
+#[test]
+fn full_disk_is_an_error_that_leaves_the_store_as_it_was() {
+    let Some(disk) = SmallDisk::mount("6m") else { return };
+    let path = disk.path.join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("small", &bytes(1000)).unwrap();
+    // One with a storage of its own, which is allocated whole; and small ones, which fill the disk bit by bit.
+    let mut txn = store.begin().unwrap();
+    let by_and_by = (0..8).find_map(|i| txn.save(&format!("part.{i}"), &bytes(1 << 20)).err());
+    drop(txn);
+    for error in [store.save("large", &bytes(8 << 20)).unwrap_err(), by_and_by.unwrap()] {
+        assert_eq!(error.kind(), ErrorKind::Io);
+        let cause =
+            std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>()).unwrap();
+        assert_eq!(cause.kind(), io::ErrorKind::StorageFull, "{error}");
+    }
+    assert_eq!(files(&path.join("storages")), 1, "what was staged is still there");
+    store.save("fits", &bytes(2 << 20)).unwrap();
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.names().unwrap(), ["fits", "small"]);
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+}
