@@ -3,6 +3,8 @@
 //! It keeps what a running system sees apart from what would be there after a power cut, and logs every operation.
 //! Any part of the log can be played again, changed or not, up to any point, and cut there with any [`Outcome`].
 
+mod world;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
@@ -11,160 +13,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX};
-
-/// The number of a file or directory, for good.
-type Inode = u64;
-
-const ROOT: Inode = 0;
-
-/// Names that change at once, each to a file or directory, or away.
-type Renames = Vec<(String, Option<Inode>)>;
-
-/// One thing that was done to the disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Op {
-    /// A file came to be, without a name yet.
-    CreateFile(u64),
-    /// A directory came to be, without a name yet.
-    CreateDir(u64),
-    /// Names in a directory changed, at once: each goes to a file, or away.
-    Names {
-        /// The directory.
-        dir: u64,
-        /// Names and what they stand for from then on.
-        changes: Vec<(String, Option<u64>)>,
-    },
-    /// Bytes of a file were written.
-    Write {
-        /// The file.
-        file: u64,
-        /// Where.
-        offset_bytes: u64,
-        /// What.
-        bytes: Arc<[u8]>,
-    },
-    /// A file's length was set.
-    SetLen {
-        /// The file.
-        file: u64,
-        /// To what.
-        length_bytes: u64,
-    },
-    /// A file's bytes and length became durable.
-    Sync(u64),
-    /// A directory's names became durable.
-    SyncDir(u64),
-    /// Not an operation: something that a test wants to find in the log.
-    Mark(String),
-}
-
-/// What of the unsynced a power cut leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// All of it.
-    EverythingKept,
-    /// Nothing.
-    EverythingLost,
-    /// Names, but not bytes and lengths.
-    NamesKept,
-    /// Bytes and lengths, but not names.
-    DataKept,
-    /// One change of names, by its place among those pending, and no bytes and lengths.
-    OneNameKept(usize),
-}
-
-/// The root is a directory without a `Create`: it is there, and it stays.
-#[derive(Clone, Debug)]
-struct World {
-    files: BTreeMap<Inode, Versions<Vec<u8>>>,
-    dirs: BTreeMap<Inode, Versions<BTreeMap<String, Inode>>>,
-    /// Changes of names that are not durable, in order.
-    pending: Vec<(Inode, Renames)>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Versions<T> {
-    live: T,
-    durable: T,
-}
-
-impl Default for World {
-    fn default() -> Self {
-        World {
-            files: BTreeMap::new(),
-            dirs: BTreeMap::from([(ROOT, Versions::default())]),
-            pending: Vec::new(),
-        }
-    }
-}
-
-impl World {
-    fn apply(&mut self, op: &Op) {
-        match op {
-            Op::CreateFile(inode) => drop(self.files.entry(*inode).or_default()),
-            Op::CreateDir(inode) => drop(self.dirs.entry(*inode).or_default()),
-            Op::Names { dir, changes } => {
-                change_names(&mut self.dirs.entry(*dir).or_default().live, changes);
-                self.pending.push((*dir, changes.clone()));
-            }
-            Op::Write { file, offset_bytes, bytes } => {
-                let live = &mut self.files.entry(*file).or_default().live;
-                let start = *offset_bytes as usize;
-                live.resize(live.len().max(start + bytes.len()), 0);
-                live[start..start + bytes.len()].copy_from_slice(bytes);
-            }
-            Op::SetLen { file, length_bytes } => {
-                self.files.entry(*file).or_default().live.resize(*length_bytes as usize, 0);
-            }
-            Op::Sync(file) => {
-                let versions = self.files.entry(*file).or_default();
-                versions.durable.clone_from(&versions.live);
-            }
-            Op::SyncDir(dir) => {
-                let versions = self.dirs.entry(*dir).or_default();
-                versions.durable.clone_from(&versions.live);
-                self.pending.retain(|(changed, _)| changed != dir);
-            }
-            Op::Mark(_) => {}
-        }
-    }
-
-    /// The world after the power is back: nothing is pending.
-    fn cut(mut self, outcome: Outcome) -> World {
-        let keeps_names = matches!(outcome, Outcome::EverythingKept | Outcome::NamesKept);
-        let keeps_data = matches!(outcome, Outcome::EverythingKept | Outcome::DataKept);
-        if let Outcome::OneNameKept(place) = outcome
-            && let Some((dir, changes)) = self.pending.get(place)
-        {
-            change_names(&mut self.dirs.entry(*dir).or_default().durable, changes);
-        }
-        for names in self.dirs.values_mut() {
-            if keeps_names {
-                names.durable = std::mem::take(&mut names.live);
-            }
-            names.live.clone_from(&names.durable);
-        }
-        for bytes in self.files.values_mut() {
-            if keeps_data {
-                bytes.durable = std::mem::take(&mut bytes.live);
-            }
-            bytes.live.clone_from(&bytes.durable);
-        }
-        self.pending.clear();
-        self
-    }
-}
-
-fn change_names(names: &mut BTreeMap<String, Inode>, changes: &[(String, Option<Inode>)]) {
-    for (name, inode) in changes {
-        match inode {
-            Some(inode) => names.insert(name.clone(), *inode),
-            None => names.remove(name),
-        };
-    }
-}
+use world::{Inode, ROOT, World};
+pub use world::{Op, Outcome};
 
 /// Which operation is to fail.
 struct Fault(Box<dyn Fn(&Op) -> bool + Send>);
