@@ -7,7 +7,8 @@ const EXPR_HELP: &str = "\
 EXPR is a NAME, then any of
   [0:10, ::2, -1, ..., None]  .t()  .transpose(0, 1)  .permute(1, 0)  .view(2, -1)
   .flip(0)  .select(0, 1)  .narrow(0, 1, 2)  .slice(0, 1, None, 2)
-A name with \"[\" or \".word(\" in it is quoted: 'odd [name]'.";
+In EXPR, a name with \"[\" or \".word(\" in it is quoted, as ls prints it: 'odd [name]'.
+Wherever a NAME alone is asked for, it is taken as it is.";
 
 /// Keep tensors, and views of them, in a memory-mapped store on disk.
 #[derive(Parser)]
@@ -20,12 +21,15 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Copy the tensors of .safetensors and .npy files into a store, in one commit
+    ///
+    /// The metadata of a .safetensors file becomes attributes of the store. An import that is killed has changed
+    /// nothing; what it left behind goes with the next commit, or with gc.
     #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
     Import(ImportArgs),
     /// Write tensors to a .safetensors or .npy file
     #[command(after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight")]
     Export(ExportArgs),
-    /// Describe a store: summary, tensors, storages, attributes
+    /// Describe a store: summary, tensors, storages; and its attributes, where it is not JSON
     #[command(after_help = "Example:\n  stridemap inspect model.smap --json | jq .store")]
     Inspect(InspectArgs),
     /// List tensors: name, dtype and size

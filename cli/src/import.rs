@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::path::Path;
 
 use indicatif::HumanBytes;
 use stridemap::interop::npy::NpyFile;
 use stridemap::interop::safetensors::SafetensorsFile;
-use stridemap::{ErrorKind, Store, Transaction};
-use tempfile::TempDir;
+use stridemap::{ErrorKind, OnExisting, Store, Transaction};
 
 use crate::args::ImportArgs;
 use crate::error::{Error, Result};
@@ -27,17 +26,15 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     let size_bytes = inputs.iter().map(Input::size_bytes).fold(0, u64::saturating_add);
 
     let target = Target::open(&args.store)?;
-    let mut txn = target.store().begin()?;
-    txn.on_existing(args.existing.policy());
     let bar = progress("import", size_bytes);
-    for input in &inputs {
-        input.save(&mut txn, &args.prefix, &mut |bytes| bar.inc(bytes))?;
-    }
-    for (key, (_, value)) in attributes {
-        txn.set_attribute(key, value);
-    }
-    let generation = txn.commit()?;
-    target.finish()?;
+    let imported = fill(&target.store, args, &inputs, &attributes, &mut |bytes| bar.inc(bytes));
+    let generation = match imported {
+        Ok(generation) => generation,
+        Err(e) => {
+            target.give_up();
+            return Err(e.into());
+        }
+    };
     bar.finish_and_clear();
     message(&format!(
         "imported {}, {}, into {}: generation {generation}",
@@ -48,48 +45,64 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     Ok(())
 }
 
-/// The store to import into.
-enum Target<'a> {
-    Existing(Store),
-    /// Built beside its place, which it takes once everything is in it: a failed import leaves no store behind.
-    New(Store, TempDir, &'a Path),
-}
-
-impl<'a> Target<'a> {
-    fn open(path: &'a Path) -> Result<Self> {
-        match Store::open(path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                let dir = tempfile::Builder::new().prefix(".stage-import-").tempdir_in(dir_of(path));
-                let dir = dir.map_err(|e| cannot_create(path, e))?;
-                Ok(Target::New(Store::create(dir.path())?, dir, path))
+/// Commits everything; gives the generation.
+fn fill(
+    store: &Store,
+    args: &ImportArgs,
+    inputs: &[Input<'_>],
+    attributes: &BTreeMap<&str, (&Path, &str)>,
+    progress: &mut dyn FnMut(u64),
+) -> stridemap::Result<u64> {
+    let mut txn = store.begin()?;
+    txn.on_existing(args.existing.policy());
+    for input in inputs {
+        input.save(&mut txn, &args.prefix, progress)?;
+    }
+    let standing = store.attributes();
+    for (&key, &(path, value)) in attributes {
+        let differs = standing.get(key).is_some_and(|stands| stands != value);
+        if differs && args.existing.policy() == OnExisting::Refuse {
+            message(&format!("note: the store keeps its own {key:?}, and not that of {}", path.display()));
+        } else {
+            if differs {
+                message(&format!("note: the {key:?} of {} replaces the store's", path.display()));
             }
-            opened => Ok(Target::Existing(opened?)),
+            txn.set_attribute(key, value);
         }
     }
-
-    fn store(&self) -> &Store {
-        match self {
-            Target::Existing(store) | Target::New(store, ..) => store,
-        }
-    }
-
-    fn finish(self) -> Result<()> {
-        if let Target::New(_, dir, path) = self {
-            fs::rename(dir.path(), path).map_err(|e| cannot_create(path, e))?;
-            // There is nothing left to delete.
-            let _ = dir.keep();
-            File::open(dir_of(path)).and_then(|dir| dir.sync_all()).map_err(|e| cannot_create(path, e))?;
-        }
-        Ok(())
-    }
+    txn.commit()
 }
 
-fn dir_of(path: &Path) -> &Path {
-    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// The store to import into; made if nothing is there, or an empty directory.
+struct Target {
+    store: Store,
+    is_new: bool,
 }
 
-fn cannot_create(path: &Path, e: io::Error) -> Error {
-    Error::Refused(format!("create {}: {e}", path.display()))
+impl Target {
+    fn open(path: &Path) -> Result<Self> {
+        let refused = match Store::open(path) {
+            Ok(store) => return Ok(Target { store, is_new: false }),
+            Err(e) => e,
+        };
+        match refused.kind() {
+            ErrorKind::NotFound => Ok(Target { store: Store::create(path)?, is_new: true }),
+            // An empty directory will do; any other is what it was.
+            ErrorKind::NotAStore => match Store::create(path) {
+                Ok(store) => Ok(Target { store, is_new: true }),
+                Err(_) => Err(refused.into()),
+            },
+            _ => Err(refused.into()),
+        }
+    }
+
+    /// After a failure: a store that was made for it, and in which nobody has committed since, is taken away again.
+    fn give_up(self) {
+        let is_untouched = self.is_new && self.store.refresh().is_ok() && self.store.generation() == 1;
+        if is_untouched {
+            let _ = fs::remove_dir_all(self.store.path());
+        }
+    }
 }
 
 struct Input<'a> {

@@ -32,7 +32,7 @@ impl WriterLock {
                 return Err(Error::new(
                     ErrorKind::Busy,
                     format!(
-                        "lock the store for writing: {}: another writer holds it, and {:?} have passed",
+                        "lock the store for writing: {}: another writer holds it, and {:?} have passed; try again when it is done",
                         path.display(),
                         history.options.lock_timeout
                     ),

@@ -1,11 +1,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
+use tempfile::NamedTempFile;
 
 use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX};
 
@@ -37,12 +38,7 @@ impl Disk for RealDisk {
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         loop {
-            let staged = tempfile::Builder::new()
-                .prefix(STAGE_PREFIX)
-                .permissions(fs::Permissions::from_mode(0o666))
-                .tempfile_in(dir)
-                .map_err(without_path)?;
-            let (file, path) = staged.keep()?;
+            let (file, path) = create_temporary(STAGE_PREFIX, dir)?.keep()?;
             let file = RealFile(file);
             // Between the two a collector may have taken the file for one that a dead writer left; then begin again.
             if file.try_lock(LockMode::Exclusive)? && file.stat()?.link_count > 0 {
@@ -92,10 +88,10 @@ impl Disk for RealDisk {
     }
 }
 
-/// The operating system's error inside one of `tempfile`'s, which repeats a path that our errors name as well.
-fn without_path(e: io::Error) -> io::Error {
-    let inner = e.get_ref().and_then(|wrapped| wrapped.source()?.downcast_ref::<io::Error>()?.raw_os_error());
-    inner.map_or(e, io::Error::from_raw_os_error)
+/// A file of a fresh name, with the permissions that any new file has.
+pub(crate) fn create_temporary(prefix: &str, dir: &Path) -> io::Result<NamedTempFile> {
+    let create = |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    tempfile::Builder::new().prefix(prefix).make_in(dir, create)
 }
 
 #[derive(Debug)]

@@ -2,16 +2,15 @@
 
 use std::cell::RefCell;
 use std::fmt::Display;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{self, BufWriter, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stridemap_format::DType;
 
 use crate::commit::OnExisting;
-use crate::disk::{Access, Disk as _, DiskFile, RealDisk, dir_of};
+use crate::disk::{Access, Disk as _, DiskFile, RealDisk, create_temporary, dir_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Transaction;
 use crate::tensor::{Source, Tensor};
@@ -155,11 +154,7 @@ pub(super) fn write<'a>(
     check_place(path, on_existing)?;
     let failed = |e| Error::io("export", path, e);
     let dir = dir_of(path);
-    let staged = tempfile::Builder::new()
-        .prefix(".export-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(dir)
-        .map_err(failed)?;
+    let staged = create_temporary(".export-", dir).map_err(failed)?;
     let mut writer = BufWriter::new(staged.as_file());
     writer.write_all(header).map_err(failed)?;
     for tensor in tensors {

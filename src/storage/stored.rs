@@ -141,11 +141,21 @@ impl Storage {
     }
 }
 
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Identity::Heap => f.write_str("heap"),
+            Identity::Stored { id, .. } => write!(f, "{id:016x}"),
+            Identity::Staged { .. } => f.write_str("staged"),
+        }
+    }
+}
+
 impl fmt::Debug for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_mapped = matches!(self.bytes, Bytes::Mapped(_));
         f.debug_struct("Storage")
-            .field("identity", &self.identity)
+            .field("id", &format_args!("{}", self.identity))
             .field("length_bytes", &self.length_bytes)
             .field("is_mapped", &is_mapped)
             .finish()

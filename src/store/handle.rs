@@ -173,6 +173,14 @@ impl Store {
         self.commit_one(|txn| txn.rename(from, to))
     }
 
+    /// Gives a tensor a second name: its header, as it is. No element is copied.
+    ///
+    /// # Errors
+    /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
+    pub fn copy(&self, from: &str, to: &str) -> Result<()> {
+        self.commit_one(|txn| txn.copy(from, to))
+    }
+
     fn commit_one(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<()>) -> Result<()> {
         let mut txn = self.begin()?;
         change(&mut txn)?;

@@ -58,6 +58,18 @@ fn import_notes_metadata_that_files_disagree_on_and_the_last_wins() {
 }
 
 #[test]
+fn import_says_when_it_replaces_an_attribute_and_keeps_it_when_told_not_to_clobber() {
+    let dir = Dir::with_store();
+    dir.write_safetensors("m.safetensors", &VECTOR.replace("\"b\"", "\"c\""), &[0; 8]);
+    let kept = dir.messages(&["import", "m.safetensors", "s.smap", "--no-clobber"]);
+    assert!(kept.contains("note: the store keeps its own \"format\""), "{kept}");
+    assert_eq!(dir.store().attributes()["format"], "pt");
+    let replaced = dir.messages(&["import", "m.safetensors", "s.smap"]);
+    assert!(replaced.contains("note: the \"format\" of m.safetensors replaces the store's"), "{replaced}");
+    assert_eq!(dir.store().attributes()["format"], "np");
+}
+
+#[test]
 fn import_replaces_tensors_of_the_same_name() {
     let dir = Dir::with_store();
     write_npy(&dir, "points.npy", false, [1, 2, 3, 4, 5, 6]);

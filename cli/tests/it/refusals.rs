@@ -77,6 +77,9 @@ fn import_that_fails_at_its_commit_leaves_no_store() {
     let header = TENSOR.replace("{\"w\"", &format!("{{\"__metadata__\":{{\"long\":\"{long}\"}},\"w\""));
     dir.write_safetensors("m.safetensors", &header, &[0; 8]);
     let refusal = dir.refusal(&["import", "m.safetensors", "new.smap"]);
+    fs::create_dir(dir.path("empty")).unwrap();
+    dir.write_safetensors("w.safetensors", TENSOR, &[0; 8]);
+    dir.messages(&["import", "w.safetensors", "empty"]);
     assert!(refusal.contains("all attributes together are at most 1 MiB"), "{refusal}");
 }
 
