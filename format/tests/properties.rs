@@ -21,6 +21,8 @@ use support::frame::{digested, entry_of, manifest_of};
 use support::table::{Entry, Table, decode_entry, decode_header};
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn marker_reads_back_and_any_damage_is_refused(uuid in any::<Uuid>()) {
         let bytes = Marker { uuid }.encode();

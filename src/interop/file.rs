@@ -70,7 +70,8 @@ impl ForeignFile {
         let rest_bytes = self.length_bytes.saturating_sub(start_bytes);
         if length_bytes > rest_bytes.min(limit_bytes) {
             return Err(self.bad(format!(
-                "the header is said to have {length_bytes} bytes; {rest_bytes} are there, and {limit_bytes} are allowed"
+                "the header is said to have {length_bytes} bytes; {rest_bytes} are there, and {limit_bytes} are \
+                 allowed: another kind of file, or a part of one"
             )));
         }
         let mut header = vec![0; length_bytes as usize];

@@ -455,6 +455,8 @@ fn every_truncation_and_every_changed_byte_is_refused_or_harmless() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn npy_header_of_arbitrary_pieces_never_panics(
         pieces in prop::collection::vec(

@@ -432,7 +432,11 @@ fn chains() -> impl Strategy<Value = (Vec<usize>, Vec<u64>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(scaled("STRIDEMAP_TEST_CASES", 400) as u32))]
+    #![proptest_config(ProptestConfig {
+        cases: scaled("STRIDEMAP_TEST_CASES", 400) as u32,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn chain_on_the_heap_gives_what_the_model_gives((size, chain) in chains()) {

@@ -154,6 +154,8 @@ fn grammar_like() -> impl Strategy<Value = String> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn no_text_makes_the_parser_panic(text in prop_oneof![any::<String>(), grammar_like()]) {
         if let Err(e) = parse::parse(&text) {
