@@ -14,7 +14,8 @@ pub enum Durability {
     /// The end of the process, of the system, and of the power: everything is synced.
     #[default]
     Full,
-    /// The end of the process, by `kill -9` too. Nothing is synced: after a power cut the store may be damaged.
+    /// The end of the process, by `kill -9` too. Nothing is synced: after a power cut the store may be damaged, and stays
+    /// at risk when a later commit is `Full`, which syncs its own files and not those that it stands on.
     Process,
 }
 

@@ -21,6 +21,6 @@ pub(crate) use history::{History, Options};
 pub(crate) use names::not_found;
 pub(crate) use publish::publish;
 pub use rebase::OnExisting;
-pub(crate) use rebase::{Change, Changes, Draft};
+pub(crate) use rebase::{Change, Changes, Draft, check_ids_left};
 pub use verify::Finding;
 pub(crate) use verify::verify;

@@ -164,9 +164,10 @@ pub(super) fn plan(
     } else {
         Draft::rebased(changes, Arc::clone(newest))?
     };
+    check_ids_left(newest)?;
     let mut manifest = newest.manifest().clone();
     manifest.parent = manifest.generation;
-    manifest.generation += 1;
+    manifest.generation = manifest.generation.checked_add(1).ok_or_else(|| out_of_numbers("generations"))?;
 
     // How many names each storage gains or loses.
     let before = newest.tensors_named(&draft.tensors)?;
@@ -221,6 +222,21 @@ pub(super) fn plan(
         };
     }
     Ok(Plan { manifest, taken })
+}
+
+/// Whether real ids are still below the provisional ones: only a store that lies has given so many.
+pub(crate) fn check_ids_left(generation: &Generation) -> Result<()> {
+    if generation.manifest().next_storage_id < FIRST_PROVISIONAL {
+        return Ok(());
+    }
+    Err(out_of_numbers("storage ids"))
+}
+
+fn out_of_numbers(what: &str) -> Error {
+    Error::new(
+        ErrorKind::LimitExceeded,
+        format!("this store has no more {what} to give; import it into a new one"),
+    )
 }
 
 /// The record of a storage that the newest generation must still hold.

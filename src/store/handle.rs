@@ -135,7 +135,9 @@ impl Store {
     /// `Poisoned`, `Corrupt`, `Io`.
     pub fn begin(&self) -> Result<Transaction<'_>> {
         self.loader.history.check_poison()?;
-        Ok(Transaction::new(&self.loader, self.loader.history.newest()?))
+        let newest = self.loader.history.newest()?;
+        commit::check_ids_left(&newest)?;
+        Ok(Transaction::new(&self.loader, newest))
     }
 
     /// Copies the elements of a tensor or an array into a sealed storage, in row-major order, and gives them a name. A

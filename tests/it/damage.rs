@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use stridemap::{Durability, ErrorKind, Result, Store, StoreOptions, Tensor};
+use stridemap_format::{Manifest, Marker, TensorParts, TensorRecord};
 
 use crate::support::temporary;
 
@@ -126,4 +127,65 @@ fn verify_names_the_file_and_the_chunk_that_was_changed() {
     let findings = store.verify(|_| ()).unwrap();
     assert_eq!(findings[0].rule.number(), 26, "{findings:?}");
     assert_eq!(Store::open(&path).unwrap().load("x").unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+/// A store whose only manifest is this one.
+fn store_of(path: &Path, manifest: &Manifest) {
+    Store::create(path).unwrap();
+    let generation = manifest.generation;
+    fs::remove_file(path.join("meta/0000000000000001.man")).unwrap();
+    fs::write(path.join(format!("meta/{generation:016x}.man")), manifest.encode().unwrap()).unwrap();
+}
+
+fn uuid_of(path: &Path) -> [u8; 16] {
+    Marker::decode(&fs::read(path.join("FORMAT")).unwrap()).unwrap().uuid
+}
+
+#[test]
+fn store_whose_numbers_are_used_up_is_read_and_not_written() {
+    let tensor = Tensor::from_vec(vec![1u8], &[1]).unwrap();
+    for (generation, next_storage_id) in [(u64::MAX, 1), (7, u64::MAX), (7, 1 << 63)] {
+        let dir = temporary();
+        let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
+        Store::create(&made).unwrap();
+        let manifest = Manifest { generation, next_storage_id, ..Manifest::first(uuid_of(&made)) };
+        store_of(&path, &manifest);
+        fs::copy(made.join("FORMAT"), path.join("FORMAT")).unwrap();
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.generation(), generation);
+        assert_eq!(store.save("a", &tensor).unwrap_err().kind(), ErrorKind::LimitExceeded);
+        assert_eq!(store.names().unwrap(), [""; 0]);
+    }
+}
+
+#[test]
+fn tensor_that_claims_to_be_enormous_is_refused_when_read_and_not_before() {
+    let dir = temporary();
+    let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
+    Store::create(&made).unwrap().save("real", &Tensor::from_vec(vec![7u8], &[1]).unwrap()).unwrap();
+    let record = TensorRecord::new(TensorParts {
+        dtype: stridemap::DType::U8,
+        size: vec![1 << 31, 1 << 31],
+        stride: vec![0, 0],
+        offset_elems: 0,
+        storage_id: 1,
+        dim_names: None,
+    })
+    .unwrap();
+    let mut manifest =
+        Manifest::decode(&fs::read(made.join("meta/0000000000000002.man")).unwrap(), uuid_of(&made), 2)
+            .unwrap();
+    manifest.tensors.insert("huge".to_owned(), Some(record));
+    store_of(&path, &manifest);
+    fs::copy(made.join("FORMAT"), path.join("FORMAT")).unwrap();
+    fs::copy(made.join("storages/0000000000000001.bin"), path.join("storages/0000000000000001.bin")).unwrap();
+    let huge = Store::open(&path).unwrap().load("huge").unwrap();
+    assert_eq!(huge.numel(), 1 << 62);
+    assert_eq!(huge.read::<u8>().unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(huge.contiguous().unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(
+        huge.slice(0, None, None, 1 << 30).unwrap().slice(1, None, Some(3), 1).unwrap().read::<u8>().unwrap(),
+        [7; 6]
+    );
+    assert!(huge.to_string().starts_with("tensor([[7, 7, 7,  ..., 7, 7, 7],"), "{huge}");
 }
