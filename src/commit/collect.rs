@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use stridemap_format::{Manifest, StorageKind, is_chunked, limits};
@@ -8,7 +9,7 @@ use stridemap_format::{Manifest, StorageKind, is_chunked, limits};
 use super::lock::WriterLock;
 use super::recover::{manifest_numbers, pin};
 use super::{Generation, History};
-use crate::disk::{Access, LockMode, STAGE_PREFIX, number_in, read_capped};
+use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, number_in, read_capped};
 use crate::error::{Error, Result};
 
 /// What a collection deleted.
@@ -25,7 +26,7 @@ pub struct Collected {
 /// it did, for then `storages/` must be synced before the manifest says so.
 ///
 /// Only certain when nobody can be on an older generation: their manifests are gone.
-pub(super) fn delete_garbage(history: &History, next: &mut Manifest) -> Result<bool> {
+pub(super) fn delete_garbage(history: &History, newest: &Generation, next: &mut Manifest) -> Result<bool> {
     let due = |dropped: u64| dropped < next.generation;
     if !next.garbage.values().any(|&dropped| due(dropped))
         || manifest_numbers(&*history.disk, &history.paths)?.len() > 1
@@ -34,8 +35,15 @@ pub(super) fn delete_garbage(history: &History, next: &mut Manifest) -> Result<b
     }
     let mut deleted = Collected::default();
     let generation = next.generation;
-    next.garbage.retain(|&id, &mut dropped| dropped == generation || !deleted.remove_storage(history, id));
+    next.garbage.retain(|&id, &mut dropped| {
+        dropped == generation || !is_really_garbage(newest, id) || !deleted.remove_storage(history, id)
+    });
     Ok(true)
+}
+
+/// A store may lie: what has a record is no garbage.
+fn is_really_garbage(newest: &Generation, id: u64) -> bool {
+    matches!(newest.storage(id), Ok(None))
 }
 
 /// After a commit: what the new generation no longer needs; and, once a handle, what dead writers left. Best effort:
@@ -43,10 +51,10 @@ pub(super) fn delete_garbage(history: &History, next: &mut Manifest) -> Result<b
 pub(super) fn after_commit(history: &History, newest: &Generation, _lock: &WriterLock) {
     let mut collected = Collected::default();
     let older = Older::collect(history, newest.number(), &mut collected);
-    collected.remove_garbage(history, newest.manifest(), &older);
+    collected.remove_garbage(history, newest, &older);
     if !history.is_swept.swap(true, Ordering::Relaxed) {
         let next_id = newest.manifest().next_storage_id;
-        let _ = collected.sweep(history, newest.manifest(), &older, |id, _| id < next_id);
+        let _ = collected.sweep(history, newest, &older, |id, _| id < next_id);
     }
 }
 
@@ -54,7 +62,13 @@ pub(super) fn after_commit(history: &History, newest: &Generation, _lock: &Write
 pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     let _lock = WriterLock::take(history)?;
     let newest = history.newest()?;
-    history.install(std::sync::Arc::clone(&newest));
+    if history.is_durable() {
+        // Its writer may have died before this. What it replaced must not go while its name can.
+        let dir = history.paths.meta_dir();
+        let synced = history.disk.sync_dir(&dir).map_err(|e| Error::io("sync", &dir, e).after_failed_sync());
+        history.watched(synced)?;
+    }
+    history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
     let older = Older::collect(history, newest.number(), &mut collected);
     let mut needed = storages_of(&newest)?;
@@ -67,7 +81,7 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
         Some(&has_sum) => !is_sum || has_sum,
         None => older.is_unclear,
     };
-    collected.sweep(history, newest.manifest(), &older, is_needed)?;
+    collected.sweep(history, &newest, &older, is_needed)?;
     Ok(collected)
 }
 
@@ -145,9 +159,9 @@ impl Collected {
         is_gone(&history.paths.sum(id)) && is_bytes_gone
     }
 
-    fn remove_garbage(&mut self, history: &History, newest: &Manifest, older: &Older) {
-        for (&id, &dropped) in &newest.garbage {
-            if !older.need(id, dropped) {
+    fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &Older) {
+        for (&id, &dropped) in &newest.manifest().garbage {
+            if !older.need(id, dropped) && is_really_garbage(newest, id) {
                 self.remove_storage(history, id);
             }
         }
@@ -155,7 +169,7 @@ impl Collected {
         let referenced: BTreeSet<u64> = older
             .pinned
             .iter()
-            .chain([newest])
+            .chain([newest.manifest()])
             .filter_map(|manifest| Some(manifest.table?.generation))
             .collect();
         for name in names {
@@ -173,7 +187,7 @@ impl Collected {
     fn sweep(
         &mut self,
         history: &History,
-        newest: &Manifest,
+        newest: &Generation,
         older: &Older,
         is_needed: impl Fn(u64, bool) -> bool,
     ) -> Result<()> {
@@ -184,9 +198,12 @@ impl Collected {
             let is_stale = match (number_in(&name, "bin"), number_in(&name, "sum")) {
                 (Some(id), _) => !is_needed(id, false),
                 (_, Some(id)) => !is_needed(id, true),
-                _ => name.starts_with(STAGE_PREFIX) && is_abandoned(history, &path),
+                _ => false,
             };
-            if is_stale {
+            // Held until the file is gone: its writer may be about to lock it, and must then see that it went.
+            let abandoned =
+                if name.starts_with(STAGE_PREFIX) { lock_abandoned(history, &path) } else { None };
+            if is_stale || abandoned.is_some() {
                 let _ = self.remove(history, &path);
             }
         }
@@ -194,8 +211,8 @@ impl Collected {
     }
 }
 
-/// A live writer holds the lock of its unfinished file.
-fn is_abandoned(history: &History, path: &Path) -> bool {
-    let file = history.disk.open(path, Access::Read);
-    file.and_then(|file| file.try_lock(LockMode::Exclusive)).unwrap_or(false)
+/// The file, under its lock: none while a live writer holds it.
+fn lock_abandoned(history: &History, path: &Path) -> Option<Arc<dyn DiskFile>> {
+    let file = history.disk.open(path, Access::Read).ok()?;
+    file.try_lock(LockMode::Exclusive).ok()?.then_some(file)
 }

@@ -99,5 +99,11 @@ pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
         stridemap_format::Rule::MarkerMagic => not_a_store("FORMAT has another magic").with_source(e),
         _ => Error::corrupt(&paths.marker(), e),
     })?;
+    for dir in [paths.storages_dir(), paths.meta_dir()] {
+        // A link could lead anywhere, and files would be written and deleted there.
+        if !disk.is_dir(&dir).unwrap_or(false) {
+            return Err(not_a_store(&format!("{} is not a directory of its own", dir.display())));
+        }
+    }
     Ok(marker.uuid)
 }

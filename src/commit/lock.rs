@@ -25,10 +25,11 @@ impl WriterLock {
             }
             opened => opened.map_err(failed)?,
         };
-        let deadline = Instant::now() + history.options.lock_timeout;
+        // A timeout past the end of time is none.
+        let deadline = Instant::now().checked_add(history.options.lock_timeout);
         let mut pause = Duration::from_micros(100);
         while !file.try_lock(LockMode::Exclusive).map_err(failed)? {
-            if Instant::now() >= deadline {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(Error::new(
                     ErrorKind::Busy,
                     format!(
@@ -39,7 +40,7 @@ impl WriterLock {
                 ));
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(20));
+            pause = (pause * 2).min(Duration::from_millis(2));
         }
         // Who deletes and recreates the file would let two writers in: each would hold the lock of its own.
         let held = file.stat().map_err(failed)?;

@@ -5,10 +5,10 @@ use stridemap_format::TensorRecord;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many names are looked at for a suggestion: a mistyped name should not cost a scan of a million.
-const MAX_LOOKED_AT: usize = 10_000;
+const MAX_LOOKED_AT: usize = 2_000;
 
 /// Longer names are not compared: it takes time that grows with the product of their lengths.
-const MAX_COMPARED_BYTES: usize = 200;
+const MAX_COMPARED_BYTES: usize = 120;
 
 /// The error for a name that is not there; it says which ones are nearest.
 pub(crate) fn not_found<'a, I>(action: &str, name: &str, tensors: impl Fn(&'a str) -> Result<I>) -> Error

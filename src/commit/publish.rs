@@ -31,7 +31,7 @@ pub(crate) fn publish(
     let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records)?;
 
     // 2. Storages.
-    let forgotten = collect::delete_garbage(history, &mut manifest)?; // crash: garbage, deleted again next time
+    let forgotten = collect::delete_garbage(history, &newest, &mut manifest)?; // crash: garbage, deleted again next time
     for &(index, id) in &taken {
         let storage = staged.get_mut(index);
         storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later

@@ -34,7 +34,8 @@ pub(crate) enum Change {
 /// All that a transaction changes.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    pub(crate) names: Vec<Change>,
+    /// Each with what was to become of a name that is taken.
+    pub(crate) names: Vec<(Change, OnExisting)>,
     pub(crate) attributes: BTreeMap<String, Option<String>>,
     /// The storages of earlier generations that the new headers stand on, as they were seen.
     pub(crate) expected: BTreeMap<u64, StorageRecord>,
@@ -136,8 +137,8 @@ impl Draft {
     fn rebased(changes: &Changes, newest: Arc<Generation>) -> Result<Self> {
         let number = newest.number();
         let mut draft = Draft::new(newest);
-        for change in &changes.names {
-            draft.apply(change, changes.on_existing).map_err(|e| {
+        for (change, on_existing) in &changes.names {
+            draft.apply(change, *on_existing).map_err(|e| {
                 let message = format!("another commit, generation {number}, came before this one: {e}");
                 Error::new(ErrorKind::Conflict, message).with_source(e)
             })?;

@@ -1,4 +1,5 @@
 use std::cmp::Ordering;
+use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,7 +35,13 @@ impl Table {
     ) -> Result<Self> {
         let path = paths.table(reference.generation);
         let failed = |e| Error::io("open table", &path, e);
-        let file = disk.open(&path, Access::Read).map_err(failed)?;
+        let file = disk.open(&path, Access::Read).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => Error::corrupt(
+                &path,
+                format::Error::new(format::Rule::TableHeader, format!("open table: {e}")),
+            ),
+            _ => failed(e),
+        })?;
         let length_bytes = file.stat().map_err(failed)?.size_bytes;
         if length_bytes != reference.length_bytes {
             let detail = format!("{length_bytes} bytes, where the manifest says {}", reference.length_bytes);

@@ -8,7 +8,7 @@ use stridemap_format::{
     is_chunked,
 };
 
-use super::{Generation, History};
+use super::{Generation, History, read_marker, recover};
 use crate::disk::Access;
 use crate::error::{Error, Result};
 
@@ -46,6 +46,12 @@ pub(crate) fn verify(
         || history.paths.manifest(generation.number()),
         |table| history.paths.table(table.reference().generation),
     );
+    // From the disk again, and not as this handle remembers them.
+    let reread = read_marker(&*history.disk, &history.paths);
+    let reread = reread.and_then(|_| recover::newest(&*history.disk, &history.paths, history.uuid, None));
+    if let Err(e) = reread {
+        findings.metadata(history.paths.root(), &e)?;
+    }
     if let Some(Err(e)) = generation.table().map(|table| table.check_index()) {
         findings.metadata(&table_path, &e)?;
     }

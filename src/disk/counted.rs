@@ -83,6 +83,10 @@ impl Disk for Counted {
         RealDisk.stat(path)
     }
 
+    fn is_dir(&self, path: &Path) -> io::Result<bool> {
+        RealDisk.is_dir(path)
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         RealDisk.create_dir(path)
     }

@@ -105,6 +105,12 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of the file system.
     fn stat(&self, path: &Path) -> io::Result<FileStat>;
 
+    /// Whether the path is a directory, and not a link to one.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn is_dir(&self, path: &Path) -> io::Result<bool>;
+
     /// Creates a directory whose parent exists.
     ///
     /// # Errors

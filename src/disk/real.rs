@@ -75,6 +75,10 @@ impl Disk for RealDisk {
         Ok(stat_of(&fs::metadata(path)?))
     }
 
+    fn is_dir(&self, path: &Path) -> io::Result<bool> {
+        Ok(fs::symlink_metadata(path)?.is_dir())
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         fs::create_dir(path)
     }

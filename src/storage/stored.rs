@@ -71,6 +71,8 @@ impl Storage {
         if stat.size_bytes < length_bytes {
             return Err(broken(format!("{} bytes, where the record says {length_bytes}", stat.size_bytes)));
         }
+        // Only bytes that never change can be lent without a lock.
+        let permit = permit.filter(|_| matches!(record.kind, StorageKind::Sealed(_)));
         let bytes = match (file.as_file(), permit) {
             _ if length_bytes == 0 => Bytes::None,
             (Some(os_file), Some(permit)) => {

@@ -29,6 +29,8 @@ pub struct Transaction<'a> {
     staged: Vec<Stage>,
     /// The index in `staged` of the storage that small tensors share.
     pack: Option<usize>,
+    /// Why it cannot be committed: elements that were half written may lie among those of other tensors.
+    failure: Option<(ErrorKind, String)>,
 }
 
 #[derive(Debug)]
@@ -47,11 +49,12 @@ impl<'a> Transaction<'a> {
             draft: Draft::new(generation),
             staged: Vec::new(),
             pack: None,
+            failure: None,
         }
     }
 
-    /// What becomes of names that are taken, from here on and when the transaction commits: by default, the new tensor
-    /// takes its place.
+    /// What becomes of names that are taken, for the changes from here on, now and when the transaction commits: by
+    /// default, the new tensor takes the place of the old.
     pub fn on_existing(&mut self, on_existing: OnExisting) {
         self.changes.on_existing = on_existing;
     }
@@ -69,6 +72,7 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// Those of [`Store::load`](crate::Store::load).
     pub fn load(&self, name: &str) -> Result<Tensor> {
+        self.check_failure("load")?;
         let record = self.draft.existing("load", name)?;
         let Some(index) = Changes::staged_index(record.storage_id) else {
             return self.loader.tensor(self.draft.generation(), name, &record);
@@ -91,8 +95,10 @@ impl<'a> Transaction<'a> {
     ///
     /// # Errors
     /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, a full disk among them;
-    /// `SizeMismatch` when the source gives more or fewer bytes than its size says; its own.
+    /// `SizeMismatch` when the source gives more or fewer bytes than its size says; its own. After a failure to write,
+    /// the transaction can only be dropped.
     pub fn save(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
+        self.check_failure("save")?;
         self.draft.check_new("save", name, self.changes.on_existing)?;
         let layout = Layout::contiguous(&source.size()).map_err(|e| e.context(format!("save {name:?}")))?;
         let dtype = source.dtype();
@@ -104,8 +110,11 @@ impl<'a> Transaction<'a> {
                 format!("save {name:?}: size {:?} of {dtype} is too large", layout.size()),
             )
         })?;
-        let watched = self.stage(source, size_bytes).map_err(|e| e.context(format!("save {name:?}")));
-        let (storage_id, offset_bytes) = self.loader.history.watched(watched)?;
+        let staged = self.stage(source, size_bytes).map_err(|e| e.context(format!("save {name:?}")));
+        if let Err(e) = &staged {
+            self.failure = Some((e.kind(), e.to_string()));
+        }
+        let (storage_id, offset_bytes) = self.loader.history.watched(staged)?;
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
         self.apply(Change::Put {
             name: name.to_owned(),
@@ -208,9 +217,22 @@ impl<'a> Transaction<'a> {
     }
 
     fn apply(&mut self, change: Change) -> Result<()> {
-        self.draft.apply(&change, self.changes.on_existing)?;
-        self.changes.names.push(change);
+        let on_existing = self.changes.on_existing;
+        self.draft.apply(&change, on_existing)?;
+        self.changes.names.push((change, on_existing));
         Ok(())
+    }
+
+    fn check_failure(&self, action: &str) -> Result<()> {
+        match &self.failure {
+            None => Ok(()),
+            Some((kind, first)) => {
+                let message = format!(
+                    "{action}: an earlier save of this transaction failed; begin another. It was: {first}"
+                );
+                Err(Error::new(*kind, message))
+            }
+        }
     }
 
     /// Publishes all changes as one generation; gives its number. Durable when it returns, with
@@ -221,6 +243,7 @@ impl<'a> Transaction<'a> {
     pub fn commit(self) -> Result<u64> {
         let history = &self.loader.history;
         history.check_poison()?;
+        self.check_failure("commit")?;
         if self.changes.is_empty() {
             return Ok(self.draft.generation().number());
         }

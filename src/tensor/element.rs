@@ -45,7 +45,7 @@ macro_rules! elements {
             }
 
             fn zeros(count: usize) -> Result<Vec<Self>> {
-                bytemuck::allocation::try_zeroed_vec(count).map_err(|()| out_of_memory(count * size_of::<Self>()))
+                bytemuck::allocation::try_zeroed_vec(count).map_err(|()| out_of_memory(count.saturating_mul(size_of::<Self>())))
             }
 
             fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {

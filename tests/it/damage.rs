@@ -162,7 +162,7 @@ fn store_whose_numbers_are_used_up_is_read_and_not_written() {
 fn tensor_that_claims_to_be_enormous_is_refused_when_read_and_not_before() {
     let dir = temporary();
     let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
-    Store::create(&made).unwrap().save("real", &Tensor::from_vec(vec![7u8], &[1]).unwrap()).unwrap();
+    Store::create(&made).unwrap().save("real", &Tensor::from_vec(vec![7u8; 16], &[16]).unwrap()).unwrap();
     let record = TensorRecord::new(TensorParts {
         dtype: stridemap::DType::U8,
         size: vec![1 << 31, 1 << 31],
@@ -172,13 +172,18 @@ fn tensor_that_claims_to_be_enormous_is_refused_when_read_and_not_before() {
         dim_names: None,
     })
     .unwrap();
+    let complex = TensorParts { dtype: stridemap::DType::C128, ..record.clone().into_parts() };
     let mut manifest =
         Manifest::decode(&fs::read(made.join("meta/0000000000000002.man")).unwrap(), uuid_of(&made), 2)
             .unwrap();
     manifest.tensors.insert("huge".to_owned(), Some(record));
+    manifest.tensors.insert("huge.complex".to_owned(), Some(TensorRecord::new(complex).unwrap()));
     store_of(&path, &manifest);
     fs::copy(made.join("FORMAT"), path.join("FORMAT")).unwrap();
     fs::copy(made.join("storages/0000000000000001.bin"), path.join("storages/0000000000000001.bin")).unwrap();
+    let complex = Store::open(&path).unwrap().load("huge.complex").unwrap();
+    assert_eq!(complex.read::<num_complex::Complex<f64>>().unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(complex.to_bytes().unwrap_err().kind(), ErrorKind::LimitExceeded);
     let huge = Store::open(&path).unwrap().load("huge").unwrap();
     assert_eq!(huge.numel(), 1 << 62);
     assert_eq!(huge.read::<u8>().unwrap_err().kind(), ErrorKind::LimitExceeded);

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::sync::Arc;
 
-use stridemap::disk::{Op, SimulatedDisk};
+use stridemap::disk::{Op, Outcome, SimulatedDisk};
 use stridemap::{ErrorKind, Store, StoreOptions, Tensor};
 
 fn new_store() -> (SimulatedDisk, Store) {
@@ -96,4 +96,42 @@ fn failed_sync_of_the_names_of_manifests_is_a_commit_of_unknown_fate() {
     assert!(unknown.to_string().contains("generation 4"), "{unknown}");
     assert_eq!(store.save("more", &vector(3)).unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(names(&disk), ["new", "old", "probe"], "reopening decides, and the manifest is there");
+}
+
+#[test]
+fn transaction_in_which_a_write_failed_can_only_be_dropped() {
+    let (disk, store) = new_store();
+    let mut txn = store.begin().unwrap();
+    txn.save("before", &Tensor::from_vec(vec![0xaau8; 100_000], &[100_000]).unwrap()).unwrap();
+    disk.fail(|op| matches!(op, Op::Write { .. }));
+    let first =
+        txn.save("failing", &Tensor::from_vec(vec![0xbbu8; 1_500_000], &[1_500_000]).unwrap()).unwrap_err();
+    let later = txn.save("after", &vector(3)).unwrap_err();
+    assert!(later.to_string().contains(&first.to_string()), "{later}");
+    assert_eq!(txn.load("before").unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(names(&disk), ["old"]);
+    store.save("new", &vector(3)).unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+}
+
+/// A writer that dies between the name of its manifest and the sync of that name leaves a newest generation that a power
+/// cut can take back.
+#[test]
+fn collection_after_a_commit_of_unknown_fate_survives_a_power_cut() {
+    let (disk, store) = new_store();
+    let log = commit_of_one(&disk, &store);
+    let Some(Op::SyncDir(meta)) = log.iter().rev().find(|op| matches!(op, Op::SyncDir(_))).cloned() else {
+        panic!("{log:?}");
+    };
+    disk.fail(move |op| *op == Op::SyncDir(meta));
+    assert_eq!(store.remove("old").unwrap_err().kind(), ErrorKind::CommitUnknown);
+    drop(store);
+    StoreOptions::new().disk(Arc::new(disk.clone())).open("x").unwrap().gc().unwrap();
+    let log = disk.log();
+    for outcome in (0..SimulatedDisk::pending_names(&log)).map(Outcome::OneNameKept) {
+        let after = SimulatedDisk::after_power_cut(&log, outcome);
+        let store = StoreOptions::new().disk(Arc::new(after)).open("x").unwrap();
+        assert_eq!(store.verify(|_| ()).unwrap(), [], "{outcome:?}");
+    }
 }

@@ -259,3 +259,22 @@ fn read_only_directory_serves_readers_and_refuses_writers() {
     }
     set_mode(0o755);
 }
+
+#[test]
+fn directories_of_a_store_that_are_links_are_refused() {
+    let dir = temporary();
+    let (victim, hostile) = (dir.path().join("victim.smap"), dir.path().join("hostile.smap"));
+    Store::create(&victim).unwrap().save("precious", &matrix()).unwrap();
+    Store::create(&hostile).unwrap();
+    fs::remove_dir(hostile.join("storages")).unwrap();
+    std::os::unix::fs::symlink("../victim.smap/storages", hostile.join("storages")).unwrap();
+    assert_refused(Store::open(&hostile), ErrorKind::NotAStore, &["storages", "not a directory of its own"]);
+    assert_eq!(Store::open(&victim).unwrap().load("precious").unwrap().read::<i64>().unwrap().len(), 12);
+}
+
+#[test]
+fn endless_lock_timeout_is_taken() {
+    let dir = temporary();
+    let store = StoreOptions::new().lock_timeout(Duration::MAX).create(dir.path().join("x.smap")).unwrap();
+    store.save("a", &matrix()).unwrap();
+}

@@ -209,6 +209,11 @@ impl Disk for SimulatedDisk {
         Ok(state.stat(state.find(path)?))
     }
 
+    fn is_dir(&self, path: &Path) -> io::Result<bool> {
+        let state = self.state();
+        Ok(state.names(state.find(path)?).is_ok())
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.state().create(path, Op::CreateDir).map(drop)
     }
