@@ -21,6 +21,7 @@ use std::sync::Arc;
 pub use counted::{Counted, Counts};
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
+#[cfg(any(feature = "safetensors", feature = "npy"))]
 pub(crate) use real::create_temporary;
 #[cfg(feature = "simulation")]
 pub use simulated::{Op, Outcome, SimulatedDisk};

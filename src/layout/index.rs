@@ -93,7 +93,8 @@ impl Layout {
         let axis = self.axis(&op, axis)?;
         let (n, old_step) = self.dim(&op, axis)?;
         let (first, count) = slice_positions(n, start, end, step);
-        let new_step = old_step.checked_mul(step).ok_or_else(|| overflow(&op))?;
+        // Between two positions it cannot overflow; and where there is one, or none, no stride matters.
+        let new_step = old_step.saturating_mul(step);
         self.replace(&op, axis, count, new_step, product(first, old_step))
     }
 
@@ -112,8 +113,8 @@ impl Layout {
             }
             if self.rank() > 0 {
                 let (n, step) = flipped.dim(&op, axis)?;
-                let reversed = step.checked_neg().ok_or_else(|| overflow(&op))?;
-                flipped = flipped.replace(&op, axis, n, reversed, product(n.saturating_sub(1), step))?;
+                let shift = product(n.saturating_sub(1), step);
+                flipped = flipped.replace(&op, axis, n, step.saturating_neg(), shift)?;
             }
         }
         Ok(flipped)

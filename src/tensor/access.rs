@@ -95,6 +95,10 @@ impl Tensor {
 
     /// Borrows the run of the storage from the lowest to the highest element.
     pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
+        if self.numel() == 0 {
+            // No element has no address to be misaligned at, or to be mapped.
+            return Ok(&[]);
+        }
         let bytes = self.storage().borrow().ok_or_else(|| {
             Error::new(
                 ErrorKind::NotMapped,
@@ -104,10 +108,6 @@ impl Tensor {
         let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
         let extent = extent.map_err(|e| Error::refused(op, e))?;
         let run = bytes.get(extent.start_bytes() as usize..extent.end_bytes() as usize).unwrap_or_default();
-        if run.is_empty() {
-            // No element has no address to be misaligned at.
-            return Ok(&[]);
-        }
         T::borrow(run).ok_or_else(|| {
             Error::new(
                 ErrorKind::Misaligned,
