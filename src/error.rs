@@ -34,6 +34,8 @@ pub enum ErrorKind {
     SizeMismatch,
     /// An axis, an index or a range lies outside.
     OutOfRange,
+    /// The names of dimensions do not fit each other.
+    NameMismatch,
     /// An argument that no tensor could satisfy.
     InvalidArgument,
     /// The view cannot be described by strides: the elements would have to be copied.

@@ -65,7 +65,7 @@ mod tensor;
 
 pub use commit::{Collected, Durability, Finding, OnExisting};
 pub use error::{Error, ErrorKind, Result};
-pub use layout::Index;
+pub use layout::{Axes, Axis, Index, Sections};
 pub use store::{Snapshot, StorageInfo, StorageKind, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{Element, Scalar, Source, Tensor};

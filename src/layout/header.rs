@@ -1,9 +1,10 @@
 use stridemap_format::limits::MAX_RANK;
 use stridemap_format::{DType, Extent, check_numel};
 
+use super::names::DimName;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Sizes, strides and storage offset of a view, all in elements.
+/// Sizes, strides and storage offset of a view, all in elements, and the names of its dimensions.
 ///
 /// As many strides as sizes, at most 64, and a number of elements that fits in an `i64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +12,22 @@ pub(crate) struct Layout {
     size: Vec<usize>,
     stride: Vec<isize>,
     offset: usize,
+    /// One for each dimension, or none at all: most tensors have no names.
+    names: Vec<Option<DimName>>,
+}
+
+/// One dimension of a layout. Operations move dimensions about whole, so that a name stays with its size.
+#[derive(Clone, Debug)]
+pub(super) struct Dim {
+    pub(super) size: usize,
+    pub(super) stride: isize,
+    pub(super) name: Option<DimName>,
+}
+
+impl Dim {
+    pub(super) fn new(size: usize, stride: isize) -> Self {
+        Dim { size, stride, name: None }
+    }
 }
 
 impl Layout {
@@ -27,12 +44,31 @@ impl Layout {
         }
         check_numel(size.iter().map(|&n| n as u64))
             .map_err(|e| Error::refused(&format!("size {size:?}"), e))?;
-        Ok(Layout { size, stride, offset })
+        Ok(Layout { size, stride, offset, names: Vec::new() })
     }
 
-    /// The layout of a fresh tensor: row-major, from offset 0.
+    pub(super) fn of_dims(dims: Vec<Dim>, offset: usize) -> Result<Self> {
+        let (size, stride) = dims.iter().map(|dim| (dim.size, dim.stride)).unzip();
+        Ok(Layout::new(size, stride, offset)?.named(dims.into_iter().map(|dim| dim.name)))
+    }
+
+    /// The same dimensions under other names: as many as there are dimensions.
+    pub(crate) fn named(mut self, names: impl Iterator<Item = Option<DimName>>) -> Self {
+        self.names = names.collect();
+        if self.names.iter().all(Option::is_none) {
+            self.names.clear();
+        }
+        self
+    }
+
+    /// The layout of a fresh tensor: row-major, from offset 0, without names.
     pub(crate) fn contiguous(size: &[usize]) -> Result<Self> {
         Layout::new(size.to_vec(), contiguous_strides(size)?, 0)
+    }
+
+    /// The layout of a fresh row-major copy.
+    pub(crate) fn compacted(&self) -> Result<Self> {
+        Ok(Layout::contiguous(&self.size)?.named(self.names().cloned()))
     }
 
     pub(crate) fn size(&self) -> &[usize] {
@@ -51,11 +87,25 @@ impl Layout {
         self.size.len()
     }
 
+    pub(crate) fn has_names(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// The name of each dimension, if it has one.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Option<DimName>> + Clone {
+        self.names.iter().chain(std::iter::repeat(&None)).take(self.rank())
+    }
+
     /// Pairs of size and stride, outermost first.
     pub(crate) fn dims(
         &self,
     ) -> impl DoubleEndedIterator<Item = (usize, isize)> + ExactSizeIterator + Clone + '_ {
         self.size.iter().copied().zip(self.stride.iter().copied())
+    }
+
+    pub(super) fn to_dims(&self) -> Vec<Dim> {
+        let dims = self.dims().zip(self.names());
+        dims.map(|((size, stride), name)| Dim { size, stride, name: name.clone() }).collect()
     }
 
     /// The number of elements; `new` saw that it fits.
@@ -65,13 +115,19 @@ impl Layout {
 
     /// PyTorch's rule: zero elements are contiguous, and strides of dimensions of size 1 do not matter.
     pub(crate) fn is_contiguous(&self) -> bool {
-        let mut expected = 1usize;
-        self.numel() == 0
-            || self.dims().rev().filter(|&(size, _)| size != 1).all(|(size, stride)| {
-                let fits = usize::try_from(stride) == Ok(expected);
-                expected = expected.saturating_mul(size);
-                fits
-            })
+        self.numel() == 0 || is_packed(self.dims().rev())
+    }
+
+    /// Whether the dimensions, of which the second is the channel, stand in memory with the channel innermost: what
+    /// PyTorch calls `channels_last` for rank 4 and `channels_last_3d` for rank 5.
+    pub(crate) fn is_channels_last(&self) -> bool {
+        let mut inner_first: Vec<_> = self.dims().rev().collect();
+        if inner_first.len() < 2 {
+            return false;
+        }
+        let channel = inner_first.remove(inner_first.len().saturating_sub(2));
+        inner_first.insert(0, channel);
+        is_packed(inner_first.into_iter())
     }
 
     /// The bytes of a storage of `length_bytes` that the layout reaches.
@@ -80,49 +136,29 @@ impl Layout {
         Extent::of(dims, self.offset as i128, dtype, length_bytes)
     }
 
-    /// Turns an axis that may count from the end into a position. A rank of 0 has the axes -1 and 0, as in PyTorch,
-    /// where the operation has a use for them.
-    pub(crate) fn axis(&self, op: &str, axis: isize) -> Result<usize> {
-        let rank = self.rank().max(1);
-        let from_start = if axis < 0 { axis.checked_add_unsigned(rank) } else { Some(axis) };
-        from_start.and_then(|axis| usize::try_from(axis).ok()).filter(|&axis| axis < rank).ok_or_else(|| {
-            let highest = rank.saturating_sub(1);
-            Error::new(
-                ErrorKind::OutOfRange,
-                format!(
-                    "{op}: axis {axis} is out of range for size {:?}: axes go from -{rank} to {highest}",
-                    self.size
-                ),
-            )
-        })
-    }
-
-    /// The size and the stride at an axis that [`axis`](Self::axis) gave. A rank of 0 has neither.
-    pub(crate) fn dim(&self, op: &str, axis: usize) -> Result<(usize, isize)> {
-        self.dims().nth(axis).ok_or_else(|| {
-            Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axis to take from"))
-        })
-    }
-
     /// The same storage under other dimensions, moved by `shift` elements.
     ///
     /// A view without elements does not move: its offset is read by nobody, and so stays inside the storage.
-    pub(crate) fn moved(
-        &self,
-        op: &str,
-        size: Vec<usize>,
-        stride: Vec<isize>,
-        shift: i128,
-    ) -> Result<Layout> {
-        let offset = if size.contains(&0) {
+    pub(super) fn moved(&self, op: &str, dims: Vec<Dim>, shift: i128) -> Result<Layout> {
+        let offset = if dims.iter().any(|dim| dim.size == 0) {
             self.offset
         } else {
             let moved =
                 shift.checked_add(self.offset as i128).and_then(|offset| usize::try_from(offset).ok());
             moved.ok_or_else(|| overflow(op))?
         };
-        Layout::new(size, stride, offset).map_err(|e| e.context(op))
+        Layout::of_dims(dims, offset).map_err(|e| e.context(op))
     }
+}
+
+/// Whether dimensions, innermost first, stand one in the other without a gap.
+fn is_packed(inner_first: impl Iterator<Item = (usize, isize)>) -> bool {
+    let mut expected = 1usize;
+    inner_first.filter(|&(size, _)| size != 1).all(|(size, stride)| {
+        let fits = usize::try_from(stride) == Ok(expected);
+        expected = expected.saturating_mul(size);
+        fits
+    })
 }
 
 pub(crate) fn contiguous_strides(size: &[usize]) -> Result<Vec<isize>> {
@@ -141,4 +177,9 @@ pub(crate) fn contiguous_strides(size: &[usize]) -> Result<Vec<isize>> {
 
 pub(super) fn overflow(op: &str) -> Error {
     Error::new(ErrorKind::LimitExceeded, format!("{op}: a stride or an offset does not fit in 64 bits"))
+}
+
+/// How far a number of steps goes. Cannot overflow: both factors fit in 64 bits.
+pub(super) fn distance(steps: usize, stride: isize) -> i128 {
+    (steps as i128).saturating_mul(stride as i128)
 }

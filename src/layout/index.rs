@@ -1,10 +1,14 @@
 use std::fmt;
+use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-use super::Layout;
-use super::header::overflow;
+use super::axis::position_in;
+use super::header::{Dim, distance, overflow};
+use super::{Axes, Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
-/// One place in a subscript, as in `tensor[0, 1:3, ..., None]`.
+/// One place in a subscript, as in `tensor[0, 1:3, ..., None]`. The macro [`s!`](crate::s) writes several.
+///
+/// Made from a position (`1`, `-1`) or a range (`1..3`, `..-1`, `..`), whose bounds are those of a Python slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Index {
@@ -25,6 +29,109 @@ pub enum Index {
     NewAxis,
 }
 
+/// A subscript, for [`Tensor::index`](crate::Tensor::index): positions, ranges, ranges with a step after `;`, `...` for
+/// the axes that are left over, and `NewAxis` or `None`.
+///
+/// Bounds and steps are those of Python: `..;-1` is `::-1`, all positions from the last to the first.
+///
+/// ```
+/// use stridemap::{Tensor, s};
+///
+/// let x = Tensor::from_vec((0..24i64).collect(), &[2, 3, 4])?;
+/// let view = x.index(s![1, .., 1..;2])?;      // x[1, :, 1::2]
+/// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[3, 2][..], &[4, 2][..], 13));
+/// let view = x.index(s![..., -1, NewAxis])?;  // x[..., -1, None]
+/// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[2, 3, 1][..], &[12, 4, 1][..], 3));
+/// # Ok::<(), stridemap::Error>(())
+/// ```
+#[macro_export]
+macro_rules! s {
+    (@[$($done:expr),*]) => { [$($done),*] };
+    (@[$($done:expr),*] ... $(, $($rest:tt)*)?) => { $crate::s!(@[$($done,)* $crate::Index::Ellipsis] $($($rest)*)?) };
+    (@[$($done:expr),*] NewAxis $(, $($rest:tt)*)?) => { $crate::s!(@[$($done,)* $crate::Index::NewAxis] $($($rest)*)?) };
+    (@[$($done:expr),*] None $(, $($rest:tt)*)?) => { $crate::s!(@[$($done,)* $crate::Index::NewAxis] $($($rest)*)?) };
+    (@[$($done:expr),*] $place:expr $(, $($rest:tt)*)?) => {
+        $crate::s!(@[$($done,)* $crate::Index::from($place)] $($($rest)*)?)
+    };
+    (@[$($done:expr),*] $place:expr; $step:expr $(, $($rest:tt)*)?) => {
+        $crate::s!(@[$($done,)* $crate::Index::from($place).with_step($step)] $($($rest)*)?)
+    };
+    ($($places:tt)*) => { $crate::s!(@[] $($places)*) };
+}
+
+impl Index {
+    /// The same range in other steps; what is no range stays as it is.
+    #[must_use]
+    pub fn with_step(self, step: isize) -> Self {
+        match self {
+            Index::Slice { start, end, .. } => Index::Slice { start, end, step },
+            place => place,
+        }
+    }
+}
+
+macro_rules! index_from {
+    ($($number:ty),*) => {$(
+        impl From<$number> for Index {
+            fn from(position: $number) -> Self {
+                Index::At(bound(position))
+            }
+        }
+
+        impl From<Range<$number>> for Index {
+            fn from(range: Range<$number>) -> Self {
+                slice(Some(bound(range.start)), Some(bound(range.end)))
+            }
+        }
+
+        impl From<RangeFrom<$number>> for Index {
+            fn from(range: RangeFrom<$number>) -> Self {
+                slice(Some(bound(range.start)), None)
+            }
+        }
+
+        impl From<RangeTo<$number>> for Index {
+            fn from(range: RangeTo<$number>) -> Self {
+                slice(None, Some(bound(range.end)))
+            }
+        }
+
+        impl From<RangeInclusive<$number>> for Index {
+            fn from(range: RangeInclusive<$number>) -> Self {
+                slice(Some(bound(*range.start())), after(bound(*range.end())))
+            }
+        }
+
+        impl From<RangeToInclusive<$number>> for Index {
+            fn from(range: RangeToInclusive<$number>) -> Self {
+                slice(None, after(bound(range.end)))
+            }
+        }
+    )*};
+}
+
+index_from!(i32, i64, isize, usize);
+
+impl From<RangeFull> for Index {
+    fn from(_: RangeFull) -> Self {
+        slice(None, None)
+    }
+}
+
+fn slice(start: Option<isize>, end: Option<isize>) -> Index {
+    Index::Slice { start, end, step: 1 }
+}
+
+/// What does not fit lies past the end of every tensor, and so does the highest number.
+fn bound(position: impl TryInto<isize>) -> isize {
+    position.try_into().unwrap_or(isize::MAX)
+}
+
+/// The bound behind an inclusive end; behind the last position, -1, there is none.
+fn after(end: isize) -> Option<isize> {
+    if end == -1 { None } else { Some(end.saturating_add(1)) }
+}
+
 /// As it stands in a subscript: `-1`, `1:3`, `::2`, `...`, `None`.
 impl fmt::Display for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,45 +150,46 @@ impl fmt::Display for Index {
 
 impl Layout {
     /// One position along an axis, which goes.
-    pub(crate) fn select(&self, axis: isize, index: isize) -> Result<Layout> {
+    pub(crate) fn select(&self, axis: Axis<'_>, index: isize) -> Result<Layout> {
         let op = format!("select({axis}, {index})");
-        let axis = self.axis(&op, axis)?;
-        let (n, step) = self.dim(&op, axis)?;
-        let from_start = if index < 0 { index.checked_add_unsigned(n) } else { Some(index) };
-        let position = from_start.and_then(|index| usize::try_from(index).ok()).filter(|&index| index < n);
-        let Some(position) = position else {
+        let (axis, n, step) = self.dim(&op, axis)?;
+        let Some(position) = position_in(index, n) else {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
-                format!("{op}: index {index} is out of range for axis {axis} with size {n}"),
+                format!(
+                    "{op}: index {index} is out of range for axis {axis} with size {n} of size {:?}",
+                    self.size()
+                ),
             ));
         };
-        let (mut size, mut stride) = (self.size().to_vec(), self.stride().to_vec());
-        size.remove(axis);
-        stride.remove(axis);
-        self.moved(&op, size, stride, product(position, step))
+        let mut dims = self.to_dims();
+        dims.remove(axis);
+        self.moved(&op, dims, distance(position, step))
     }
 
     /// `length` positions along an axis, from `start` on. Unlike a slice, it refuses what it cannot give in full.
-    pub(crate) fn narrow(&self, axis: isize, start: isize, length: usize) -> Result<Layout> {
+    pub(crate) fn narrow(&self, axis: Axis<'_>, start: isize, length: usize) -> Result<Layout> {
         let op = format!("narrow({axis}, {start}, {length})");
-        let axis = self.axis(&op, axis)?;
-        let (n, step) = self.dim(&op, axis)?;
+        let (axis, n, step) = self.dim(&op, axis)?;
         let from_start = if start < 0 { start.checked_add_unsigned(n) } else { Some(start) };
         let position = from_start.and_then(|start| usize::try_from(start).ok());
         let fits = position.filter(|start| start.checked_add(length).is_some_and(|end| end <= n));
         let Some(position) = fits else {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
-                format!("{op}: {length} from {start} on is out of range for axis {axis} with size {n}"),
+                format!(
+                    "{op}: {length} from {start} on is out of range for axis {axis} with size {n} of size {:?}",
+                    self.size()
+                ),
             ));
         };
-        self.replace(&op, axis, length, step, product(position, step))
+        self.resized(&op, axis, length, step, distance(position, step))
     }
 
     /// The positions of a Python slice along an axis; the step may be negative.
     pub(crate) fn slice(
         &self,
-        axis: isize,
+        axis: Axis<'_>,
         start: Option<isize>,
         end: Option<isize>,
         step: isize,
@@ -90,54 +198,48 @@ impl Layout {
         if step == 0 {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: a step of 0 goes nowhere")));
         }
-        let axis = self.axis(&op, axis)?;
-        let (n, old_step) = self.dim(&op, axis)?;
+        let (axis, n, old_step) = self.dim(&op, axis)?;
         let (first, count) = slice_positions(n, start, end, step);
         // Between two positions it cannot overflow; and where there is one, or none, no stride matters.
         let new_step = old_step.saturating_mul(step);
-        self.replace(&op, axis, count, new_step, product(first, old_step))
+        self.resized(&op, axis, count, new_step, distance(first, old_step))
     }
 
     /// Reverses the order along each of the axes.
-    pub(crate) fn flip(&self, axes: &[isize]) -> Result<Layout> {
-        let op = format!("flip({axes:?})");
-        let mut flipped = self.clone();
-        let mut seen = vec![false; self.rank().max(1)];
-        for &named in axes {
-            let axis = self.axis(&op, named)?;
-            if seen.get_mut(axis).is_none_or(|seen| std::mem::replace(seen, true)) {
-                return Err(Error::new(
-                    ErrorKind::InvalidArgument,
-                    format!("{op}: axis {named} is named twice"),
-                ));
-            }
-            if self.rank() > 0 {
-                let (n, step) = flipped.dim(&op, axis)?;
-                let shift = product(n.saturating_sub(1), step);
-                flipped = flipped.replace(&op, axis, n, step.saturating_neg(), shift)?;
+    pub(crate) fn flip(&self, axes: &Axes<'_>) -> Result<Layout> {
+        let op = format!("flip({axes})");
+        let flipped = self.axes(&op, axes)?;
+        let (mut dims, mut shift) = (self.to_dims(), 0i128);
+        for (axis, dim) in dims.iter_mut().enumerate() {
+            if flipped.contains(&axis) {
+                shift = shift.saturating_add(distance(dim.size.saturating_sub(1), dim.stride));
+                dim.stride = dim.stride.saturating_neg();
             }
         }
-        Ok(flipped)
+        self.moved(&op, dims, shift)
     }
 
     /// A subscript: each place in turn takes an axis, skips some, or adds one.
     pub(crate) fn index(&self, subscript: &[Index]) -> Result<Layout> {
-        let refuse = |why: String| {
+        let refuse = |kind, why: String| {
             let places: Vec<String> = subscript.iter().map(Index::to_string).collect();
-            Err(Error::new(ErrorKind::OutOfRange, format!("index [{}]: {why}", places.join(", "))))
+            Err(Error::new(kind, format!("index [{}]: {why}", places.join(", "))))
         };
         let taken =
             subscript.iter().filter(|place| matches!(place, Index::At(_) | Index::Slice { .. })).count();
         if subscript.iter().filter(|&&place| place == Index::Ellipsis).count() > 1 {
-            return refuse("`...` stands more than once".into());
+            return refuse(ErrorKind::InvalidArgument, "`...` stands more than once".into());
         }
         let Some(skipped) = self.rank().checked_sub(taken) else {
-            return refuse(format!("{taken} indices for size {:?} with {} axes", self.size(), self.rank()));
+            return refuse(
+                ErrorKind::OutOfRange,
+                format!("{taken} indices for size {:?} with {} axes", self.size(), self.rank()),
+            );
         };
         let mut view = self.clone();
         let mut axis = 0usize;
         for place in subscript {
-            let at = axis as isize;
+            let at = Axis::from(axis);
             let kept = match *place {
                 Index::At(index) => {
                     view = view.select(at, index)?;
@@ -149,7 +251,7 @@ impl Layout {
                 }
                 Index::Ellipsis => skipped,
                 Index::NewAxis => {
-                    view = view.unsqueeze_at(axis)?;
+                    view = view.unsqueezed(axis)?;
                     1
                 }
             };
@@ -158,22 +260,47 @@ impl Layout {
         Ok(view)
     }
 
+    /// Adds an axis of size 1; `axis` is where it will be.
+    pub(crate) fn unsqueeze(&self, axis: isize) -> Result<Layout> {
+        let place_count = self.rank().saturating_add(1);
+        let at = position_in(axis, place_count).ok_or_else(|| {
+            Error::new(
+                ErrorKind::OutOfRange,
+                format!(
+                    "unsqueeze({axis}): size {:?} has room for a new axis from -{place_count} to {}",
+                    self.size(),
+                    self.rank()
+                ),
+            )
+        })?;
+        self.unsqueezed(at)
+    }
+
     /// Adds an axis of size 1 before position `axis`, with the stride that PyTorch gives it.
-    fn unsqueeze_at(&self, axis: usize) -> Result<Layout> {
+    fn unsqueezed(&self, axis: usize) -> Result<Layout> {
         let step = match self.dims().nth(axis) {
             Some((n, step)) => isize::try_from(n).ok().and_then(|n| step.checked_mul(n)),
             None => Some(1),
         };
-        let (mut size, mut stride) = (self.size().to_vec(), self.stride().to_vec());
-        size.insert(axis, 1);
-        stride.insert(axis, step.ok_or_else(|| overflow("unsqueeze"))?);
-        self.moved("unsqueeze", size, stride, 0)
+        let mut dims = self.to_dims();
+        dims.insert(axis, Dim::new(1, step.ok_or_else(|| overflow("unsqueeze"))?));
+        self.moved("unsqueeze", dims, 0)
     }
 
-    fn replace(&self, op: &str, axis: usize, n: usize, step: isize, shift: i128) -> Result<Layout> {
-        let dims = self.dims().enumerate().map(|(at, dim)| if at == axis { (n, step) } else { dim });
-        let (size, stride) = dims.unzip();
-        self.moved(op, size, stride, shift)
+    /// The same but for one axis.
+    pub(super) fn resized(
+        &self,
+        op: &str,
+        axis: usize,
+        n: usize,
+        step: isize,
+        shift: i128,
+    ) -> Result<Layout> {
+        let mut dims = self.to_dims();
+        if let Some(dim) = dims.get_mut(axis) {
+            (dim.size, dim.stride) = (n, step);
+        }
+        self.moved(op, dims, shift)
     }
 }
 
@@ -198,9 +325,4 @@ fn slice_positions(n: usize, start: Option<isize>, end: Option<isize>, step: isi
         distance.saturating_sub(1).checked_div(step.abs()).unwrap_or_default().saturating_add(1)
     };
     (usize::try_from(first).unwrap_or_default(), usize::try_from(count).unwrap_or_default())
-}
-
-/// Cannot overflow: both factors fit in 64 bits.
-fn product(position: usize, step: isize) -> i128 {
-    (position as i128).saturating_mul(step as i128)
 }

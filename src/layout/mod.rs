@@ -1,14 +1,24 @@
 //! The algebra of size, stride and offset: PyTorch's rules, on numbers alone. No bytes, no I/O.
 //!
 //! One file a family of operations. Every operation takes a layout whose elements lie inside some storage and gives
-//! one whose elements are among them, or refuses; so a view of a view never needs the storage to be asked.
+//! one whose elements are among them, or refuses; so a view of a view never needs the storage to be asked. The one
+//! exception is `as_strided`.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
+mod axis;
+mod broadcast;
 mod header;
 mod index;
+mod names;
+mod overlap;
 mod permute;
+mod reinterpret;
 mod reshape;
+mod split;
+mod window;
 
+pub use axis::{Axes, Axis};
 pub(crate) use header::Layout;
 pub use index::Index;
+pub use split::Sections;

@@ -1,38 +1,51 @@
-use super::Layout;
+use super::{Axes, Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
     /// Exchanges two axes.
-    pub(crate) fn transpose(&self, axis0: isize, axis1: isize) -> Result<Layout> {
+    pub(crate) fn transpose(&self, axis0: Axis<'_>, axis1: Axis<'_>) -> Result<Layout> {
         let op = format!("transpose({axis0}, {axis1})");
         let (axis0, axis1) = (self.axis(&op, axis0)?, self.axis(&op, axis1)?);
-        let (mut size, mut stride) = (self.size().to_vec(), self.stride().to_vec());
+        let mut dims = self.to_dims();
         if self.rank() > 0 {
-            size.swap(axis0, axis1);
-            stride.swap(axis0, axis1);
+            dims.swap(axis0, axis1);
         }
-        self.moved(&op, size, stride, 0)
+        self.moved(&op, dims, 0)
     }
 
     /// Exchanges the axes of a matrix; fewer than two axes stay as they are.
     pub(crate) fn t(&self) -> Result<Layout> {
         match self.rank() {
             0 | 1 => Ok(self.clone()),
-            2 => self.transpose(0, 1),
+            2 => self.transpose(Axis::At(0), Axis::At(1)),
             rank => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "t(): size {:?} has {rank} axes, and t takes at most 2; use transpose or permute",
+                    "t(): size {:?} has {rank} axes, and t takes at most 2; use mt, transpose or permute",
                     self.size()
                 ),
             )),
         }
     }
 
+    /// Exchanges the last two axes. A single element stays as it is; a vector is refused, as by PyTorch.
+    pub(crate) fn mt(&self) -> Result<Layout> {
+        match self.rank() {
+            0 => Ok(self.clone()),
+            1 => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("mt(): size {:?} has one axis, and mt exchanges the last two", self.size()),
+            )),
+            _ => self.transpose(Axis::At(-2), Axis::At(-1)),
+        }
+    }
+
     /// Puts the axes in another order: axis `axes[i]` becomes axis `i`.
-    pub(crate) fn permute(&self, axes: &[isize]) -> Result<Layout> {
-        let op = format!("permute({axes:?})");
-        if axes.len() != self.rank() {
+    pub(crate) fn permute(&self, axes: &Axes<'_>) -> Result<Layout> {
+        let op = format!("permute({axes})");
+        if let Axes::List(axes) = axes
+            && axes.len() != self.rank()
+        {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
@@ -43,20 +56,32 @@ impl Layout {
                 ),
             ));
         }
-        let mut seen = vec![false; self.rank()];
-        let (mut size, mut stride) = (Vec::with_capacity(axes.len()), Vec::with_capacity(axes.len()));
-        for &axis in axes {
-            let position = self.axis(&op, axis)?;
-            if seen.get_mut(position).is_none_or(|seen| std::mem::replace(seen, true)) {
-                return Err(Error::new(
-                    ErrorKind::InvalidArgument,
-                    format!("{op}: axis {axis} is named twice"),
-                ));
-            }
-            let (n, step) = self.dim(&op, position)?;
-            size.push(n);
-            stride.push(step);
+        self.reordered(&op, &self.axes(&op, axes)?)
+    }
+
+    /// Moves axes to other places; those that are not named keep their order around them.
+    pub(crate) fn movedim(&self, source: &Axes<'_>, destination: &Axes<'_>) -> Result<Layout> {
+        let op = format!("movedim({source}, {destination})");
+        let (from, to) = (self.axes(&op, source)?, self.axes(&op, destination)?);
+        if from.len() != to.len() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{op}: {} axes to move to {} places", from.len(), to.len()),
+            ));
         }
-        self.moved(&op, size, stride, 0)
+        if self.rank() == 0 {
+            return Ok(self.clone());
+        }
+        let mut others = (0..self.rank()).filter(|axis| !from.contains(axis));
+        let order = (0..self.rank()).map(|place| {
+            let moved = to.iter().position(|&to| to == place).and_then(|i| from.get(i).copied());
+            moved.or_else(|| others.next()).unwrap_or_default()
+        });
+        self.reordered(&op, &order.collect::<Vec<_>>())
+    }
+
+    fn reordered(&self, op: &str, order: &[usize]) -> Result<Layout> {
+        let dims = self.to_dims();
+        self.moved(op, order.iter().filter_map(|&axis| dims.get(axis).cloned()).collect(), 0)
     }
 }

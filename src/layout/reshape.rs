@@ -1,5 +1,6 @@
-use super::Layout;
-use super::header::{contiguous_strides, overflow};
+use super::header::{Dim, contiguous_strides, overflow};
+use super::names::DimName;
+use super::{Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
@@ -10,7 +11,50 @@ impl Layout {
     pub(crate) fn view(&self, size: &[isize]) -> Result<Layout> {
         let op = format!("view({size:?})");
         let size = self.infer_size(&op, size)?;
-        let stride = self.view_strides(&op, &size)?.ok_or_else(|| {
+        self.view_as(&op, &size)
+    }
+
+    /// The size that `start` to `end` have as one axis, that one included.
+    pub(crate) fn flattened_size(&self, start: Axis<'_>, end: Axis<'_>) -> Result<Vec<usize>> {
+        let op = format!("flatten({start}, {end})");
+        let (first, last) = (self.axis(&op, start)?, self.axis(&op, end)?);
+        if first > last {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{op}: axis {first} comes before axis {last} only in the other order"),
+            ));
+        }
+        let within = |axis: usize| (first..=last).contains(&axis);
+        let joined = self.dims().enumerate().filter(|&(axis, _)| within(axis)).map(|(_, (n, _))| n);
+        let joined = if joined.clone().any(|n| n == 0) { 0 } else { joined.fold(1, usize::saturating_mul) };
+        let mut size: Vec<usize> =
+            self.size().iter().enumerate().filter(|&(axis, _)| !within(axis)).map(|(_, &n)| n).collect();
+        size.insert(first, joined);
+        Ok(size)
+    }
+
+    /// Parts one axis into several. One size may be -1: what is left.
+    pub(crate) fn unflatten(&self, axis: Axis<'_>, sizes: &[isize]) -> Result<Layout> {
+        let op = format!("unflatten({axis}, {sizes:?})");
+        let (axis, n, _) = self.dim(&op, axis)?;
+        if sizes.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: no size is given")));
+        }
+        let parts = Layout::contiguous(&[n])?.infer_size(&op, sizes)?;
+        let mut size = self.size().to_vec();
+        size.splice(axis..=axis, parts.iter().copied());
+        let view = self.view_as(&op, &size)?;
+        // The sizes alone do not tell which axis was parted, when there are ones.
+        let mut names: Vec<_> = self.names().cloned().collect();
+        if parts.len() > 1 {
+            names.splice(axis..=axis, parts.iter().map(|_| None));
+        }
+        Ok(view.named(names.into_iter()))
+    }
+
+    /// [`view`](Self::view) under a size that holds as many elements.
+    pub(crate) fn view_as(&self, op: &str, size: &[usize]) -> Result<Layout> {
+        let stride = self.view_strides(op, size)?.ok_or_else(|| {
             Error::new(
                 ErrorKind::NeedsCopy,
                 format!(
@@ -20,7 +64,8 @@ impl Layout {
                 ),
             )
         })?;
-        self.moved(&op, size, stride, 0)
+        let dims = size.iter().zip(stride).map(|(&size, stride)| Dim::new(size, stride)).collect();
+        Ok(self.moved(op, dims, 0)?.named(self.names_kept(size).into_iter()))
     }
 
     /// Resolves a -1 and checks that the number of elements stays.
@@ -87,6 +132,32 @@ impl Layout {
         strides.reverse();
         Ok(Some(strides))
     }
+
+    /// The names that dimensions keep under another size: those that are neither joined nor parted.
+    fn names_kept(&self, size: &[usize]) -> Vec<Option<DimName>> {
+        if !self.has_names() {
+            return Vec::new();
+        }
+        if size == self.size() {
+            return self.names().cloned().collect();
+        }
+        // A dimension is the same one if as many elements lie outside of it, and in it.
+        let mut own: Vec<_> = places(self.size()).zip(self.names()).collect();
+        let kept = places(size).map(|place| {
+            let same = own.iter().position(|&(own_place, _)| own_place == place)?;
+            own.remove(same).1.clone()
+        });
+        if self.numel() == 0 { vec![None; size.len()] } else { kept.collect() }
+    }
+}
+
+/// For each dimension the product of the sizes before it, and its own.
+fn places(size: &[usize]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    size.iter().scan(1usize, |before, &n| {
+        let place = (*before, n);
+        *before = before.saturating_mul(n);
+        Some(place)
+    })
 }
 
 /// Whether a dimension of this stride continues a run of `run` elements that are `base` apart.

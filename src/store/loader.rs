@@ -70,5 +70,9 @@ pub(super) fn layout_of(record: &TensorRecord) -> Result<Layout> {
         record.size.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(too_large)?;
     let stride =
         record.stride.iter().map(|&n| isize::try_from(n)).collect::<Result<_, _>>().map_err(too_large)?;
-    Layout::new(size, stride, usize::try_from(record.offset_elems).map_err(too_large)?)
+    let layout = Layout::new(size, stride, usize::try_from(record.offset_elems).map_err(too_large)?)?;
+    Ok(match &record.dim_names {
+        Some(names) => layout.named(names.iter().map(|name| name.as_deref().map(Into::into))),
+        None => layout,
+    })
 }

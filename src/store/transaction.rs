@@ -100,7 +100,7 @@ impl<'a> Transaction<'a> {
     pub fn save(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
         self.check_failure("save")?;
         self.draft.check_new("save", name, self.changes.on_existing)?;
-        let layout = Layout::contiguous(&source.size()).map_err(|e| e.context(format!("save {name:?}")))?;
+        let layout = layout_for(source).map_err(|e| e.context(format!("save {name:?}")))?;
         let dtype = source.dtype();
         let size_bytes =
             (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
@@ -256,6 +256,15 @@ impl<'a> Transaction<'a> {
     }
 }
 
+/// The layout of a row-major copy.
+fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
+    let layout = Layout::contiguous(&source.size())?;
+    match source.names().as_slice() {
+        [] => Ok(layout),
+        names => layout.rename(names),
+    }
+}
+
 fn write_elements(
     writer: &mut StorageWriter,
     source: &(impl Source + ?Sized),
@@ -282,7 +291,9 @@ fn record_of(dtype: DType, layout: &Layout, offset_elems: u64, storage_id: u64) 
         stride: layout.stride().iter().map(|&n| n as i64).collect(),
         offset_elems,
         storage_id,
-        dim_names: None,
+        dim_names: layout
+            .has_names()
+            .then(|| layout.names().map(|name| name.as_deref().map(str::to_owned)).collect()),
     })
     .map_err(|e| Error::refused("save", e))
 }

@@ -44,12 +44,20 @@ impl Tensor {
     }
 
     /// A view of the same storage. Every layout operation keeps inside the elements that it was given.
-    pub(super) fn with_layout(&self, layout: Layout) -> Tensor {
+    pub(super) fn with_layout(&self, dtype: DType, layout: Layout) -> Tensor {
         debug_assert!(
-            layout.extent(self.dtype, self.storage.length_bytes()).is_ok(),
-            "{layout:?} leaves the storage of {self:?}"
+            layout.extent(dtype, self.storage.length_bytes()).is_ok(),
+            "{layout:?} of {dtype} leaves the storage of {self:?}"
         );
-        Tensor { storage: Arc::clone(&self.storage), dtype: self.dtype, layout }
+        Tensor { storage: Arc::clone(&self.storage), dtype, layout }
+    }
+
+    /// Zeros, in row-major order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or when there is not so much memory.
+    pub fn zeros(dtype: DType, size: &[usize]) -> Result<Tensor> {
+        Tensor::filled(dtype, Layout::contiguous(size)?, |_| Ok(()))
     }
 
     /// Takes elements over, in row-major order, without copying them.
@@ -100,10 +108,9 @@ impl Tensor {
     /// A fresh row-major tensor on the heap that `fill` writes.
     pub(super) fn filled(
         dtype: DType,
-        size: &[usize],
+        layout: Layout,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<Tensor> {
-        let layout = Layout::contiguous(size)?;
         let mut bytes = AlignedBytes::zeroed(layout.numel().saturating_mul(dtype.itemsize()))?;
         fill(bytes.as_mut())?;
         Ok(Tensor { storage: Storage::on_heap(bytes), dtype, layout })
@@ -159,6 +166,35 @@ impl Tensor {
         self.layout.is_contiguous()
     }
 
+    /// Whether the elements of a batch of images, by dimensions N, C, H, W, stand in memory with the channels
+    /// innermost: PyTorch's `is_contiguous(memory_format=torch.channels_last)`. A query of the strides: images of one
+    /// channel are in both orders.
+    #[must_use]
+    pub fn is_channels_last(&self) -> bool {
+        self.ndim() == 4 && self.layout.is_channels_last()
+    }
+
+    /// As [`is_channels_last`](Self::is_channels_last), for N, C, D, H, W.
+    #[must_use]
+    pub fn is_channels_last_3d(&self) -> bool {
+        self.ndim() == 5 && self.layout.is_channels_last()
+    }
+
+    /// Whether two indices lead to one element, as in an expanded or unfolded tensor. Exact, but for tensors of many
+    /// dimensions with strides that nobody uses: of those it may say so when none do.
+    #[must_use]
+    pub fn overlaps_itself(&self) -> bool {
+        self.layout.overlaps_itself()
+    }
+
+    /// Whether the two have a byte in common: they [share a storage](Self::shares_storage), and an element of one
+    /// overlaps an element of the other. As exact as [`overlaps_itself`](Self::overlaps_itself).
+    #[must_use]
+    pub fn overlaps(&self, other: &Tensor) -> bool {
+        self.shares_storage(other)
+            && self.layout.overlaps(self.dtype.itemsize(), &other.layout, other.dtype.itemsize())
+    }
+
     /// The bytes of the storage underneath, those that this tensor does not reach included.
     #[must_use]
     pub fn storage_nbytes(&self) -> u64 {
@@ -199,12 +235,15 @@ impl Tensor {
 /// The header, not the elements.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tensor")
+        let mut header = f.debug_struct("Tensor");
+        header
             .field("dtype", &self.dtype)
             .field("size", &self.size())
             .field("stride", &self.stride())
-            .field("storage_offset", &self.storage_offset())
-            .field("storage", &self.storage)
-            .finish()
+            .field("storage_offset", &self.storage_offset());
+        if self.layout.has_names() {
+            header.field("names", &self.names());
+        }
+        header.field("storage", &self.storage).finish()
     }
 }

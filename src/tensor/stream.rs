@@ -16,6 +16,11 @@ pub trait Source {
     /// The size of each dimension.
     fn size(&self) -> Vec<usize>;
 
+    /// The name of each dimension, if it has one; an empty list for no names at all.
+    fn names(&self) -> Vec<Option<&str>> {
+        Vec::new()
+    }
+
     /// Gives the bytes of all elements, little-endian and in row-major order, to `sink`, in pieces of any length.
     ///
     /// # Errors
@@ -30,6 +35,10 @@ impl Source for Tensor {
 
     fn size(&self) -> Vec<usize> {
         self.size().to_vec()
+    }
+
+    fn names(&self) -> Vec<Option<&str>> {
+        if self.layout().has_names() { self.names() } else { Vec::new() }
     }
 
     fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {

@@ -86,7 +86,7 @@ fn views(tensor: &Tensor) -> Vec<(String, Tensor)> {
     [
         ("transposed", tensor.t().unwrap()),
         ("sliced", tensor.slice(1, Some(1), None, 2).unwrap()),
-        ("flipped", tensor.flip(&[0, 1]).unwrap()),
+        ("flipped", tensor.flip([0, 1]).unwrap()),
         ("row", tensor.select(0, 2).unwrap()),
         ("element", tensor.select(0, 2).unwrap().select(0, 1).unwrap()),
         ("none", tensor.narrow(0, 1, 0).unwrap()),

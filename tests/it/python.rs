@@ -63,10 +63,10 @@ fn varied_store(path: &Path) -> Store {
     let large = store.load("large").unwrap();
     let corner = large.slice(0, None, None, -350).unwrap().slice(1, Some(3), None, 300).unwrap();
     txn.save_view("corner", &corner.t().unwrap()).unwrap();
-    txn.save_view("element", &large.index(&[Index::At(-1), Index::At(-1)]).unwrap()).unwrap();
+    txn.save_view("element", &large.index([Index::At(-1), Index::At(-1)]).unwrap()).unwrap();
     txn.save_view("nothing", &large.narrow(0, 5, 0).unwrap()).unwrap();
     for &dtype in DType::ALL {
-        let view = store.load(dtype.name()).unwrap().flip(&[1]).unwrap().t().unwrap();
+        let view = store.load(dtype.name()).unwrap().flip([1]).unwrap().t().unwrap();
         txn.save_view(&format!("{dtype}, flipped λ"), &view).unwrap();
     }
     txn.remove("row.7").unwrap();

@@ -148,9 +148,9 @@ fn views_out_of_range_or_beyond_strides() {
     assert_refused(tensor.narrow(1, 2, usize::MAX), ErrorKind::OutOfRange, &["axis 1"]);
     assert_refused(tensor.slice(0, None, None, 0), ErrorKind::InvalidArgument, &["step of 0"]);
     assert_refused(tensor.transpose(0, -3), ErrorKind::OutOfRange, &["axis -3"]);
-    assert_refused(tensor.permute(&[0, 0]), ErrorKind::InvalidArgument, &["axis 0", "twice"]);
-    assert_refused(tensor.permute(&[0]), ErrorKind::InvalidArgument, &["1 axes"]);
-    assert_refused(tensor.flip(&[1, -1]), ErrorKind::InvalidArgument, &["twice"]);
+    assert_refused(tensor.permute([0, 0]), ErrorKind::InvalidArgument, &["axis 0", "twice"]);
+    assert_refused(tensor.permute([0]), ErrorKind::InvalidArgument, &["1 axes"]);
+    assert_refused(tensor.flip([1, -1]), ErrorKind::InvalidArgument, &["twice"]);
     assert_refused(tensor.view(&[5, -1]), ErrorKind::SizeMismatch, &["12 elements"]);
     assert_refused(tensor.view(&[-1, -1]), ErrorKind::InvalidArgument, &["more than once"]);
     assert_refused(
@@ -158,8 +158,8 @@ fn views_out_of_range_or_beyond_strides() {
         ErrorKind::NeedsCopy,
         &["[4, 3]", "[1, 4]", "use reshape"],
     );
-    assert_refused(tensor.index(&[Index::At(0); 3]), ErrorKind::OutOfRange, &["3 indices"]);
-    assert_refused(tensor.index(&[Index::Ellipsis; 2]), ErrorKind::OutOfRange, &["..."]);
+    assert_refused(tensor.index([Index::At(0); 3]), ErrorKind::OutOfRange, &["3 indices"]);
+    assert_refused(tensor.index([Index::Ellipsis; 2]), ErrorKind::InvalidArgument, &["..."]);
     let cube = tensor.view(&[3, 2, 2]).unwrap();
     assert_refused(cube.t(), ErrorKind::InvalidArgument, &["3 axes", "permute"]);
     assert_refused(tensor.t().unwrap().as_slice::<i64>(), ErrorKind::NotContiguous, &["[1, 4]"]);

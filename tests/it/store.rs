@@ -28,7 +28,7 @@ fn saved_tensor_and_its_views_are_there_after_reopening() {
     let points = store.load("points").unwrap();
     let bytes_before = storages_bytes(&path);
     store.save_view("points_t", &points.t().unwrap()).unwrap();
-    store.save_view("reversed", &points.flip(&[0]).unwrap()).unwrap();
+    store.save_view("reversed", &points.flip([0]).unwrap()).unwrap();
     assert_eq!(storages_bytes(&path), bytes_before, "a view moved data");
     drop(store);
 
@@ -51,7 +51,7 @@ fn mapped_tensor_is_borrowed_without_a_copy() {
     let other_handle = unsafe { Store::open_mapped(&path).unwrap() };
     let points = mapped.load("points").unwrap();
     assert_eq!(points.as_slice::<f32>().unwrap(), [1., 4., 2., 1., 3., 5.]);
-    let view = points.t().unwrap().flip(&[1]).unwrap();
+    let view = points.t().unwrap().flip([1]).unwrap();
     let array: ArrayViewD<f32> = view.as_array().unwrap();
     assert_eq!(array, array![[3f32, 2., 1.], [5., 1., 4.]].into_dyn());
     let start = points.as_slice::<f32>().unwrap().as_ptr_range();
@@ -266,6 +266,6 @@ fn store_lives_on_a_simulated_disk_as_well() {
     let options = StoreOptions::new().disk(disk).durability(Durability::Process);
     options.create("x").unwrap().save("a", &arange(4)).unwrap();
     let tensor = options.open("x").unwrap().load("a").unwrap();
-    let last_two = tensor.index(&[Index::Slice { start: Some(-2), end: None, step: 1 }]).unwrap();
+    let last_two = tensor.index([Index::Slice { start: Some(-2), end: None, step: 1 }]).unwrap();
     assert_eq!(last_two.read::<i64>().unwrap(), [2, 3]);
 }

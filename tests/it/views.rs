@@ -223,7 +223,7 @@ fn one_position_is_left_by_however_long_a_step() {
         for _ in 0..2 {
             assert_eq!(view.size(), [1, 4]);
             assert_eq!(view.read::<i64>().unwrap(), base.select(0, row).unwrap().read::<i64>().unwrap());
-            view = view.slice(0, None, None, step).unwrap().flip(&[0]).unwrap();
+            view = view.slice(0, None, None, step).unwrap().flip([0]).unwrap();
         }
     }
 }

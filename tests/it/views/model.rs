@@ -110,7 +110,10 @@ impl Model {
     pub(super) fn index(&self, subscript: &[Index]) -> Expected<Model> {
         let count = |is: fn(&Index) -> bool| subscript.iter().filter(|at| is(at)).count();
         let taken = count(|at| matches!(at, Index::At(_) | Index::Slice { .. }));
-        if taken > self.size.len() || count(|&at| at == Index::Ellipsis) > 1 {
+        if count(|&at| at == Index::Ellipsis) > 1 {
+            return Err(ErrorKind::InvalidArgument);
+        }
+        if taken > self.size.len() {
             return Err(ErrorKind::OutOfRange);
         }
         let (mut view, mut axis) = (self.clone(), 0);

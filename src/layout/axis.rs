@@ -1,0 +1,162 @@
+use std::fmt;
+use std::ops::RangeFull;
+
+use super::Layout;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A dimension of a tensor: its position, negative from the end, or its name.
+///
+/// Whatever takes an axis takes a number or a text: `x.select(-1, 0)`, `x.select("channel", 0)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Axis<'a> {
+    /// The position; -1 is the last.
+    At(isize),
+    /// The name.
+    Named(&'a str),
+}
+
+/// Several dimensions: one [`Axis`], an array or slice of them, or `..` for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Axes<'a> {
+    /// All, in order.
+    All,
+    /// These.
+    List(Vec<Axis<'a>>),
+}
+
+macro_rules! axis_from {
+    ($($number:ty),*) => {$(
+        impl From<$number> for Axis<'_> {
+            fn from(position: $number) -> Self {
+                // What does not fit is out of range of every tensor, and so is the highest number.
+                Axis::At(isize::try_from(position).unwrap_or(isize::MAX))
+            }
+        }
+
+        impl From<$number> for Axes<'_> {
+            fn from(position: $number) -> Self {
+                Axes::List(vec![position.into()])
+            }
+        }
+    )*};
+}
+
+axis_from!(i32, i64, isize, usize);
+
+impl<'a> From<&'a str> for Axis<'a> {
+    fn from(name: &'a str) -> Self {
+        Axis::Named(name)
+    }
+}
+
+impl<'a> From<&'a str> for Axes<'a> {
+    fn from(name: &'a str) -> Self {
+        Axes::List(vec![name.into()])
+    }
+}
+
+impl From<RangeFull> for Axes<'_> {
+    fn from(_: RangeFull) -> Self {
+        Axes::All
+    }
+}
+
+impl<'a, A: Into<Axis<'a>> + Copy> From<&[A]> for Axes<'a> {
+    fn from(axes: &[A]) -> Self {
+        Axes::List(axes.iter().map(|&axis| axis.into()).collect())
+    }
+}
+
+impl<'a, A: Into<Axis<'a>> + Copy> From<&Vec<A>> for Axes<'a> {
+    fn from(axes: &Vec<A>) -> Self {
+        axes.as_slice().into()
+    }
+}
+
+impl<'a, A: Into<Axis<'a>> + Copy, const N: usize> From<&[A; N]> for Axes<'a> {
+    fn from(axes: &[A; N]) -> Self {
+        axes.as_slice().into()
+    }
+}
+
+impl<'a, A: Into<Axis<'a>>, const N: usize> From<[A; N]> for Axes<'a> {
+    fn from(axes: [A; N]) -> Self {
+        Axes::List(axes.into_iter().map(A::into).collect())
+    }
+}
+
+impl fmt::Display for Axis<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Axis::At(position) => write!(f, "{position}"),
+            Axis::Named(name) => write!(f, "{name:?}"),
+        }
+    }
+}
+
+impl fmt::Display for Axes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Axes::All => f.write_str(".."),
+            Axes::List(axes) => {
+                let axes: Vec<String> = axes.iter().map(Axis::to_string).collect();
+                write!(f, "[{}]", axes.join(", "))
+            }
+        }
+    }
+}
+
+impl Layout {
+    /// The position of an axis. A rank of 0 has the axes -1 and 0, as in PyTorch, where the operation has a use for
+    /// them.
+    pub(super) fn axis(&self, op: &str, axis: Axis<'_>) -> Result<usize> {
+        let axis = match axis {
+            Axis::At(axis) => axis,
+            Axis::Named(name) => return self.axis_named(op, name),
+        };
+        let rank = self.rank().max(1);
+        position_in(axis, rank).ok_or_else(|| {
+            let highest = rank.saturating_sub(1);
+            Error::new(
+                ErrorKind::OutOfRange,
+                format!(
+                    "{op}: axis {axis} is out of range for size {:?}: axes go from -{rank} to {highest}",
+                    self.size()
+                ),
+            )
+        })
+    }
+
+    /// The position of an axis of a tensor that has one, and its size and stride.
+    pub(super) fn dim(&self, op: &str, axis: Axis<'_>) -> Result<(usize, usize, isize)> {
+        let at = self.axis(op, axis)?;
+        self.dims().nth(at).map(|(size, stride)| (at, size, stride)).ok_or_else(|| {
+            Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axis to take from"))
+        })
+    }
+
+    /// The positions of axes, each of which stands once.
+    pub(super) fn axes(&self, op: &str, axes: &Axes<'_>) -> Result<Vec<usize>> {
+        let Axes::List(axes) = axes else { return Ok((0..self.rank()).collect()) };
+        let mut positions = Vec::with_capacity(axes.len());
+        for &axis in axes {
+            let position = self.axis(op, axis)?;
+            if positions.contains(&position) {
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!("{op}: axis {axis} is named twice"),
+                ));
+            }
+            positions.push(position);
+        }
+        Ok(positions)
+    }
+}
+
+/// One of `n` positions that may be counted from the end.
+pub(super) fn position_in(index: isize, n: usize) -> Option<usize> {
+    let from_start = if index < 0 { index.checked_add_unsigned(n)? } else { index };
+    usize::try_from(from_start).ok().filter(|&position| position < n)
+}

@@ -1,0 +1,76 @@
+use super::header::{Dim, overflow};
+use super::{Axes, Layout};
+use crate::error::{Error, ErrorKind, Result};
+
+impl Layout {
+    /// Takes axes of size 1 away; an axis of another size stays, as in PyTorch.
+    pub(crate) fn squeeze(&self, axes: &Axes<'_>) -> Result<Layout> {
+        let op = format!("squeeze({axes})");
+        let squeezed = self.axes(&op, axes)?;
+        let is_kept = |(axis, dim): &(usize, Dim)| dim.size != 1 || !squeezed.contains(axis);
+        let dims = self.to_dims().into_iter().enumerate().filter(is_kept).map(|(_, dim)| dim);
+        self.moved(&op, dims.collect(), 0)
+    }
+
+    /// Repeats axes of size 1, and puts new ones in front, by strides of 0. A size of -1 stays what it is.
+    pub(crate) fn expand(&self, size: &[isize]) -> Result<Layout> {
+        let op = format!("expand({size:?})");
+        let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
+        let Some(added) = size.len().checked_sub(self.rank()) else {
+            return refuse(
+                ErrorKind::SizeMismatch,
+                format!("{} sizes for the {} axes of size {:?}", size.len(), self.rank(), self.size()),
+            );
+        };
+        let own_dims = self.to_dims();
+        let mut dims: Vec<Dim> = Vec::with_capacity(size.len());
+        for (axis, &wanted) in size.iter().enumerate().rev() {
+            let own = axis.checked_sub(added).and_then(|axis| own_dims.get(axis).cloned());
+            let mut dim = match (own, dims.last(), wanted) {
+                (Some(own), _, _) => own,
+                (None, _, -1) => {
+                    return refuse(
+                        ErrorKind::InvalidArgument,
+                        format!("-1 keeps a size, and size {:?} has none for axis {axis}", self.size()),
+                    );
+                }
+                // PyTorch's stride for an axis that is added.
+                (None, Some(inner), _) if self.rank() > 0 => {
+                    let n = isize::try_from(inner.size).ok();
+                    let stride = n.and_then(|n| inner.stride.checked_mul(n));
+                    Dim::new(1, stride.ok_or_else(|| overflow(&op))?)
+                }
+                (None, ..) => Dim::new(1, 0),
+            };
+            match usize::try_from(wanted) {
+                Ok(n) if n == dim.size => {}
+                Ok(n) if dim.size == 1 => (dim.size, dim.stride) = (n, 0),
+                Err(_) if wanted == -1 => {}
+                Err(_) => {
+                    return refuse(
+                        ErrorKind::InvalidArgument,
+                        "a size is negative; only -1 has a meaning".into(),
+                    );
+                }
+                Ok(n) => {
+                    return refuse(
+                        ErrorKind::SizeMismatch,
+                        format!(
+                            "axis {axis} would be {n}, and {} of size {:?} is not 1",
+                            dim.size,
+                            self.size()
+                        ),
+                    );
+                }
+            }
+            dims.push(dim);
+        }
+        dims.reverse();
+        self.moved(&op, dims, 0)
+    }
+
+    /// [`expand`](Self::expand) to a size that is already known.
+    pub(crate) fn expand_to(&self, size: &[usize]) -> Result<Layout> {
+        self.expand(&size.iter().map(|&n| isize::try_from(n).unwrap_or(isize::MAX)).collect::<Vec<_>>())
+    }
+}

@@ -1,0 +1,256 @@
+//! Names of dimensions. PyTorch had them until 2.13; the rules are its own.
+
+use std::sync::Arc;
+
+use stridemap_format::check_dim_name;
+
+use super::Layout;
+use super::header::Dim;
+use crate::error::{Error, ErrorKind, Result};
+
+pub(crate) type DimName = Arc<str>;
+
+/// Stands for all dimensions that are not listed.
+const ELLIPSIS: Option<&str> = Some("...");
+
+impl Layout {
+    /// The position of the dimension of a name.
+    pub(super) fn axis_named(&self, op: &str, name: &str) -> Result<usize> {
+        self.names().position(|own| own.as_deref() == Some(name)).ok_or_else(|| {
+            Error::new(
+                ErrorKind::OutOfRange,
+                format!(
+                    "{op}: no dimension is named {name:?}: size {:?} has the names {}",
+                    self.size(),
+                    self.shown_names()
+                ),
+            )
+        })
+    }
+
+    /// Gives names to dimensions that have none. A dimension that has one keeps it, and must be listed by it.
+    pub(crate) fn refine_names(&self, names: &[Option<&str>]) -> Result<Layout> {
+        let op = format!("refine_names({})", shown(names.iter().copied()));
+        let refined = self.filled_in(&op, names)?;
+        for (own, name) in self.names().zip(&refined) {
+            if own.is_some() && own != name {
+                return Err(Error::new(
+                    ErrorKind::NameMismatch,
+                    format!(
+                        "{op}: the names {} would change, and refining only adds; use rename",
+                        self.shown_names()
+                    ),
+                ));
+            }
+        }
+        Ok(self.clone().named(refined.into_iter()))
+    }
+
+    /// Gives every dimension the name that is listed for it, or none.
+    pub(crate) fn rename(&self, names: &[Option<&str>]) -> Result<Layout> {
+        let op = format!("rename({})", shown(names.iter().copied()));
+        let names = self.filled_in(&op, names)?;
+        Ok(self.clone().named(names.into_iter()))
+    }
+
+    /// Changes single names: pairs of the old and the new.
+    pub(crate) fn rename_dims(&self, pairs: &[(&str, Option<&str>)]) -> Result<Layout> {
+        let changed = |(from, to): &(&str, Option<&str>)| format!("{from}={}", to.unwrap_or("None"));
+        let op = format!("rename_dims({})", pairs.iter().map(changed).collect::<Vec<_>>().join(", "));
+        let mut names: Vec<Option<&str>> = self.names().map(Option::as_deref).collect();
+        let mut is_changed = vec![false; names.len()];
+        for &(from, to) in pairs {
+            let at = self.axis_named(&op, from)?;
+            if let (Some(name), Some(is_changed)) = (names.get_mut(at), is_changed.get_mut(at)) {
+                if std::mem::replace(is_changed, true) {
+                    return Err(doubled(&op, from));
+                }
+                *name = to;
+            }
+        }
+        let names = self.filled_in(&op, &names)?;
+        Ok(self.clone().named(names.into_iter()))
+    }
+
+    /// Puts dimensions in the order of their names; names that no dimension has become dimensions of size 1.
+    pub(crate) fn align_to(&self, names: &[Option<&str>]) -> Result<Layout> {
+        let op = format!("align_to({})", shown(names.iter().copied()));
+        let refuse = |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")));
+        check_distinct(&op, names.iter().copied())?;
+        let (listed, rest): (Vec<Dim>, Vec<Dim>) = self
+            .to_dims()
+            .into_iter()
+            .partition(|dim| dim.name.is_some() && names.contains(&dim.name.as_deref()));
+        if !rest.is_empty() && !names.contains(&ELLIPSIS) {
+            return refuse(format!(
+                "the names {} are not all listed; `...` stands for the others",
+                self.shown_names()
+            ));
+        }
+        let mut dims = Vec::with_capacity(names.len());
+        for &name in names {
+            if name == ELLIPSIS {
+                dims.extend(rest.iter().cloned());
+                continue;
+            }
+            let Some(text) = name else { return refuse("every place must be a name or `...`".into()) };
+            let own = listed.iter().find(|dim| dim.name.as_deref() == name);
+            dims.push(match own {
+                Some(dim) => dim.clone(),
+                None => Dim { size: 1, stride: 1, name: Some(checked(&op, text)?) },
+            });
+        }
+        self.moved(&op, dims, 0)
+    }
+
+    /// [`align_to`](Self::align_to) the names of another.
+    pub(crate) fn align_as(&self, other: &Layout) -> Result<Layout> {
+        self.align_to(&other.names().map(Option::as_deref).collect::<Vec<_>>())
+            .map_err(|e| e.context("align_as"))
+    }
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "operations on two tensors are about to use it"))]
+    /// Two tensors that meet element by element, aligned at their last dimensions: names that stand on one place are
+    /// the same, and no name stands on two places.
+    pub(crate) fn check_names_meet(&self, op: &str, other: &Layout) -> Result<()> {
+        if !self.has_names() || !other.has_names() {
+            return Ok(());
+        }
+        let from_last = |layout: &Layout| -> Vec<Option<DimName>> {
+            let mut names: Vec<_> = layout.names().cloned().collect();
+            names.reverse();
+            names
+        };
+        let (own, others) = (from_last(self), from_last(other));
+        let is_elsewhere = |name: &Option<DimName>, place: usize, names: &[Option<DimName>]| {
+            name.is_some() && names.iter().enumerate().any(|(at, other)| at != place && other == name)
+        };
+        for place in 0..own.len().max(others.len()) {
+            let (a, b) = (own.get(place).unwrap_or(&None), others.get(place).unwrap_or(&None));
+            let differ = a.is_some() && b.is_some() && a != b;
+            if differ || is_elsewhere(a, place, &others) || is_elsewhere(b, place, &own) {
+                return Err(Error::new(
+                    ErrorKind::NameMismatch,
+                    format!(
+                        "{op}: dimensions named {} meet those named {}; use align_as, or rename",
+                        self.shown_names(),
+                        other.shown_names()
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A list in which `...` may stand once, as a name for every dimension.
+    fn filled_in(&self, op: &str, names: &[Option<&str>]) -> Result<Vec<Option<DimName>>> {
+        let own: Vec<&Option<DimName>> = self.names().collect();
+        let listed = names.iter().filter(|&&name| name != ELLIPSIS).count();
+        let covered = match names.len().saturating_sub(listed) {
+            0 if listed == own.len() => 0,
+            1 if listed <= own.len() => own.len().saturating_sub(listed),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!(
+                        "{op}: {listed} names for the {} dimensions of size {:?}",
+                        own.len(),
+                        self.size()
+                    ),
+                ));
+            }
+        };
+        let mut filled: Vec<Option<DimName>> = Vec::with_capacity(own.len());
+        for &name in names {
+            match name {
+                ELLIPSIS => {
+                    let start = filled.len();
+                    filled.extend(own.iter().skip(start).take(covered).map(|&name| name.clone()));
+                }
+                Some(name) => filled.push(Some(checked(op, name)?)),
+                None => filled.push(None),
+            }
+        }
+        check_distinct(op, filled.iter().map(Option::as_deref))?;
+        Ok(filled)
+    }
+
+    fn shown_names(&self) -> String {
+        shown(self.names().map(Option::as_deref))
+    }
+}
+
+fn checked(op: &str, name: &str) -> Result<DimName> {
+    check_dim_name(name).map_err(|e| Error::refused(op, e))?;
+    Ok(name.into())
+}
+
+fn check_distinct<'a>(op: &str, names: impl Iterator<Item = Option<&'a str>> + Clone) -> Result<()> {
+    let twice = names
+        .clone()
+        .flatten()
+        .enumerate()
+        .find(|(at, name)| names.clone().flatten().take(*at).any(|n| n == *name));
+    twice.map_or(Ok(()), |(_, name)| Err(doubled(op, name)))
+}
+
+fn doubled(op: &str, name: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("{op}: {name:?} stands twice"))
+}
+
+fn shown<'a>(names: impl Iterator<Item = Option<&'a str>>) -> String {
+    let names: Vec<String> =
+        names.map(|name| name.map_or("None".into(), |name| format!("{name:?}"))).collect();
+    format!("[{}]", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[Option<&str>]) -> Layout {
+        let size: Vec<usize> = (2..).take(names.len()).collect();
+        Layout::contiguous(&size).unwrap().rename(names).unwrap()
+    }
+
+    fn names_of(layout: &Layout) -> Vec<Option<&str>> {
+        layout.names().map(Option::as_deref).collect()
+    }
+
+    #[test]
+    fn refining_adds_names_and_changes_none() {
+        let layout = named(&[None, Some("c"), None]);
+        let refined = layout.refine_names(&[Some("n"), Some("..."), Some("w")]).unwrap();
+        assert_eq!(names_of(&refined), [Some("n"), Some("c"), Some("w")]);
+        assert_eq!(names_of(&layout.refine_names(&[Some("...")]).unwrap()), [None, Some("c"), None]);
+        let kind = |names: &[Option<&str>]| layout.refine_names(names).unwrap_err().kind();
+        assert_eq!(kind(&[Some("n"), None, Some("w")]), ErrorKind::NameMismatch);
+        assert_eq!(kind(&[Some("n"), Some("x"), Some("w")]), ErrorKind::NameMismatch);
+        assert_eq!(kind(&[Some("n"), Some("c"), Some("n")]), ErrorKind::InvalidArgument);
+        assert_eq!(kind(&[Some("n"), Some("c")]), ErrorKind::InvalidArgument);
+        assert_eq!(kind(&[Some("..."), Some("...")]), ErrorKind::InvalidArgument);
+        assert_eq!(kind(&[Some("a b"), Some("...")]), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn aligning_orders_and_adds_dimensions() {
+        let layout = named(&[Some("n"), Some("c"), Some("h")]);
+        let aligned = layout.align_to(&[Some("h"), Some("w"), Some("...")]).unwrap();
+        assert_eq!(names_of(&aligned), [Some("h"), Some("w"), Some("n"), Some("c")]);
+        assert_eq!((aligned.size(), aligned.stride()), (&[4, 1, 2, 3][..], &[1, 1, 12, 4][..]));
+        assert_eq!(layout.align_to(&[Some("h"), Some("n")]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(layout.align_to(&[Some("..."), None]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn dimensions_that_meet_have_one_name() {
+        let meet =
+            |a: &[Option<&str>], b: &[Option<&str>]| named(a).check_names_meet("add_", &named(b)).is_ok();
+        assert!(meet(&[Some("n"), Some("c")], &[Some("c")]));
+        assert!(meet(&[Some("n"), Some("c")], &[None]));
+        assert!(meet(&[Some("n"), None], &[Some("n"), Some("c")]));
+        assert!(!meet(&[Some("n"), Some("c")], &[Some("n")]));
+        assert!(!meet(&[Some("n"), Some("c")], &[Some("c"), Some("n")]));
+        assert!(!meet(&[Some("n"), None], &[None, Some("n")]));
+    }
+}

@@ -1,0 +1,98 @@
+//! The same bytes as elements of another width.
+
+use std::cmp::Ordering;
+
+use super::Layout;
+use super::header::{Dim, overflow};
+use crate::error::{Error, ErrorKind, Result};
+
+impl Layout {
+    /// PyTorch's rule for a view by dtype: the last dimension is contiguous, and takes or gives the difference.
+    pub(crate) fn reinterpreted(&self, op: &str, from_bytes: usize, to_bytes: usize) -> Result<Layout> {
+        let (narrower, wider) = (from_bytes.min(to_bytes), from_bytes.max(to_bytes));
+        let ratio = wider.checked_div(narrower).and_then(|ratio| isize::try_from(ratio).ok()).unwrap_or(1);
+        let refuse = |why: String| {
+            let stands = format!(
+                "size {:?} with stride {:?} and offset {}",
+                self.size(),
+                self.stride(),
+                self.offset()
+            );
+            Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{op}: {stands}: {why}; contiguous makes a copy that may do"),
+            ))
+        };
+        if from_bytes == to_bytes {
+            return Ok(self.clone());
+        }
+        match self.stride().last() {
+            None => return refuse("a single element has no axis to take the difference in width".into()),
+            Some(&stride) if stride != 1 => return refuse(format!("the last stride is {stride}, not 1")),
+            _ => {}
+        }
+        let mut dims = self.to_dims();
+        let mut offset = isize::try_from(self.offset()).map_err(|_| overflow(op))?;
+        let last = dims.pop();
+        let strides = dims.iter_mut().map(|dim| &mut dim.stride).chain([&mut offset]);
+        if to_bytes < from_bytes {
+            for stride in strides {
+                *stride = stride.checked_mul(ratio).ok_or_else(|| overflow(op))?;
+            }
+        } else {
+            for stride in strides {
+                if stride.checked_rem(ratio) != Some(0) {
+                    return refuse(format!(
+                        "the offset and all strides but the last must be multiples of {ratio}, and {stride} is not"
+                    ));
+                }
+                *stride = stride.checked_div(ratio).unwrap_or_default();
+            }
+        }
+        if let Some(Dim { size: n, name, .. }) = last {
+            let ratio = ratio.unsigned_abs();
+            let size = match to_bytes.cmp(&from_bytes) {
+                Ordering::Less => n.checked_mul(ratio),
+                _ if n.checked_rem(ratio) == Some(0) => n.checked_div(ratio),
+                _ => return refuse(format!("the last size, {n}, is no multiple of {ratio}")),
+            };
+            dims.push(Dim { size: size.ok_or_else(|| overflow(op))?, stride: 1, name });
+        }
+        Layout::of_dims(dims, usize::try_from(offset).map_err(|_| overflow(op))?).map_err(|e| e.context(op))
+    }
+
+    /// Complex numbers as pairs of their parts, along a last axis of size 2.
+    pub(crate) fn as_pairs(&self, op: &str) -> Result<Layout> {
+        let mut dims = self.to_dims();
+        for dim in &mut dims {
+            dim.stride = dim.stride.checked_mul(2).ok_or_else(|| overflow(op))?;
+        }
+        dims.push(Dim::new(2, 1));
+        let offset = self.offset().checked_mul(2).ok_or_else(|| overflow(op))?;
+        Layout::of_dims(dims, offset).map_err(|e| e.context(op))
+    }
+
+    /// Pairs along the last axis as complex numbers.
+    pub(crate) fn of_pairs(&self, op: &str) -> Result<Layout> {
+        let mut dims = self.to_dims();
+        let pair = dims.pop().map(|dim| (dim.size, dim.stride));
+        let is_even = dims.iter().all(|dim| dim.stride.checked_rem(2) == Some(0))
+            && self.offset().checked_rem(2) == Some(0);
+        if pair != Some((2, 1)) || !is_even {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{op}: size {:?} with stride {:?} and offset {}: the last axis must have size 2 and stride 1, the other strides and the offset must be even",
+                    self.size(),
+                    self.stride(),
+                    self.offset()
+                ),
+            ));
+        }
+        for dim in &mut dims {
+            dim.stride = dim.stride.checked_div(2).unwrap_or_default();
+        }
+        let offset = self.offset().checked_div(2).unwrap_or_default();
+        Layout::of_dims(dims, offset).map_err(|e| e.context(op))
+    }
+}

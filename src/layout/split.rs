@@ -1,0 +1,211 @@
+//! Views that part an axis among several.
+
+use std::fmt;
+
+use super::{Axis, Layout};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How an axis is parted: by one number, or by a list of them. Each operation says what they mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Sections {
+    /// One number: how many parts, or how large they are.
+    Number(isize),
+    /// Where the parts end, or how large each is.
+    List(Vec<isize>),
+}
+
+macro_rules! sections_from {
+    ($($number:ty),*) => {$(
+        impl From<$number> for Sections {
+            fn from(number: $number) -> Self {
+                Sections::Number(number.try_into().unwrap_or(isize::MAX))
+            }
+        }
+
+        impl From<&[$number]> for Sections {
+            fn from(list: &[$number]) -> Self {
+                Sections::List(list.iter().map(|&number| number.try_into().unwrap_or(isize::MAX)).collect())
+            }
+        }
+
+        impl<const N: usize> From<&[$number; N]> for Sections {
+            fn from(list: &[$number; N]) -> Self {
+                list.as_slice().into()
+            }
+        }
+
+        impl<const N: usize> From<[$number; N]> for Sections {
+            fn from(list: [$number; N]) -> Self {
+                list.as_slice().into()
+            }
+        }
+    )*};
+}
+
+sections_from!(i32, i64, isize, usize);
+
+impl fmt::Display for Sections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sections::Number(number) => write!(f, "{number}"),
+            Sections::List(list) => write!(f, "{list:?}"),
+        }
+    }
+}
+
+/// More parts than this are refused: each is a header in memory.
+const MAX_PARTS: usize = 1 << 20;
+
+impl Layout {
+    /// At most `count` parts of equal size, the last one smaller.
+    pub(crate) fn chunk(&self, count: usize, axis: Axis<'_>) -> Result<Vec<Layout>> {
+        let op = format!("chunk({count}, {axis})");
+        let (axis, n, _) = self.dim(&op, axis)?;
+        if count == 0 {
+            return Err(no_parts(&op));
+        }
+        match n.div_ceil(count) {
+            // PyTorch gives as many empty parts as were asked for.
+            0 => self.parts(&op, axis, count, |_| (0, 0)),
+            size => self.parts(&op, axis, n.div_ceil(size), |i| equal_part(i, size, n)),
+        }
+    }
+
+    /// Parts of one size, the last one smaller; or of these sizes, which make up the whole axis.
+    pub(crate) fn split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
+        let op = format!("split({sections}, {axis})");
+        let (axis, n, _) = self.dim(&op, axis)?;
+        let refuse = |kind, why: &str| {
+            let why = format!("{op}: {why} axis {axis} with size {n} of size {:?}", self.size());
+            Err(Error::new(kind, why))
+        };
+        match sections {
+            Sections::Number(size) => match (usize::try_from(*size), n) {
+                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a size is negative; nothing parts"),
+                (Ok(0), 0) => self.parts(&op, axis, 1, |_| (0, 0)),
+                (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of 0 never make up"),
+                (Ok(size), _) => self.parts(&op, axis, n.div_ceil(size).max(1), |i| equal_part(i, size, n)),
+            },
+            Sections::List(sizes) => {
+                let mut parts = Vec::with_capacity(sizes.len());
+                let mut start = 0usize;
+                for &size in sizes {
+                    let Ok(size) = usize::try_from(size) else {
+                        return refuse(ErrorKind::InvalidArgument, "a size is negative; nothing parts");
+                    };
+                    parts.push((start, size));
+                    start = start.saturating_add(size);
+                }
+                if start != n {
+                    return refuse(ErrorKind::SizeMismatch, "the sizes do not add up to");
+                }
+                self.parts(&op, axis, parts.len(), |i| parts.get(i).copied().unwrap_or_default())
+            }
+        }
+    }
+
+    /// So many parts whose sizes differ by at most 1, the larger ones first; or the parts before, between and behind
+    /// these positions, which are bounds of Python slices.
+    pub(crate) fn tensor_split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
+        let op = format!("tensor_split({sections}, {axis})");
+        let (axis, n, _) = self.dim(&op, axis)?;
+        match sections {
+            Sections::Number(count) => {
+                let count = usize::try_from(*count).unwrap_or(0);
+                let (Some(size), Some(larger)) = (n.checked_div(count), n.checked_rem(count)) else {
+                    return Err(no_parts(&op));
+                };
+                self.parts(&op, axis, count, |i| {
+                    let start = i.saturating_mul(size).saturating_add(i.min(larger));
+                    (start, size.saturating_add(usize::from(i < larger)))
+                })
+            }
+            Sections::List(ends) => {
+                let starts = std::iter::once(None).chain(ends.iter().map(|&at| Some(at)));
+                let ends = ends.iter().map(|&at| Some(at)).chain([None]);
+                let parts = starts.zip(ends).map(|(start, end)| self.slice(axis.into(), start, end, 1));
+                parts.collect::<Result<_>>().map_err(|e| e.context(op))
+            }
+        }
+    }
+
+    /// [`tensor_split`](Self::tensor_split) along an axis that the operation's name says; a number of parts must divide
+    /// the size. `rank` is the lowest that has this axis for it.
+    fn split_evenly(&self, op: &str, sections: &Sections, rank: usize, axis: usize) -> Result<Vec<Layout>> {
+        let refuse =
+            |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("{op}({sections}): {why}")));
+        if self.rank() < rank {
+            return refuse(format!("size {:?} has fewer than {rank} axes", self.size()));
+        }
+        let (axis, n, _) = self.dim(op, axis.into())?;
+        if let Sections::Number(count) = sections
+            && usize::try_from(*count).ok().and_then(|count| n.checked_rem(count)) != Some(0)
+        {
+            return refuse(format!("axis {axis} with size {n} does not part evenly; use tensor_split"));
+        }
+        self.tensor_split(sections, axis.into()).map_err(|e| e.context(op))
+    }
+
+    /// Along the second axis, or the only one.
+    pub(crate) fn hsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
+        self.split_evenly("hsplit", sections, 1, usize::from(self.rank() > 1))
+    }
+
+    /// Along the first axis of two or more.
+    pub(crate) fn vsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
+        self.split_evenly("vsplit", sections, 2, 0)
+    }
+
+    /// Along the third axis of three or more.
+    pub(crate) fn dsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
+        self.split_evenly("dsplit", sections, 3, 2)
+    }
+
+    /// One view for each position along an axis, which goes.
+    pub(crate) fn unbind(&self, axis: Axis<'_>) -> Result<Vec<Layout>> {
+        let op = format!("unbind({axis})");
+        let (axis, n, _) = self.dim(&op, axis)?;
+        check_count(&op, n)?;
+        (0..n)
+            .map(|position| self.select(axis.into(), isize::try_from(position).unwrap_or(isize::MAX)))
+            .collect()
+    }
+
+    /// `part` gives the start and the size of each.
+    fn parts(
+        &self,
+        op: &str,
+        axis: usize,
+        count: usize,
+        part: impl Fn(usize) -> (usize, usize),
+    ) -> Result<Vec<Layout>> {
+        check_count(op, count)?;
+        let narrowed = |i| {
+            let (start, size) = part(i);
+            self.narrow(axis.into(), isize::try_from(start).unwrap_or(isize::MAX), size)
+        };
+        (0..count).map(narrowed).collect::<Result<_>>().map_err(|e| e.context(op))
+    }
+}
+
+fn equal_part(i: usize, size: usize, n: usize) -> (usize, usize) {
+    let start = i.saturating_mul(size);
+    (start, size.min(n.saturating_sub(start)))
+}
+
+fn no_parts(op: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("{op}: the number of parts must be at least 1"))
+}
+
+fn check_count(op: &str, count: usize) -> Result<()> {
+    if count <= MAX_PARTS {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::LimitExceeded,
+        format!(
+            "{op}: {count} parts, and at most {MAX_PARTS} are made; take single ones by select or narrow"
+        ),
+    ))
+}

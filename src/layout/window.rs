@@ -1,0 +1,102 @@
+//! Views in which elements may stand more than once, or in new places.
+
+use super::header::{Dim, distance, overflow};
+use super::{Axes, Axis, Layout};
+use crate::error::{Error, ErrorKind, Result};
+
+impl Layout {
+    /// All windows of `size` along an axis, `step` apart: their number takes the axis' place, and a last axis of that
+    /// size is added.
+    pub(crate) fn unfold(&self, axis: Axis<'_>, size: usize, step: usize) -> Result<Layout> {
+        let op = format!("unfold({axis}, {size}, {step})");
+        let axis = self.axis(&op, axis)?;
+        // A single element is a window of itself, or of nothing.
+        let (n, stride) = self.dims().nth(axis).unwrap_or((1, 1));
+        let windows = n.checked_sub(size).and_then(|rest| rest.checked_div(step));
+        let Some(count) = windows.and_then(|last| last.checked_add(1)) else {
+            let (kind, why) = if step == 0 {
+                (ErrorKind::InvalidArgument, "a step of 0 goes nowhere".to_owned())
+            } else {
+                let why = format!("a window of {size} does not fit axis {axis} with size {n}");
+                (ErrorKind::OutOfRange, why)
+            };
+            return Err(Error::new(kind, format!("{op}: {why}")));
+        };
+        let mut dims = self.to_dims();
+        if let Some(dim) = dims.get_mut(axis) {
+            // As for a slice: where the product overflows there is one window.
+            let step = isize::try_from(step).unwrap_or(isize::MAX);
+            (dim.size, dim.stride) = (count, stride.saturating_mul(step));
+        }
+        dims.push(Dim::new(size, stride));
+        self.moved(&op, dims, 0)
+    }
+
+    /// NumPy's: for each axis the windows of a size, 1 apart. The sizes of the windows are added as last axes.
+    pub(crate) fn sliding_window_view(&self, window: &[usize], axes: &Axes<'_>) -> Result<Layout> {
+        let op = format!("sliding_window_view({window:?}, {axes})");
+        // An axis may stand twice, and then has windows of windows.
+        let slid: Vec<usize> = match axes {
+            Axes::All => (0..self.rank()).collect(),
+            Axes::List(axes) => axes.iter().map(|&axis| Ok(self.dim(&op, axis)?.0)).collect::<Result<_>>()?,
+        };
+        if slid.len() != window.len() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{op}: {} sizes of windows for {} axes of size {:?}",
+                    window.len(),
+                    slid.len(),
+                    self.size()
+                ),
+            ));
+        }
+        let mut view = self.clone();
+        for (axis, &size) in slid.into_iter().zip(window) {
+            view = view.unfold(axis.into(), size, 1).map_err(|e| e.context(&op))?;
+        }
+        Ok(view)
+    }
+
+    /// The diagonal between two axes, which go: it becomes the last axis.
+    pub(crate) fn diagonal(&self, offset: isize, axis0: Axis<'_>, axis1: Axis<'_>) -> Result<Layout> {
+        let op = format!("diagonal({offset}, {axis0}, {axis1})");
+        let (axis0, n0, stride0) = self.dim(&op, axis0)?;
+        let (axis1, n1, stride1) = self.dim(&op, axis1)?;
+        if axis0 == axis1 {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{op}: the axes are one, and a diagonal lies between two"),
+            ));
+        }
+        let (skipped, stride) = (offset.unsigned_abs(), if offset < 0 { stride0 } else { stride1 });
+        let n =
+            if offset < 0 { n0.saturating_sub(skipped).min(n1) } else { n1.saturating_sub(skipped).min(n0) };
+        let mut dims = self.to_dims();
+        dims.remove(axis0.max(axis1));
+        dims.remove(axis0.min(axis1));
+        // With one element or none the sum matters to nobody.
+        let step = if n > 1 { stride0.checked_add(stride1) } else { Some(stride0.saturating_add(stride1)) };
+        dims.push(Dim::new(n, step.ok_or_else(|| overflow(&op))?));
+        self.moved(&op, dims, distance(skipped, stride))
+    }
+
+    /// Any size, stride and offset over the same storage. Whether they stay inside it is for the caller to check.
+    pub(crate) fn as_strided(
+        &self,
+        size: &[usize],
+        stride: &[isize],
+        offset: Option<usize>,
+    ) -> Result<Layout> {
+        let op =
+            format!("as_strided({size:?}, {stride:?}, {})", offset.map_or("None".into(), |n| n.to_string()));
+        if size.len() != stride.len() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{op}: {} sizes and {} strides", size.len(), stride.len()),
+            ));
+        }
+        Layout::new(size.to_vec(), stride.to_vec(), offset.unwrap_or(self.offset()))
+            .map_err(|e| e.context(op))
+    }
+}

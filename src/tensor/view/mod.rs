@@ -1,0 +1,26 @@
+//! Views: new headers over the same storage, by PyTorch's names, argument order and negative axes.
+//!
+//! One file a family, as in `layout`, which does the arithmetic.
+
+mod dtype;
+mod names;
+mod permute;
+mod select;
+mod shape;
+mod split;
+mod window;
+
+use super::Tensor;
+use crate::error::Result;
+use crate::layout::Layout;
+
+impl Tensor {
+    /// A view of the same dtype.
+    fn viewed(&self, layout: Result<Layout>) -> Result<Tensor> {
+        Ok(self.with_layout(self.dtype(), layout?))
+    }
+
+    fn parted(&self, layouts: Result<Vec<Layout>>) -> Result<Vec<Tensor>> {
+        Ok(layouts?.into_iter().map(|layout| self.with_layout(self.dtype(), layout)).collect())
+    }
+}

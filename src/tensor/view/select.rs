@@ -1,0 +1,128 @@
+use crate::error::Result;
+use crate::layout::{Axes, Axis, Index};
+use crate::tensor::Tensor;
+
+/// Views of some of the elements.
+///
+/// An axis is a number, negative from the end, or the name of a dimension. Errors of kind
+/// [`OutOfRange`](crate::ErrorKind::OutOfRange) name the axis, the index and the size.
+impl Tensor {
+    /// The elements at one position along an axis, which goes: `x.select(0, 1)` is `x[1]`.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, &[3, 2])?;
+    /// assert_eq!(x.stride(), [2, 1]);
+    /// let row = x.select(0, -1)?;
+    /// assert_eq!((row.size(), row.stride(), row.storage_offset()), (&[2][..], &[1][..], 4));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `OutOfRange`.
+    pub fn select<'a>(&self, axis: impl Into<Axis<'a>>, index: isize) -> Result<Tensor> {
+        self.viewed(self.layout().select(axis.into(), index))
+    }
+
+    /// `length` positions along an axis from `start` on, which may count from the end.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, &[3, 2])?;
+    /// assert_eq!(x.stride(), [2, 1]);
+    /// let rows = x.narrow(0, 1, 2)?;
+    /// assert_eq!((rows.size(), rows.stride(), rows.storage_offset()), (&[2, 2][..], &[2, 1][..], 2));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `OutOfRange` unless all of them are there; [`slice`](Self::slice) clamps instead.
+    pub fn narrow<'a>(&self, axis: impl Into<Axis<'a>>, start: isize, length: usize) -> Result<Tensor> {
+        self.viewed(self.layout().narrow(axis.into(), start, length))
+    }
+
+    /// The positions of a Python slice `start:end:step` along an axis. Bounds may be left out, may count from the end,
+    /// and are clamped; a negative step runs backwards.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, &[6])?;
+    /// assert_eq!(x.stride(), [1]);
+    /// let even = x.slice(0, None, None, 2)?;
+    /// assert_eq!((even.size(), even.stride(), even.storage_offset()), (&[3][..], &[2][..], 0));
+    /// let backwards = x.slice(0, Some(4), Some(0), -2)?;
+    /// assert_eq!((backwards.size(), backwards.stride(), backwards.storage_offset()), (&[2][..], &[-2][..], 4));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `OutOfRange` for an axis that is not there; `InvalidArgument` for a step of 0.
+    pub fn slice<'a>(
+        &self,
+        axis: impl Into<Axis<'a>>,
+        start: Option<isize>,
+        end: Option<isize>,
+        step: isize,
+    ) -> Result<Tensor> {
+        self.viewed(self.layout().slice(axis.into(), start, end, step))
+    }
+
+    /// A subscript: `x[1, ::2, ..., None]`, one [`Index`] a place; [`s!`](crate::s) writes it. Axes that are not named
+    /// stay whole.
+    ///
+    /// ```
+    /// use stridemap::{DType, Tensor, s};
+    ///
+    /// let x = Tensor::zeros(DType::F32, &[2, 3, 4])?;
+    /// assert_eq!(x.stride(), [12, 4, 1]);
+    /// let view = x.index(s![1, ..., ..;2])?;
+    /// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[3, 2][..], &[4, 2][..], 12));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `OutOfRange`; `InvalidArgument` for a step of 0 or a second `...`.
+    pub fn index(&self, subscript: impl AsRef<[Index]>) -> Result<Tensor> {
+        self.viewed(self.layout().index(subscript.as_ref()))
+    }
+
+    /// Reverses the order along each of the axes. PyTorch copies here; a negative stride says it for free.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, &[3, 2])?;
+    /// assert_eq!(x.stride(), [2, 1]);
+    /// let view = x.flip(0)?;
+    /// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[3, 2][..], &[-2, 1][..], 4));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an axis named twice; `OutOfRange`.
+    pub fn flip<'a>(&self, axes: impl Into<Axes<'a>>) -> Result<Tensor> {
+        self.viewed(self.layout().flip(&axes.into()))
+    }
+
+    /// The diagonal between two axes, which go: it becomes the last axis. A positive offset lies above the main
+    /// diagonal, a negative one below.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, &[3, 4])?;
+    /// assert_eq!(x.stride(), [4, 1]);
+    /// let view = x.diagonal(1, 0, 1)?;
+    /// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[3][..], &[5][..], 1));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the axes are one; `OutOfRange`.
+    pub fn diagonal<'a>(
+        &self,
+        offset: isize,
+        axis0: impl Into<Axis<'a>>,
+        axis1: impl Into<Axis<'a>>,
+    ) -> Result<Tensor> {
+        self.viewed(self.layout().diagonal(offset, axis0.into(), axis1.into()))
+    }
+}
