@@ -193,6 +193,32 @@ impl Snapshot {
         Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::new(name, &record))))
     }
 
+    /// The other names whose tensors have a byte in common with the tensor of this one, ascending: those that an in-place
+    /// change of it would change too. Goes through all headers; no element is read.
+    ///
+    /// Exact, with the exception that [`Tensor::overlaps`] has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); those of reading the metadata.
+    pub fn overlapping(&self, name: &str) -> Result<Vec<String>> {
+        let tensor = self.load(name)?;
+        let mut names = Vec::new();
+        for entry in self.generation.tensors("")? {
+            let (other_name, other) = entry?;
+            if other_name != name
+                && Some(other.storage_id) == tensor.storage_id()
+                && tensor.layout().overlaps(
+                    tensor.dtype().itemsize(),
+                    &layout_of(&other)?,
+                    other.dtype.itemsize(),
+                )
+            {
+                names.push(other_name);
+            }
+        }
+        Ok(names)
+    }
+
     /// The storages, by ascending id.
     ///
     /// # Errors

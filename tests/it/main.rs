@@ -11,6 +11,7 @@ mod interop;
 mod print;
 mod processes;
 mod python;
+mod queries;
 mod refusals;
 mod scale;
 mod store;
