@@ -1,11 +1,13 @@
 //! Tensors: headers over storages, their views, and what reads their elements.
 
 mod access;
+mod cast;
 mod element;
 mod gather;
 mod header;
 mod print;
 mod scalar;
+mod small_float;
 mod stream;
 mod view;
 

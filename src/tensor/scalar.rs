@@ -2,6 +2,7 @@ use half::{bf16, f16};
 use stridemap_format::DType;
 
 use super::Tensor;
+use super::small_float::{E2M1, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, decode_e8m0};
 use crate::error::Result;
 
 /// One element of any dtype, widened to where it fits exactly.
@@ -57,70 +58,13 @@ impl Scalar {
                 Scalar::Complex(part(0, 4), part(4, 8))
             }
             DType::C128 => Scalar::Complex(f64::from_bits(all), f64::from_bits(raw(8, 16))),
-            DType::F8E4M3FN => Scalar::Float(E4M3FN.value(all as u8)),
-            DType::F8E5M2 => Scalar::Float(E5M2.value(all as u8)),
-            DType::F8E4M3FNUZ => Scalar::Float(E4M3FNUZ.value(all as u8)),
-            DType::F8E5M2FNUZ => Scalar::Float(E5M2FNUZ.value(all as u8)),
-            DType::F8E8M0FNU if all == 0xff => Scalar::Float(f64::NAN),
-            DType::F8E8M0FNU => Scalar::Float(2f64.powi(all as i32 - 127)),
-            _ => Scalar::Pair(E2M1.value(all as u8 & 0xf), E2M1.value(all as u8 >> 4)),
+            DType::F8E4M3FN => Scalar::Float(E4M3FN.decode(all as u32).into()),
+            DType::F8E5M2 => Scalar::Float(E5M2.decode(all as u32).into()),
+            DType::F8E4M3FNUZ => Scalar::Float(E4M3FNUZ.decode(all as u32).into()),
+            DType::F8E5M2FNUZ => Scalar::Float(E5M2FNUZ.decode(all as u32).into()),
+            DType::F8E8M0FNU => Scalar::Float(decode_e8m0(all as u8).into()),
+            _ => Scalar::Pair(E2M1.decode(all as u32 & 0xf).into(), E2M1.decode(all as u32 >> 4).into()),
         }
-    }
-}
-
-/// A small float: a sign, then exponent and mantissa bits.
-struct SmallFloat {
-    mantissa_bits: u32,
-    bits: u32,
-    bias: i32,
-    special: Special,
-}
-
-/// Which codes are not numbers.
-enum Special {
-    /// As in IEEE 754: the highest exponent is infinity and NaN.
-    Ieee,
-    /// Only the code with all exponent and mantissa bits set is NaN.
-    HighestNan,
-    /// Only the code of negative zero is NaN.
-    NegativeZeroNan,
-    /// None.
-    Finite,
-}
-
-const E4M3FN: SmallFloat = SmallFloat { mantissa_bits: 3, bits: 8, bias: 7, special: Special::HighestNan };
-const E5M2: SmallFloat = SmallFloat { mantissa_bits: 2, bits: 8, bias: 15, special: Special::Ieee };
-const E4M3FNUZ: SmallFloat =
-    SmallFloat { mantissa_bits: 3, bits: 8, bias: 8, special: Special::NegativeZeroNan };
-const E5M2FNUZ: SmallFloat =
-    SmallFloat { mantissa_bits: 2, bits: 8, bias: 16, special: Special::NegativeZeroNan };
-const E2M1: SmallFloat = SmallFloat { mantissa_bits: 1, bits: 4, bias: 1, special: Special::Finite };
-
-impl SmallFloat {
-    fn value(&self, code: u8) -> f64 {
-        let code = u32::from(code);
-        let sign_bit = 1 << (self.bits - 1);
-        let (is_negative, magnitude) = (code & sign_bit != 0, code & (sign_bit - 1));
-        let (exponent, mantissa) =
-            (magnitude >> self.mantissa_bits, magnitude & ((1 << self.mantissa_bits) - 1));
-        let highest_exponent = (sign_bit - 1) >> self.mantissa_bits;
-        let unsigned = match self.special {
-            Special::Ieee if exponent == highest_exponent => {
-                if mantissa == 0 {
-                    f64::INFINITY
-                } else {
-                    f64::NAN
-                }
-            }
-            Special::HighestNan if magnitude == sign_bit - 1 => f64::NAN,
-            Special::NegativeZeroNan if code == sign_bit => f64::NAN,
-            _ => {
-                let scale = 2f64.powi(exponent.max(1) as i32 - self.bias - self.mantissa_bits as i32);
-                let hidden = if exponent == 0 { 0 } else { 1 << self.mantissa_bits };
-                f64::from(mantissa + hidden) * scale
-            }
-        };
-        if is_negative { -unsigned } else { unsigned }
     }
 }
 

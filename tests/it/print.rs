@@ -3,21 +3,9 @@
 use serde_json::Value;
 use stridemap::{DType, Tensor};
 
-const PRINTS: &str = include_str!("../data/torch_prints.jsonl");
+use crate::support::from_base64;
 
-fn from_base64(text: &str) -> Vec<u8> {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (mut bytes, mut bits, mut bit_count) = (Vec::new(), 0u32, 0);
-    for digit in text.bytes().filter(|&byte| byte != b'=') {
-        bits = bits << 6 | DIGITS.iter().position(|&known| known == digit).unwrap() as u32;
-        bit_count += 6;
-        if bit_count >= 8 {
-            bit_count -= 8;
-            bytes.push((bits >> bit_count) as u8);
-        }
-    }
-    bytes
-}
+const PRINTS: &str = include_str!("../data/torch_prints.jsonl");
 
 /// The tensor of a line: its elements are picked from the storage by the line's own strides.
 fn tensor_of(line: &Value) -> Tensor {

@@ -1,0 +1,207 @@
+//! Conversion between dtypes, with PyTorch's rounding.
+//!
+//! Elements are widened to one of four types, without loss, and from it narrowed to the dtype that is asked for: a
+//! run at a time, in loops that the compiler turns into vector instructions.
+
+use half::bf16;
+use stridemap_format::DType;
+
+use super::small_float::{E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, F16, decode_e8m0, encode_e8m0};
+use super::{Source, Tensor};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Elements that are widened at a time: they stay in the first-level cache.
+const RUN: usize = 512;
+
+impl Tensor {
+    /// The elements converted to another dtype, row-major, on the heap; for the dtype that they have, the same tensor.
+    ///
+    /// It is PyTorch's `to`, to the bit: floats round to the nearest, to the even one of two (`float64` to below
+    /// `float32` by way of `float32`); what `float8_e4m3fn` cannot hold becomes its largest number, and elsewhere
+    /// infinity or NaN. Integers wrap. Floats lose their fraction on the way to integers, and those of 8 and 16 bits
+    /// wrap from `int32`, `uint32` and `uint64` from `int64`; what does not fit there either C leaves open, and here it
+    /// is the nearest that does, 0 for NaN. A complex number loses its imaginary part. All but zero is true.
+    ///
+    /// Besides the result, it takes the memory of one piece of a tensor that is not contiguous or not mapped: 8 MiB.
+    ///
+    /// ```
+    /// use stridemap::{DType, Tensor};
+    ///
+    /// let wide = Tensor::from_vec(vec![1.5f32, -2.75, 1e6], &[3])?;
+    /// assert_eq!(wide.to_dtype(DType::I32)?.read::<i32>()?, [1, -2, 1_000_000]);
+    /// assert_eq!(wide.to_dtype(DType::F16)?.to_string(), "tensor([ 1.5000, -2.7500,     inf], dtype=float16)");
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2`, whose bytes are two numbers, and another;
+    /// [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
+    pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
+        if dtype == self.dtype() {
+            return Ok(self.clone());
+        }
+        // No element asks only whether there is such a conversion, before memory is taken.
+        convert(self.dtype(), &[], dtype, &mut [])?;
+        Tensor::filled(dtype, self.layout().compacted()?, |mut rest| {
+            self.write_to(&mut |piece| {
+                let length_bytes = piece.len() / self.dtype().itemsize() * dtype.itemsize();
+                let (out, after) = std::mem::take(&mut rest).split_at_mut(length_bytes);
+                rest = after;
+                convert(self.dtype(), piece, dtype, out)
+            })
+        })
+    }
+}
+
+/// Converts little-endian elements; `dst` is as many of `to` as `src` is of `from`.
+///
+/// # Errors
+/// [`ErrorKind::DTypeMismatch`], and nothing is written.
+pub(super) fn convert(from: DType, src: &[u8], to: DType, dst: &mut [u8]) -> Result<()> {
+    debug_assert_eq!(src.len() / from.itemsize(), dst.len() / to.itemsize());
+    if from == to {
+        dst.copy_from_slice(src);
+        return Ok(());
+    }
+    if from == DType::F4E2M1FNx2 || to == DType::F4E2M1FNx2 {
+        return Err(Error::new(
+            ErrorKind::DTypeMismatch,
+            format!(
+                "{from} to {to}: a byte of float4_e2m1fn_x2 is two numbers; read its bytes and convert those"
+            ),
+        ));
+    }
+    if let (Some(from_part), Some(to_part)) = (part(from), part(to)) {
+        return convert(from_part, src, to_part, dst);
+    }
+    match from {
+        DType::Bool => widen(src, to, dst, |[byte]| i64::from(byte != 0)),
+        DType::U8 => widen(src, to, dst, |[byte]| i64::from(byte)),
+        DType::U16 => widen(src, to, dst, |bytes| i64::from(u16::from_le_bytes(bytes))),
+        DType::U32 => widen(src, to, dst, |bytes| i64::from(u32::from_le_bytes(bytes))),
+        DType::U64 => widen(src, to, dst, u64::from_le_bytes),
+        DType::I8 => widen(src, to, dst, |bytes| i64::from(i8::from_le_bytes(bytes))),
+        DType::I16 => widen(src, to, dst, |bytes| i64::from(i16::from_le_bytes(bytes))),
+        DType::I32 => widen(src, to, dst, |bytes| i64::from(i32::from_le_bytes(bytes))),
+        DType::I64 => widen(src, to, dst, i64::from_le_bytes),
+        DType::F16 => widen(src, to, dst, |bytes| F16.decode(u16::from_le_bytes(bytes).into())),
+        DType::BF16 => {
+            widen(src, to, dst, |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16))
+        }
+        DType::F32 => widen(src, to, dst, f32::from_le_bytes),
+        DType::F64 => widen(src, to, dst, f64::from_le_bytes),
+        DType::C64 => widen(src, to, dst, |bytes| {
+            let both = u64::from_le_bytes(bytes);
+            let (re, im) = (f32::from_bits(both as u32), f32::from_bits((both >> 32) as u32));
+            if to == DType::Bool && re == 0. { im } else { re }
+        }),
+        DType::C128 => widen(src, to, dst, |bytes| {
+            let both = u128::from_le_bytes(bytes);
+            let (re, im) = (f64::from_bits(both as u64), f64::from_bits((both >> 64) as u64));
+            if to == DType::Bool && re == 0. { im } else { re }
+        }),
+        DType::F8E4M3FN => widen_by(&const { E4M3FN.table() }, src, to, dst),
+        DType::F8E5M2 => widen_by(&const { E5M2.table() }, src, to, dst),
+        DType::F8E4M3FNUZ => widen_by(&const { E4M3FNUZ.table() }, src, to, dst),
+        DType::F8E5M2FNUZ => widen_by(&const { E5M2FNUZ.table() }, src, to, dst),
+        _ => widen(src, to, dst, |[code]| decode_e8m0(code)),
+    }
+    Ok(())
+}
+
+/// The dtype of each half of a complex number.
+fn part(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::C64 => Some(DType::F32),
+        DType::C128 => Some(DType::F64),
+        _ => None,
+    }
+}
+
+/// What every element of a real dtype can be widened to, as one of four types, and then narrowed from.
+trait Wide: Copy + Default {
+    fn is_zero(self) -> bool;
+    fn to_i32(self) -> i32;
+    fn to_i64(self) -> i64;
+    fn to_u64(self) -> u64;
+    fn to_f32(self) -> f32;
+    fn to_f64(self) -> f64;
+}
+
+macro_rules! wide {
+    ($($type:ty),*) => {$(
+        impl Wide for $type {
+            fn is_zero(self) -> bool {
+                self == 0 as $type
+            }
+
+            fn to_i32(self) -> i32 {
+                self as i32
+            }
+
+            fn to_i64(self) -> i64 {
+                self as i64
+            }
+
+            fn to_u64(self) -> u64 {
+                // A negative float is 0 as the second; as the first it wraps, and a large one is not higher.
+                (self as i64 as u64).max(self as u64)
+            }
+
+            fn to_f32(self) -> f32 {
+                self as f32
+            }
+
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+        }
+    )*};
+}
+
+wide!(i64, u64, f32, f64);
+
+fn widen<W: Wide, const N: usize>(src: &[u8], to: DType, dst: &mut [u8], element: impl Fn([u8; N]) -> W) {
+    let mut wide = [W::default(); RUN];
+    let runs = src.as_chunks::<N>().0.chunks(RUN);
+    for (run, out) in runs.zip(dst.chunks_mut(RUN * to.itemsize())) {
+        for (wide, &bytes) in wide.iter_mut().zip(run) {
+            *wide = element(bytes);
+        }
+        narrow(wide.split_at(run.len()).0, to, out);
+    }
+}
+
+fn widen_by(table: &[f32; 256], src: &[u8], to: DType, dst: &mut [u8]) {
+    widen(src, to, dst, |[code]| table[usize::from(code)]);
+}
+
+fn narrow<W: Wide>(wide: &[W], to: DType, out: &mut [u8]) {
+    match to {
+        DType::Bool => put(wide, out, |x| [u8::from(!x.is_zero())]),
+        DType::U8 | DType::I8 => put(wide, out, |x| (x.to_i32() as u8).to_le_bytes()),
+        DType::U16 | DType::I16 => put(wide, out, |x| (x.to_i32() as u16).to_le_bytes()),
+        DType::U32 => put(wide, out, |x| (x.to_i64() as u32).to_le_bytes()),
+        DType::U64 => put(wide, out, |x| x.to_u64().to_le_bytes()),
+        DType::I32 => put(wide, out, |x| x.to_i32().to_le_bytes()),
+        DType::I64 => put(wide, out, |x| x.to_i64().to_le_bytes()),
+        DType::F16 => put(wide, out, |x| (F16.encode(x.to_f32()) as u16).to_le_bytes()),
+        DType::BF16 => put(wide, out, |x| bf16::from_f32(x.to_f32()).to_le_bytes()),
+        DType::F32 => put(wide, out, |x| x.to_f32().to_le_bytes()),
+        DType::F64 => put(wide, out, |x| x.to_f64().to_le_bytes()),
+        // The imaginary part is the upper half, and 0.
+        DType::C64 => put(wide, out, |x| u64::from(x.to_f32().to_bits()).to_le_bytes()),
+        DType::C128 => put(wide, out, |x| u128::from(x.to_f64().to_bits()).to_le_bytes()),
+        DType::F8E4M3FN => put(wide, out, |x| [E4M3FN.encode(x.to_f32()) as u8]),
+        DType::F8E5M2 => put(wide, out, |x| [E5M2.encode(x.to_f32()) as u8]),
+        DType::F8E4M3FNUZ => put(wide, out, |x| [E4M3FNUZ.encode(x.to_f32()) as u8]),
+        DType::F8E5M2FNUZ => put(wide, out, |x| [E5M2FNUZ.encode(x.to_f32()) as u8]),
+        _ => put(wide, out, |x| [encode_e8m0(x.to_f32())]),
+    }
+}
+
+fn put<W: Wide, const N: usize>(wide: &[W], out: &mut [u8], element: impl Fn(W) -> [u8; N]) {
+    for (bytes, &x) in out.as_chunks_mut::<N>().0.iter_mut().zip(wide) {
+        *bytes = element(x);
+    }
+}
