@@ -4,6 +4,7 @@ use stridemap_format::DType;
 use super::Tensor;
 use super::small_float::{E2M1, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, decode_e8m0};
 use crate::error::Result;
+use crate::storage::out_of_memory;
 
 /// One element of any dtype, widened to where it fits exactly.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,10 +29,14 @@ impl Tensor {
     /// Those of [`to_bytes`](Tensor::to_bytes).
     pub fn to_scalars(&self) -> Result<Vec<Scalar>> {
         let bytes = self.to_bytes()?;
-        Ok(bytes
-            .chunks_exact(self.dtype().itemsize())
-            .map(|element| Scalar::of(self.dtype(), element))
-            .collect())
+        let mut scalars = Vec::new();
+        // A scalar is larger than its element: there may be memory for all bytes and not for these.
+        scalars
+            .try_reserve_exact(self.numel())
+            .map_err(|_| out_of_memory(self.numel().saturating_mul(size_of::<Scalar>())))?;
+        let elements = bytes.chunks_exact(self.dtype().itemsize());
+        scalars.extend(elements.map(|element| Scalar::of(self.dtype(), element)));
+        Ok(scalars)
     }
 }
 
