@@ -202,12 +202,12 @@ impl Columns {
     }
 }
 
-fn plain(value: Scalar) -> String {
+pub(super) fn plain(value: Scalar) -> String {
     match value {
         Scalar::Bool(true) => "True".to_owned(),
         Scalar::Bool(false) => "False".to_owned(),
         Scalar::Int(n) => n.to_string(),
-        Scalar::Float(x) => x.to_string(),
+        Scalar::Float(x) => format!("{x:?}"),
         Scalar::Complex(re, im) | Scalar::Pair(re, im) => format!("({re}, {im})"),
     }
 }

@@ -1,9 +1,11 @@
 use half::{bf16, f16};
+use num_complex::Complex;
 use stridemap_format::DType;
 
-use super::Tensor;
+use super::cast::convert;
 use super::small_float::{E2M1, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, decode_e8m0};
-use crate::error::Result;
+use super::{Tensor, print};
+use crate::error::{Error, ErrorKind, Result};
 use crate::storage::out_of_memory;
 
 /// One element of any dtype, widened to where it fits exactly.
@@ -71,6 +73,94 @@ impl Scalar {
             _ => Scalar::Pair(E2M1.decode(all as u32 & 0xf).into(), E2M1.decode(all as u32 >> 4).into()),
         }
     }
+    /// One element of `dtype`, little-endian, in the first of the bytes. The rules are those of PyTorch's `fill_`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`]; [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2` and what is not a pair.
+    #[cfg_attr(not(test), expect(dead_code, reason = "what fills a tensor comes next"))]
+    pub(super) fn encode(self, dtype: DType) -> Result<[u8; 16]> {
+        if !self.fits(dtype) {
+            return Err(Error::new(
+                ErrorKind::OutOfRange,
+                format!("value {} does not fit {dtype}", print::plain(self)),
+            ));
+        }
+        let mut element = [0; 16];
+        let out = element.split_at_mut(dtype.itemsize()).0;
+        match self {
+            Scalar::Bool(b) => convert(DType::Bool, &[b.into()], dtype, out)?,
+            Scalar::Int(n) => match (i64::try_from(n), u64::try_from(n)) {
+                (Ok(n), _) => convert(DType::I64, &n.to_le_bytes(), dtype, out)?,
+                (_, Ok(n)) => convert(DType::U64, &n.to_le_bytes(), dtype, out)?,
+                _ => convert(DType::F64, &(n as f64).to_le_bytes(), dtype, out)?,
+            },
+            Scalar::Float(x) => convert(DType::F64, &x.to_le_bytes(), dtype, out)?,
+            Scalar::Complex(re, im) => {
+                convert(DType::C128, &[re.to_le_bytes(), im.to_le_bytes()].concat(), dtype, out)?;
+            }
+            Scalar::Pair(low, high) => {
+                let byte = E2M1.encode(low as f32) | E2M1.encode(high as f32) << 4;
+                convert(DType::F4E2M1FNx2, &[byte as u8], dtype, out)?;
+            }
+        }
+        Ok(element)
+    }
+
+    fn fits(self, dtype: DType) -> bool {
+        match (self, integer_range(dtype)) {
+            // PyTorch lets -1 be the highest number of an unsigned dtype.
+            (Scalar::Int(n), Some((0, max))) => n.unsigned_abs() <= max.unsigned_abs(),
+            (Scalar::Int(n), Some((min, max))) => (min..=max).contains(&n),
+            // The fraction goes; NaN is on neither side.
+            (Scalar::Float(x), Some((min, max))) => x >= min as f64 && x < (max + 1) as f64,
+            (Scalar::Float(x), None) if matches!(dtype, DType::F32 | DType::C64) => {
+                !x.is_finite() || x.abs() <= f32::MAX.into()
+            }
+            (Scalar::Complex(re, im), _) if dtype.is_complex() => {
+                Scalar::Float(re).fits(dtype) && Scalar::Float(im).fits(dtype)
+            }
+            (Scalar::Complex(re, im), _) => dtype == DType::Bool || im == 0. && Scalar::Float(re).fits(dtype),
+            (Scalar::Pair(low, high), _) => !low.is_nan() && !high.is_nan(),
+            _ => true,
+        }
+    }
+}
+
+/// The lowest and the highest number of an integer dtype.
+fn integer_range(dtype: DType) -> Option<(i128, i128)> {
+    Some(match dtype {
+        DType::U8 => (0, u8::MAX.into()),
+        DType::U16 => (0, u16::MAX.into()),
+        DType::U32 => (0, u32::MAX.into()),
+        DType::U64 => (0, u64::MAX.into()),
+        DType::I8 => (i8::MIN.into(), i8::MAX.into()),
+        DType::I16 => (i16::MIN.into(), i16::MAX.into()),
+        DType::I32 => (i32::MIN.into(), i32::MAX.into()),
+        DType::I64 => (i64::MIN.into(), i64::MAX.into()),
+        _ => return None,
+    })
+}
+
+macro_rules! scalar_from {
+    ($($variant:ident: $($type:ty),*;)*) => {$($(
+        impl From<$type> for Scalar {
+            fn from(value: $type) -> Scalar {
+                Scalar::$variant(value.into())
+            }
+        }
+    )*)*};
+}
+
+scalar_from! {
+    Bool: bool;
+    Int: i8, i16, i32, i64, u8, u16, u32, u64;
+    Float: f16, bf16, f32, f64;
+}
+
+impl<T: Into<f64>> From<Complex<T>> for Scalar {
+    fn from(value: Complex<T>) -> Scalar {
+        Scalar::Complex(value.re.into(), value.im.into())
+    }
 }
 
 #[cfg(test)]
@@ -103,5 +193,52 @@ mod tests {
                 "{dtype} {code:#x}"
             );
         }
+    }
+
+    #[test]
+    fn a_value_becomes_the_element_that_fill_makes_of_it() {
+        let encode = |value: Scalar, dtype: DType| value.encode(dtype).unwrap()[..dtype.itemsize()].to_vec();
+        for (value, dtype, bytes) in [
+            (Scalar::from(255), DType::U8, vec![255]),
+            (Scalar::from(-1), DType::U16, vec![255, 255]),
+            (Scalar::from(255.9), DType::U8, vec![255]),
+            (Scalar::from(127.5), DType::I8, vec![127]),
+            (Scalar::from(2f64.powi(63)), DType::U64, (1u64 << 63).to_le_bytes().to_vec()),
+            (Scalar::from(1i64 << 40), DType::Bool, vec![1]),
+            (Scalar::from(f64::NAN), DType::Bool, vec![1]),
+            (Scalar::from(true), DType::F32, 1f32.to_le_bytes().to_vec()),
+            (Scalar::from(70_000), DType::F16, f16::INFINITY.to_le_bytes().to_vec()),
+            (Scalar::from(1e39), DType::F8E4M3FN, vec![0x7e]),
+            (Scalar::from(u64::MAX), DType::F64, 2f64.powi(64).to_le_bytes().to_vec()),
+            (Scalar::from(Complex::new(2.5, 0.)), DType::I32, 2i32.to_le_bytes().to_vec()),
+            (Scalar::from(Complex::new(0., 2.)), DType::Bool, vec![1]),
+            (Scalar::from(Complex::new(0f32, 2.)), DType::C64, [[0; 4], 2f32.to_le_bytes()].concat()),
+            (Scalar::Int(1 << 70), DType::F64, 2f64.powi(70).to_le_bytes().to_vec()),
+            (Scalar::Pair(-6., 0.5), DType::F4E2M1FNx2, vec![0x1f]),
+        ] {
+            assert_eq!(encode(value, dtype), bytes, "{value:?} as {dtype}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_is_refused() {
+        for (value, dtype, kind) in [
+            (Scalar::from(300), DType::U8, ErrorKind::OutOfRange),
+            (Scalar::from(-256), DType::U8, ErrorKind::OutOfRange),
+            (Scalar::from(128), DType::I8, ErrorKind::OutOfRange),
+            (Scalar::from(-0.5), DType::U8, ErrorKind::OutOfRange),
+            (Scalar::from(-128.5), DType::I8, ErrorKind::OutOfRange),
+            (Scalar::from(2f64.powi(63)), DType::I64, ErrorKind::OutOfRange),
+            (Scalar::from(f64::NAN), DType::I32, ErrorKind::OutOfRange),
+            (Scalar::from(1e39), DType::F32, ErrorKind::OutOfRange),
+            (Scalar::from(Complex::new(0., 1e39)), DType::C64, ErrorKind::OutOfRange),
+            (Scalar::from(Complex::new(1., 2.)), DType::F32, ErrorKind::OutOfRange),
+            (Scalar::from(1.), DType::F4E2M1FNx2, ErrorKind::DTypeMismatch),
+            (Scalar::Pair(1., 1.), DType::U8, ErrorKind::DTypeMismatch),
+        ] {
+            assert_eq!(value.encode(dtype).unwrap_err().kind(), kind, "{value:?} as {dtype}");
+        }
+        let refusal = Scalar::from(300).encode(DType::U8).unwrap_err();
+        assert_eq!(refusal.to_string(), "value 300 does not fit uint8");
     }
 }
