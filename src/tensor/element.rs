@@ -2,12 +2,14 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use stridemap_format::DType;
 
+use super::small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::out_of_memory;
 
 /// A Rust type that is the elements of a [`DType`].
 ///
-/// The 8-bit and 4-bit floats have none; their bytes are there through [`Tensor::to_bytes`](crate::Tensor::to_bytes).
+/// Where Rust has no type of its own, it is one of `half` (16-bit floats), of `num-complex` (complex numbers) or of this
+/// crate (floats of 8 bits and below).
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     /// The dtype that this type is.
     const DTYPE: DType;
@@ -60,6 +62,8 @@ elements! {
     i8 = I8, i16 = I16, i32 = I32, i64 = I64,
     f16 = F16, bf16 = BF16, f32 = F32, f64 = F64,
     Complex<f32> = C64, Complex<f64> = C128,
+    F8E4M3FN = F8E4M3FN, F8E5M2 = F8E5M2, F8E4M3FNUZ = F8E4M3FNUZ, F8E5M2FNUZ = F8E5M2FNUZ, F8E8M0FNU = F8E8M0FNU,
+    F4E2M1FNx2 = F4E2M1FNx2,
 }
 
 impl Element for bool {

@@ -14,4 +14,5 @@ mod view;
 pub use element::Element;
 pub use header::Tensor;
 pub use scalar::Scalar;
+pub use small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
 pub use stream::Source;

@@ -1,4 +1,11 @@
-//! The bit layouts of floats below 32 bits, which scalars and conversions share.
+//! Floats below 32 bits: their layouts, which scalars and conversions share, and those of 8 bits and below as types.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::Scalar;
 
 /// A small float: a sign, then exponent and mantissa bits. Its code stands in the low bits of a `u32`.
 pub(super) struct SmallFloat {
@@ -114,4 +121,181 @@ pub(super) const fn encode_e8m0(x: f32) -> u8 {
     let mantissa = magnitude & (2 * half - 1);
     let is_up = exponent < 0xff && if exponent == 0 { mantissa > half } else { mantissa >= half };
     (exponent + is_up as u32) as u8
+}
+
+macro_rules! byte_floats {
+    ($($doc:literal $name:ident: $bits:ident => $decode:expr, $x:ident => $encode:expr;)*) => {$(
+        #[doc = $doc]
+        ///
+        /// Compares as the numbers do: NaN equals nothing, and a negative zero, where there is one, equals zero.
+        #[derive(Clone, Copy, Default, Pod, Zeroable)]
+        #[repr(transparent)]
+        pub struct $name(u8);
+
+        impl $name {
+            /// The number of a code.
+            #[must_use]
+            pub const fn from_bits($bits: u8) -> Self {
+                $name($bits)
+            }
+
+            /// The code.
+            #[must_use]
+            pub const fn to_bits(self) -> u8 {
+                self.0
+            }
+
+            /// The nearest number, as [`to_dtype`](crate::Tensor::to_dtype) rounds.
+            #[must_use]
+            pub const fn from_f32($x: f32) -> Self {
+                $name($encode)
+            }
+
+            /// The same number.
+            #[must_use]
+            pub const fn to_f32(self) -> f32 {
+                let $bits = self.0;
+                $decode
+            }
+        }
+
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                self.to_f32() == other.to_f32()
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                self.to_f32().partial_cmp(&other.to_f32())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.to_f32(), f)
+            }
+        }
+
+        impl From<$name> for f32 {
+            fn from(value: $name) -> f32 {
+                value.to_f32()
+            }
+        }
+
+        impl From<$name> for Scalar {
+            fn from(value: $name) -> Scalar {
+                value.to_f32().into()
+            }
+        }
+    )*};
+}
+
+byte_floats! {
+    "A `float8_e4m3fn`: to 448, no infinity; larger numbers become 448."
+    F8E4M3FN: bits => E4M3FN.decode(bits as u32), x => E4M3FN.encode(x) as u8;
+    "A `float8_e5m2`: to 57344, and infinity."
+    F8E5M2: bits => E5M2.decode(bits as u32), x => E5M2.encode(x) as u8;
+    "A `float8_e4m3fnuz`: to 240, no infinity and no negative zero; larger numbers become NaN."
+    F8E4M3FNUZ: bits => E4M3FNUZ.decode(bits as u32), x => E4M3FNUZ.encode(x) as u8;
+    "A `float8_e5m2fnuz`: to 57344, no infinity and no negative zero; larger numbers become NaN."
+    F8E5M2FNUZ: bits => E5M2FNUZ.decode(bits as u32), x => E5M2FNUZ.encode(x) as u8;
+    "A `float8_e8m0fnu`: a power of two from 2^-127, which is the default, to 2^127, or NaN; no sign and no zero."
+    F8E8M0FNU: bits => decode_e8m0(bits), x => encode_e8m0(x);
+}
+
+/// Two `float4_e2m1fn` in a byte, one element of `float4_e2m1fn_x2`: each 0, 0.5, 1, 1.5, 2, 3, 4 or 6, with a sign.
+///
+/// Compares as the two numbers do.
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct F4E2M1FNx2(u8);
+
+impl F4E2M1FNx2 {
+    /// The pair of two codes, the first in the low half.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        F4E2M1FNx2(bits)
+    }
+
+    /// Both codes, the first in the low half.
+    #[must_use]
+    pub const fn to_bits(self) -> u8 {
+        self.0
+    }
+
+    /// The first number.
+    #[must_use]
+    pub const fn low(self) -> f32 {
+        E2M1.decode(self.0 as u32 & 0xf)
+    }
+
+    /// The second number.
+    #[must_use]
+    pub const fn high(self) -> f32 {
+        E2M1.decode(self.0 as u32 >> 4)
+    }
+}
+
+impl PartialEq for F4E2M1FNx2 {
+    fn eq(&self, other: &Self) -> bool {
+        (self.low(), self.high()) == (other.low(), other.high())
+    }
+}
+
+impl fmt::Debug for F4E2M1FNx2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&(self.low(), self.high()), f)
+    }
+}
+
+impl From<F4E2M1FNx2> for Scalar {
+    fn from(value: F4E2M1FNx2) -> Scalar {
+        Scalar::Pair(value.low().into(), value.high().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_the_nearest_to_its_number() {
+        for bits in 0..=255 {
+            let same = |x: f32, back: u8| x.is_nan() || back == bits;
+            assert!(
+                same(F8E4M3FN(bits).to_f32(), F8E4M3FN::from_f32(F8E4M3FN(bits).to_f32()).0),
+                "{bits:#x}"
+            );
+            assert!(same(F8E5M2(bits).to_f32(), F8E5M2::from_f32(F8E5M2(bits).to_f32()).0), "{bits:#x}");
+            assert!(
+                same(F8E4M3FNUZ(bits).to_f32(), F8E4M3FNUZ::from_f32(F8E4M3FNUZ(bits).to_f32()).0),
+                "{bits:#x}"
+            );
+            assert!(
+                same(F8E5M2FNUZ(bits).to_f32(), F8E5M2FNUZ::from_f32(F8E5M2FNUZ(bits).to_f32()).0),
+                "{bits:#x}"
+            );
+            assert!(
+                same(F8E8M0FNU(bits).to_f32(), F8E8M0FNU::from_f32(F8E8M0FNU(bits).to_f32()).0),
+                "{bits:#x}"
+            );
+        }
+        for bits in 0..=0xffff {
+            let half = half::f16::from_bits(bits as u16);
+            let value = F16.decode(bits);
+            assert!(half.is_nan() && value.is_nan() || half.to_f32() == value && F16.encode(value) == bits);
+        }
+    }
+
+    #[test]
+    fn small_floats_compare_and_show_as_numbers() {
+        assert_eq!(F8E4M3FN::from_bits(0x80), F8E4M3FN::default());
+        assert_ne!(F8E5M2::from_f32(f32::NAN), F8E5M2::from_f32(f32::NAN));
+        assert!(F8E5M2FNUZ::from_f32(-2.) < F8E5M2FNUZ::from_f32(1.5));
+        assert_eq!(format!("{:?}", F8E4M3FNUZ::from_f32(0.3)), "0.3125");
+        assert_eq!(F8E8M0FNU::default().to_f32(), 2f32.powi(-127));
+        let pair = F4E2M1FNx2::from_bits(0x7f);
+        assert_eq!((pair.low(), pair.high(), format!("{pair:?}")), (-6., 6., "(-6.0, 6.0)".to_owned()));
+    }
 }

@@ -2,7 +2,7 @@
 //! it.
 
 use serde_json::Value;
-use stridemap::{DType, ErrorKind, Scalar, Tensor};
+use stridemap::{DType, ErrorKind, F4E2M1FNx2, F8E4M3FN, F8E5M2, Scalar, Tensor};
 
 use crate::support::from_base64;
 
@@ -89,4 +89,17 @@ fn a_complex_number_that_is_not_zero_is_true() {
     let complex = Tensor::from_bytes(DType::C64, &[4], &bytes).unwrap();
     assert_eq!(complex.to_dtype(DType::Bool).unwrap().read::<bool>().unwrap(), [false, true, true, false]);
     assert_eq!(complex.to_dtype(DType::I8).unwrap().read::<i8>().unwrap(), [0, 0, 3, 0]);
+}
+
+#[test]
+fn small_floats_are_elements() {
+    let wide = Tensor::from_vec(vec![0.3f32, -7., 1e9, f32::NAN], &[4]).unwrap();
+    let eights = wide.to_dtype(DType::F8E4M3FN).unwrap();
+    let expected = [0.3125, -7., 448.].map(F8E4M3FN::from_f32);
+    assert_eq!(eights.as_slice::<F8E4M3FN>().unwrap()[..3], expected);
+    assert_eq!(eights.narrow(0, 0, 3).unwrap().read::<F8E4M3FN>().unwrap(), expected);
+    assert!(eights.get::<F8E4M3FN>(&[3]).unwrap().to_f32().is_nan());
+    assert_eq!(eights.read::<F8E5M2>().unwrap_err().kind(), ErrorKind::DTypeMismatch);
+    let pairs = Tensor::from_vec([0x21, 0xf0].map(F4E2M1FNx2::from_bits).to_vec(), &[2]).unwrap();
+    assert_eq!(pairs.to_scalars().unwrap(), [Scalar::Pair(0.5, 1.), Scalar::Pair(0., -6.)]);
 }
