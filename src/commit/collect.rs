@@ -22,23 +22,31 @@ pub struct Collected {
     pub size_bytes: u64,
 }
 
-/// Deletes the files of garbage that no older generation can need, and forgets it once that is certain; gives whether
-/// it did, for then `storages/` must be synced before the manifest says so.
+/// Deletes the files of garbage that no older generation can need, and forgets it; gives whether it forgot any, for then
+/// `storages/` must be synced before the manifest says so.
 ///
-/// Only certain when nobody can be on an older generation: their manifests are gone.
+/// A reader that stays on an old generation holds back what that one needs, and nothing else: the list, which every
+/// manifest repeats and every commit goes through, must not grow with the commits that the reader sleeps through.
 pub(super) fn delete_garbage(history: &History, newest: &Generation, next: &mut Manifest) -> Result<bool> {
-    let due = |dropped: u64| dropped < next.generation;
-    if !next.garbage.values().any(|&dropped| due(dropped))
-        || manifest_numbers(&*history.disk, &history.paths)?.len() > 1
-    {
+    let generation = next.generation;
+    if next.garbage.values().all(|&dropped| dropped == generation) {
         return Ok(false);
     }
+    // Who deleted the older manifests had synced the name of the newest. Where some are left, its writer may have died
+    // before that; what it replaced must not go while a power cut can take it back.
+    if manifest_numbers(&*history.disk, &history.paths)?.len() > 1 {
+        history.sync_dir(&history.paths.meta_dir())?;
+    }
     let mut deleted = Collected::default();
-    let generation = next.generation;
+    let older = Older::collect(history, newest.number(), &mut deleted);
+    let before = next.garbage.len();
     next.garbage.retain(|&id, &mut dropped| {
-        dropped == generation || !is_really_garbage(newest, id) || !deleted.remove_storage(history, id)
+        dropped == generation
+            || older.need(id, dropped)
+            || !is_really_garbage(newest, id)
+            || !deleted.remove_storage(history, id)
     });
-    Ok(true)
+    Ok(next.garbage.len() < before)
 }
 
 /// A store may lie: what has a record is no garbage.
@@ -62,12 +70,8 @@ pub(super) fn after_commit(history: &History, newest: &Generation, _lock: &Write
 pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     let _lock = WriterLock::take(history)?;
     let newest = history.newest()?;
-    if history.is_durable() {
-        // Its writer may have died before this. What it replaced must not go while its name can.
-        let dir = history.paths.meta_dir();
-        let synced = history.disk.sync_dir(&dir).map_err(|e| Error::io("sync", &dir, e).after_failed_sync());
-        history.watched(synced)?;
-    }
+    // Its writer may have died before this. What it replaced must not go while its name can.
+    history.watched(history.sync_dir(&history.paths.meta_dir()))?;
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
     let older = Older::collect(history, newest.number(), &mut collected);

@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -82,6 +83,14 @@ impl History {
     /// Whether syncs are asked for.
     pub(crate) fn is_durable(&self) -> bool {
         self.options.durability == Durability::Full
+    }
+
+    /// Makes the names in a directory durable, if that is asked for.
+    pub(super) fn sync_dir(&self, dir: &Path) -> Result<()> {
+        if self.is_durable() {
+            self.disk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())?;
+        }
+        Ok(())
     }
 
     /// Refuses to write once a sync has failed.

@@ -37,14 +37,14 @@ pub(crate) fn publish(
         storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later
     }
     if forgotten || !taken.is_empty() {
-        sync_dir(history, &history.paths.storages_dir())?; // crash: the same, for good
+        history.sync_dir(&history.paths.storages_dir())?; // crash: the same, for good
     }
 
     // 3. The table if one is due, then the manifest, under names that nobody reads.
     let mut table = newest.table().cloned();
     if is_table_due(&manifest, table.as_deref()) {
         let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphan, deleted later
-        sync_dir(history, &history.paths.meta_dir())?; // crash: the same; a manifest must not outlive its table
+        history.sync_dir(&history.paths.meta_dir())?; // crash: the same; a manifest must not outlive its table
         manifest.storages.clear();
         manifest.tensors.clear();
         manifest.table = Some(reference);
@@ -69,7 +69,7 @@ pub(crate) fn publish(
     };
     let renamed = file.publish(&target).map_err(|e| Error::io("publish manifest", &target, e));
     renamed.map_err(unknown)?; // crash: the old generation or this one
-    sync_dir(history, &history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
+    history.sync_dir(&history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
 
     // 6. The handle moves on, which lets its old generation go, and what no reader needs is deleted.
     let generation = Arc::new(Generation::new(manifest, table, Arc::clone(file.file())));
@@ -142,13 +142,6 @@ fn write_manifest(history: &History, manifest: &Manifest) -> Result<Staged> {
 fn sync_file(history: &History, staged: &Staged) -> Result<()> {
     if history.is_durable() {
         staged.file().sync().map_err(|e| Error::io("sync", staged.path(), e).after_failed_sync())?;
-    }
-    Ok(())
-}
-
-fn sync_dir(history: &History, dir: &std::path::Path) -> Result<()> {
-    if history.is_durable() {
-        history.disk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk};
 
-/// Bytes that went through a disk. What lies in `storages/` is data; everything else is metadata.
+/// Bytes that went through a disk, and operations. What lies in `storages/` is data; everything else is metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -18,13 +18,16 @@ pub struct Counts {
     pub data_read_bytes: u64,
     /// Written to storages.
     pub data_written_bytes: u64,
+    /// What was asked of the disk, aside from open files: opens, renames, deletions, listings, syncs of directories.
+    pub operation_count: u64,
 }
 
-/// The real disk, with the bytes counted.
+/// The real disk, with the bytes and operations counted.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     metadata: Arc<Traffic>,
     data: Arc<Traffic>,
+    operation_count: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +45,14 @@ impl Counted {
             metadata_written_bytes: taken(&self.metadata.written_bytes),
             data_read_bytes: taken(&self.data.read_bytes),
             data_written_bytes: taken(&self.data.written_bytes),
+            operation_count: taken(&self.operation_count),
         }
+    }
+
+    /// The disk below, for one operation.
+    fn real(&self) -> RealDisk {
+        self.operation_count.fetch_add(1, Ordering::Relaxed);
+        RealDisk
     }
 
     fn counted(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
@@ -54,49 +64,49 @@ impl Counted {
 
 impl Disk for Counted {
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.counted(path, RealDisk.open(path, access)?))
+        Ok(self.counted(path, self.real().open(path, access)?))
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
-        let (path, file) = RealDisk.create_staged(dir)?;
+        let (path, file) = self.real().create_staged(dir)?;
         let file = self.counted(&path, file);
         Ok((path, file))
     }
 
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename_new(from, to)
+        self.real().rename_new(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove(path)
+        self.real().remove(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        RealDisk.list(dir)
+        self.real().list(dir)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(dir)
+        self.real().sync_dir(dir)
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
-        RealDisk.stat(path)
+        self.real().stat(path)
     }
 
     fn is_dir(&self, path: &Path) -> io::Result<bool> {
-        RealDisk.is_dir(path)
+        self.real().is_dir(path)
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        RealDisk.create_dir(path)
+        self.real().create_dir(path)
     }
 
     fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename_dir(from, to)
+        self.real().rename_dir(from, to)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_dir_all(path)
+        self.real().remove_dir_all(path)
     }
 }
 

@@ -116,9 +116,8 @@ fn transaction_in_which_a_write_failed_can_only_be_dropped() {
 }
 
 /// A writer that dies between the name of its manifest and the sync of that name leaves a newest generation that a power
-/// cut can take back.
-#[test]
-fn collection_after_a_commit_of_unknown_fate_survives_a_power_cut() {
+/// cut can take back. Gives the log of what `next` does to it, and where that begins.
+fn after_unknown_fate(next: impl Fn(&Store)) -> (Vec<Op>, usize) {
     let (disk, store) = new_store();
     let log = commit_of_one(&disk, &store);
     let Some(Op::SyncDir(meta)) = log.iter().rev().find(|op| matches!(op, Op::SyncDir(_))).cloned() else {
@@ -127,11 +126,22 @@ fn collection_after_a_commit_of_unknown_fate_survives_a_power_cut() {
     disk.fail(move |op| *op == Op::SyncDir(meta));
     assert_eq!(store.remove("old").unwrap_err().kind(), ErrorKind::CommitUnknown);
     drop(store);
-    StoreOptions::new().disk(Arc::new(disk.clone())).open("x").unwrap().gc().unwrap();
-    let log = disk.log();
-    for outcome in (0..SimulatedDisk::pending_names(&log)).map(Outcome::OneNameKept) {
-        let after = SimulatedDisk::after_power_cut(&log, outcome);
-        let store = StoreOptions::new().disk(Arc::new(after)).open("x").unwrap();
-        assert_eq!(store.verify(|_| ()).unwrap(), [], "{outcome:?}");
+    let began = disk.log().len();
+    next(&StoreOptions::new().disk(Arc::new(disk.clone())).open("x").unwrap());
+    (disk.log(), began)
+}
+
+#[test]
+fn collection_or_commit_after_a_commit_of_unknown_fate_survives_a_power_cut() {
+    let collect = |store: &Store| assert_ne!(store.gc().unwrap().file_count, 0);
+    let commit = |store: &Store| store.save("new", &vector(3)).unwrap();
+    for (log, began) in [after_unknown_fate(collect), after_unknown_fate(commit)] {
+        for ops in (began..=log.len()).map(|end| &log[..end]) {
+            for outcome in (0..SimulatedDisk::pending_names(ops)).map(Outcome::OneNameKept) {
+                let after = SimulatedDisk::after_power_cut(ops, outcome);
+                let store = StoreOptions::new().disk(Arc::new(after)).open("x").unwrap();
+                assert_eq!(store.verify(|_| ()).unwrap(), [], "{outcome:?} of {} operations", ops.len());
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What a commit, an open and a load cost in bytes, by the number of tensors.
+//! What a commit, an open and a load cost, by the number of tensors and of commits.
 //!
 //! `STRIDEMAP_TEST_TENSORS` sets the largest number; by default 100,000.
 
@@ -93,4 +93,40 @@ fn listing_by_prefix_reads_what_it_lists() {
     assert_eq!(listed, expected);
     println!("listed {} of 20000 names by {read_bytes} bytes of metadata", listed.len());
     assert!(read_bytes < 64 * KIB, "{read_bytes} bytes to list {} names", listed.len());
+}
+
+/// A handle that nobody refreshes pins its generation, and no other.
+#[test]
+fn replacing_commits_cost_the_same_however_long_a_reader_stays_behind() {
+    const COMMITS: u64 = 2000;
+    let (dir, disk) = (temporary(), Counted::default());
+    let path = dir.path().join("replaced.smap");
+    let store = options(&disk).create(&path).unwrap();
+    let row = |value: u64| Tensor::from_vec(vec![value; 8], &[8]).unwrap();
+    store.save("kept", &row(7)).unwrap();
+    store.save("replaced", &row(8)).unwrap();
+    let reader = Store::open(&path).unwrap();
+    let batch = |from: u64| {
+        disk.take();
+        for i in from..from + COMMITS / 10 {
+            store.save("replaced", &row(i)).unwrap();
+        }
+        disk.take()
+    };
+    let batches: Vec<Counts> = (0..10).map(|batch_index| batch(batch_index * COMMITS / 10)).collect();
+    let (first, last) = (batches[0], batches[9]);
+    println!("{COMMITS} replacing commits, by tenths: first {first:?}, last {last:?}");
+    assert!(last.operation_count < first.operation_count * 11 / 10, "operations grow with the commits");
+    assert!(last.metadata_written_bytes < first.metadata_written_bytes * 11 / 10, "manifests grow");
+    assert_eq!(
+        std::fs::read_dir(path.join("storages")).unwrap().count(),
+        3,
+        "kept, the reader's, the newest"
+    );
+    assert_eq!(reader.load("replaced").unwrap().read::<u64>().unwrap(), [8; 8]);
+    assert_eq!(reader.load("kept").unwrap().read::<u64>().unwrap(), [7; 8]);
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    drop(reader);
+    store.save("replaced", &row(9)).unwrap();
+    assert_eq!(std::fs::read_dir(path.join("storages")).unwrap().count(), 2, "the reader is gone");
 }
