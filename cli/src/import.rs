@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -11,6 +11,7 @@ use indicatif::HumanBytes;
 use stridemap::interop::npy::NpyFile;
 use stridemap::interop::safetensors::SafetensorsFile;
 use stridemap::{ErrorKind, OnExisting, Store, Transaction};
+use stridemap_format::{check_attributes, check_name};
 
 use crate::args::ImportArgs;
 use crate::error::{Error, Result};
@@ -19,22 +20,18 @@ use crate::output::{counted, message, progress};
 const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 
 pub(crate) fn run(args: &ImportArgs) -> Result<()> {
-    // All headers are valid before a store is created or an element is copied.
+    // Whatever the files may be refused for is known before a store is created: that one stays, whatever comes, because
+    // others may be in it by then.
     let inputs: Vec<Input<'_>> = args.files.iter().map(|path| Input::open(path)).collect::<Result<_>>()?;
-    let tensor_count = check_names(&inputs)?;
+    let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_metadata(&inputs);
+    let texts = attributes.iter().map(|(&key, &(_, value))| (key, value));
+    check_attributes(texts).map_err(|e| Error::Refused(format!("import: {e}")))?;
     let size_bytes = inputs.iter().map(Input::size_bytes).fold(0, u64::saturating_add);
 
-    let target = Target::open(&args.store)?;
+    let store = open_or_create(&args.store)?;
     let bar = progress("import", size_bytes);
-    let imported = fill(&target.store, args, &inputs, &attributes, &mut |bytes| bar.inc(bytes));
-    let generation = match imported {
-        Ok(generation) => generation,
-        Err(e) => {
-            target.give_up();
-            return Err(e.into());
-        }
-    };
+    let generation = fill(&store, args, &inputs, &attributes, &mut |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     message(&format!(
         "imported {}, {}, into {}: generation {generation}",
@@ -74,34 +71,19 @@ fn fill(
 }
 
 /// The store to import into; made if nothing is there, or an empty directory.
-struct Target {
-    store: Store,
-    is_new: bool,
-}
-
-impl Target {
-    fn open(path: &Path) -> Result<Self> {
-        let refused = match Store::open(path) {
-            Ok(store) => return Ok(Target { store, is_new: false }),
-            Err(e) => e,
-        };
-        match refused.kind() {
-            ErrorKind::NotFound => Ok(Target { store: Store::create(path)?, is_new: true }),
-            // An empty directory will do; any other is what it was.
-            ErrorKind::NotAStore => match Store::create(path) {
-                Ok(store) => Ok(Target { store, is_new: true }),
-                Err(_) => Err(refused.into()),
-            },
-            _ => Err(refused.into()),
-        }
-    }
-
-    /// After a failure: a store that was made for it, and in which nobody has committed since, is taken away again.
-    fn give_up(self) {
-        let is_untouched = self.is_new && self.store.refresh().is_ok() && self.store.generation() == 1;
-        if is_untouched {
-            let _ = fs::remove_dir_all(self.store.path());
-        }
+fn open_or_create(path: &Path) -> Result<Store> {
+    let refused = match Store::open(path) {
+        Ok(store) => return Ok(store),
+        Err(e) => e,
+    };
+    match refused.kind() {
+        ErrorKind::NotFound => Ok(Store::create(path)?),
+        // An empty directory will do; any other is what it was.
+        ErrorKind::NotAStore => Store::create(path).map_err(|e| match e.kind() {
+            ErrorKind::AlreadyExists => refused.into(),
+            _ => e.into(),
+        }),
+        _ => Err(refused.into()),
     }
 }
 
@@ -180,10 +162,11 @@ fn is_npy(path: &Path) -> Result<bool> {
 }
 
 /// Counts the tensors; one file's must not silently take the place of another's.
-fn check_names(inputs: &[Input<'_>]) -> Result<u64> {
+fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
     let mut owners = BTreeMap::new();
     for input in inputs {
         for name in input.names() {
+            check_name(&format!("{prefix}{name}")).map_err(|e| refused(input.path, e))?;
             if let Some(other) = owners.insert(name, input.path) {
                 return Err(Error::Refused(format!(
                     "import: {} and {} both have a tensor {name:?}; import them one by one, with --prefix",

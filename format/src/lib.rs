@@ -30,7 +30,7 @@ pub use checksum::{CHUNK_BYTES, Digest, digest, digests_of_chunks, is_chunked};
 pub use dtype::DType;
 pub use error::{Error, Result, Rule};
 pub use extent::{Extent, check_numel};
-pub use manifest::{Manifest, TableRef};
+pub use manifest::{Manifest, TableRef, check_attributes};
 pub use marker::Marker;
 pub use preamble::VERSION;
 pub use record::{

@@ -197,7 +197,7 @@ impl Manifest {
                 return Err(later("garbage of generation", dropped));
             }
         }
-        check_attributes(&self.attributes)
+        check_attributes(self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())))
     }
 
     /// How many changes stand between the table and this generation.
@@ -207,7 +207,11 @@ impl Manifest {
     }
 }
 
-fn check_attributes(attributes: &BTreeMap<String, String>) -> Result<()> {
+/// Checks all attributes of a store, keys and values: the keys are names, and together they are at most 1 MiB (F-19).
+///
+/// # Errors
+/// [`Rule::Attributes`].
+pub fn check_attributes<'a>(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<()> {
     let mut total = 0usize;
     for (key, value) in attributes {
         check_name(key).map_err(|e| Error::new(Rule::Attributes, format!("attribute key: {e}")))?;

@@ -71,16 +71,31 @@ fn unknown_name_is_answered_with_the_nearest() {
 }
 
 #[test]
-fn import_that_fails_at_its_commit_leaves_no_store() {
+fn import_of_what_no_store_can_hold_creates_none_and_leaves_an_empty_directory_alone() {
     let dir = Dir::empty();
-    let long = "x".repeat(1 << 20);
-    let header = TENSOR.replace("{\"w\"", &format!("{{\"__metadata__\":{{\"long\":\"{long}\"}},\"w\""));
-    dir.write_safetensors("m.safetensors", &header, &[0; 8]);
-    let refusal = dir.refusal(&["import", "m.safetensors", "new.smap"]);
     fs::create_dir(dir.path("empty")).unwrap();
+    let long = "x".repeat(1 << 20);
+    let with_metadata = |key: &str, value: &str| {
+        TENSOR.replace("{\"w\"", &format!("{{\"__metadata__\":{{\"{key}\":\"{value}\"}},\"w\""))
+    };
+    for (header, what) in [
+        (with_metadata("long", &long), "all attributes together are at most 1 MiB"),
+        (with_metadata("", "x"), "attribute keys are names"),
+        (TENSOR.replace("\"w\"", "\"\""), "a name is 1 to 4096 bytes"),
+        (TENSOR.replace("\"w\"", &format!("\"{}\"", &long[..4097])), "a name is 1 to 4096 bytes"),
+    ] {
+        dir.write_safetensors("m.safetensors", &header, &[0; 8]);
+        for store in ["new.smap", "empty"] {
+            let refusal = dir.refusal(&["import", "m.safetensors", store]);
+            assert!(refusal.starts_with("import") && refusal.contains(what), "{refusal}");
+        }
+    }
+    assert_eq!(fs::read_dir(dir.path("empty")).unwrap().count(), 0);
     dir.write_safetensors("w.safetensors", TENSOR, &[0; 8]);
+    assert!(
+        dir.refusal(&["import", "w.safetensors", "new.smap", "--prefix", &long[..4096]]).contains("name")
+    );
     dir.messages(&["import", "w.safetensors", "empty"]);
-    assert!(refusal.contains("all attributes together are at most 1 MiB"), "{refusal}");
 }
 
 #[test]
