@@ -1,5 +1,5 @@
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stridemap_format::{Manifest, Marker, Uuid};
@@ -7,7 +7,8 @@ use stridemap_format::{Manifest, Marker, Uuid};
 use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, StorePaths, dir_of, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Creates an empty store: whole or not at all, because it is built beside its place and then renamed.
+/// Creates an empty store: whole or not at all, because it is built beside its place and then renamed. An empty directory
+/// gives its place up, and its owner and permissions are the store's.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
     let taken = |what: &str| {
         Error::new(
@@ -15,25 +16,35 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
             format!("create {}: {what} is there; open it, or choose another path", path.display()),
         )
     };
-    match disk.stat(path) {
+    let replaced = match disk.stat(path) {
         Ok(stat) if stat.is_regular => return Err(taken("a file")),
         Ok(_) => match disk.list(path) {
             Ok(names) if names.iter().any(|name| name == "FORMAT") => return Err(taken("a store")),
             Ok(names) if !names.is_empty() => return Err(taken("a directory that is not empty")),
-            _ => {}
+            _ => Some(path),
         },
-        Err(_) => {}
-    }
+        Err(_) => None,
+    };
+    // It names the path that was asked for: the one that it is built at means nothing to anybody.
+    let failed = |e| Error::denied("create store", path, e);
     let parent = dir_of(path);
     let id = uuid::Uuid::new_v4();
     let building = parent.join(format!("{STAGE_PREFIX}{}", id.simple()));
-    let built = build(disk, &building, id.into_bytes(), durable).and_then(|()| {
+    let manifest = Manifest::first(id.into_bytes());
+    let manifest_bytes = manifest.encode().map_err(|e| Error::refused("create a store", e))?;
+    let paths = StorePaths::new(&building);
+    let files = [
+        (paths.manifest(manifest.generation), manifest_bytes),
+        (paths.lock(), Vec::new()),
+        (paths.marker(), Marker { uuid: manifest.uuid }.encode()),
+    ];
+    let built = build(disk, &paths, replaced, &files, durable).map_err(failed).and_then(|()| {
         disk.rename_dir(&building, path).map_err(|e| match e.kind() {
             io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
                 taken("a directory that is not empty")
             }
             io::ErrorKind::NotADirectory => taken("a file"),
-            _ => Error::io("create store", path, e),
+            _ => failed(e),
         })
     });
     if let Err(e) = built {
@@ -43,27 +54,29 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     if durable {
         disk.sync_dir(parent).map_err(|e| Error::io("sync", parent, e))?;
     }
-    Ok(id.into_bytes())
+    Ok(manifest.uuid)
 }
 
-fn build(disk: &Arc<dyn Disk>, root: &Path, uuid: Uuid, durable: bool) -> Result<()> {
-    let paths = StorePaths::new(root);
-    for dir in [root, &paths.storages_dir(), &paths.meta_dir()] {
-        disk.create_dir(dir).map_err(|e| Error::denied("create directory", dir, e))?;
+fn build(
+    disk: &Arc<dyn Disk>,
+    paths: &StorePaths,
+    replaced: Option<&Path>,
+    files: &[(PathBuf, Vec<u8>)],
+    durable: bool,
+) -> io::Result<()> {
+    disk.create_dir(paths.root())?;
+    if let Some(replaced) = replaced {
+        // Before anything is in it, which might inherit of it.
+        disk.copy_access(replaced, paths.root())?;
     }
-    let manifest = Manifest::first(uuid);
-    let manifest_bytes = manifest.encode().map_err(|e| Error::refused("create a store", e))?;
-    let files = [
-        (paths.manifest(manifest.generation), manifest_bytes),
-        (paths.lock(), Vec::new()),
-        (paths.marker(), Marker { uuid }.encode()),
-    ];
+    disk.create_dir(&paths.storages_dir())?;
+    disk.create_dir(&paths.meta_dir())?;
     for (path, bytes) in files {
-        write_new(disk, &path, &bytes, durable).map_err(|e| Error::io("create", &path, e))?;
+        write_new(disk, path, bytes, durable)?;
     }
     if durable {
-        for dir in [&paths.storages_dir(), &paths.meta_dir(), root] {
-            disk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e))?;
+        for dir in [&paths.storages_dir(), &paths.meta_dir(), paths.root()] {
+            disk.sync_dir(dir)?;
         }
     }
     Ok(())

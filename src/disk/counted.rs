@@ -101,6 +101,10 @@ impl Disk for Counted {
         self.real().create_dir(path)
     }
 
+    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.real().copy_access(from, to)
+    }
+
     fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.real().rename_dir(from, to)
     }

@@ -118,6 +118,12 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of the file system.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
+    /// Gives a directory the owner and the permissions of another.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()>;
+
     /// Gives a directory another name, which must be free or that of an empty directory.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,6 +82,14 @@ impl Disk for RealDisk {
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         fs::create_dir(path)
+    }
+
+    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (model, own) = (fs::metadata(from)?, fs::metadata(to)?);
+        if (model.uid(), model.gid()) != (own.uid(), own.gid()) {
+            unix::fs::chown(to, Some(model.uid()), Some(model.gid()))?;
+        }
+        fs::set_permissions(to, model.permissions())
     }
 
     fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -33,7 +33,8 @@ impl Store {
         Store { loader: Arc::new(Loader::new(history, permit)) }
     }
 
-    /// Creates an empty store at a path where nothing is, or an empty directory. Durable when it returns.
+    /// Creates an empty store at a path where nothing is, or an empty directory, whose owner and permissions it takes.
+    /// Durable when it returns.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `Io`, `ReadOnly`.

@@ -1,7 +1,7 @@
 //! What is asked wrongly: a typed error, one line, and a store that did not change.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::time::Duration;
 
 use stridemap::{DType, Error, ErrorKind, Index, OnExisting, Store, StoreOptions, Tensor};
@@ -53,9 +53,24 @@ fn create_refuses_a_place_that_is_taken_and_takes_an_empty_directory() {
     fs::create_dir(&empty).unwrap();
     Store::create(&empty).unwrap();
     let missing_parent = dir.path().join("no/such/x.smap");
-    assert_refused(Store::create(&missing_parent), ErrorKind::Io, &["no/such"]);
+    let message = format!("create store: {}: No such file", missing_parent.display());
+    assert_refused(Store::create(&missing_parent), ErrorKind::Io, &[&message]);
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[test]
+fn store_has_the_owner_and_the_permissions_of_the_directory_that_it_replaces() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    fs::create_dir(&path).unwrap();
+    // Only root may; then the directory is another's.
+    let _ = chown(&path, Some(12), Some(34));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o2750)).unwrap();
+    let access = || fs::metadata(&path).map(|m| (m.uid(), m.gid(), m.mode())).unwrap();
+    let before = access();
+    Store::create(&path).unwrap();
+    assert_eq!(access(), before);
 }
 
 #[test]
