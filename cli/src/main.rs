@@ -16,9 +16,11 @@ mod show;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::Parser as _;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::args::{Args, Command};
 use crate::error::{Error, Result};
@@ -29,6 +31,7 @@ const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
     raise_open_file_limit();
+    survive_file_size_limit();
     match run(&Args::parse().command) {
         Ok(code) => code,
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -64,4 +67,9 @@ fn run(command: &Command) -> Result<ExitCode> {
 fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// A file past the limit of its size would end the process; when the signal is caught, the write fails and says why.
+fn survive_file_size_limit() {
+    let _ = signal_hook::flag::register(Signal::XFSZ.as_raw(), Arc::<AtomicBool>::default());
 }

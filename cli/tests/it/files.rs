@@ -116,6 +116,26 @@ fn export_of_npy_writes_one_tensor_in_logical_order() {
 }
 
 #[test]
+fn limit_of_file_size_is_an_error_and_not_a_death() {
+    let dir = Dir::with_store();
+    dir.write_safetensors(
+        "m.safetensors",
+        r#"{"w":{"dtype":"U8","shape":[9000000],"data_offsets":[0,9000000]}}"#,
+        &[0; 9_000_000],
+    );
+    dir.messages(&["import", "m.safetensors", "s.smap"]);
+    for args in [&["import", "m.safetensors", "s.smap"], &["export", "s.smap", "out.safetensors"]] {
+        let limited = ["-c", "ulimit -f 1000 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_stridemap")];
+        let output = Command::new("sh").args(limited).args(args).current_dir(dir.path("")).output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains("File too large"), "{message}");
+    }
+    assert!(!dir.path("out.safetensors").exists());
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+}
+
+#[test]
 fn more_files_than_the_soft_limit_are_imported_and_exported() {
     let dir = Dir::empty();
     let run = |args: &[&str]| {
