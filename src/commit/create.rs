@@ -2,8 +2,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{Manifest, Marker, Uuid};
+use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
 
+use super::recover;
 use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, StorePaths, dir_of, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -92,30 +93,40 @@ fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> 
 }
 
 /// Reads what makes a directory a store.
+///
+/// A directory without a FORMAT of ours is no store, unless it has manifests: then it is a damaged one.
 pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
-    let root = paths.root().display();
-    let not_a_store =
-        |why: &str| Error::new(ErrorKind::NotAStore, format!("open {root}: not a stridemap store: {why}"));
-    let file = match disk.open(&paths.marker(), Access::Read) {
+    let (root, path) = (paths.root().display(), paths.marker());
+    let unmarked = |why: &str| {
+        if recover::manifest_numbers(disk, paths).is_ok_and(|numbers| !numbers.is_empty()) {
+            return Error::corrupt(&path, format::Error::new(Rule::MarkerMagic, why));
+        }
+        Error::new(ErrorKind::NotAStore, format!("open {root}: not a stridemap store: {why}"))
+    };
+    let file = match disk.open(&path, Access::Read) {
         Err(e) if e.kind() == io::ErrorKind::NotFound && disk.stat(paths.root()).is_err() => {
             return Err(Error::new(ErrorKind::NotFound, format!("open {root}: no store there")));
         }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not_a_store("it has no FORMAT file")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(unmarked("it has no FORMAT file")),
         Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
-            return Err(not_a_store("it is not a directory"));
+            return Err(unmarked("it is not a directory"));
         }
-        opened => opened.map_err(|e| Error::io("open", &paths.marker(), e))?,
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Err(unmarked(&format!("FORMAT is {e}"))),
+        opened => opened.map_err(|e| Error::io("open", &path, e))?,
     };
-    let bytes =
-        read_capped(&*file, Marker::LENGTH as u64).map_err(|e| Error::io("read", &paths.marker(), e))?;
+    let bytes = read_capped(&*file, Marker::LENGTH as u64).map_err(|e| Error::io("read", &path, e))?;
     let marker = Marker::decode(&bytes).map_err(|e| match e.rule() {
-        stridemap_format::Rule::MarkerMagic => not_a_store("FORMAT has another magic").with_source(e),
-        _ => Error::corrupt(&paths.marker(), e),
+        Rule::MarkerMagic => unmarked("FORMAT has another magic"),
+        _ => Error::corrupt(&path, e),
     })?;
-    for dir in [paths.storages_dir(), paths.meta_dir()] {
-        // A link could lead anywhere, and files would be written and deleted there.
-        if !disk.is_dir(&dir).unwrap_or(false) {
-            return Err(not_a_store(&format!("{} is not a directory of its own", dir.display())));
+    for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::ManifestFrame)] {
+        let broken = |what| Err(Error::corrupt(&dir, format::Error::new(rule, what)));
+        match disk.is_dir(&dir) {
+            Ok(true) => {}
+            // A link could lead anywhere, and files would be written and deleted there.
+            Ok(false) => return broken("not a directory of its own"),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return broken("the directory is missing"),
+            Err(e) => return Err(Error::io("look at", &dir, e)),
         }
     }
     Ok(marker.uuid)

@@ -68,6 +68,12 @@ pub(super) fn pin(
     let failed = |e| Error::io("open manifest", &path, e);
     let file = match disk.open(&path, Access::Read) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+            return Err(Error::corrupt(
+                &path,
+                format::Error::new(format::Rule::ManifestFrame, e.to_string()),
+            ));
+        }
         opened => opened.map_err(failed)?,
     };
     if !file.try_lock(LockMode::Shared).map_err(failed)? || file.stat().map_err(failed)?.link_count == 0 {

@@ -46,8 +46,9 @@ impl Store {
     /// can be undefined behaviour here; to borrow elements without a copy use [`open_mapped`](Self::open_mapped).
     ///
     /// # Errors
-    /// By [`ErrorKind`](crate::ErrorKind): `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt` when the newest
-    /// generation does not validate, `Io`.
+    /// By [`ErrorKind`](crate::ErrorKind): `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt` when a part of the
+    /// store is missing or the newest generation does not validate, `Busy` when commits replace it faster than it can be
+    /// read, `Io`.
     pub fn open(path: impl AsRef<Path>) -> Result<Store> {
         StoreOptions::new().open(path)
     }

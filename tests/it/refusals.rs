@@ -283,7 +283,7 @@ fn directories_of_a_store_that_are_links_are_refused() {
     Store::create(&hostile).unwrap();
     fs::remove_dir(hostile.join("storages")).unwrap();
     std::os::unix::fs::symlink("../victim.smap/storages", hostile.join("storages")).unwrap();
-    assert_refused(Store::open(&hostile), ErrorKind::NotAStore, &["storages", "not a directory of its own"]);
+    assert_refused(Store::open(&hostile), ErrorKind::Corrupt, &["storages", "not a directory of its own"]);
     assert_eq!(Store::open(&victim).unwrap().load("precious").unwrap().read::<i64>().unwrap().len(), 12);
 }
 

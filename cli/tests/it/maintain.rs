@@ -1,6 +1,7 @@
 //! `gc` and `verify`.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use crate::harness::{Dir, Run};
 
@@ -42,4 +43,31 @@ fn verify_of_a_store_too_damaged_to_open_is_a_finding() {
     let findings = negative(&dir);
     assert_eq!(findings.lines().count(), 1);
     assert!(findings.contains("0000000000000002.man"), "{findings}");
+}
+
+#[test]
+fn verify_of_a_store_that_lacks_a_part_is_a_finding_of_that_part() {
+    let rename_to_link = |dir: &Dir, part: &str| {
+        fs::rename(dir.path(part), dir.path("elsewhere")).unwrap();
+        symlink(dir.path("elsewhere"), dir.path(part)).unwrap();
+    };
+    let overwrite = |dir: &Dir, part: &str| dir.write(part, b"something else");
+    let take_away = |dir: &Dir, part: &str| fs::rename(dir.path(part), dir.path("elsewhere")).unwrap();
+    for (part, damage) in [
+        ("s.smap/storages", &take_away as &dyn Fn(&Dir, &str)),
+        ("s.smap/storages", &rename_to_link),
+        ("s.smap/meta", &take_away),
+        ("s.smap/meta", &rename_to_link),
+        ("s.smap/FORMAT", &take_away),
+        ("s.smap/FORMAT", &rename_to_link),
+        ("s.smap/FORMAT", &overwrite),
+        ("s.smap/meta/0000000000000002.man", &rename_to_link),
+        ("s.smap/meta/0000000000000002.man", &overwrite),
+    ] {
+        let dir = Dir::with_store();
+        damage(&dir, part);
+        let findings = negative(&dir);
+        assert_eq!(findings.lines().count(), 1, "{findings}");
+        assert!(findings.starts_with(part), "{findings}");
+    }
 }
