@@ -12,6 +12,23 @@ pub fn digest(bytes: &[u8]) -> Digest {
     xxh3::xxh3_128(bytes).to_be_bytes()
 }
 
+/// The digest of bytes that come in pieces.
+#[derive(Clone, Default)]
+pub struct Digester(xxh3::Xxh3);
+
+impl Digester {
+    /// The next piece.
+    pub fn update(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// What [`digest`] gives for all pieces together.
+    #[must_use]
+    pub fn finish(&self) -> Digest {
+        self.0.digest128().to_be_bytes()
+    }
+}
+
 /// Whether a sealed storage of this length has a `.sum` file: it has more than one chunk.
 #[must_use]
 pub fn is_chunked(length_bytes: u64) -> bool {

@@ -26,7 +26,7 @@ mod preamble;
 mod record;
 mod table;
 
-pub use checksum::{CHUNK_BYTES, Digest, digest, digests_of_chunks, is_chunked};
+pub use checksum::{CHUNK_BYTES, Digest, Digester, digest, digests_of_chunks, is_chunked};
 pub use dtype::DType;
 pub use error::{Error, Result, Rule};
 pub use extent::{Extent, check_numel};

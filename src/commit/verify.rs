@@ -1,15 +1,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use stridemap_format::{
-    self as format, CHUNK_BYTES, Digest, Rule, StorageKind, StorageRecord, digest, digests_of_chunks,
-    is_chunked,
+    self as format, CHUNK_BYTES, Digest, Digester, Rule, StorageKind, StorageRecord, digest,
+    digests_of_chunks, is_chunked,
 };
 
 use super::{Generation, History, read_marker, recover};
-use crate::disk::Access;
+use crate::disk::{Access, DiskFile};
 use crate::error::{Error, Result};
 
 /// One thing that is wrong with a store.
@@ -147,7 +149,7 @@ fn verify_storage(
             let chunk_bytes = (record.length_bytes - offset_bytes).min(CHUNK_BYTES);
             chunk.truncate(chunk_bytes as usize);
             file.read_exact_at(&mut chunk, offset_bytes).map_err(failed)?;
-            if digest(&chunk) != stated {
+            if digest(&chunk) != stated? {
                 damaged.push((offset_bytes, chunk_bytes));
             }
             progress(chunk_bytes);
@@ -167,15 +169,15 @@ fn verify_storage(
 
 type Broken = (PathBuf, Option<u64>, Rule, String);
 
-/// What the digest of each chunk should be.
+/// What the digest of each chunk should be, read as it is asked for: a record may claim any number of chunks.
 fn chunk_digests(
     history: &History,
     id: u64,
     record: &StorageRecord,
     root: Digest,
-) -> Result<Vec<Digest>, Broken> {
+) -> Result<Box<dyn Iterator<Item = Result<Digest, Broken>>>, Broken> {
     if !is_chunked(record.length_bytes) {
-        return Ok(vec![root]);
+        return Ok(Box::new(iter::once(Ok(root))));
     }
     let path = history.paths.sum(id);
     let failed = |e: io::Error| (path.clone(), None, Rule::StorageFile, e.to_string());
@@ -186,10 +188,25 @@ fn chunk_digests(
         let detail = format!("{found_bytes} bytes, where the storage has {length_bytes} bytes of digests");
         return Err((path, None, Rule::StorageFile, detail));
     }
-    let mut content = vec![0; length_bytes as usize];
-    file.read_exact_at(&mut content, 0).map_err(failed)?;
-    if digest(&content) != root {
+    let mut all = Digester::default();
+    for piece in pieces(Arc::clone(&file), length_bytes) {
+        all.update(&piece.map_err(failed)?);
+    }
+    if all.finish() != root {
         return Err((path, None, Rule::ChunkDigest, "the chunk digests were changed".to_owned()));
     }
-    Ok(digests_of_chunks(&content).collect())
+    Ok(Box::new(pieces(file, length_bytes).flat_map(move |piece| match piece {
+        Ok(piece) => digests_of_chunks(&piece).map(Ok).collect::<Vec<_>>(),
+        Err(e) => vec![Err((path.clone(), None, Rule::StorageFile, e.to_string()))],
+    })))
+}
+
+/// The bytes of a file, a few at a time.
+fn pieces(file: Arc<dyn DiskFile>, length_bytes: u64) -> impl Iterator<Item = io::Result<Vec<u8>>> {
+    const PIECE_BYTES: usize = 4096;
+    (0..length_bytes).step_by(PIECE_BYTES).map(move |offset_bytes| {
+        let mut piece = vec![0; (length_bytes - offset_bytes).min(PIECE_BYTES as u64) as usize];
+        file.read_exact_at(&mut piece, offset_bytes)?;
+        Ok(piece)
+    })
 }

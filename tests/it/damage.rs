@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use stridemap::{Durability, ErrorKind, Result, Store, StoreOptions, Tensor};
-use stridemap_format::{Manifest, Marker, TensorParts, TensorRecord};
+use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord, TensorParts, TensorRecord, digest};
 
 use crate::support::temporary;
 
@@ -127,6 +128,32 @@ fn verify_names_the_file_and_the_chunk_that_was_changed() {
     let findings = store.verify(|_| ()).unwrap();
     assert_eq!(findings[0].rule.number(), 26, "{findings:?}");
     assert_eq!(Store::open(&path).unwrap().load("x").unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn verify_reads_the_digests_of_any_number_of_chunks() {
+    const CHUNKS: u64 = 300;
+    let dir = temporary();
+    let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
+    Store::create(&made).unwrap();
+    let sums = digest(&[0; 1 << 20]).repeat(CHUNKS as usize);
+    let record = StorageRecord {
+        length_bytes: CHUNKS << 20,
+        tensor_count: 0,
+        kind: StorageKind::Sealed(digest(&sums)),
+    };
+    let mut manifest = Manifest { next_storage_id: 2, ..Manifest::first(uuid_of(&made)) };
+    manifest.storages.insert(1, Some(record));
+    store_of(&path, &manifest);
+    fs::copy(made.join("FORMAT"), path.join("FORMAT")).unwrap();
+    fs::write(path.join("storages/0000000000000001.sum"), &sums).unwrap();
+    let file = fs::File::create(path.join("storages/0000000000000001.bin")).unwrap();
+    file.set_len(CHUNKS << 20).unwrap();
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    file.write_all_at(b"x", (280 << 20) + 5).unwrap();
+    let findings = store.verify(|_| ()).unwrap();
+    assert_eq!((findings.len(), findings[0].offset_bytes), (1, Some(280 << 20)), "{findings:?}");
 }
 
 /// A store whose only manifest is this one.
