@@ -121,10 +121,7 @@ impl Layout {
             let highest = rank.saturating_sub(1);
             Error::new(
                 ErrorKind::OutOfRange,
-                format!(
-                    "{op}: axis {axis} is out of range for size {:?}: axes go from -{rank} to {highest}",
-                    self.size()
-                ),
+                format!("{op}: axis {axis} is out of range for {self}: axes go from -{rank} to {highest}"),
             )
         })
     }

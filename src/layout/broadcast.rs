@@ -19,7 +19,7 @@ impl Layout {
         let Some(added) = size.len().checked_sub(self.rank()) else {
             return refuse(
                 ErrorKind::SizeMismatch,
-                format!("{} sizes for the {} axes of size {:?}", size.len(), self.rank(), self.size()),
+                format!("{} sizes for the {} axes of {self}", size.len(), self.rank()),
             );
         };
         let own_dims = self.to_dims();
@@ -31,7 +31,7 @@ impl Layout {
                 (None, _, -1) => {
                     return refuse(
                         ErrorKind::InvalidArgument,
-                        format!("-1 keeps a size, and size {:?} has none for axis {axis}", self.size()),
+                        format!("-1 keeps a size, and {self} has none for axis {axis}"),
                     );
                 }
                 // PyTorch's stride for an axis that is added.
@@ -55,11 +55,7 @@ impl Layout {
                 Ok(n) => {
                     return refuse(
                         ErrorKind::SizeMismatch,
-                        format!(
-                            "axis {axis} would be {n}, and {} of size {:?} is not 1",
-                            dim.size,
-                            self.size()
-                        ),
+                        format!("axis {axis} would be {n}, and {} of {self} is not 1", dim.size),
                     );
                 }
             }

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use stridemap_format::limits::MAX_RANK;
 use stridemap_format::{DType, Extent, check_numel};
 
@@ -148,6 +150,13 @@ impl Layout {
             moved.ok_or_else(|| overflow(op))?
         };
         Layout::of_dims(dims, offset).map_err(|e| e.context(op))
+    }
+}
+
+/// As it stands in errors.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "size {:?} with stride {:?}", self.size, self.stride)
     }
 }
 

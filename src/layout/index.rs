@@ -156,10 +156,7 @@ impl Layout {
         let Some(position) = position_in(index, n) else {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
-                format!(
-                    "{op}: index {index} is out of range for axis {axis} with size {n} of size {:?}",
-                    self.size()
-                ),
+                format!("{op}: index {index} is out of range for axis {axis} with size {n}, of {self}"),
             ));
         };
         let mut dims = self.to_dims();
@@ -178,8 +175,7 @@ impl Layout {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
                 format!(
-                    "{op}: {length} from {start} on is out of range for axis {axis} with size {n} of size {:?}",
-                    self.size()
+                    "{op}: {length} from {start} on is out of range for axis {axis} with size {n}, of {self}"
                 ),
             ));
         };
@@ -233,7 +229,7 @@ impl Layout {
         let Some(skipped) = self.rank().checked_sub(taken) else {
             return refuse(
                 ErrorKind::OutOfRange,
-                format!("{taken} indices for size {:?} with {} axes", self.size(), self.rank()),
+                format!("{taken} indices for the {} axes of {self}", self.rank()),
             );
         };
         let mut view = self.clone();
@@ -267,8 +263,7 @@ impl Layout {
             Error::new(
                 ErrorKind::OutOfRange,
                 format!(
-                    "unsqueeze({axis}): size {:?} has room for a new axis from -{place_count} to {}",
-                    self.size(),
+                    "unsqueeze({axis}): {self} has room for a new axis from -{place_count} to {}",
                     self.rank()
                 ),
             )

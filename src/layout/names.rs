@@ -19,11 +19,7 @@ impl Layout {
         self.names().position(|own| own.as_deref() == Some(name)).ok_or_else(|| {
             Error::new(
                 ErrorKind::OutOfRange,
-                format!(
-                    "{op}: no dimension is named {name:?}: size {:?} has the names {}",
-                    self.size(),
-                    self.shown_names()
-                ),
+                format!("{op}: no dimension is named {name:?}: {self} has the names {}", self.shown_names()),
             )
         })
     }
@@ -152,11 +148,7 @@ impl Layout {
             _ => {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!(
-                        "{op}: {listed} names for the {} dimensions of size {:?}",
-                        own.len(),
-                        self.size()
-                    ),
+                    format!("{op}: {listed} names for the {} dimensions of {self}", own.len()),
                 ));
             }
         };

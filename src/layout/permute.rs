@@ -20,10 +20,7 @@ impl Layout {
             2 => self.transpose(Axis::At(0), Axis::At(1)),
             rank => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!(
-                    "t(): size {:?} has {rank} axes, and t takes at most 2; use mt, transpose or permute",
-                    self.size()
-                ),
+                format!("t(): {self} has {rank} axes, and t takes at most 2; use mt, transpose or permute"),
             )),
         }
     }
@@ -34,7 +31,7 @@ impl Layout {
             0 => Ok(self.clone()),
             1 => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("mt(): size {:?} has one axis, and mt exchanges the last two", self.size()),
+                format!("mt(): {self} has one axis, and mt exchanges the last two"),
             )),
             _ => self.transpose(Axis::At(-2), Axis::At(-1)),
         }
@@ -48,12 +45,7 @@ impl Layout {
         {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!(
-                    "{op}: {} axes are named, and size {:?} has {}",
-                    axes.len(),
-                    self.size(),
-                    self.rank()
-                ),
+                format!("{op}: {} axes are named, and {self} has {}", axes.len(), self.rank()),
             ));
         }
         self.reordered(&op, &self.axes(&op, axes)?)

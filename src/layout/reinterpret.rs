@@ -12,12 +12,7 @@ impl Layout {
         let (narrower, wider) = (from_bytes.min(to_bytes), from_bytes.max(to_bytes));
         let ratio = wider.checked_div(narrower).and_then(|ratio| isize::try_from(ratio).ok()).unwrap_or(1);
         let refuse = |why: String| {
-            let stands = format!(
-                "size {:?} with stride {:?} and offset {}",
-                self.size(),
-                self.stride(),
-                self.offset()
-            );
+            let stands = format!("{self} and offset {}", self.offset());
             Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("{op}: {stands}: {why}; contiguous makes a copy that may do"),
@@ -82,9 +77,7 @@ impl Layout {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "{op}: size {:?} with stride {:?} and offset {}: the last axis must have size 2 and stride 1, the other strides and the offset must be even",
-                    self.size(),
-                    self.stride(),
+                    "{op}: {self} and offset {}: the last axis must have size 2 and stride 1, the other strides and the offset must be even",
                     self.offset()
                 ),
             ));

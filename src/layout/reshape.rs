@@ -55,14 +55,7 @@ impl Layout {
     /// [`view`](Self::view) under a size that holds as many elements.
     pub(crate) fn view_as(&self, op: &str, size: &[usize]) -> Result<Layout> {
         let stride = self.view_strides(op, size)?.ok_or_else(|| {
-            Error::new(
-                ErrorKind::NeedsCopy,
-                format!(
-                    "{op}: size {:?} with stride {:?} needs a copy; use reshape",
-                    self.size(),
-                    self.stride()
-                ),
-            )
+            Error::new(ErrorKind::NeedsCopy, format!("{op}: {self} needs a copy; use reshape"))
         })?;
         let dims = size.iter().zip(stride).map(|(&size, stride)| Dim::new(size, stride)).collect();
         Ok(self.moved(op, dims, 0)?.named(self.names_kept(size).into_iter()))
@@ -99,7 +92,7 @@ impl Layout {
     }
 
     fn holds(&self, numel: usize) -> String {
-        format!("size {:?} holds {numel} elements", self.size())
+        format!("{self} holds {numel} elements")
     }
 
     /// PyTorch's rule. The old dimensions fall into runs in which each stride is the next size times the next stride;

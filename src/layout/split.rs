@@ -77,7 +77,7 @@ impl Layout {
         let op = format!("split({sections}, {axis})");
         let (axis, n, _) = self.dim(&op, axis)?;
         let refuse = |kind, why: &str| {
-            let why = format!("{op}: {why} axis {axis} with size {n} of size {:?}", self.size());
+            let why = format!("{op}: {why} axis {axis} with size {n}, of {self}");
             Err(Error::new(kind, why))
         };
         match sections {
@@ -136,13 +136,15 @@ impl Layout {
         let refuse =
             |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("{op}({sections}): {why}")));
         if self.rank() < rank {
-            return refuse(format!("size {:?} has fewer than {rank} axes", self.size()));
+            return refuse(format!("{self} has fewer than {rank} axes"));
         }
         let (axis, n, _) = self.dim(op, axis.into())?;
         if let Sections::Number(count) = sections
             && usize::try_from(*count).ok().and_then(|count| n.checked_rem(count)) != Some(0)
         {
-            return refuse(format!("axis {axis} with size {n} does not part evenly; use tensor_split"));
+            return refuse(format!(
+                "axis {axis} with size {n}, of {self}, does not part evenly; use tensor_split"
+            ));
         }
         self.tensor_split(sections, axis.into()).map_err(|e| e.context(op))
     }

@@ -17,7 +17,7 @@ impl Layout {
             let (kind, why) = if step == 0 {
                 (ErrorKind::InvalidArgument, "a step of 0 goes nowhere".to_owned())
             } else {
-                let why = format!("a window of {size} does not fit axis {axis} with size {n}");
+                let why = format!("a window of {size} does not fit axis {axis} with size {n}, of {self}");
                 (ErrorKind::OutOfRange, why)
             };
             return Err(Error::new(kind, format!("{op}: {why}")));
@@ -43,12 +43,7 @@ impl Layout {
         if slid.len() != window.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!(
-                    "{op}: {} sizes of windows for {} axes of size {:?}",
-                    window.len(),
-                    slid.len(),
-                    self.size()
-                ),
+                format!("{op}: {} sizes of windows for {} axes of {self}", window.len(), slid.len()),
             ));
         }
         let mut view = self.clone();
@@ -66,7 +61,7 @@ impl Layout {
         if axis0 == axis1 {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: the axes are one, and a diagonal lies between two"),
+                format!("{op}: the axes of {self} are one, and a diagonal lies between two"),
             ));
         }
         let (skipped, stride) = (offset.unsigned_abs(), if offset < 0 { stride0 } else { stride1 });
