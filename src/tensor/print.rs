@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use stridemap_format::DType;
 
-use super::{Scalar, Tensor};
+use super::{F8E8M0FNU, Scalar, Tensor};
 use crate::error::{Error, ErrorKind, Result};
 
 const LINE_WIDTH: usize = 80;
@@ -19,6 +19,9 @@ const PREFIX: &str = "tensor(";
 
 impl Tensor {
     /// The values as PyTorch prints them, summarised past 1000 elements; reads only those that are shown.
+    ///
+    /// Two differences: `dtype=float16` is without `torch.`, and an element of `float4_e2m1fn_x2` is shown as its two
+    /// numbers, where PyTorch shows the byte.
     ///
     /// # Errors
     /// Those of reading.
@@ -164,7 +167,9 @@ enum Columns {
 
 impl Columns {
     fn of(dtype: DType, shown: &[Scalar]) -> Columns {
-        let parts = |pick: fn(&Scalar) -> Option<f64>| Real::of(shown.iter().filter_map(pick));
+        // For PyTorch this kind's lowest number equals zero: it rounds the zero to the kind before it compares.
+        let zero = if dtype == DType::F8E8M0FNU { F8E8M0FNU::from_f32(0.).to_f32().into() } else { 0. };
+        let parts = |pick: fn(&Scalar) -> Option<f64>| Real::of(shown.iter().filter_map(pick), zero);
         if dtype.is_complex() {
             let real = parts(|value| if let Scalar::Complex(re, _) = value { Some(*re) } else { None });
             let imag = parts(|value| if let Scalar::Complex(_, im) = value { Some(*im) } else { None });
@@ -220,8 +225,8 @@ struct Real {
 }
 
 impl Real {
-    fn of(values: impl Iterator<Item = f64> + Clone) -> Real {
-        let counted = || values.clone().filter(|x| x.is_finite() && *x != 0.);
+    fn of(values: impl Iterator<Item = f64> + Clone, zero: f64) -> Real {
+        let counted = || values.clone().filter(|x| x.is_finite() && *x != zero);
         let smallest = counted().map(f64::abs).fold(f64::INFINITY, f64::min);
         let largest = counted().map(f64::abs).fold(0., f64::max);
         let is_integral = counted().all(|x| x == x.ceil());

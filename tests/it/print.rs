@@ -1,4 +1,5 @@
-//! Printing, against what PyTorch prints: `tests/data/torch_prints.jsonl`, written by `make_torch_prints.py` beside it.
+//! Printing, against what PyTorch prints: the files `tests/data/torch_*prints.jsonl`, each written by the `make_*.py`
+//! beside it.
 
 use serde_json::Value;
 use stridemap::{DType, Tensor};
@@ -6,6 +7,7 @@ use stridemap::{DType, Tensor};
 use crate::support::from_base64;
 
 const PRINTS: &str = include_str!("../data/torch_prints.jsonl");
+const EDGE_PRINTS: &str = include_str!("../data/torch_edge_prints.jsonl");
 
 /// The tensor of a line: its elements are picked from the storage by the line's own strides.
 fn tensor_of(line: &Value) -> Tensor {
@@ -27,13 +29,23 @@ fn tensor_of(line: &Value) -> Tensor {
     Tensor::from_bytes(dtype, &size, &bytes).unwrap()
 }
 
-#[test]
-fn tensors_print_as_pytorch_prints_them() {
-    for (number, line) in PRINTS.lines().enumerate() {
+fn assert_prints_agree(lines: &str) {
+    for (number, line) in lines.lines().enumerate() {
         let line: Value = serde_json::from_str(line).unwrap();
         let expected = line["text"].as_str().unwrap().replace("dtype=torch.", "dtype=");
         assert_eq!(tensor_of(&line).to_string(), expected, "line {}", number + 1);
     }
-    println!("{} prints agree", PRINTS.lines().count());
+    println!("{} prints agree", lines.lines().count());
+}
+
+#[test]
+fn tensors_print_as_pytorch_prints_them() {
+    assert_prints_agree(PRINTS);
     assert_eq!(PRINTS.lines().count(), 240);
+}
+
+#[test]
+fn values_at_the_turns_of_pytorchs_choices_print_as_it_prints_them() {
+    assert_prints_agree(EDGE_PRINTS);
+    assert_eq!(EDGE_PRINTS.lines().count(), 60);
 }
