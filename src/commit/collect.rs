@@ -8,7 +8,7 @@ use stridemap_format::{Manifest, StorageKind, is_chunked, limits};
 
 use super::lock::WriterLock;
 use super::recover::{manifest_numbers, pin};
-use super::{Generation, History};
+use super::{Generation, History, unsynced};
 use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, number_in, read_capped};
 use crate::error::{Error, Result};
 
@@ -68,7 +68,8 @@ pub(super) fn after_commit(history: &History, newest: &Generation, _lock: &Write
 
 /// Deletes every file that neither the newest generation nor a pinned one needs.
 pub(crate) fn collect_all(history: &History) -> Result<Collected> {
-    let _lock = WriterLock::take(history)?;
+    let lock = WriterLock::take(history)?;
+    history.watched(unsynced::settle(history, &lock))?;
     let newest = history.newest()?;
     // Its writer may have died before this. What it replaced must not go while its name can.
     history.watched(history.sync_dir(&history.paths.meta_dir()))?;

@@ -34,11 +34,14 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     let manifest = Manifest::first(id.into_bytes());
     let manifest_bytes = manifest.encode().map_err(|e| Error::refused("create a store", e))?;
     let paths = StorePaths::new(&building);
-    let files = [
+    let mut files = vec![
         (paths.manifest(manifest.generation), manifest_bytes),
         (paths.lock(), Vec::new()),
         (paths.marker(), Marker { uuid: manifest.uuid }.encode()),
     ];
+    if !durable {
+        files.push((paths.unsynced(), Vec::new()));
+    }
     let built = build(disk, &paths, replaced, &files, durable).map_err(failed).and_then(|()| {
         disk.rename_dir(&building, path).map_err(|e| match e.kind() {
             io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {

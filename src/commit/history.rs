@@ -15,8 +15,9 @@ pub enum Durability {
     /// The end of the process, of the system, and of the power: everything is synced.
     #[default]
     Full,
-    /// The end of the process, by `kill -9` too. Nothing is synced: after a power cut the store may be damaged, and stays
-    /// at risk when a later commit is `Full`, which syncs its own files and not those that it stands on.
+    /// The end of the process, by `kill -9` too. Nothing is synced: after a power cut the store may be damaged. The next
+    /// commit that is `Full`, by whatever handle, or collection, syncs the whole file system once, and with it all that
+    /// came before.
     Process,
 }
 

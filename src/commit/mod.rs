@@ -10,6 +10,7 @@ mod publish;
 mod rebase;
 mod recover;
 mod table;
+mod unsynced;
 mod verify;
 
 pub use collect::Collected;

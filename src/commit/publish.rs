@@ -8,6 +8,7 @@ use super::generation::{Generation, Merged};
 use super::lock::WriterLock;
 use super::rebase::{self, Changes, Draft};
 use super::table::Table;
+use super::unsynced;
 use crate::disk::{LockMode, Staged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::StagedStorage;
@@ -26,6 +27,7 @@ pub(crate) fn publish(
 ) -> Result<u64> {
     // 1. The lock, and the newest generation under it.
     let lock = WriterLock::take(history)?; // crash: the kernel gives it back
+    unsynced::settle(history, &lock)?; // crash: the generations so far, for good
     let newest = history.newest()?;
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records)?;

@@ -89,6 +89,10 @@ impl Disk for Counted {
         self.real().sync_dir(dir)
     }
 
+    fn sync_file_system(&self, dir: &Path) -> io::Result<()> {
+        self.real().sync_file_system(dir)
+    }
+
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
         self.real().stat(path)
     }

@@ -100,6 +100,12 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of the file system.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
+    /// Makes everything durable that is on the same file system as a directory.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn sync_file_system(&self, dir: &Path) -> io::Result<()>;
+
     /// What is known of the file at a path.
     ///
     /// # Errors

@@ -32,6 +32,10 @@ impl StorePaths {
         self.root.join("LOCK")
     }
 
+    pub(crate) fn unsynced(&self) -> PathBuf {
+        self.root.join("UNSYNCED")
+    }
+
     pub(crate) fn storages_dir(&self) -> PathBuf {
         self.root.join("storages")
     }

@@ -72,6 +72,10 @@ impl Disk for RealDisk {
         File::open(dir)?.sync_all()
     }
 
+    fn sync_file_system(&self, dir: &Path) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(dir)?)?)
+    }
+
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
         Ok(stat_of(&fs::metadata(path)?))
     }

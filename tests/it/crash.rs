@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk};
-use stridemap::{Store, StoreOptions, Tensor};
+use stridemap::{Durability, Store, StoreOptions, Tensor};
 
 const STORE: &str = "store";
 
@@ -156,6 +156,42 @@ fn power_cut_at_any_point_leaves_the_old_or_the_new_content() {
         states > 4 * (script.log.len() - created),
         "{states} states are too few for four outcomes at every point"
     );
+}
+
+/// A store that was made and written without a sync, and then `settled` by a handle that syncs.
+fn run_settled(settle: &dyn Fn(&Store)) -> Script {
+    let disk = SimulatedDisk::new();
+    let unsynced = StoreOptions::new().durability(Durability::Process).disk(Arc::new(disk.clone()));
+    let store = unsynced.create(STORE).unwrap();
+    store.save("replaced", &vector(5, 1)).unwrap();
+    store.save("chunked", &vector(300_000, 2)).unwrap();
+    // Settles the store, so that what follows must mark it again.
+    open(&disk).unwrap().save("settled", &vector(5, 3)).unwrap();
+    store.save("replaced", &vector(5, 4)).unwrap();
+    let mut contents = vec![content(&store).unwrap()];
+    disk.mark("returned");
+    disk.mark("began");
+    let store = open(&disk).unwrap();
+    settle(&store);
+    disk.mark("returned");
+    contents.push(content(&store).unwrap());
+    assert!(!disk.list(Path::new(STORE)).unwrap().contains(&"UNSYNCED".to_owned()));
+    Script { log: disk.log(), contents }
+}
+
+#[test]
+fn full_commit_or_collection_makes_durable_what_was_committed_without_syncs() {
+    let commit = |store: &Store| store.save("durable", &vector(5, 5)).unwrap();
+    let collect = |store: &Store| assert_eq!(store.gc().unwrap().file_count, 0);
+    for script in [run_settled(&commit), run_settled(&collect)] {
+        let synced = script.log.iter().rposition(|op| *op == Op::SyncAll).unwrap();
+        let states = cut_everywhere(&script.log, synced + 1, &script.contents).unwrap();
+        println!("{states} states after a commit without syncs, none wrong");
+        let mut log = script.log.clone();
+        log.remove(synced);
+        let noticed = cut_everywhere(&log, log.len(), &script.contents);
+        assert!(noticed.is_err(), "nothing noticed that the file system was not synced");
+    }
 }
 
 /// A step of the protocol: an operation of the log whose order matters, by what it does to which kind of file.

@@ -204,6 +204,10 @@ impl Disk for SimulatedDisk {
         state.record(Op::SyncDir(inode))
     }
 
+    fn sync_file_system(&self, _: &Path) -> io::Result<()> {
+        self.state().record(Op::SyncAll)
+    }
+
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
         let state = self.state();
         Ok(state.stat(state.find(path)?))

@@ -46,6 +46,8 @@ pub enum Op {
     Sync(u64),
     /// A directory's names became durable.
     SyncDir(u64),
+    /// Everything became durable.
+    SyncAll,
     /// Not an operation: something that a test wants to find in the log.
     Mark(String),
 }
@@ -81,6 +83,12 @@ pub(super) struct Versions<T> {
     durable: T,
 }
 
+impl<T: Clone> Versions<T> {
+    fn sync(&mut self) {
+        self.durable.clone_from(&self.live);
+    }
+}
+
 impl Default for World {
     fn default() -> Self {
         World {
@@ -109,14 +117,15 @@ impl World {
             Op::SetLen { file, length_bytes } => {
                 self.files.entry(*file).or_default().live.resize(*length_bytes as usize, 0);
             }
-            Op::Sync(file) => {
-                let versions = self.files.entry(*file).or_default();
-                versions.durable.clone_from(&versions.live);
-            }
+            Op::Sync(file) => self.files.entry(*file).or_default().sync(),
             Op::SyncDir(dir) => {
-                let versions = self.dirs.entry(*dir).or_default();
-                versions.durable.clone_from(&versions.live);
+                self.dirs.entry(*dir).or_default().sync();
                 self.pending.retain(|(changed, _)| changed != dir);
+            }
+            Op::SyncAll => {
+                self.dirs.values_mut().for_each(Versions::sync);
+                self.files.values_mut().for_each(Versions::sync);
+                self.pending.clear();
             }
             Op::Mark(_) => {}
         }

@@ -1,0 +1,29 @@
+use std::io;
+
+use super::History;
+use super::lock::WriterLock;
+use crate::disk::Staged;
+use crate::error::{Error, Result};
+
+/// What a writer does first, for the sake of commits that were not synced: one that does not sync marks the store; one
+/// that does makes durable what was published since, because its own commit stands on it, and takes the mark away.
+///
+/// The mark need not survive a power cut, after which there is nothing left to sync; nor need its removal.
+pub(super) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
+    let (disk, path, root) = (&history.disk, history.paths.unsynced(), history.paths.root());
+    let is_marked = match disk.stat(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+        found => found.map(|_| true).map_err(|e| Error::io("look at", &path, e))?,
+    };
+    if history.is_durable() && is_marked {
+        let synced = disk.sync_file_system(root);
+        synced.map_err(|e| Error::io("sync the file system of", root, e).after_failed_sync())?;
+        let _ = disk.remove(&path);
+    } else if !history.is_durable() && !is_marked {
+        // Begun in `meta/`, where unfinished files are collected.
+        Staged::create(disk, &history.paths.meta_dir())
+            .and_then(|mut mark| mark.publish(&path))
+            .map_err(|e| Error::denied("mark the store as unsynced", &path, e))?;
+    }
+    Ok(())
+}
