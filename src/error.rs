@@ -124,7 +124,7 @@ impl Error {
     }
 
     /// A value that was to be written breaks a rule.
-    pub(crate) fn refused(action: &str, source: format::Error) -> Self {
+    pub(crate) fn refused(action: impl fmt::Display, source: format::Error) -> Self {
         use format::Rule;
         let kind = match source.rule() {
             Rule::Name | Rule::DimNames | Rule::ExternalPath => ErrorKind::InvalidArgument,

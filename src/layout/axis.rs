@@ -1,4 +1,5 @@
 use std::fmt;
+use std::fmt::Arguments;
 use std::ops::RangeFull;
 
 use super::Layout;
@@ -111,7 +112,7 @@ impl fmt::Display for Axes<'_> {
 impl Layout {
     /// The position of an axis. A rank of 0 has the axes -1 and 0, as in PyTorch, where the operation has a use for
     /// them.
-    pub(super) fn axis(&self, op: &str, axis: Axis<'_>) -> Result<usize> {
+    pub(super) fn axis(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<usize> {
         let axis = match axis {
             Axis::At(axis) => axis,
             Axis::Named(name) => return self.axis_named(op, name),
@@ -127,7 +128,7 @@ impl Layout {
     }
 
     /// The position of an axis of a tensor that has one, and its size and stride.
-    pub(super) fn dim(&self, op: &str, axis: Axis<'_>) -> Result<(usize, usize, isize)> {
+    pub(super) fn dim(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<(usize, usize, isize)> {
         let at = self.axis(op, axis)?;
         self.dims().nth(at).map(|(size, stride)| (at, size, stride)).ok_or_else(|| {
             Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axis to take from"))
@@ -135,7 +136,7 @@ impl Layout {
     }
 
     /// The positions of axes, each of which stands once.
-    pub(super) fn axes(&self, op: &str, axes: &Axes<'_>) -> Result<Vec<usize>> {
+    pub(super) fn axes(&self, op: Arguments<'_>, axes: &Axes<'_>) -> Result<Vec<usize>> {
         let Axes::List(axes) = axes else { return Ok((0..self.rank()).collect()) };
         let mut positions = Vec::with_capacity(axes.len());
         for &axis in axes {

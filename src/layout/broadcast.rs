@@ -5,16 +5,16 @@ use crate::error::{Error, ErrorKind, Result};
 impl Layout {
     /// Takes axes of size 1 away; an axis of another size stays, as in PyTorch.
     pub(crate) fn squeeze(&self, axes: &Axes<'_>) -> Result<Layout> {
-        let op = format!("squeeze({axes})");
-        let squeezed = self.axes(&op, axes)?;
+        let op = format_args!("squeeze({axes})");
+        let squeezed = self.axes(op, axes)?;
         let is_kept = |(axis, dim): &(usize, Dim)| dim.size != 1 || !squeezed.contains(axis);
         let dims = self.to_dims().into_iter().enumerate().filter(is_kept).map(|(_, dim)| dim);
-        self.moved(&op, dims.collect(), 0)
+        self.moved(op, dims.collect(), 0)
     }
 
     /// Repeats axes of size 1, and puts new ones in front, by strides of 0. A size of -1 stays what it is.
     pub(crate) fn expand(&self, size: &[isize]) -> Result<Layout> {
-        let op = format!("expand({size:?})");
+        let op = format_args!("expand({size:?})");
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
         let Some(added) = size.len().checked_sub(self.rank()) else {
             return refuse(
@@ -38,7 +38,7 @@ impl Layout {
                 (None, Some(inner), _) if self.rank() > 0 => {
                     let n = isize::try_from(inner.size).ok();
                     let stride = n.and_then(|n| inner.stride.checked_mul(n));
-                    Dim::new(1, stride.ok_or_else(|| overflow(&op))?)
+                    Dim::new(1, stride.ok_or_else(|| overflow(op))?)
                 }
                 (None, ..) => Dim::new(1, 0),
             };
@@ -62,7 +62,7 @@ impl Layout {
             dims.push(dim);
         }
         dims.reverse();
-        self.moved(&op, dims, 0)
+        self.moved(op, dims, 0)
     }
 
     /// [`expand`](Self::expand) to a size that is already known.

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::fmt::Arguments;
 
 use stridemap_format::limits::MAX_RANK;
 use stridemap_format::{DType, Extent, check_numel};
@@ -45,7 +46,7 @@ impl Layout {
             ));
         }
         check_numel(size.iter().map(|&n| n as u64))
-            .map_err(|e| Error::refused(&format!("size {size:?}"), e))?;
+            .map_err(|e| Error::refused(format_args!("size {size:?}"), e))?;
         Ok(Layout { size, stride, offset, names: Vec::new() })
     }
 
@@ -141,7 +142,7 @@ impl Layout {
     /// The same storage under other dimensions, moved by `shift` elements.
     ///
     /// A view without elements does not move: its offset is read by nobody, and so stays inside the storage.
-    pub(super) fn moved(&self, op: &str, dims: Vec<Dim>, shift: i128) -> Result<Layout> {
+    pub(super) fn moved(&self, op: Arguments<'_>, dims: Vec<Dim>, shift: i128) -> Result<Layout> {
         let offset = if dims.iter().any(|dim| dim.size == 0) {
             self.offset
         } else {
@@ -177,14 +178,14 @@ pub(crate) fn contiguous_strides(size: &[usize]) -> Result<Vec<isize>> {
         strides.push(step);
         if axis > 0 {
             let next = isize::try_from(n.max(1)).ok().and_then(|n| step.checked_mul(n));
-            step = next.ok_or_else(|| overflow(&format!("size {size:?}")))?;
+            step = next.ok_or_else(|| overflow(format_args!("size {size:?}")))?;
         }
     }
     strides.reverse();
     Ok(strides)
 }
 
-pub(super) fn overflow(op: &str) -> Error {
+pub(super) fn overflow(op: Arguments<'_>) -> Error {
     Error::new(ErrorKind::LimitExceeded, format!("{op}: a stride or an offset does not fit in 64 bits"))
 }
 

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::fmt::Arguments;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 use super::axis::position_in;
@@ -151,8 +152,8 @@ impl fmt::Display for Index {
 impl Layout {
     /// One position along an axis, which goes.
     pub(crate) fn select(&self, axis: Axis<'_>, index: isize) -> Result<Layout> {
-        let op = format!("select({axis}, {index})");
-        let (axis, n, step) = self.dim(&op, axis)?;
+        let op = format_args!("select({axis}, {index})");
+        let (axis, n, step) = self.dim(op, axis)?;
         let Some(position) = position_in(index, n) else {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
@@ -161,13 +162,13 @@ impl Layout {
         };
         let mut dims = self.to_dims();
         dims.remove(axis);
-        self.moved(&op, dims, distance(position, step))
+        self.moved(op, dims, distance(position, step))
     }
 
     /// `length` positions along an axis, from `start` on. Unlike a slice, it refuses what it cannot give in full.
     pub(crate) fn narrow(&self, axis: Axis<'_>, start: isize, length: usize) -> Result<Layout> {
-        let op = format!("narrow({axis}, {start}, {length})");
-        let (axis, n, step) = self.dim(&op, axis)?;
+        let op = format_args!("narrow({axis}, {start}, {length})");
+        let (axis, n, step) = self.dim(op, axis)?;
         let from_start = if start < 0 { start.checked_add_unsigned(n) } else { Some(start) };
         let position = from_start.and_then(|start| usize::try_from(start).ok());
         let fits = position.filter(|start| start.checked_add(length).is_some_and(|end| end <= n));
@@ -179,7 +180,7 @@ impl Layout {
                 ),
             ));
         };
-        self.resized(&op, axis, length, step, distance(position, step))
+        self.resized(op, axis, length, step, distance(position, step))
     }
 
     /// The positions of a Python slice along an axis; the step may be negative.
@@ -190,21 +191,21 @@ impl Layout {
         end: Option<isize>,
         step: isize,
     ) -> Result<Layout> {
-        let op = format!("slice({axis}, {})", Index::Slice { start, end, step });
+        let op = format_args!("slice({axis}, {})", Index::Slice { start, end, step });
         if step == 0 {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: a step of 0 goes nowhere")));
         }
-        let (axis, n, old_step) = self.dim(&op, axis)?;
+        let (axis, n, old_step) = self.dim(op, axis)?;
         let (first, count) = slice_positions(n, start, end, step);
         // Between two positions it cannot overflow; and where there is one, or none, no stride matters.
         let new_step = old_step.saturating_mul(step);
-        self.resized(&op, axis, count, new_step, distance(first, old_step))
+        self.resized(op, axis, count, new_step, distance(first, old_step))
     }
 
     /// Reverses the order along each of the axes.
     pub(crate) fn flip(&self, axes: &Axes<'_>) -> Result<Layout> {
-        let op = format!("flip({axes})");
-        let flipped = self.axes(&op, axes)?;
+        let op = format_args!("flip({axes})");
+        let flipped = self.axes(op, axes)?;
         let (mut dims, mut shift) = (self.to_dims(), 0i128);
         for (axis, dim) in dims.iter_mut().enumerate() {
             if flipped.contains(&axis) {
@@ -212,7 +213,7 @@ impl Layout {
                 dim.stride = dim.stride.saturating_neg();
             }
         }
-        self.moved(&op, dims, shift)
+        self.moved(op, dims, shift)
     }
 
     /// A subscript: each place in turn takes an axis, skips some, or adds one.
@@ -273,19 +274,20 @@ impl Layout {
 
     /// Adds an axis of size 1 before position `axis`, with the stride that PyTorch gives it.
     fn unsqueezed(&self, axis: usize) -> Result<Layout> {
+        let op = format_args!("unsqueeze");
         let step = match self.dims().nth(axis) {
             Some((n, step)) => isize::try_from(n).ok().and_then(|n| step.checked_mul(n)),
             None => Some(1),
         };
         let mut dims = self.to_dims();
-        dims.insert(axis, Dim::new(1, step.ok_or_else(|| overflow("unsqueeze"))?));
-        self.moved("unsqueeze", dims, 0)
+        dims.insert(axis, Dim::new(1, step.ok_or_else(|| overflow(op))?));
+        self.moved(op, dims, 0)
     }
 
     /// The same but for one axis.
     pub(super) fn resized(
         &self,
-        op: &str,
+        op: Arguments<'_>,
         axis: usize,
         n: usize,
         step: isize,

@@ -1,5 +1,6 @@
 //! Names of dimensions. PyTorch had them until 2.13; the rules are its own.
 
+use std::fmt::Arguments;
 use std::sync::Arc;
 
 use stridemap_format::check_dim_name;
@@ -15,7 +16,7 @@ const ELLIPSIS: Option<&str> = Some("...");
 
 impl Layout {
     /// The position of the dimension of a name.
-    pub(super) fn axis_named(&self, op: &str, name: &str) -> Result<usize> {
+    pub(super) fn axis_named(&self, op: Arguments<'_>, name: &str) -> Result<usize> {
         self.names().position(|own| own.as_deref() == Some(name)).ok_or_else(|| {
             Error::new(
                 ErrorKind::OutOfRange,
@@ -26,8 +27,8 @@ impl Layout {
 
     /// Gives names to dimensions that have none. A dimension that has one keeps it, and must be listed by it.
     pub(crate) fn refine_names(&self, names: &[Option<&str>]) -> Result<Layout> {
-        let op = format!("refine_names({})", shown(names.iter().copied()));
-        let refined = self.filled_in(&op, names)?;
+        let op = format_args!("refine_names({})", shown(names.iter().copied()));
+        let refined = self.filled_in(op, names)?;
         for (own, name) in self.names().zip(&refined) {
             if own.is_some() && own != name {
                 return Err(Error::new(
@@ -44,35 +45,35 @@ impl Layout {
 
     /// Gives every dimension the name that is listed for it, or none.
     pub(crate) fn rename(&self, names: &[Option<&str>]) -> Result<Layout> {
-        let op = format!("rename({})", shown(names.iter().copied()));
-        let names = self.filled_in(&op, names)?;
+        let op = format_args!("rename({})", shown(names.iter().copied()));
+        let names = self.filled_in(op, names)?;
         Ok(self.clone().named(names.into_iter()))
     }
 
     /// Changes single names: pairs of the old and the new.
     pub(crate) fn rename_dims(&self, pairs: &[(&str, Option<&str>)]) -> Result<Layout> {
         let changed = |(from, to): &(&str, Option<&str>)| format!("{from}={}", to.unwrap_or("None"));
-        let op = format!("rename_dims({})", pairs.iter().map(changed).collect::<Vec<_>>().join(", "));
+        let op = format_args!("rename_dims({})", pairs.iter().map(changed).collect::<Vec<_>>().join(", "));
         let mut names: Vec<Option<&str>> = self.names().map(Option::as_deref).collect();
         let mut is_changed = vec![false; names.len()];
         for &(from, to) in pairs {
-            let at = self.axis_named(&op, from)?;
+            let at = self.axis_named(op, from)?;
             if let (Some(name), Some(is_changed)) = (names.get_mut(at), is_changed.get_mut(at)) {
                 if std::mem::replace(is_changed, true) {
-                    return Err(doubled(&op, from));
+                    return Err(doubled(op, from));
                 }
                 *name = to;
             }
         }
-        let names = self.filled_in(&op, &names)?;
+        let names = self.filled_in(op, &names)?;
         Ok(self.clone().named(names.into_iter()))
     }
 
     /// Puts dimensions in the order of their names; names that no dimension has become dimensions of size 1.
     pub(crate) fn align_to(&self, names: &[Option<&str>]) -> Result<Layout> {
-        let op = format!("align_to({})", shown(names.iter().copied()));
+        let op = format_args!("align_to({})", shown(names.iter().copied()));
         let refuse = |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")));
-        check_distinct(&op, names.iter().copied())?;
+        check_distinct(op, names.iter().copied())?;
         let (listed, rest): (Vec<Dim>, Vec<Dim>) = self
             .to_dims()
             .into_iter()
@@ -93,10 +94,10 @@ impl Layout {
             let own = listed.iter().find(|dim| dim.name.as_deref() == name);
             dims.push(match own {
                 Some(dim) => dim.clone(),
-                None => Dim { size: 1, stride: 1, name: Some(checked(&op, text)?) },
+                None => Dim { size: 1, stride: 1, name: Some(checked(op, text)?) },
             });
         }
-        self.moved(&op, dims, 0)
+        self.moved(op, dims, 0)
     }
 
     /// [`align_to`](Self::align_to) the names of another.
@@ -139,7 +140,7 @@ impl Layout {
     }
 
     /// A list in which `...` may stand once, as a name for every dimension.
-    fn filled_in(&self, op: &str, names: &[Option<&str>]) -> Result<Vec<Option<DimName>>> {
+    fn filled_in(&self, op: Arguments<'_>, names: &[Option<&str>]) -> Result<Vec<Option<DimName>>> {
         let own: Vec<&Option<DimName>> = self.names().collect();
         let listed = names.iter().filter(|&&name| name != ELLIPSIS).count();
         let covered = match names.len().saturating_sub(listed) {
@@ -172,12 +173,12 @@ impl Layout {
     }
 }
 
-fn checked(op: &str, name: &str) -> Result<DimName> {
+fn checked(op: Arguments<'_>, name: &str) -> Result<DimName> {
     check_dim_name(name).map_err(|e| Error::refused(op, e))?;
     Ok(name.into())
 }
 
-fn check_distinct<'a>(op: &str, names: impl Iterator<Item = Option<&'a str>> + Clone) -> Result<()> {
+fn check_distinct<'a>(op: Arguments<'_>, names: impl Iterator<Item = Option<&'a str>> + Clone) -> Result<()> {
     let twice = names
         .clone()
         .flatten()
@@ -186,7 +187,7 @@ fn check_distinct<'a>(op: &str, names: impl Iterator<Item = Option<&'a str>> + C
     twice.map_or(Ok(()), |(_, name)| Err(doubled(op, name)))
 }
 
-fn doubled(op: &str, name: &str) -> Error {
+fn doubled(op: Arguments<'_>, name: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("{op}: {name:?} stands twice"))
 }
 

@@ -1,16 +1,17 @@
 use super::{Axes, Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
+use std::fmt::Arguments;
 
 impl Layout {
     /// Exchanges two axes.
     pub(crate) fn transpose(&self, axis0: Axis<'_>, axis1: Axis<'_>) -> Result<Layout> {
-        let op = format!("transpose({axis0}, {axis1})");
-        let (axis0, axis1) = (self.axis(&op, axis0)?, self.axis(&op, axis1)?);
+        let op = format_args!("transpose({axis0}, {axis1})");
+        let (axis0, axis1) = (self.axis(op, axis0)?, self.axis(op, axis1)?);
         let mut dims = self.to_dims();
         if self.rank() > 0 {
             dims.swap(axis0, axis1);
         }
-        self.moved(&op, dims, 0)
+        self.moved(op, dims, 0)
     }
 
     /// Exchanges the axes of a matrix; fewer than two axes stay as they are.
@@ -39,7 +40,7 @@ impl Layout {
 
     /// Puts the axes in another order: axis `axes[i]` becomes axis `i`.
     pub(crate) fn permute(&self, axes: &Axes<'_>) -> Result<Layout> {
-        let op = format!("permute({axes})");
+        let op = format_args!("permute({axes})");
         if let Axes::List(axes) = axes
             && axes.len() != self.rank()
         {
@@ -48,13 +49,13 @@ impl Layout {
                 format!("{op}: {} axes are named, and {self} has {}", axes.len(), self.rank()),
             ));
         }
-        self.reordered(&op, &self.axes(&op, axes)?)
+        self.reordered(op, &self.axes(op, axes)?)
     }
 
     /// Moves axes to other places; those that are not named keep their order around them.
     pub(crate) fn movedim(&self, source: &Axes<'_>, destination: &Axes<'_>) -> Result<Layout> {
-        let op = format!("movedim({source}, {destination})");
-        let (from, to) = (self.axes(&op, source)?, self.axes(&op, destination)?);
+        let op = format_args!("movedim({source}, {destination})");
+        let (from, to) = (self.axes(op, source)?, self.axes(op, destination)?);
         if from.len() != to.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -69,10 +70,10 @@ impl Layout {
             let moved = to.iter().position(|&to| to == place).and_then(|i| from.get(i).copied());
             moved.or_else(|| others.next()).unwrap_or_default()
         });
-        self.reordered(&op, &order.collect::<Vec<_>>())
+        self.reordered(op, &order.collect::<Vec<_>>())
     }
 
-    fn reordered(&self, op: &str, order: &[usize]) -> Result<Layout> {
+    fn reordered(&self, op: Arguments<'_>, order: &[usize]) -> Result<Layout> {
         let dims = self.to_dims();
         self.moved(op, order.iter().filter_map(|&axis| dims.get(axis).cloned()).collect(), 0)
     }

@@ -1,6 +1,7 @@
 //! The same bytes as elements of another width.
 
 use std::cmp::Ordering;
+use std::fmt::Arguments;
 
 use super::Layout;
 use super::header::{Dim, overflow};
@@ -8,7 +9,12 @@ use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
     /// PyTorch's rule for a view by dtype: the last dimension is contiguous, and takes or gives the difference.
-    pub(crate) fn reinterpreted(&self, op: &str, from_bytes: usize, to_bytes: usize) -> Result<Layout> {
+    pub(crate) fn reinterpreted(
+        &self,
+        op: Arguments<'_>,
+        from_bytes: usize,
+        to_bytes: usize,
+    ) -> Result<Layout> {
         let (narrower, wider) = (from_bytes.min(to_bytes), from_bytes.max(to_bytes));
         let ratio = wider.checked_div(narrower).and_then(|ratio| isize::try_from(ratio).ok()).unwrap_or(1);
         let refuse = |why: String| {
@@ -57,7 +63,7 @@ impl Layout {
     }
 
     /// Complex numbers as pairs of their parts, along a last axis of size 2.
-    pub(crate) fn as_pairs(&self, op: &str) -> Result<Layout> {
+    pub(crate) fn as_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
         let mut dims = self.to_dims();
         for dim in &mut dims {
             dim.stride = dim.stride.checked_mul(2).ok_or_else(|| overflow(op))?;
@@ -68,7 +74,7 @@ impl Layout {
     }
 
     /// Pairs along the last axis as complex numbers.
-    pub(crate) fn of_pairs(&self, op: &str) -> Result<Layout> {
+    pub(crate) fn of_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
         let mut dims = self.to_dims();
         let pair = dims.pop().map(|dim| (dim.size, dim.stride));
         let is_even = dims.iter().all(|dim| dim.stride.checked_rem(2) == Some(0))

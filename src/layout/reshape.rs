@@ -2,6 +2,7 @@ use super::header::{Dim, contiguous_strides, overflow};
 use super::names::DimName;
 use super::{Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
+use std::fmt::Arguments;
 
 impl Layout {
     /// The same elements in the same order under another size, without moving them. One size may be -1: what is left.
@@ -9,15 +10,15 @@ impl Layout {
     /// # Errors
     /// `NeedsCopy` when no strides can say it.
     pub(crate) fn view(&self, size: &[isize]) -> Result<Layout> {
-        let op = format!("view({size:?})");
-        let size = self.infer_size(&op, size)?;
-        self.view_as(&op, &size)
+        let op = format_args!("view({size:?})");
+        let size = self.infer_size(op, size)?;
+        self.view_as(op, &size)
     }
 
     /// The size that `start` to `end` have as one axis, that one included.
     pub(crate) fn flattened_size(&self, start: Axis<'_>, end: Axis<'_>) -> Result<Vec<usize>> {
-        let op = format!("flatten({start}, {end})");
-        let (first, last) = (self.axis(&op, start)?, self.axis(&op, end)?);
+        let op = format_args!("flatten({start}, {end})");
+        let (first, last) = (self.axis(op, start)?, self.axis(op, end)?);
         if first > last {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -35,15 +36,15 @@ impl Layout {
 
     /// Parts one axis into several. One size may be -1: what is left.
     pub(crate) fn unflatten(&self, axis: Axis<'_>, sizes: &[isize]) -> Result<Layout> {
-        let op = format!("unflatten({axis}, {sizes:?})");
-        let (axis, n, _) = self.dim(&op, axis)?;
+        let op = format_args!("unflatten({axis}, {sizes:?})");
+        let (axis, n, _) = self.dim(op, axis)?;
         if sizes.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: no size is given")));
         }
-        let parts = Layout::contiguous(&[n])?.infer_size(&op, sizes)?;
+        let parts = Layout::contiguous(&[n])?.infer_size(op, sizes)?;
         let mut size = self.size().to_vec();
         size.splice(axis..=axis, parts.iter().copied());
-        let view = self.view_as(&op, &size)?;
+        let view = self.view_as(op, &size)?;
         // The sizes alone do not tell which axis was parted, when there are ones.
         let mut names: Vec<_> = self.names().cloned().collect();
         if parts.len() > 1 {
@@ -53,7 +54,7 @@ impl Layout {
     }
 
     /// [`view`](Self::view) under a size that holds as many elements.
-    pub(crate) fn view_as(&self, op: &str, size: &[usize]) -> Result<Layout> {
+    pub(crate) fn view_as(&self, op: Arguments<'_>, size: &[usize]) -> Result<Layout> {
         let stride = self.view_strides(op, size)?.ok_or_else(|| {
             Error::new(ErrorKind::NeedsCopy, format!("{op}: {self} needs a copy; use reshape"))
         })?;
@@ -62,7 +63,7 @@ impl Layout {
     }
 
     /// Resolves a -1 and checks that the number of elements stays.
-    pub(crate) fn infer_size(&self, op: &str, size: &[isize]) -> Result<Vec<usize>> {
+    pub(crate) fn infer_size(&self, op: Arguments<'_>, size: &[isize]) -> Result<Vec<usize>> {
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
         let numel = self.numel();
         if size.iter().any(|&n| n < -1) {
@@ -97,7 +98,7 @@ impl Layout {
 
     /// PyTorch's rule. The old dimensions fall into runs in which each stride is the next size times the next stride;
     /// each run must be filled by whole new dimensions.
-    fn view_strides(&self, op: &str, size: &[usize]) -> Result<Option<Vec<isize>>> {
+    fn view_strides(&self, op: Arguments<'_>, size: &[usize]) -> Result<Option<Vec<isize>>> {
         if self.numel() == 0 {
             let same = size == self.size();
             return if same { Ok(Some(self.stride().to_vec())) } else { contiguous_strides(size).map(Some) };

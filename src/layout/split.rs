@@ -1,6 +1,7 @@
 //! Views that part an axis among several.
 
 use std::fmt;
+use std::fmt::Arguments;
 
 use super::{Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
@@ -60,22 +61,22 @@ const MAX_PARTS: usize = 1 << 20;
 impl Layout {
     /// At most `count` parts of equal size, the last one smaller.
     pub(crate) fn chunk(&self, count: usize, axis: Axis<'_>) -> Result<Vec<Layout>> {
-        let op = format!("chunk({count}, {axis})");
-        let (axis, n, _) = self.dim(&op, axis)?;
+        let op = format_args!("chunk({count}, {axis})");
+        let (axis, n, _) = self.dim(op, axis)?;
         if count == 0 {
-            return Err(no_parts(&op));
+            return Err(no_parts(op));
         }
         match n.div_ceil(count) {
             // PyTorch gives as many empty parts as were asked for.
-            0 => self.parts(&op, axis, count, |_| (0, 0)),
-            size => self.parts(&op, axis, n.div_ceil(size), |i| equal_part(i, size, n)),
+            0 => self.parts(op, axis, count, |_| (0, 0)),
+            size => self.parts(op, axis, n.div_ceil(size), |i| equal_part(i, size, n)),
         }
     }
 
     /// Parts of one size, the last one smaller; or of these sizes, which make up the whole axis.
     pub(crate) fn split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
-        let op = format!("split({sections}, {axis})");
-        let (axis, n, _) = self.dim(&op, axis)?;
+        let op = format_args!("split({sections}, {axis})");
+        let (axis, n, _) = self.dim(op, axis)?;
         let refuse = |kind, why: &str| {
             let why = format!("{op}: {why} axis {axis} with size {n}, of {self}");
             Err(Error::new(kind, why))
@@ -83,9 +84,9 @@ impl Layout {
         match sections {
             Sections::Number(size) => match (usize::try_from(*size), n) {
                 (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a size is negative; nothing parts"),
-                (Ok(0), 0) => self.parts(&op, axis, 1, |_| (0, 0)),
+                (Ok(0), 0) => self.parts(op, axis, 1, |_| (0, 0)),
                 (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of 0 never make up"),
-                (Ok(size), _) => self.parts(&op, axis, n.div_ceil(size).max(1), |i| equal_part(i, size, n)),
+                (Ok(size), _) => self.parts(op, axis, n.div_ceil(size).max(1), |i| equal_part(i, size, n)),
             },
             Sections::List(sizes) => {
                 let mut parts = Vec::with_capacity(sizes.len());
@@ -100,7 +101,7 @@ impl Layout {
                 if start != n {
                     return refuse(ErrorKind::SizeMismatch, "the sizes do not add up to");
                 }
-                self.parts(&op, axis, parts.len(), |i| parts.get(i).copied().unwrap_or_default())
+                self.parts(op, axis, parts.len(), |i| parts.get(i).copied().unwrap_or_default())
             }
         }
     }
@@ -108,15 +109,15 @@ impl Layout {
     /// So many parts whose sizes differ by at most 1, the larger ones first; or the parts before, between and behind
     /// these positions, which are bounds of Python slices.
     pub(crate) fn tensor_split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
-        let op = format!("tensor_split({sections}, {axis})");
-        let (axis, n, _) = self.dim(&op, axis)?;
+        let op = format_args!("tensor_split({sections}, {axis})");
+        let (axis, n, _) = self.dim(op, axis)?;
         match sections {
             Sections::Number(count) => {
                 let count = usize::try_from(*count).unwrap_or(0);
                 let (Some(size), Some(larger)) = (n.checked_div(count), n.checked_rem(count)) else {
-                    return Err(no_parts(&op));
+                    return Err(no_parts(op));
                 };
-                self.parts(&op, axis, count, |i| {
+                self.parts(op, axis, count, |i| {
                     let start = i.saturating_mul(size).saturating_add(i.min(larger));
                     (start, size.saturating_add(usize::from(i < larger)))
                 })
@@ -132,7 +133,13 @@ impl Layout {
 
     /// [`tensor_split`](Self::tensor_split) along an axis that the operation's name says; a number of parts must divide
     /// the size. `rank` is the lowest that has this axis for it.
-    fn split_evenly(&self, op: &str, sections: &Sections, rank: usize, axis: usize) -> Result<Vec<Layout>> {
+    fn split_evenly(
+        &self,
+        op: Arguments<'_>,
+        sections: &Sections,
+        rank: usize,
+        axis: usize,
+    ) -> Result<Vec<Layout>> {
         let refuse =
             |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("{op}({sections}): {why}")));
         if self.rank() < rank {
@@ -151,24 +158,24 @@ impl Layout {
 
     /// Along the second axis, or the only one.
     pub(crate) fn hsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
-        self.split_evenly("hsplit", sections, 1, usize::from(self.rank() > 1))
+        self.split_evenly(format_args!("hsplit"), sections, 1, usize::from(self.rank() > 1))
     }
 
     /// Along the first axis of two or more.
     pub(crate) fn vsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
-        self.split_evenly("vsplit", sections, 2, 0)
+        self.split_evenly(format_args!("vsplit"), sections, 2, 0)
     }
 
     /// Along the third axis of three or more.
     pub(crate) fn dsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
-        self.split_evenly("dsplit", sections, 3, 2)
+        self.split_evenly(format_args!("dsplit"), sections, 3, 2)
     }
 
     /// One view for each position along an axis, which goes.
     pub(crate) fn unbind(&self, axis: Axis<'_>) -> Result<Vec<Layout>> {
-        let op = format!("unbind({axis})");
-        let (axis, n, _) = self.dim(&op, axis)?;
-        check_count(&op, n)?;
+        let op = format_args!("unbind({axis})");
+        let (axis, n, _) = self.dim(op, axis)?;
+        check_count(op, n)?;
         (0..n)
             .map(|position| self.select(axis.into(), isize::try_from(position).unwrap_or(isize::MAX)))
             .collect()
@@ -177,7 +184,7 @@ impl Layout {
     /// `part` gives the start and the size of each.
     fn parts(
         &self,
-        op: &str,
+        op: Arguments<'_>,
         axis: usize,
         count: usize,
         part: impl Fn(usize) -> (usize, usize),
@@ -196,11 +203,11 @@ fn equal_part(i: usize, size: usize, n: usize) -> (usize, usize) {
     (start, size.min(n.saturating_sub(start)))
 }
 
-fn no_parts(op: &str) -> Error {
+fn no_parts(op: Arguments<'_>) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("{op}: the number of parts must be at least 1"))
 }
 
-fn check_count(op: &str, count: usize) -> Result<()> {
+fn check_count(op: Arguments<'_>, count: usize) -> Result<()> {
     if count <= MAX_PARTS {
         return Ok(());
     }

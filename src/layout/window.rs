@@ -8,8 +8,8 @@ impl Layout {
     /// All windows of `size` along an axis, `step` apart: their number takes the axis' place, and a last axis of that
     /// size is added.
     pub(crate) fn unfold(&self, axis: Axis<'_>, size: usize, step: usize) -> Result<Layout> {
-        let op = format!("unfold({axis}, {size}, {step})");
-        let axis = self.axis(&op, axis)?;
+        let op = format_args!("unfold({axis}, {size}, {step})");
+        let axis = self.axis(op, axis)?;
         // A single element is a window of itself, or of nothing.
         let (n, stride) = self.dims().nth(axis).unwrap_or((1, 1));
         let windows = n.checked_sub(size).and_then(|rest| rest.checked_div(step));
@@ -29,16 +29,16 @@ impl Layout {
             (dim.size, dim.stride) = (count, stride.saturating_mul(step));
         }
         dims.push(Dim::new(size, stride));
-        self.moved(&op, dims, 0)
+        self.moved(op, dims, 0)
     }
 
     /// NumPy's: for each axis the windows of a size, 1 apart. The sizes of the windows are added as last axes.
     pub(crate) fn sliding_window_view(&self, window: &[usize], axes: &Axes<'_>) -> Result<Layout> {
-        let op = format!("sliding_window_view({window:?}, {axes})");
+        let op = format_args!("sliding_window_view({window:?}, {axes})");
         // An axis may stand twice, and then has windows of windows.
         let slid: Vec<usize> = match axes {
             Axes::All => (0..self.rank()).collect(),
-            Axes::List(axes) => axes.iter().map(|&axis| Ok(self.dim(&op, axis)?.0)).collect::<Result<_>>()?,
+            Axes::List(axes) => axes.iter().map(|&axis| Ok(self.dim(op, axis)?.0)).collect::<Result<_>>()?,
         };
         if slid.len() != window.len() {
             return Err(Error::new(
@@ -48,16 +48,16 @@ impl Layout {
         }
         let mut view = self.clone();
         for (axis, &size) in slid.into_iter().zip(window) {
-            view = view.unfold(axis.into(), size, 1).map_err(|e| e.context(&op))?;
+            view = view.unfold(axis.into(), size, 1).map_err(|e| e.context(op))?;
         }
         Ok(view)
     }
 
     /// The diagonal between two axes, which go: it becomes the last axis.
     pub(crate) fn diagonal(&self, offset: isize, axis0: Axis<'_>, axis1: Axis<'_>) -> Result<Layout> {
-        let op = format!("diagonal({offset}, {axis0}, {axis1})");
-        let (axis0, n0, stride0) = self.dim(&op, axis0)?;
-        let (axis1, n1, stride1) = self.dim(&op, axis1)?;
+        let op = format_args!("diagonal({offset}, {axis0}, {axis1})");
+        let (axis0, n0, stride0) = self.dim(op, axis0)?;
+        let (axis1, n1, stride1) = self.dim(op, axis1)?;
         if axis0 == axis1 {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -72,8 +72,8 @@ impl Layout {
         dims.remove(axis0.min(axis1));
         // With one element or none the sum matters to nobody.
         let step = if n > 1 { stride0.checked_add(stride1) } else { Some(stride0.saturating_add(stride1)) };
-        dims.push(Dim::new(n, step.ok_or_else(|| overflow(&op))?));
-        self.moved(&op, dims, distance(skipped, stride))
+        dims.push(Dim::new(n, step.ok_or_else(|| overflow(op))?));
+        self.moved(op, dims, distance(skipped, stride))
     }
 
     /// Any size, stride and offset over the same storage. Whether they stay inside it is for the caller to check.

@@ -23,8 +23,8 @@ impl Tensor {
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) where the widths differ and the last stride is not 1, or, for a
     /// wider element, where it does not divide the last size, the other strides and the offset.
     pub fn view_dtype(&self, dtype: DType) -> Result<Tensor> {
-        let op = format!("view({dtype}) of {}", self.dtype());
-        let layout = self.layout().reinterpreted(&op, self.dtype().itemsize(), dtype.itemsize())?;
+        let op = format_args!("view({dtype}) of {}", self.dtype());
+        let layout = self.layout().reinterpreted(op, self.dtype().itemsize(), dtype.itemsize())?;
         Ok(self.with_layout(dtype, layout))
     }
 
@@ -43,7 +43,7 @@ impl Tensor {
     /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) for elements that are not complex.
     pub fn view_as_real(&self) -> Result<Tensor> {
         let part = self.part_dtype("view_as_real")?;
-        Ok(self.with_layout(part, self.layout().as_pairs("view_as_real")?))
+        Ok(self.with_layout(part, self.layout().as_pairs(format_args!("view_as_real"))?))
     }
 
     /// Pairs along a last axis of size 2 as complex elements.
@@ -67,7 +67,7 @@ impl Tensor {
             DType::F64 => DType::C128,
             other => return Err(mismatch("view_as_complex", other, "float32 or float64")),
         };
-        Ok(self.with_layout(complex, self.layout().of_pairs("view_as_complex")?))
+        Ok(self.with_layout(complex, self.layout().of_pairs(format_args!("view_as_complex"))?))
     }
 
     /// The real parts. Elements that are not complex are their own.

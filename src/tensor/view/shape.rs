@@ -195,7 +195,7 @@ impl Tensor {
         if size == self.size() {
             Ok(self.clone())
         } else {
-            self.view_or_copy(|layout| layout.view_as("flatten", &size))
+            self.view_or_copy(|layout| layout.view_as(format_args!("flatten"), &size))
         }
     }
 

@@ -65,8 +65,8 @@ impl Tensor {
         storage_offset: impl Into<Option<usize>>,
     ) -> Result<Tensor> {
         let layout = self.layout().as_strided(size, stride, storage_offset.into())?;
-        let op = format!("as_strided({size:?}, {stride:?}, {})", layout.offset());
-        layout.extent(self.dtype(), self.storage_nbytes()).map_err(|e| Error::refused(&op, e))?;
+        let op = format_args!("as_strided({size:?}, {stride:?}, {})", layout.offset());
+        layout.extent(self.dtype(), self.storage_nbytes()).map_err(|e| Error::refused(op, e))?;
         Ok(self.with_layout(self.dtype(), layout))
     }
 }
