@@ -1,6 +1,7 @@
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use stridemap_format as format;
@@ -71,22 +72,27 @@ pub enum ErrorKind {
 /// What was asked, what stands, and what to do.
 ///
 /// It prints as one line that includes its cause; the cause is also its `source`.
+#[derive(Clone)]
 pub struct Error(Box<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: String,
     is_failed_sync: bool,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// The file whose bytes break a rule.
+    broken_path: Option<PathBuf>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Box::new(Inner { kind, message: message.into(), is_failed_sync: false, source: None }))
+        let message = message.into();
+        Error(Box::new(Inner { kind, message, is_failed_sync: false, broken_path: None, source: None }))
     }
 
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        self.0.source = Some(source.into());
+        self.0.source = Some(Arc::from(source.into()));
         self
     }
 
@@ -120,7 +126,9 @@ impl Error {
             _ => ErrorKind::Corrupt,
         };
         let place = source.offset_bytes().map(|offset| format!(" at byte {offset}")).unwrap_or_default();
-        Error::new(kind, format!("{}{place}: {source}", path.display())).with_source(source)
+        let mut error = Error::new(kind, format!("{}{place}: {source}", path.display())).with_source(source);
+        error.0.broken_path = Some(path.to_path_buf());
+        error
     }
 
     /// A value that was to be written breaks a rule.
@@ -159,19 +167,28 @@ impl Error {
     /// The rule of the format that was broken, when it was one.
     #[must_use]
     pub fn rule(&self) -> Option<format::Rule> {
-        self.0.source.as_ref()?.downcast_ref::<format::Error>().map(format::Error::rule)
+        self.broken().map(format::Error::rule)
+    }
+
+    pub(crate) fn broken(&self) -> Option<&format::Error> {
+        self.0.source.as_ref()?.downcast_ref()
+    }
+
+    /// The file whose bytes break a rule, when it is known.
+    pub(crate) fn broken_path(&self) -> Option<&Path> {
+        self.0.broken_path.as_deref()
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
+        f.write_str(&one_line(&self.0.message))
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.0.kind, self.0.message)
+        write!(f, "{:?}: {self}", self.0.kind)
     }
 }
 
@@ -179,4 +196,13 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
     }
+}
+
+/// The names of files may hold anything: control characters, as Rust writes them in text.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line
 }

@@ -98,6 +98,12 @@ impl Error {
         self.rule
     }
 
+    /// Which values broke it.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// The offset in the file, in bytes, of the value that broke it, when one value did.
     #[must_use]
     pub fn offset_bytes(&self) -> Option<u64> {

@@ -42,7 +42,7 @@ pub(crate) struct History {
     pub(crate) uuid: Uuid,
     pub(crate) options: Options,
     current: Mutex<Arc<Generation>>,
-    poison: OnceLock<String>,
+    poison: OnceLock<Error>,
     /// Whether this handle has deleted what dead writers left.
     pub(super) is_swept: AtomicBool,
 }
@@ -107,7 +107,7 @@ impl History {
                     "this handle writes no more, because a sync failed; open the store again. It was: {first}"
                 ),
             )
-            .with_source(first.as_str())),
+            .with_source(first.clone())),
         }
     }
 
@@ -116,7 +116,7 @@ impl History {
         if let Err(e) = &result {
             self.is_swept.store(false, Ordering::Relaxed);
             if e.is_failed_sync() {
-                let _ = self.poison.set(e.to_string());
+                let _ = self.poison.set(e.clone());
             }
         }
         result

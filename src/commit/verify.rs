@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stridemap_format::{
-    self as format, CHUNK_BYTES, Digest, Digester, Rule, StorageKind, StorageRecord, digest,
-    digests_of_chunks, is_chunked,
+    CHUNK_BYTES, Digest, Digester, Rule, StorageKind, StorageRecord, digest, digests_of_chunks, is_chunked,
 };
 
 use super::{Generation, History, read_marker, recover};
 use crate::disk::{Access, DiskFile};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, one_line};
 
 /// One thing that is wrong with a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +30,9 @@ pub struct Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = self.offset_bytes.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
-        write!(f, "{}{place}: {} ({}: {})", self.path.display(), self.detail, self.rule, self.rule.text())
+        let Finding { path, rule, detail, .. } = self;
+        let line = format!("{}{place}: {detail} ({rule}: {})", path.display(), rule.text());
+        f.write_str(&one_line(&line))
     }
 }
 
@@ -52,23 +53,23 @@ pub(crate) fn verify(
     let reread = read_marker(&*history.disk, &history.paths);
     let reread = reread.and_then(|_| recover::newest(&*history.disk, &history.paths, history.uuid, None));
     if let Err(e) = reread {
-        findings.metadata(history.paths.root(), &e)?;
+        findings.metadata(e)?;
     }
     if let Some(Err(e)) = generation.table().map(|table| table.check_index()) {
-        findings.metadata(&table_path, &e)?;
+        findings.metadata(e)?;
     }
     let mut storages: BTreeMap<u64, (StorageRecord, u64)> = BTreeMap::new();
     for entry in generation.storages() {
         match entry {
             Ok((id, record)) => drop(storages.insert(id, (record, 0))),
-            Err(e) => findings.metadata(&table_path, &e)?,
+            Err(e) => findings.metadata(e)?,
         }
     }
     for entry in generation.tensors("")? {
         let (name, record) = match entry {
             Ok(entry) => entry,
             Err(e) => {
-                findings.metadata(&table_path, &e)?;
+                findings.metadata(e)?;
                 continue;
             }
         };
@@ -83,7 +84,7 @@ pub(crate) fn verify(
             Some((storage, tensor_count)) => {
                 *tensor_count += 1;
                 if let Err(e) = record.extent(storage.length_bytes) {
-                    findings.push(&table_path, None, e.rule(), format!("tensor {name:?}: {e}"));
+                    findings.push(&table_path, None, e.rule(), format!("tensor {name:?}: {}", e.detail()));
                 }
             }
         }
@@ -112,14 +113,13 @@ impl Findings {
     }
 
     /// A broken rule is a finding; what the operating system refuses is an error of the verification.
-    fn metadata(&mut self, path: &Path, error: &Error) -> Result<()> {
-        let source = std::error::Error::source(error);
-        match source.and_then(|source| source.downcast_ref::<format::Error>()) {
-            Some(broken) => {
-                self.push(path, broken.offset_bytes(), broken.rule(), broken.to_string());
+    fn metadata(&mut self, error: Error) -> Result<()> {
+        match (error.broken_path(), error.broken()) {
+            (Some(path), Some(broken)) => {
+                self.push(path, broken.offset_bytes(), broken.rule(), broken.detail().to_owned());
                 Ok(())
             }
-            None => Err(Error::new(error.kind(), error.to_string())),
+            _ => Err(error),
         }
     }
 }

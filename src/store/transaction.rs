@@ -30,7 +30,7 @@ pub struct Transaction<'a> {
     /// The index in `staged` of the storage that small tensors share.
     pack: Option<usize>,
     /// Why it cannot be committed: elements that were half written may lie among those of other tensors.
-    failure: Option<(ErrorKind, String)>,
+    failure: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl<'a> Transaction<'a> {
         })?;
         let staged = self.stage(source, size_bytes).map_err(|e| e.context(format!("save {name:?}")));
         if let Err(e) = &staged {
-            self.failure = Some((e.kind(), e.to_string()));
+            self.failure = Some(e.clone());
         }
         let (storage_id, offset_bytes) = self.loader.history.watched(staged)?;
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
@@ -226,11 +226,11 @@ impl<'a> Transaction<'a> {
     fn check_failure(&self, action: &str) -> Result<()> {
         match &self.failure {
             None => Ok(()),
-            Some((kind, first)) => {
+            Some(first) => {
                 let message = format!(
                     "{action}: an earlier save of this transaction failed; begin another. It was: {first}"
                 );
-                Err(Error::new(*kind, message))
+                Err(Error::new(first.kind(), message).with_source(first.clone()))
             }
         }
     }

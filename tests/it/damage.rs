@@ -131,6 +131,26 @@ fn verify_names_the_file_and_the_chunk_that_was_changed() {
 }
 
 #[test]
+fn verify_by_a_handle_that_was_open_names_the_metadata_that_was_changed_since() {
+    let dir = temporary();
+    let path = dir.path().join("small.smap");
+    damaged_store(&path);
+    let store = Store::open(&path).unwrap();
+    for (file, rule) in [("FORMAT", "F-2"), ("meta/0000000000000004.man", "F-16")] {
+        let file = path.join(file);
+        let whole = fs::read(&file).unwrap();
+        let mut changed = whole.clone();
+        changed[30] ^= 1;
+        fs::write(&file, changed).unwrap();
+        let findings = store.verify(|_| ()).unwrap();
+        assert_eq!((findings.len(), &findings[0].path), (1, &file), "{findings:?}");
+        let line = findings[0].to_string();
+        assert_eq!(line.matches(rule).count(), 1, "{line}");
+        fs::write(&file, whole).unwrap();
+    }
+}
+
+#[test]
 fn verify_reads_the_digests_of_any_number_of_chunks() {
     const CHUNKS: u64 = 300;
     let dir = temporary();

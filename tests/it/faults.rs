@@ -1,6 +1,7 @@
 //! Operations of the disk that fail: what the writer is told, what the store holds, and whether the handle goes on.
 
 use std::error::Error as _;
+use std::io;
 use std::sync::Arc;
 
 use stridemap::disk::{Op, Outcome, SimulatedDisk};
@@ -78,6 +79,7 @@ fn failed_sync_poisons_the_handle_and_is_the_source_of_every_later_refusal() {
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Poisoned);
         assert_eq!(refused.source().unwrap().to_string(), first.to_string());
+        assert!(refused.source().unwrap().source().unwrap().is::<io::Error>(), "the first cause is lost");
     }
     assert_eq!(store.load("old").unwrap().read::<i64>().unwrap(), [1; 5], "a poisoned handle reads on");
     assert_eq!(names(&disk), ["old"]);
@@ -108,6 +110,7 @@ fn transaction_in_which_a_write_failed_can_only_be_dropped() {
         txn.save("failing", &Tensor::from_vec(vec![0xbbu8; 1_500_000], &[1_500_000]).unwrap()).unwrap_err();
     let later = txn.save("after", &vector(3)).unwrap_err();
     assert!(later.to_string().contains(&first.to_string()), "{later}");
+    assert!(later.source().unwrap().source().unwrap().is::<io::Error>(), "the first cause is lost");
     assert_eq!(txn.load("before").unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(names(&disk), ["old"]);

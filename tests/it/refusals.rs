@@ -74,6 +74,17 @@ fn store_has_the_owner_and_the_permissions_of_the_directory_that_it_replaces() {
 }
 
 #[test]
+fn control_characters_in_a_path_are_escaped() {
+    let dir = temporary();
+    let path = dir.path().join("line\nred\u{1b}[31m.smap");
+    assert_refused(Store::open(&path), ErrorKind::NotFound, &["line\\nred\\u{1b}[31m.smap"]);
+    Store::create(&path).unwrap().save("a", &matrix()).unwrap();
+    let store = Store::open(&path).unwrap();
+    fs::remove_file(path.join("storages/0000000000000001.bin")).unwrap();
+    assert!(!store.verify(|_| ()).unwrap()[0].to_string().contains('\n'));
+}
+
+#[test]
 fn newer_format_version_is_said_to_be_newer() {
     let dir = temporary();
     let path = dir.path().join("x.smap");

@@ -8,6 +8,9 @@ use crate::harness::{Dir, Run};
 #[test]
 fn gc_says_what_it_gave_back() {
     let dir = Dir::with_store();
+    // A process that another test starts has our open files, and with them their locks, until it is its own program. So
+    // the store's own commit may have left a manifest.
+    dir.stdout(&["gc", "s.smap"]);
     assert_eq!(dir.stdout(&["gc", "s.smap"]), "deleted 0 files, 0 bytes\n");
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
     assert_eq!(dir.stdout(&["gc", "s.smap"]), "deleted 1 file, 1000 bytes\n");
