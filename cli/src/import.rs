@@ -64,7 +64,7 @@ fn fill(
             if differs {
                 message(&format!("note: the {key:?} of {} replaces the store's", path.display()));
             }
-            txn.set_attribute(key, value);
+            txn.set_attribute(key, value)?;
         }
     }
     txn.commit()

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stridemap_format::limits::MAX_STORAGE_BYTES;
-use stridemap_format::{DType, TensorParts, TensorRecord};
+use stridemap_format::{DType, TensorParts, TensorRecord, check_name};
 
 use super::loader::{Loader, layout_of};
 use crate::commit::{self, Change, Changes, Draft, Generation, OnExisting};
@@ -206,9 +206,12 @@ impl<'a> Transaction<'a> {
     /// Writes text on the store, under a key. All attributes together are at most 1 MiB.
     ///
     /// # Errors
-    /// None here; [`commit`](Self::commit) refuses a key that is no name, and too much text, with `LimitExceeded`.
-    pub fn set_attribute(&mut self, key: &str, value: &str) {
+    /// `InvalidArgument` for a key that is empty, too long or has a NUL. Too much text is refused by
+    /// [`commit`](Self::commit), with `LimitExceeded`.
+    pub fn set_attribute(&mut self, key: &str, value: &str) -> Result<()> {
+        check_name(key).map_err(|e| Error::refused("set_attribute", e))?;
         self.changes.attributes.insert(key.to_owned(), Some(value.to_owned()));
+        Ok(())
     }
 
     /// Takes the text under a key away, if there is any.

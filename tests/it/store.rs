@@ -168,7 +168,7 @@ fn transaction_reads_its_own_changes_and_ties_tensors_in_one_commit() {
     txn.save("small.2", &arange(2)).unwrap();
     txn.rename("old", "new").unwrap();
     txn.remove("small").unwrap();
-    txn.set_attribute("by", "test");
+    txn.set_attribute("by", "test").unwrap();
     assert_eq!(txn.names().unwrap(), ["large", "large.tied", "new", "small.2", "small.tied"]);
     assert_eq!(store.names().unwrap(), ["old"], "seen before the commit");
     assert_eq!(txn.commit().unwrap(), 3);

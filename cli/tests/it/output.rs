@@ -58,7 +58,7 @@ fn nothing_but_text_reaches_a_pipe() {
     let store = dir.store();
     store.save_view("\u{1b}[31mred", &store.load("points").unwrap()).unwrap();
     let mut txn = store.begin().unwrap();
-    txn.set_attribute("colour", "\u{1b}[31mred");
+    txn.set_attribute("colour", "\u{1b}[31mred").unwrap();
     txn.commit().unwrap();
     for args in [
         &["--help"][..],
