@@ -1,3 +1,4 @@
+use std::io;
 use std::sync::Arc;
 
 use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableRef};
@@ -136,9 +137,10 @@ fn write_manifest(history: &History, manifest: &Manifest) -> Result<Staged> {
     staged.file().write_all_at(&bytes, 0).map_err(failed)?;
     sync_file(history, &staged)?;
     // From the lock of an unfinished file to that of a reader, while nobody knows the file.
-    staged.file().unlock().map_err(failed)?;
-    staged.file().try_lock(LockMode::Shared).map_err(failed)?;
-    Ok(staged)
+    match staged.file().try_lock(LockMode::Shared).map_err(failed)? {
+        true => Ok(staged),
+        false => Err(failed(io::ErrorKind::WouldBlock.into())),
+    }
 }
 
 fn sync_file(history: &History, staged: &Staged) -> Result<()> {
