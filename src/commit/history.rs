@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// What a commit survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// The end of the process, of the system, and of the power: everything is synced.
     #[default]

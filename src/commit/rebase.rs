@@ -13,6 +13,7 @@ const FIRST_PROVISIONAL: u64 = 1 << 63;
 
 /// What becomes of a name that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnExisting {
     /// The new tensor takes its place.
     #[default]
