@@ -15,8 +15,8 @@ pub const MAX_PATH_BYTES: usize = 4096;
 /// Bytes of one entry of a table, its checksum included. The largest legal record takes about 22 KiB.
 pub const MAX_ENTRY_BYTES: u64 = 32 * 1024;
 
-/// Bytes of a manifest. A delta is about the square root of its table, so this is reached only by attributes, by a
-/// very long list of garbage, or by a lie; a commit whose delta would pass it writes a table instead.
+/// Bytes of a manifest. A delta is about the square root of its table and attributes have a limit of their own, so this
+/// is reached only by millions of storages that readers hold back, or by a lie; such a commit is refused.
 pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Bytes of all attributes together, keys and values: they are written again at every commit.

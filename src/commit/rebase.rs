@@ -237,7 +237,9 @@ pub(crate) fn check_ids_left(generation: &Generation) -> Result<()> {
 fn out_of_numbers(what: &str) -> Error {
     Error::new(
         ErrorKind::LimitExceeded,
-        format!("this store has no more {what} to give; import it into a new one"),
+        format!(
+            "this store has no more {what} to give; export its tensors, and import them into a new store"
+        ),
     )
 }
 
