@@ -101,10 +101,8 @@ impl Draft {
             }
             Change::Rename { from, to } => {
                 let record = self.existing("rename", from)?;
-                if from != to {
-                    self.put("rename to", to, record, on_existing)?;
-                    self.tensors.insert(from.clone(), None);
-                }
+                self.put("rename to", to, record, on_existing)?;
+                self.tensors.insert(from.clone(), None);
             }
             Change::Copy { from, to } => {
                 let record = self.existing("copy", from)?;

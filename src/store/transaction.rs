@@ -187,11 +187,14 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Remove { name: name.to_owned() })
     }
 
-    /// Gives a tensor another name. A tensor that had the new name loses it.
+    /// Gives a tensor another name. A tensor that had the new name loses it. Its own name is no change.
     ///
     /// # Errors
     /// `NameNotFound`; `NameExists` after [`OnExisting::Refuse`]; `InvalidArgument` for the new name.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        if from == to {
+            return self.draft.existing("rename", from).map(drop);
+        }
         self.apply(Change::Rename { from: from.to_owned(), to: to.to_owned() })
     }
 

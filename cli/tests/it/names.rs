@@ -47,3 +47,13 @@ fn rm_takes_all_names_away_in_one_commit() {
     assert_eq!(listed(&dir), ["points_t"]);
     assert_eq!(dir.store().generation(), 3);
 }
+
+#[test]
+fn mv_to_the_same_name_commits_nothing() {
+    let dir = Dir::with_store();
+    let before = dir.store().generation();
+    dir.stdout(&["mv", "s.smap", "points", "points"]);
+    dir.stdout(&["mv", "s.smap", "points", "points", "--no-clobber"]);
+    assert_eq!(dir.store().generation(), before);
+    assert!(dir.refusal(&["mv", "s.smap", "none", "none"]).contains("no tensor of this name"));
+}
