@@ -118,7 +118,7 @@ impl<'a> Transaction<'a> {
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
         self.apply(Change::Put {
             name: name.to_owned(),
-            record: record_of(dtype, &layout, offset_elems, storage_id)?,
+            record: record_of("save", dtype, &layout, offset_elems, storage_id)?,
         })
     }
 
@@ -157,6 +157,7 @@ impl<'a> Transaction<'a> {
     /// `ForeignStorage` for a tensor that stands elsewhere; `InvalidArgument` for the name; `NameExists` after
     /// [`OnExisting::Refuse`].
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        self.draft.check_new("save_view", name, self.changes.on_existing)?;
         let foreign = |what: &str| {
             Err(Error::new(
                 ErrorKind::ForeignStorage,
@@ -175,7 +176,8 @@ impl<'a> Transaction<'a> {
             Identity::Stored { .. } => return foreign("a storage of another store"),
             Identity::Staged { .. } => return foreign("a storage of another transaction"),
         };
-        let record = record_of(tensor.dtype(), tensor.layout(), tensor.storage_offset() as u64, storage_id)?;
+        let (dtype, layout) = (tensor.dtype(), tensor.layout());
+        let record = record_of("save_view", dtype, layout, tensor.storage_offset() as u64, storage_id)?;
         self.apply(Change::Put { name: name.to_owned(), record })
     }
 
@@ -290,7 +292,13 @@ fn write_elements(
     ))
 }
 
-fn record_of(dtype: DType, layout: &Layout, offset_elems: u64, storage_id: u64) -> Result<TensorRecord> {
+fn record_of(
+    action: &str,
+    dtype: DType,
+    layout: &Layout,
+    offset_elems: u64,
+    storage_id: u64,
+) -> Result<TensorRecord> {
     TensorRecord::new(TensorParts {
         dtype,
         size: layout.size().iter().map(|&n| n as u64).collect(),
@@ -301,5 +309,5 @@ fn record_of(dtype: DType, layout: &Layout, offset_elems: u64, storage_id: u64) 
             .has_names()
             .then(|| layout.names().map(|name| name.as_deref().map(str::to_owned)).collect()),
     })
-    .map_err(|e| Error::refused("save", e))
+    .map_err(|e| Error::refused(action, e))
 }

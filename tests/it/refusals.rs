@@ -224,6 +224,7 @@ fn attributes_past_a_mebibyte() {
     let store = Store::create(dir.path().join("x.smap")).unwrap();
     let mut txn = store.begin().unwrap();
     txn.save("a", &matrix()).unwrap();
+    assert_refused(store.save_view("", &matrix()), ErrorKind::InvalidArgument, &["save_view: ", "F-4"]);
     assert_refused(txn.set_attribute("", "x"), ErrorKind::InvalidArgument, &["set_attribute", "F-4"]);
     txn.set_attribute("long", &"x".repeat(1 << 20)).unwrap();
     assert_refused(txn.commit(), ErrorKind::LimitExceeded, &["F-19", "1 MiB"]);
