@@ -68,6 +68,7 @@ pub(super) fn after_commit(history: &History, newest: &Generation, _lock: &Write
 
 /// Deletes every file that neither the newest generation nor a pinned one needs.
 pub(crate) fn collect_all(history: &History) -> Result<Collected> {
+    history.check_poison()?;
     let lock = WriterLock::take(history)?;
     history.watched(unsynced::settle(history, &lock))?;
     let newest = history.newest()?;

@@ -75,7 +75,8 @@ fn failed_sync_poisons_the_handle_and_is_the_source_of_every_later_refusal() {
     disk.fail(|op| matches!(op, Op::Sync(_)));
     let first = store.save("new", &vector(3)).unwrap_err();
     assert_eq!(first.kind(), ErrorKind::Io);
-    for refused in [store.save("new", &vector(3)), store.remove("old"), store.rename("old", "older")] {
+    let written = [store.save("new", &vector(3)), store.remove("old"), store.rename("old", "older")];
+    for refused in written.into_iter().chain([store.gc().map(|_| ())]) {
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Poisoned);
         assert_eq!(refused.source().unwrap().to_string(), first.to_string());
