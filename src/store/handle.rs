@@ -21,8 +21,10 @@ use crate::tensor::{Source, Tensor};
 ///
 /// # Errors
 /// All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` when another writer holds the store for
-/// longer than the timeout, `Conflict` when it changed what this commit stands on, `ReadOnly`, `Io` (a full disk among
-/// them), `CommitUnknown` and `Poisoned` when a sync failed. Except after `CommitUnknown` the store is as it was.
+/// longer than the timeout, `Conflict` when it changed what this commit stands on, `LimitExceeded` for what is past a
+/// limit of the format, `LockReplaced` when the store's `LOCK` is gone or another, `Corrupt`, `ReadOnly`, `Io` (a full
+/// disk among them), `CommitUnknown` and `Poisoned` when a sync failed. Except after `CommitUnknown` the store is as it
+/// was.
 #[derive(Clone, Debug)]
 pub struct Store {
     loader: Arc<Loader>,
@@ -37,7 +39,7 @@ impl Store {
     /// Durable when it returns.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `Io`, `ReadOnly`.
+    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `Io`, `ReadOnly`; those of [`open`](Self::open).
     pub fn create(path: impl AsRef<Path>) -> Result<Store> {
         StoreOptions::new().create(path)
     }
@@ -90,7 +92,8 @@ impl Store {
     /// Moves to the newest generation; gives whether that was another.
     ///
     /// # Errors
-    /// `Corrupt` when the newest generation does not validate, `Io`. The handle stays where it was.
+    /// `Corrupt` when the newest generation does not validate, `UnsupportedVersion`, `Busy` as in [`open`](Self::open),
+    /// `Io`. The handle stays where it was.
     pub fn refresh(&self) -> Result<bool> {
         Ok(self.loader.history.install(self.loader.history.newest()?))
     }
@@ -134,7 +137,7 @@ impl Store {
     /// Begins a transaction: many changes, one commit. It starts from the newest generation; nothing is locked.
     ///
     /// # Errors
-    /// `Poisoned`, `Corrupt`, `Io`.
+    /// `Poisoned`; `LimitExceeded` when the store has no more storage ids; those of [`refresh`](Self::refresh).
     pub fn begin(&self) -> Result<Transaction<'_>> {
         self.loader.history.check_poison()?;
         let newest = self.loader.history.newest()?;
@@ -193,10 +196,11 @@ impl Store {
 
     /// Deletes every file that no generation needs that is the newest or held by a snapshot, in any process.
     ///
-    /// Commits do so for what they leave behind themselves; this finds what a power cut or a killed writer left too.
+    /// Commits do so for what they leave behind themselves; this finds what a power cut or a killed writer left too. The
+    /// handle moves to the newest generation, so that it does not hold an older one back.
     ///
     /// # Errors
-    /// See [`Store`].
+    /// See [`Store`]. What had been deleted until then stays so.
     pub fn gc(&self) -> Result<Collected> {
         commit::collect_all(&self.loader.history)
     }
@@ -206,7 +210,7 @@ impl Store {
     /// call.
     ///
     /// # Errors
-    /// `Io` for metadata that cannot be read.
+    /// `Io` for metadata that cannot be read, and `Busy` as in [`open`](Self::open).
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Vec<Finding>> {
         commit::verify(&self.loader.history, self.snapshot().inner(), &mut progress)
     }

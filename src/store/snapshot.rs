@@ -142,7 +142,8 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), which says the nearest names;
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a record or a file that breaks a rule of the format.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a record or a file that breaks a rule of the format;
+    /// `ExternalRefused` for a storage outside the store; `LimitExceeded` for sizes that this machine cannot count; `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         match self.generation.tensor(name)? {
             Some(record) => self.loader.tensor(&self.generation, name, &record),

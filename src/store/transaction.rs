@@ -95,8 +95,8 @@ impl<'a> Transaction<'a> {
     ///
     /// # Errors
     /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, a full disk among them;
-    /// `SizeMismatch` when the source gives more or fewer bytes than its size says; its own. After a failure to write,
-    /// the transaction can only be dropped.
+    /// `SizeMismatch` when the source gives more or fewer bytes than its size says; `LimitExceeded` for more than a
+    /// storage holds; `ReadOnly`; its own. After a failure to write, the transaction can only be dropped.
     pub fn save(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
         self.check_failure("save")?;
         self.draft.check_new("save", name, self.changes.on_existing)?;
