@@ -12,6 +12,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// How often a reader lists again because a writer took the manifest from under it. Each time a commit went by.
 const MAX_TRIES: u32 = 1000;
 
+/// After how many tries an empty listing is believed.
+const MAX_EMPTY: u32 = 5;
+
 /// Finds, validates and pins the newest generation; `known` is given back when it still is that.
 ///
 /// A newest manifest that does not validate is an error: an older one would undo commits that were acknowledged.
@@ -23,6 +26,11 @@ pub(super) fn newest(
 ) -> Result<Arc<Generation>> {
     for tries in 0..MAX_TRIES {
         let Some(&number) = manifest_numbers(disk, paths)?.last() else {
+            // A listing that a commit goes by may miss the manifest that comes as well as the one that goes.
+            if tries < MAX_EMPTY {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
             let detail = "no manifest; a store has at least one";
             return Err(Error::corrupt(
                 &paths.meta_dir(),
