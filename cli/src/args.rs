@@ -22,8 +22,9 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Copy the tensors of .safetensors and .npy files into a store, in one commit
     ///
-    /// The metadata of a .safetensors file becomes attributes of the store. An import that is killed has changed
-    /// nothing; what it left behind goes with the next commit, or with gc.
+    /// The metadata of a .safetensors file becomes attributes of the store. An import that fails half-way or is killed
+    /// has changed nothing, but that a new store is there, and empty; what else it left goes with the next commit, or
+    /// with gc.
     #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
     Import(ImportArgs),
     /// Write tensors to a .safetensors or .npy file
