@@ -32,9 +32,9 @@ pub(super) fn delete_garbage(history: &History, newest: &Generation, next: &mut 
     if next.garbage.values().all(|&dropped| dropped == generation) {
         return Ok(false);
     }
-    // Who deleted the older manifests had synced the name of the newest. Where some are left, its writer may have died
-    // before that; what it replaced must not go while a power cut can take it back.
-    if manifest_numbers(&*history.disk, &history.paths)?.len() > 1 {
+    // Who deleted the older manifests had synced the name of the newest. Where some are left, and it is another's, its
+    // writer may have died before that; what it replaced must not go while a power cut can take it back.
+    if !newest.is_synced() && manifest_numbers(&*history.disk, &history.paths)?.len() > 1 {
         history.sync_dir(&history.paths.meta_dir())?;
     }
     let mut deleted = Collected::default();

@@ -17,12 +17,23 @@ pub(crate) struct Generation {
     manifest: Manifest,
     table: Option<Arc<Table>>,
     _pin: Arc<dyn DiskFile>,
+    is_synced: bool,
 }
 
 impl Generation {
-    /// `pin` is the manifest's file, under a shared lock.
-    pub(super) fn new(manifest: Manifest, table: Option<Arc<Table>>, pin: Arc<dyn DiskFile>) -> Self {
-        Generation { manifest, table, _pin: pin }
+    /// `pin` is the manifest's file, under a shared lock; `is_synced` says that its name is known to be durable.
+    pub(super) fn new(
+        manifest: Manifest,
+        table: Option<Arc<Table>>,
+        pin: Arc<dyn DiskFile>,
+        is_synced: bool,
+    ) -> Self {
+        Generation { manifest, table, _pin: pin, is_synced }
+    }
+
+    /// Whether a power cut is known not to take it back.
+    pub(super) fn is_synced(&self) -> bool {
+        self.is_synced
     }
 
     pub(crate) fn number(&self) -> u64 {

@@ -75,7 +75,8 @@ pub(crate) fn publish(
     history.sync_dir(&history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
 
     // 6. The handle moves on, which lets its old generation go, and what no reader needs is deleted.
-    let generation = Arc::new(Generation::new(manifest, table, Arc::clone(file.file())));
+    let pin = Arc::clone(file.file());
+    let generation = Arc::new(Generation::new(manifest, table, pin, history.is_durable()));
     history.install(Arc::clone(&generation));
     drop(newest);
     collect::after_commit(history, &generation, &lock); // crash: garbage, deleted next time

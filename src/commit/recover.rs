@@ -95,5 +95,5 @@ pub(super) fn pin(
         }
         None => None,
     };
-    Ok(Some(Generation::new(manifest, table, file)))
+    Ok(Some(Generation::new(manifest, table, file, false)))
 }
