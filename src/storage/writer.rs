@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 
-/// Writes a new sealed storage from its first byte to its last, digesting each chunk on the way.
+/// Writes a new storage from its first byte to its last, digesting each chunk of a sealed one on the way.
 ///
 /// Nothing of the store is touched and no lock is taken: the file is an unfinished one until a commit names it.
 #[derive(Debug)]
@@ -19,20 +19,25 @@ pub(crate) struct StorageWriter {
     /// Bytes of the full chunks, which are in the file.
     written_bytes: u64,
     allocated_bytes: u64,
-    digests: Vec<Digest>,
+    /// None for a mutable storage: they would not stay true.
+    digests: Option<Vec<Digest>>,
 }
 
 impl StorageWriter {
-    pub(crate) fn create(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
+    /// A storage whose bytes never change once it is published.
+    pub(crate) fn sealed(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
+        Self::create(disk, paths, Some(Vec::new()))
+    }
+
+    /// A storage whose bytes are changed in place later.
+    pub(crate) fn mutable(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
+        Self::create(disk, paths, None)
+    }
+
+    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, digests: Option<Vec<Digest>>) -> Result<Self> {
         let dir = paths.storages_dir();
         let staged = Staged::create(disk, &dir).map_err(|e| Error::denied("stage a storage in", &dir, e))?;
-        Ok(StorageWriter {
-            staged,
-            pending: Vec::new(),
-            written_bytes: 0,
-            allocated_bytes: 0,
-            digests: Vec::new(),
-        })
+        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, digests })
     }
 
     pub(crate) fn length_bytes(&self) -> u64 {
@@ -73,6 +78,21 @@ impl StorageWriter {
         Ok(())
     }
 
+    /// Fills a mutable storage with zeros up to `length_bytes`, for which room was reserved: room reads as zeros.
+    pub(crate) fn write_zeros(&mut self, length_bytes: u64) -> Result<()> {
+        let stat = self.staged.file().stat().map_err(|e| self.error("allocate storage", e))?;
+        if stat.size_bytes >= length_bytes {
+            self.written_bytes = length_bytes;
+        }
+        // Where the file system cannot promise room, only bytes that were written have it.
+        let zeros = vec![0; CHUNK];
+        while self.length_bytes() < length_bytes {
+            let rest = (length_bytes - self.length_bytes()).min(CHUNK_BYTES);
+            self.write(zeros.split_at(rest as usize).0)?;
+        }
+        Ok(())
+    }
+
     /// Pads with zeros to where a tensor may begin; gives that offset in bytes.
     pub(crate) fn align(&mut self) -> Result<u64> {
         let offset_bytes = self.length_bytes().next_multiple_of(ALIGNMENT_BYTES);
@@ -85,7 +105,9 @@ impl StorageWriter {
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         // Small tensors come one by one, and nobody reserved room for them.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
-        self.digests.push(digest(chunk));
+        if let Some(digests) = &mut self.digests {
+            digests.push(digest(chunk));
+        }
         self.put(chunk)?;
         self.written_bytes += chunk.len() as u64;
         Ok(())
@@ -105,8 +127,9 @@ impl StorageWriter {
         Ok(Storage::staged(identity, self.staged.file(), self.staged.path(), self.length_bytes()))
     }
 
-    /// Ends the storage: its last chunk, its length, its digests, and unless `durable` is false its syncs.
-    pub(crate) fn seal(
+    /// Ends the storage: its last chunk, its length, the digests of a sealed one, and unless `durable` is false its
+    /// syncs.
+    pub(crate) fn finish(
         mut self,
         disk: &Arc<dyn Disk>,
         paths: &StorePaths,
@@ -126,10 +149,11 @@ impl StorageWriter {
         if durable {
             self.staged.file().sync().map_err(|e| self.error("sync storage", e).after_failed_sync())?;
         }
-        let (root, sum) = match self.digests.as_slice() {
-            [] => (digest(&[]), None),
-            [only] => (*only, None),
-            several => {
+        let (kind, sum) = match self.digests.as_deref() {
+            None => (StorageKind::Mutable, None),
+            Some([]) => (StorageKind::Sealed(digest(&[])), None),
+            Some([only]) => (StorageKind::Sealed(*only), None),
+            Some(several) => {
                 debug_assert!(is_chunked(length_bytes));
                 let content = several.as_flattened();
                 let dir = paths.storages_dir();
@@ -139,10 +163,10 @@ impl StorageWriter {
                 if durable {
                     sum.file().sync().map_err(|e| failed(e).after_failed_sync())?;
                 }
-                (digest(content), Some(sum))
+                (StorageKind::Sealed(digest(content)), Some(sum))
             }
         };
-        let record = StorageRecord { length_bytes, tensor_count: 0, kind: StorageKind::Sealed(root) };
+        let record = StorageRecord { length_bytes, tensor_count: 0, kind };
         Ok(StagedStorage { bytes: self.staged, sum, record })
     }
 }

@@ -2,9 +2,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use stridemap_format::DType;
+
 use super::loader::Loader;
 use super::options::StoreOptions;
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, StorageKind};
 use super::transaction::Transaction;
 use crate::commit::{self, Collected, Finding, History};
 use crate::error::Result;
@@ -152,6 +154,46 @@ impl Store {
     /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or has a NUL.
     pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
         self.commit_one(|txn| txn.save(name, source))
+    }
+
+    /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable`, whose elements can then be changed
+    /// in place.
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save); `InvalidArgument` for another kind.
+    pub fn save_as(&self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
+        self.commit_one(|txn| txn.save_as(name, source, kind))
+    }
+
+    /// Creates a tensor of zeros under a name, with a mutable storage of its own, to be filled in place: large data need
+    /// not exist in memory first. A tensor that had the name loses it.
+    ///
+    /// The zeros and the name are durable when it returns, and the disk has room for all elements. What is written in
+    /// place later is not a commit: after a power cut any mix of old and new can be there, down to the last flush; and a
+    /// [`Snapshot`] isolates names, headers and sealed elements, not these.
+    ///
+    /// ```
+    /// use stridemap::{DType, StorageKind, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// let counts = store.create_tensor("counts", DType::I64, &[1000, 1000], StorageKind::Mutable)?;
+    /// assert_eq!(counts.get::<i64>(&[999, 999])?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`]; `Io` when the disk is full; `LimitExceeded` for too large a size; `InvalidArgument` for the name,
+    /// and for a kind other than `Mutable`: a sealed tensor can only be [saved](Self::save).
+    pub fn create_tensor(
+        &self,
+        name: &str,
+        dtype: DType,
+        size: &[usize],
+        kind: StorageKind,
+    ) -> Result<Tensor> {
+        self.commit_one(|txn| txn.create_tensor(name, dtype, size, kind))?;
+        self.load(name)
     }
 
     /// Gives a view of a tensor of this store a name: a header of some fifty bytes, no element is copied. A tensor that

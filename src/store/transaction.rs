@@ -5,7 +5,9 @@ use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{DType, TensorParts, TensorRecord, check_name};
 
 use super::loader::{Loader, layout_of};
+use super::snapshot::StorageKind;
 use crate::commit::{self, Change, Changes, Draft, Generation, OnExisting};
+use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::{Identity, StagedStorage, Storage, StorageWriter};
@@ -36,7 +38,7 @@ pub struct Transaction<'a> {
 #[derive(Debug)]
 enum Stage {
     Open(StorageWriter),
-    Sealed(StagedStorage),
+    Whole(StagedStorage),
 }
 
 impl<'a> Transaction<'a> {
@@ -80,7 +82,7 @@ impl<'a> Transaction<'a> {
         let identity = (self.number, record.storage_id);
         let storage: Arc<Storage> = match self.staged.get(index) {
             Some(Stage::Open(writer)) => writer.so_far(identity)?,
-            Some(Stage::Sealed(staged)) => staged.as_storage(identity),
+            Some(Stage::Whole(staged)) => staged.as_storage(identity),
             None => {
                 return Err(Error::new(
                     ErrorKind::ForeignStorage,
@@ -98,19 +100,70 @@ impl<'a> Transaction<'a> {
     /// `SizeMismatch` when the source gives more or fewer bytes than its size says; `LimitExceeded` for more than a
     /// storage holds; `ReadOnly`; its own. After a failure to write, the transaction can only be dropped.
     pub fn save(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.check_failure("save")?;
+        self.save_as(name, source, StorageKind::Sealed)
+    }
+
+    /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable`, which it then has for itself.
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save); `InvalidArgument` for another kind.
+    pub fn save_as(&mut self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
+        let op = format!("save {name:?}");
+        check_kind(&op, kind)?;
+        let layout = layout_for(source).map_err(|e| e.context(&op))?;
+        self.put(&op, name, (source.dtype(), &layout), |txn, size_bytes| match kind {
+            StorageKind::Mutable => txn.stage_alone(StorageWriter::mutable, size_bytes, |writer| {
+                write_elements(writer, source, size_bytes)
+            }),
+            _ => txn.stage(source, size_bytes),
+        })
+    }
+
+    /// A tensor of zeros under a name to be, with a mutable storage of its own, to be filled in place once it is
+    /// committed. No element is in memory. A tensor that had the name loses it.
+    ///
+    /// # Errors
+    /// As [`Store::create_tensor`](crate::Store::create_tensor).
+    pub fn create_tensor(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        size: &[usize],
+        kind: StorageKind,
+    ) -> Result<()> {
+        let op = format!("create_tensor {name:?}");
+        check_kind(&op, kind)?;
+        if kind == StorageKind::Sealed {
+            let message = format!(
+                "{op}: a sealed storage cannot be filled later; create it as Mutable, or save the elements"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
+        self.put(&op, name, (dtype, &layout), |txn, size_bytes| {
+            txn.stage_alone(StorageWriter::mutable, size_bytes, |writer| writer.write_zeros(size_bytes))
+        })
+    }
+
+    /// Gives a name to a row-major tensor that `stage` writes, of so many bytes.
+    fn put(
+        &mut self,
+        op: &str,
+        name: &str,
+        (dtype, layout): (DType, &Layout),
+        stage: impl FnOnce(&mut Self, u64) -> Result<(u64, u64)>,
+    ) -> Result<()> {
+        self.check_failure(op)?;
         self.draft.check_new("save", name, self.changes.on_existing)?;
-        let layout = layout_for(source).map_err(|e| e.context(format!("save {name:?}")))?;
-        let dtype = source.dtype();
         let size_bytes =
             (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
         let size_bytes = size_bytes.ok_or_else(|| {
             Error::new(
                 ErrorKind::LimitExceeded,
-                format!("save {name:?}: size {:?} of {dtype} is too large", layout.size()),
+                format!("{op}: size {:?} of {dtype} is too large", layout.size()),
             )
         })?;
-        let staged = self.stage(source, size_bytes).map_err(|e| e.context(format!("save {name:?}")));
+        let staged = stage(self, size_bytes).map_err(|e| e.context(op));
         if let Err(e) = &staged {
             self.failure = Some(e.clone());
         }
@@ -122,21 +175,34 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Writes elements; gives the provisional id of their storage and where in it they begin.
+    /// Writes a storage for one tensor; gives its provisional id, and that the tensor begins at its beginning.
+    fn stage_alone(
+        &mut self,
+        create: fn(&Arc<dyn Disk>, &StorePaths) -> Result<StorageWriter>,
+        size_bytes: u64,
+        write: impl FnOnce(&mut StorageWriter) -> Result<()>,
+    ) -> Result<(u64, u64)> {
+        let history = &self.loader.history;
+        let mut writer = create(&history.disk, &history.paths)?;
+        writer.reserve(size_bytes)?;
+        write(&mut writer)?;
+        let whole = writer.finish(&history.disk, &history.paths, history.is_durable())?;
+        self.staged.push(Stage::Whole(whole));
+        Ok((Changes::provisional_id(self.staged.len() - 1), 0))
+    }
+
+    /// Writes elements that will not change; gives the provisional id of their storage and where in it they begin.
     fn stage(&mut self, source: &(impl Source + ?Sized), size_bytes: u64) -> Result<(u64, u64)> {
         let history = &self.loader.history;
         if size_bytes >= OWN_STORAGE_BYTES {
-            let mut writer = StorageWriter::create(&history.disk, &history.paths)?;
-            writer.reserve(size_bytes)?;
-            write_elements(&mut writer, source, size_bytes)?;
-            let sealed = writer.seal(&history.disk, &history.paths, history.is_durable())?;
-            self.staged.push(Stage::Sealed(sealed));
-            return Ok((Changes::provisional_id(self.staged.len() - 1), 0));
+            return self.stage_alone(StorageWriter::sealed, size_bytes, |writer| {
+                write_elements(writer, source, size_bytes)
+            });
         }
         let index = match self.pack {
             Some(index) => index,
             None => {
-                self.staged.push(Stage::Open(StorageWriter::create(&history.disk, &history.paths)?));
+                self.staged.push(Stage::Open(StorageWriter::sealed(&history.disk, &history.paths)?));
                 *self.pack.insert(self.staged.len() - 1)
             }
         };
@@ -256,8 +322,8 @@ impl<'a> Transaction<'a> {
             return Ok(self.draft.generation().number());
         }
         let seal = |stage| match stage {
-            Stage::Open(writer) => writer.seal(&history.disk, &history.paths, history.is_durable()),
-            Stage::Sealed(staged) => Ok(staged),
+            Stage::Open(writer) => writer.finish(&history.disk, &history.paths, history.is_durable()),
+            Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
         history.watched(staged.and_then(|staged| commit::publish(history, &self.changes, self.draft, staged)))
@@ -271,6 +337,16 @@ fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
         [] => Ok(layout),
         names => layout.rename(names),
     }
+}
+
+/// Whether tensors can be saved into storages of this kind.
+fn check_kind(op: &str, kind: StorageKind) -> Result<()> {
+    let why = match kind {
+        StorageKind::Sealed | StorageKind::Mutable => return Ok(()),
+        StorageKind::Live => "this version does not write live storages yet",
+        StorageKind::External => "an external storage is a file that is not the store's",
+    };
+    Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}; choose Sealed or Mutable")))
 }
 
 fn write_elements(

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stridemap::{ErrorKind, Store, Tensor};
+use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
 
 use crate::support::temporary;
 
@@ -52,7 +52,9 @@ fn full_disk_is_an_error_that_leaves_the_store_as_it_was() {
     let mut txn = store.begin().unwrap();
     let by_and_by = (0..8).find_map(|i| txn.save(&format!("part.{i}"), &bytes(1 << 20)).err());
     drop(txn);
-    for error in [store.save("large", &bytes(8 << 20)).unwrap_err(), by_and_by.unwrap()] {
+    let large = store.save("large", &bytes(8 << 20)).unwrap_err();
+    let zeros = store.create_tensor("large", DType::U8, &[8 << 20], StorageKind::Mutable).unwrap_err();
+    for error in [large, zeros, by_and_by.unwrap()] {
         assert_eq!(error.kind(), ErrorKind::Io);
         let cause =
             std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>()).unwrap();

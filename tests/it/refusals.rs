@@ -13,7 +13,7 @@ fn matrix() -> Tensor {
 }
 
 /// The kind, and that the message is one line with each of these in it.
-fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorKind, says: &[&str]) {
+pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorKind, says: &[&str]) {
     let error = result.unwrap_err();
     let message = error.to_string();
     assert_eq!(error.kind(), kind, "{message}");
