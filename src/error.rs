@@ -45,6 +45,10 @@ pub enum ErrorKind {
     NotContiguous,
     /// A borrow needs a store opened with `open_mapped`.
     NotMapped,
+    /// Elements are locked and changed in mutable storages only.
+    NotMutable,
+    /// Two indices of a view that is to be written are one element.
+    Overlapping,
     /// A borrow needs elements at an address that is a multiple of their alignment.
     Misaligned,
     /// A number is past a limit of the format.
@@ -53,7 +57,7 @@ pub enum ErrorKind {
     ForeignStorage,
     /// The storage lies outside the store, and the opener did not allow that.
     ExternalRefused,
-    /// Another process holds the lock.
+    /// Another process, or another guard, holds the lock.
     Busy,
     /// The store's lock file is missing, or was replaced while it was in use.
     LockReplaced,

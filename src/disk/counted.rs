@@ -159,6 +159,10 @@ impl DiskFile for CountedFile {
         self.file.unlock()
     }
 
+    fn lock_holder(&self) -> Option<u32> {
+        self.file.lock_holder()
+    }
+
     fn as_file(&self) -> Option<&File> {
         self.file.as_file()
     }

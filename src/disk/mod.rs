@@ -195,6 +195,11 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of the file system.
     fn unlock(&self) -> io::Result<()>;
 
+    /// The process that holds the file's lock, where the system says so.
+    fn lock_holder(&self) -> Option<u32> {
+        None
+    }
+
     /// The operating system's file, to map it; none for a simulated one.
     fn as_file(&self) -> Option<&File>;
 }

@@ -162,6 +162,16 @@ impl DiskFile for RealFile {
         fs2::FileExt::unlock(&self.0)
     }
 
+    /// Looked up in `/proc/locks`: `3: FLOCK  ADVISORY  WRITE 4711 08:01:131082 0 EOF`.
+    fn lock_holder(&self) -> Option<u32> {
+        let FileStat { device, inode, .. } = self.stat().ok()?;
+        let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        let held = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        held.filter(|fields| fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&place.as_str()))
+            .find_map(|fields| fields.get(4)?.parse().ok())
+    }
+
     fn as_file(&self) -> Option<&File> {
         Some(&self.0)
     }

@@ -1,10 +1,12 @@
 //! Arrays of `ndarray`, of every rank.
 
-use ndarray::{ArrayBase, ArrayD, ArrayViewD, Data, Dimension, IxDyn, ShapeBuilder as _};
+use ndarray::{
+    ArrayBase, ArrayD, ArrayViewD, ArrayViewMutD, Data, Dimension, IxDyn, ShapeBuilder as _, StrideShape,
+};
 use stridemap_format::DType;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::{Element, Source, Tensor};
+use crate::tensor::{Element, ExclusiveGuard, SharedGuard, Source, Tensor};
 
 /// Elements of an array that is not in row-major order are gathered so many at a time.
 const PIECE_ELEMS: usize = 1 << 16;
@@ -60,14 +62,54 @@ impl Tensor {
     /// [`ErrorKind::Misaligned`].
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
-        let run = self.reach::<T>("as_array")?;
-        // `ndarray` takes the run from the lowest element on, and a negative stride as its two's complement.
-        let stride: Vec<usize> = self.stride().iter().map(|&step| step.cast_unsigned()).collect();
-        let is_plain = self.numel() == 0;
-        let shape =
-            if is_plain { IxDyn(self.size()).into() } else { IxDyn(self.size()).strides(IxDyn(&stride)) };
-        ArrayViewD::from_shape(shape, run).map_err(|e| refused("as_array", self, &e))
+        view_of(self, self.reach("as_array")?)
     }
+}
+
+/// Arrays of `ndarray` (feature `ndarray`, on by default).
+impl SharedGuard {
+    /// Borrows the elements as they stand, whatever the strides.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::as_array`].
+    pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
+        self.check_dtype::<T>("as_array")?;
+        view_of(self, self.reach("as_array")?)
+    }
+}
+
+/// Arrays of `ndarray` (feature `ndarray`, on by default).
+impl ExclusiveGuard<'_> {
+    /// Borrows the elements as they stand, whatever the strides.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::as_array`].
+    pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
+        self.check_dtype::<T>("as_array")?;
+        view_of(self, self.reach("as_array")?)
+    }
+
+    /// Borrows the elements as they stand, whatever the strides, to change them.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::as_array`]; [`ErrorKind::Overlapping`] when several indices are one element.
+    pub fn as_array_mut<T: Element>(&mut self) -> Result<ArrayViewMutD<'_, T>> {
+        self.check_dtype::<T>("as_array_mut")?;
+        let tensor = Tensor::clone(self);
+        let run = self.reach_mut("as_array_mut")?;
+        ArrayViewMutD::from_shape(shape_of(&tensor), run).map_err(|e| refused("as_array_mut", &tensor, &e))
+    }
+}
+
+fn view_of<'a, T>(tensor: &Tensor, run: &'a [T]) -> Result<ArrayViewD<'a, T>> {
+    ArrayViewD::from_shape(shape_of(tensor), run).map_err(|e| refused("as_array", tensor, &e))
+}
+
+/// `ndarray` takes the run from the lowest element on, and a negative stride as its two's complement.
+fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
+    let stride: Vec<usize> = tensor.stride().iter().map(|&step| step.cast_unsigned()).collect();
+    let is_plain = tensor.numel() == 0;
+    if is_plain { IxDyn(tensor.size()).into() } else { IxDyn(tensor.size()).strides(IxDyn(&stride)) }
 }
 
 fn refused(op: &str, tensor: &Tensor, e: &ndarray::ShapeError) -> Error {

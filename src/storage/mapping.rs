@@ -9,9 +9,10 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-use memmap2::{Mmap, MmapOptions};
+use memmap2::{Mmap, MmapOptions, MmapRaw};
 
-use crate::disk::FileStat;
+use super::lock::{FileId, FileLock, file_id};
+use crate::disk::{FileStat, LockMode};
 
 /// The word of whoever opened the store, by `Store::open_mapped`, that while its files are mapped nobody outside this
 /// library's locks writes, truncates or replaces them.
@@ -32,10 +33,7 @@ pub(crate) struct Mapping {
     file: FileId,
 }
 
-/// Device and inode. A live mapping keeps its inode from being given to another file.
-type FileId = (u64, u64);
-
-/// One mapping a file and process.
+/// One mapping a file and process. A live mapping keeps its inode from being given to another file.
 static MAPPINGS: LazyLock<Mutex<HashMap<FileId, Weak<Mapping>>>> = LazyLock::new(Mutex::default);
 
 impl Mapping {
@@ -52,7 +50,7 @@ impl Mapping {
         if stat.size_bytes < length_bytes as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let id = (stat.device, stat.inode);
+        let id = file_id(stat);
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
         let standing = mappings.get(&id).and_then(Weak::upgrade);
         if let Some(mapping) = standing.filter(|mapping| mapping.map.len() >= length_bytes) {
@@ -60,8 +58,8 @@ impl Mapping {
         }
         // SAFETY:
         // - in bounds: the file had at least `length_bytes` when `stat` was taken, just after it was opened;
-        // - no concurrent write or truncation: sealed bytes are never changed by this library, mutable ones only under
-        //   the exclusive lock that excludes the borrower, and by the contract of `MapPermit` nobody else does;
+        // - no concurrent write or truncation: only sealed storages are mapped here, whose bytes this library never
+        //   changes, and by the contract of `MapPermit` nobody else does;
         // - alive: `Mmap` owns the mapping, and every borrow of its bytes borrows the `Mapping`.
         let map = unsafe { MmapOptions::new().len(length_bytes).map(file)? };
         let mapping = Arc::new(Mapping { map, file: id });
@@ -80,5 +78,69 @@ impl Drop for Mapping {
         if mappings.get(&self.file).is_some_and(|standing| standing.strong_count() == 0) {
             mappings.remove(&self.file);
         }
+    }
+}
+
+/// The first bytes of a file that is changed in place, mapped and shared with every other process that maps them.
+///
+/// It lends nothing on its own: a borrow is also one of a lock.
+#[derive(Debug)]
+pub(super) struct LockedMapping {
+    map: MmapRaw,
+    file: FileId,
+    mode: LockMode,
+}
+
+impl LockedMapping {
+    /// Maps the first `length_bytes` of a file of the given stat: for reading, or to be changed by who is exclusive.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the file is shorter: a mapping beyond its end would be a fault when touched.
+    pub(super) fn of(
+        file: &File,
+        stat: FileStat,
+        length_bytes: u64,
+        mode: LockMode,
+        _: MapPermit,
+    ) -> io::Result<Self> {
+        if stat.size_bytes < length_bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut options = MmapOptions::new();
+        options.len(usize::try_from(length_bytes).map_err(io::Error::other)?);
+        let map = match mode {
+            LockMode::Shared => options.map_raw_read_only(file)?,
+            LockMode::Exclusive => options.map_raw(file)?,
+        };
+        Ok(LockedMapping { map, file: file_id(stat), mode })
+    }
+
+    /// Borrows the bytes under a lock of this file; none under another.
+    pub(super) fn bytes<'a>(&'a self, lock: &'a FileLock) -> Option<&'a [u8]> {
+        if lock.id() != self.file {
+            return None;
+        }
+        // SAFETY:
+        // - in bounds: the file had the map's length when `stat` was taken, and by the contract of `MapPermit` nobody
+        //   truncates it;
+        // - alive: `self` owns the mapping, and is borrowed for as long as the slice;
+        // - no concurrent write: the slice borrows a lock of this file. While one is held, this library writes only
+        //   with an exclusive one, borrowed mutably: that is not this one, which is borrowed, and there is none beside
+        //   this one. By the contract of `MapPermit` nobody else writes.
+        Some(unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.map.len()) })
+    }
+
+    /// Borrows the bytes, to change them, under an exclusive lock of this file; none under another.
+    pub(super) fn bytes_mut<'a>(&'a self, lock: &'a mut FileLock) -> Option<&'a mut [u8]> {
+        if lock.id() != self.file || (lock.mode(), self.mode) != (LockMode::Exclusive, LockMode::Exclusive) {
+            return None;
+        }
+        // SAFETY:
+        // - in bounds, alive: as in `bytes`;
+        // - writable: `of` mapped it so for this mode;
+        // - unique: the slice borrows an exclusive lock of this file mutably. No other lock of the file is held in any
+        //   process or thread, and every borrow of its bytes, through whichever mapping, borrows a lock. By the
+        //   contract of `MapPermit` nobody else reads or writes.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), self.map.len()) })
     }
 }

@@ -1,12 +1,15 @@
 //! Storages: flat runs of bytes, in a file or on the heap.
 
 mod heap;
+mod lock;
 mod mapping;
+mod mutable;
 mod stored;
 mod writer;
 
 pub(crate) use heap::{AlignedBytes, out_of_memory};
 pub(crate) use mapping::MapPermit;
+pub(crate) use mutable::{LockedStorage, MutableFile};
 pub(crate) use stored::{Identity, Storage};
 pub(crate) use writer::{StagedStorage, StorageWriter};
 

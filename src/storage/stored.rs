@@ -2,10 +2,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use stridemap_format::{Rule, StorageKind, StorageRecord, Uuid};
 
 use super::mapping::{MapPermit, Mapping};
+use super::mutable::MutableFile;
 use crate::disk::{Access, Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -32,6 +34,7 @@ enum Bytes {
     Heap(Box<dyn AsRef<[u8]> + Send + Sync>),
     File(Arc<dyn DiskFile>, PathBuf),
     Mapped(Arc<Mapping>),
+    Mutable(Arc<MutableFile>),
 }
 
 impl Storage {
@@ -41,14 +44,15 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Heap, length_bytes, bytes: Bytes::Heap(Box::new(bytes)) })
     }
 
-    /// Opens a storage of a store, at its path; maps it if that is permitted.
+    /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout` is for who locks it later.
     ///
     /// The file stays open, or mapped, so that its bytes are there as long as the storage is, collected or not.
     pub(crate) fn open(
-        disk: &dyn Disk,
+        disk: &Arc<dyn Disk>,
         path: &Path,
         (store, id, record): (Uuid, u64, StorageRecord),
         permit: Option<MapPermit>,
+        lock_timeout: Duration,
     ) -> Result<Arc<Self>> {
         if let StorageKind::External(external) = &record.kind {
             return Err(Error::new(
@@ -72,8 +76,11 @@ impl Storage {
             return Err(broken(format!("{} bytes, where the record says {length_bytes}", stat.size_bytes)));
         }
         // Only bytes that never change can be lent without a lock.
-        let permit = permit.filter(|_| matches!(record.kind, StorageKind::Sealed(_)));
-        let bytes = match (file.as_file(), permit) {
+        let map_permit = permit.filter(|_| matches!(record.kind, StorageKind::Sealed(_)));
+        let bytes = match (file.as_file(), map_permit) {
+            _ if record.kind == StorageKind::Mutable => {
+                Bytes::Mutable(MutableFile::new(disk, (path, file, stat), length_bytes, permit, lock_timeout))
+            }
             _ if length_bytes == 0 => Bytes::None,
             (Some(os_file), Some(permit)) => {
                 let too_long =
@@ -118,7 +125,15 @@ impl Storage {
             Bytes::Heap(bytes) => Some((**bytes).as_ref()),
             // The mapping may be longer: another generation of the store may have grown the file.
             Bytes::Mapped(mapping) => mapping.bytes().get(..usize::try_from(self.length_bytes).ok()?),
-            Bytes::File(..) => None,
+            Bytes::File(..) | Bytes::Mutable(_) => None,
+        }
+    }
+
+    /// The file, when its bytes may be changed in place.
+    pub(crate) fn as_mutable(&self) -> Option<&Arc<MutableFile>> {
+        match &self.bytes {
+            Bytes::Mutable(file) => Some(file),
+            _ => None,
         }
     }
 
@@ -127,8 +142,12 @@ impl Storage {
         if buf.is_empty() {
             return Ok(());
         }
-        if let Bytes::File(file, path) = &self.bytes {
-            return file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("read storage", path, e));
+        match &self.bytes {
+            Bytes::File(file, path) => {
+                return file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("read storage", path, e));
+            }
+            Bytes::Mutable(file) => return file.read_at(buf, offset_bytes),
+            _ => {}
         }
         let start = usize::try_from(offset_bytes).ok();
         let range = start.and_then(|start| Some(start..start.checked_add(buf.len())?));

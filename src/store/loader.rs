@@ -53,7 +53,9 @@ impl Loader {
             let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
             Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
         })?;
-        let storage = Storage::open(&*history.disk, &path, (history.uuid, id, record), self.permit)?;
+        let lock_timeout = history.options.lock_timeout;
+        let storage =
+            Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_timeout)?;
         let mut storages = self.storages.lock().unwrap_or_else(PoisonError::into_inner);
         if storages.len() == storages.capacity() {
             storages.retain(|_, storage| storage.strong_count() > 0);

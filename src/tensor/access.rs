@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use super::element::Element;
 use super::{Tensor, gather};
 use crate::error::{Error, ErrorKind, Result};
@@ -79,44 +81,52 @@ impl Tensor {
     /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotContiguous`]; [`ErrorKind::NotMapped`] for a file that was not
     /// mapped; [`ErrorKind::Misaligned`]. [`read`](Self::read) works in each of the last three.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
-        self.check_dtype::<T>("as_slice")?;
-        if !self.is_contiguous() {
-            return Err(Error::new(
-                ErrorKind::NotContiguous,
-                format!(
-                    "as_slice: size {:?} with stride {:?} is not contiguous; use as_array, contiguous or read",
-                    self.size(),
-                    self.stride()
-                ),
-            ));
-        }
+        self.check_slice::<T>("as_slice")?;
         self.reach::<T>("as_slice")
+    }
+
+    /// Whether the elements are of this type, one after another.
+    pub(super) fn check_slice<T: Element>(&self, op: &str) -> Result<()> {
+        self.check_dtype::<T>(op)?;
+        if self.is_contiguous() {
+            return Ok(());
+        }
+        let array = op.replace("slice", "array");
+        Err(Error::new(
+            ErrorKind::NotContiguous,
+            format!(
+                "{op}: size {:?} with stride {:?} is not contiguous; use {array}, contiguous or read",
+                self.size(),
+                self.stride()
+            ),
+        ))
     }
 
     /// Borrows the run of the storage from the lowest to the highest element.
     pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
+        if self.storage().as_mutable().is_some() && self.numel() > 0 {
+            let message =
+                format!("{op}: a mutable storage lends its elements under a lock; take lock_shared, or read");
+            return Err(Error::new(ErrorKind::NotMapped, message));
+        }
+        self.reach_in(op, self.storage().borrow())
+    }
+
+    /// The same, when the storage's bytes are these.
+    pub(super) fn reach_in<'a, T: Element>(&self, op: &str, bytes: Option<&'a [u8]>) -> Result<&'a [T]> {
         if self.numel() == 0 {
             // No element has no address to be misaligned at, or to be mapped.
             return Ok(&[]);
         }
-        let bytes = self.storage().borrow().ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotMapped,
-                format!("{op}: the storage is a file that is not mapped; open the store with open_mapped, or use read"),
-            )
-        })?;
+        let bytes = bytes.ok_or_else(|| not_mapped(op))?;
+        T::borrow(bytes.get(self.reached_bytes(op)?).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
+    }
+
+    /// The bytes of the storage from the lowest to the highest element.
+    pub(super) fn reached_bytes(&self, op: &str) -> Result<Range<usize>> {
         let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
         let extent = extent.map_err(|e| Error::refused(op, e))?;
-        let run = bytes.get(extent.start_bytes() as usize..extent.end_bytes() as usize).unwrap_or_default();
-        T::borrow(run).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Misaligned,
-                format!(
-                    "{op}: the elements are not {} in memory as they stand; use read",
-                    std::any::type_name::<T>()
-                ),
-            )
-        })
+        Ok(extent.start_bytes() as usize..extent.end_bytes() as usize)
     }
 
     /// Copies the bytes of all elements, little-endian, in row-major order. Works for every dtype.
@@ -143,4 +153,23 @@ impl Tensor {
             ),
         ))
     }
+}
+
+pub(super) fn not_mapped(op: &str) -> Error {
+    Error::new(
+        ErrorKind::NotMapped,
+        format!(
+            "{op}: the storage is a file that is not mapped; open the store with open_mapped, or use read"
+        ),
+    )
+}
+
+pub(super) fn misaligned<T>(op: &str) -> Error {
+    Error::new(
+        ErrorKind::Misaligned,
+        format!(
+            "{op}: the elements are not {} in memory as they stand; use read",
+            std::any::type_name::<T>()
+        ),
+    )
 }

@@ -24,6 +24,8 @@ pub(crate) mod sealed {
         fn as_bytes(elements: &[Self]) -> &[u8];
         /// Elements that are already in memory: none where the address or a value does not allow it.
         fn borrow(bytes: &[u8]) -> Option<&[Self]>;
+        /// The same, to be changed.
+        fn borrow_mut(bytes: &mut [u8]) -> Option<&mut [Self]>;
         /// Zeros.
         fn zeros(count: usize) -> Result<Vec<Self>>;
         /// Lets `read` write the elements' bytes.
@@ -44,6 +46,10 @@ macro_rules! elements {
 
             fn borrow(bytes: &[u8]) -> Option<&[Self]> {
                 bytemuck::try_cast_slice(bytes).ok()
+            }
+
+            fn borrow_mut(bytes: &mut [u8]) -> Option<&mut [Self]> {
+                bytemuck::try_cast_slice_mut(bytes).ok()
             }
 
             fn zeros(count: usize) -> Result<Vec<Self>> {
@@ -77,6 +83,10 @@ impl sealed::Sealed for bool {
 
     fn borrow(bytes: &[u8]) -> Option<&[Self]> {
         bytemuck::checked::try_cast_slice(bytes).ok()
+    }
+
+    fn borrow_mut(bytes: &mut [u8]) -> Option<&mut [Self]> {
+        bytemuck::checked::try_cast_slice_mut(bytes).ok()
     }
 
     fn zeros(count: usize) -> Result<Vec<Self>> {

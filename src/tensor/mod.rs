@@ -4,6 +4,7 @@ mod access;
 mod cast;
 mod element;
 mod gather;
+mod guard;
 mod header;
 mod print;
 mod scalar;
@@ -12,6 +13,7 @@ mod stream;
 mod view;
 
 pub use element::Element;
+pub use guard::{ExclusiveGuard, SharedGuard};
 pub use header::Tensor;
 pub use scalar::Scalar;
 pub use small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};

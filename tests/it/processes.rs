@@ -3,9 +3,10 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use std::{env, fs};
 
-use stridemap::{Durability, Store, StoreOptions, Tensor};
+use stridemap::{DType, Durability, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
 
 use crate::support::{scaled, temporary};
 
@@ -93,6 +94,24 @@ fn other_process() {
             let written_bytes = number(&after, "wchar:") - number(&before, "wchar:");
             say(format!("{} {written_bytes}", number(&status, "VmHWM:") * 1024));
         }
+        "add" => {
+            // SAFETY: the test that started this process writes through the library only.
+            let mapped = unsafe { Store::open_mapped(&path).unwrap() };
+            let unmapped = Store::open(&path).unwrap();
+            for store in [mapped, unmapped] {
+                let x = store.load("x").unwrap();
+                let mut guard = x.lock_exclusive().unwrap();
+                if let Ok(elements) = guard.as_slice_mut::<i64>() {
+                    elements.iter_mut().for_each(|element| *element += 1000);
+                }
+            }
+        }
+        "hold" => {
+            let x = Store::open(&path).unwrap().load("x").unwrap();
+            let _guard = x.lock_exclusive().unwrap();
+            say(std::process::id());
+            wait_for_a_line();
+        }
         role => panic!("no role {role}"),
     }
 }
@@ -159,6 +178,49 @@ fn four_writers_at_once_lose_nothing() {
         0,
         "the writers left files behind that the next commit did not delete"
     );
+}
+
+#[test]
+fn processes_that_change_elements_under_the_guard_lose_nothing() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let x = store.create_tensor("x", DType::I64, &[100], StorageKind::Mutable).unwrap();
+    let mut processes: Vec<Child> = (0..4).map(|_| start("add", &path)).collect();
+    // A reader under the shared guard sees no change half made.
+    while processes.iter_mut().any(|process| process.try_wait().unwrap().is_none()) {
+        let elements: Vec<i64> = x.lock_shared().unwrap().read().unwrap();
+        assert!(elements.iter().all(|element| *element == elements[0]), "{elements:?}");
+    }
+    for process in &mut processes {
+        assert!(process.wait().unwrap().success());
+    }
+    assert_eq!(x.read::<i64>().unwrap(), [4 * 1000; 100]);
+}
+
+#[test]
+fn exclusive_guard_of_another_process_is_waited_for_and_ends_when_it_is_killed() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = StoreOptions::new().lock_timeout(Duration::from_millis(50)).create(&path).unwrap();
+    let x = store.create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
+    let mut holder = start("hold", &path);
+    let mut said = BufReader::new(holder.stdout.take().unwrap());
+    let id = hear(&mut said);
+    for busy in [x.lock_shared().map(drop), x.lock_exclusive().map(drop)] {
+        let error = busy.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        println!("{error}");
+        // The kernel tells who holds it, where the file system and the namespace of processes allow.
+        assert!(
+            error.to_string().contains(&format!("process {id} "))
+                || error.to_string().contains("another process")
+        );
+    }
+    assert_eq!(x.read::<i64>().unwrap(), [0; 3], "reading takes no lock");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    x.lock_exclusive().unwrap();
 }
 
 /// `STRIDEMAP_TEST_LARGE_MIB` sets the size of the tensor; by default 64.

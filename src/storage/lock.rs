@@ -1,0 +1,139 @@
+//! Locks on files that are changed in place: between processes by `flock`, and within this one by a registry, because
+//! the kernel does not tell the threads of a process apart.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use crate::disk::{DiskFile, FileStat, LockMode};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Device and inode.
+pub(super) type FileId = (u64, u64);
+
+pub(super) fn file_id(stat: FileStat) -> FileId {
+    (stat.device, stat.inode)
+}
+
+/// A lock that is held, until it is dropped.
+///
+/// Who holds an exclusive one is alone: no other lock on the file is held, in any process or thread.
+#[derive(Debug)]
+pub(crate) struct FileLock {
+    id: FileId,
+    mode: LockMode,
+    thread: ThreadId,
+    process: u32,
+}
+
+/// Everything that this process holds.
+struct Held {
+    /// A forked child has a copy of the registry, but none of the locks is its own.
+    process: u32,
+    by_file: HashMap<FileId, Holders>,
+}
+
+/// `flock` is held once a file, by the descriptor of whoever came first, and given back by the last.
+struct Holders {
+    mode: LockMode,
+    threads: Vec<ThreadId>,
+    file: Arc<dyn DiskFile>,
+}
+
+static HELD: LazyLock<Mutex<Held>> =
+    LazyLock::new(|| Mutex::new(Held { process: std::process::id(), by_file: HashMap::new() }));
+static RELEASED: Condvar = Condvar::new();
+
+fn held() -> MutexGuard<'static, Held> {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    if held.process != std::process::id() {
+        // Closing the parent's descriptors here takes nothing from the parent.
+        *held = Held { process: std::process::id(), by_file: HashMap::new() };
+    }
+    held
+}
+
+impl FileLock {
+    /// Waits for the lock of `file`, at most `timeout`; between those who wait there is no order.
+    ///
+    /// # Errors
+    /// `Busy` after the timeout, and at once when this thread itself is in the way.
+    pub(super) fn take(
+        file: &Arc<dyn DiskFile>,
+        id: FileId,
+        mode: LockMode,
+        path: &Path,
+        timeout: Duration,
+    ) -> Result<FileLock> {
+        let thread = thread::current().id();
+        let busy = |why: String| Err(Error::new(ErrorKind::Busy, format!("{}: {why}", path.display())));
+        // A timeout past the end of time is none.
+        let deadline = Instant::now().checked_add(timeout);
+        let mut pause = Duration::from_micros(100);
+        let mut held = held();
+        loop {
+            let rival = match held.by_file.get_mut(&id) {
+                Some(holders) if (holders.mode, mode) == (LockMode::Shared, LockMode::Shared) => {
+                    holders.threads.push(thread);
+                    break;
+                }
+                Some(holders) if holders.threads.contains(&thread) => {
+                    let guard = match holders.mode {
+                        LockMode::Shared => "a shared guard",
+                        LockMode::Exclusive => "an exclusive guard",
+                    };
+                    return busy(format!("this thread holds {guard} of the storage; drop it first"));
+                }
+                Some(_) => "another thread of this process".to_owned(),
+                None => {
+                    if file.try_lock(mode).map_err(|e| Error::io("lock storage", path, e))? {
+                        let holders = Holders { mode, threads: vec![thread], file: Arc::clone(file) };
+                        held.by_file.insert(id, holders);
+                        break;
+                    }
+                    file.lock_holder().map_or("another process".to_owned(), |pid| format!("process {pid}"))
+                }
+            };
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return busy(format!(
+                    "{rival} holds a guard of the storage, and {timeout:?} have passed; try again when it is done"
+                ));
+            }
+            // Another process cannot wake us, so we look again.
+            held = RELEASED.wait_timeout(held, pause).unwrap_or_else(PoisonError::into_inner).0;
+            pause = (pause * 2).min(Duration::from_millis(2));
+        }
+        Ok(FileLock { id, mode, thread, process: held.process })
+    }
+
+    pub(super) fn id(&self) -> FileId {
+        self.id
+    }
+
+    pub(super) fn mode(&self) -> LockMode {
+        self.mode
+    }
+
+    /// Whether it was taken by this process, and not by the one that this one was forked from.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        let mut held = held();
+        let Some(holders) = held.by_file.get_mut(&self.id).filter(|_| self.is_ours()) else { return };
+        if let Some(mine) = holders.threads.iter().position(|&thread| thread == self.thread) {
+            holders.threads.swap_remove(mine);
+        }
+        if holders.threads.is_empty() {
+            // Not left to the closing of the descriptor: a child that is being started may still have it open.
+            let _ = holders.file.unlock();
+            held.by_file.remove(&self.id);
+            RELEASED.notify_all();
+        }
+    }
+}

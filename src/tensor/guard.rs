@@ -1,0 +1,327 @@
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, MutexGuard};
+
+use stridemap_format::StorageKind;
+
+use super::access::{misaligned, not_mapped};
+use super::{Element, Tensor};
+use crate::disk::LockMode;
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::storage::{Identity, LockedStorage, MutableFile};
+
+/// Locks of mutable storages.
+///
+/// A lock is on the whole storage, whatever the view that it is asked of: against other processes, other handles and
+/// other threads. Between those who wait there is no order.
+///
+/// What is written in place is seen by every reader at once, under a lock or not, and is no commit: after a power cut any
+/// mix of old and new can be there, down to the last [`flush`](ExclusiveGuard::flush). A reader without a lock can see a
+/// change half made.
+impl Tensor {
+    /// Waits until nobody changes the storage, and keeps it so while the guard lives.
+    ///
+    /// The elements can then be borrowed, when the store was opened with
+    /// [`Store::open_mapped`](crate::Store::open_mapped). Any number of shared guards are held at the same time. The guard
+    /// is on the file that was loaded, even when the last name on it has since been removed.
+    ///
+    /// ```
+    /// use stridemap::{StorageKind, Store, Tensor};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # let elements = Tensor::from_vec(vec![1f32, 2.], &[2])?;
+    /// # Store::create(&path)?.save_as("x", &elements, StorageKind::Mutable)?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// assert_eq!(store.load("x")?.lock_shared()?.as_slice::<f32>()?, [1., 2.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
+    /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds an exclusive guard of the
+    /// storage; [`ErrorKind::Io`].
+    pub fn lock_shared(&self) -> Result<SharedGuard> {
+        let storage = self.lockable("lock_shared")?.lock(LockMode::Shared);
+        let storage = Arc::new(storage.map_err(|e| e.context("lock_shared"))?);
+        Ok(SharedGuard { tensor: self.clone(), storage, of_this_thread: PhantomData })
+    }
+
+    /// Waits until no other guard of the storage is held, and keeps it so while the guard lives. The elements can then be
+    /// changed.
+    ///
+    /// ```
+    /// use stridemap::{DType, StorageKind, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?.create_tensor("points", DType::F32, &[3, 2], StorageKind::Mutable)?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let points = unsafe { Store::open_mapped(&path)? }.load("points")?;
+    /// points.select(0, 1)?.lock_exclusive()?.as_slice_mut::<f32>()?[0] = 7.;
+    /// assert_eq!(points.read::<f32>()?, [0., 0., 7., 0., 0., 0.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
+    /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage;
+    /// [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when the last name on the storage was removed, or its file has a
+    /// second name; [`ErrorKind::LockReplaced`] when another file took its place; [`ErrorKind::Io`].
+    pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
+        let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
+        let storage = Hold::Own(storage.map_err(|e| e.context("lock_exclusive"))?);
+        Ok(ExclusiveGuard { tensor: self.clone(), storage, of_this_thread: PhantomData })
+    }
+
+    fn lockable(&self, op: &str) -> Result<&Arc<MutableFile>> {
+        self.storage().as_mutable().ok_or_else(|| {
+            let copy = "save_as with StorageKind::Mutable copies its elements to where they can";
+            let why = match self.storage().identity() {
+                Identity::Heap => format!("a tensor in memory cannot be locked; {copy}"),
+                Identity::Staged { .. } => "the tensor is not committed; commit, and load it".to_owned(),
+                Identity::Stored { id, record, .. } => {
+                    let kind = match record.kind {
+                        StorageKind::Sealed(_) => "sealed: its elements never change",
+                        StorageKind::Live => "live: its elements are under no lock",
+                        _ => "not the store's own",
+                    };
+                    format!("storage {id:016x} is {kind}; {copy}")
+                }
+            };
+            Error::new(ErrorKind::NotMutable, format!("{op}: {why}"))
+        })
+    }
+}
+
+/// A guard stays on the thread that took it: it is what tells a thread that it waits for itself.
+type OfThisThread = PhantomData<MutexGuard<'static, ()>>;
+
+/// A tensor on a mutable storage that nobody changes while the guard lives: [`Tensor::lock_shared`].
+///
+/// It is the [`Tensor`] too, with everything that reads; a view that it gives is under the lock while the guard lives.
+#[derive(Debug)]
+pub struct SharedGuard {
+    tensor: Tensor,
+    storage: Arc<LockedStorage>,
+    of_this_thread: OfThisThread,
+}
+
+impl SharedGuard {
+    /// Another guard under the same lock, for a view of the same storage.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a tensor on another storage.
+    pub fn at(&self, view: &Tensor) -> Result<SharedGuard> {
+        check_same(view, &self.storage, &self.tensor)?;
+        let storage = Arc::clone(&self.storage);
+        Ok(SharedGuard { tensor: view.clone(), storage, of_this_thread: PhantomData })
+    }
+
+    /// Borrows the elements of a contiguous tensor.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::as_slice`].
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        self.tensor.check_slice::<T>("as_slice")?;
+        self.reach("as_slice")
+    }
+
+    pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
+        self.tensor.reach_in(op, self.storage.bytes()?)
+    }
+}
+
+impl Deref for SharedGuard {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+/// A tensor on a mutable storage that is locked for nobody else, to be changed: [`Tensor::lock_exclusive`].
+///
+/// It is the [`Tensor`] too, with everything that reads.
+///
+/// What it lends ends before the next change:
+///
+/// ```compile_fail,E0499
+/// # fn both(mut guard: stridemap::ExclusiveGuard<'_>) -> stridemap::Result<()> {
+/// let elements = guard.as_slice_mut::<f32>()?;
+/// guard.flush()?;
+/// elements[0] = 1.;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// and before the guard does:
+///
+/// ```compile_fail,E0515
+/// # fn lent(tensor: &stridemap::Tensor) -> stridemap::Result<&'static [f32]> {
+/// tensor.lock_shared()?.as_slice::<f32>()
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ExclusiveGuard<'a> {
+    tensor: Tensor,
+    storage: Hold<'a>,
+    of_this_thread: OfThisThread,
+}
+
+/// The lock of a guard, or for a part of it that of the whole.
+#[derive(Debug)]
+enum Hold<'a> {
+    Own(LockedStorage),
+    Of(&'a mut LockedStorage),
+}
+
+impl ExclusiveGuard<'_> {
+    /// The guard on another view of the same storage, under the same lock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a tensor on another storage.
+    pub fn at(&mut self, view: &Tensor) -> Result<ExclusiveGuard<'_>> {
+        check_same(view, &self.storage, &self.tensor)?;
+        let storage = Hold::Of(&mut self.storage);
+        Ok(ExclusiveGuard { tensor: view.clone(), storage, of_this_thread: PhantomData })
+    }
+
+    /// Makes everything durable that was written in place into this storage, by whatever process. Without it, the
+    /// operating system writes it when it sees fit, and survives the end of the process all the same.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and trying again would not tell;
+    /// [`ErrorKind::Poisoned`] when an earlier flush through this handle of the store failed.
+    pub fn flush(&mut self) -> Result<()> {
+        self.storage.sync()
+    }
+
+    /// Borrows the elements of a contiguous tensor.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::as_slice`].
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        self.tensor.check_slice::<T>("as_slice")?;
+        self.reach("as_slice")
+    }
+
+    /// Borrows the elements of a contiguous tensor, to change them.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::as_slice`].
+    pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        self.tensor.check_slice::<T>("as_slice_mut")?;
+        self.reach_mut("as_slice_mut")
+    }
+
+    pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
+        self.tensor.reach_in(op, self.storage.bytes()?)
+    }
+
+    pub(crate) fn reach_mut<T: Element>(&mut self, op: &str) -> Result<&mut [T]> {
+        self.check_writable(op)?;
+        if self.tensor.numel() == 0 {
+            return Ok(&mut []);
+        }
+        let range = self.tensor.reached_bytes(op)?;
+        let bytes = self.storage.bytes_mut()?.ok_or_else(|| not_mapped(op))?;
+        T::borrow_mut(bytes.get_mut(range).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
+    }
+
+    /// PyTorch's rule: no element is written twice.
+    fn check_writable(&self, op: &str) -> Result<()> {
+        if !overlaps_itself(self.tensor.layout()) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Overlapping,
+            format!(
+                "{op}: in size {:?} with stride {:?} several indices are one element; write through a view where each \
+                 is its own",
+                self.tensor.size(),
+                self.tensor.stride()
+            ),
+        ))
+    }
+}
+
+impl Deref for ExclusiveGuard<'_> {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+impl Deref for Hold<'_> {
+    type Target = LockedStorage;
+
+    fn deref(&self) -> &LockedStorage {
+        match self {
+            Hold::Own(storage) => storage,
+            Hold::Of(storage) => storage,
+        }
+    }
+}
+
+impl DerefMut for Hold<'_> {
+    fn deref_mut(&mut self) -> &mut LockedStorage {
+        match self {
+            Hold::Own(storage) => storage,
+            Hold::Of(storage) => storage,
+        }
+    }
+}
+
+fn check_same(view: &Tensor, storage: &LockedStorage, tensor: &Tensor) -> Result<()> {
+    if view.storage().as_mutable().is_some_and(|file| storage.is_of(file)) {
+        return Ok(());
+    }
+    let (of_view, of_guard) = (view.storage().identity(), tensor.storage().identity());
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        format!("at: the view stands on storage {of_view}, and the guard locks storage {of_guard}"),
+    ))
+}
+
+/// Whether two indices may be one element. It may be said of a view of which it is not true, never the other way round.
+fn overlaps_itself(layout: &Layout) -> bool {
+    let mut dims: Vec<_> = layout.dims().filter(|&(n, _)| n > 1).collect();
+    dims.sort_by_key(|&(_, stride)| stride.unsigned_abs());
+    let mut reach = 0usize;
+    layout.numel() > 0
+        && dims.into_iter().any(|(n, stride)| {
+            let is_within = stride.unsigned_abs() <= reach;
+            reach = reach.saturating_add((n - 1).saturating_mul(stride.unsigned_abs()));
+            is_within
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_with_one_element_at_several_indices_overlap() {
+        let overlaps = |size: &[usize], stride: &[isize]| {
+            overlaps_itself(&Layout::new(size.to_vec(), stride.to_vec(), 1000).unwrap())
+        };
+        for (size, stride) in
+            [(&[3, 2][..], &[0, 1][..]), (&[3, 3], &[1, 1]), (&[3, 3], &[-2, 1]), (&[4, 2], &[1, 3])]
+        {
+            assert!(overlaps(size, stride), "{size:?} {stride:?}");
+        }
+        for (size, stride) in [
+            (&[3, 2][..], &[2, 1][..]),
+            (&[2, 3], &[1, -2]),
+            (&[1, 1, 2], &[0, 0, 5]),
+            (&[0, 3], &[0, 0]),
+            (&[], &[]),
+        ] {
+            assert!(!overlaps(size, stride), "{size:?} {stride:?}");
+        }
+    }
+}
