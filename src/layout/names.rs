@@ -106,7 +106,6 @@ impl Layout {
             .map_err(|e| e.context("align_as"))
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "operations on two tensors are about to use it"))]
     /// Two tensors that meet element by element, aligned at their last dimensions: names that stand on one place are
     /// the same, and no name stands on two places.
     pub(crate) fn check_names_meet(&self, op: &str, other: &Layout) -> Result<()> {

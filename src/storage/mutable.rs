@@ -164,6 +164,15 @@ impl LockedStorage {
         Ok(mapping.and_then(|mapping| mapping.bytes_mut(&mut self.lock)))
     }
 
+    pub(crate) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+        self.storage.read_at(buf, offset_bytes)
+    }
+
+    pub(crate) fn write_at(&mut self, bytes: &[u8], offset_bytes: u64) -> Result<()> {
+        self.check_process()?;
+        self.file.write_all_at(bytes, offset_bytes).map_err(|e| self.storage.error("write storage", e))
+    }
+
     /// Makes what was written durable, through a mapping or not: to Linux both are pages of the file.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.check_process()?;

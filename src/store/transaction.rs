@@ -171,7 +171,7 @@ impl<'a> Transaction<'a> {
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
         self.apply(Change::Put {
             name: name.to_owned(),
-            record: record_of("save", dtype, &layout, offset_elems, storage_id)?,
+            record: record_of("save", dtype, layout, offset_elems, storage_id)?,
         })
     }
 

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use super::element::Element;
-use super::{Tensor, gather};
+use super::{Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Index;
 
@@ -39,7 +39,7 @@ impl Tensor {
                 ),
             ));
         }
-        T::fill(out, &mut |bytes| gather::gather(self, bytes))
+        T::fill(out, &mut |bytes| copy::gather(self, bytes))
     }
 
     /// The only element.
@@ -135,7 +135,7 @@ impl Tensor {
     /// [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = <u8 as super::element::sealed::Sealed>::zeros(self.nbytes())?;
-        gather::gather(self, &mut bytes)?;
+        copy::gather(self, &mut bytes)?;
         Ok(bytes)
     }
 

@@ -8,7 +8,6 @@ use super::access::{misaligned, not_mapped};
 use super::{Element, Tensor};
 use crate::disk::LockMode;
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::Layout;
 use crate::storage::{Identity, LockedStorage, MutableFile};
 
 /// Locks of mutable storages.
@@ -56,12 +55,10 @@ impl Tensor {
     /// use stridemap::{DType, StorageKind, Store};
     ///
     /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("x.smap");
-    /// # Store::create(&path)?.create_tensor("points", DType::F32, &[3, 2], StorageKind::Mutable)?;
-    /// // SAFETY: only stridemap writes this store.
-    /// let points = unsafe { Store::open_mapped(&path)? }.load("points")?;
-    /// points.select(0, 1)?.lock_exclusive()?.as_slice_mut::<f32>()?[0] = 7.;
-    /// assert_eq!(points.read::<f32>()?, [0., 0., 7., 0., 0., 0.]);
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// let points = store.create_tensor("points", DType::F32, &[3, 2], StorageKind::Mutable)?;
+    /// points.select(0, 1)?.lock_exclusive()?.fill_(7)?;
+    /// assert_eq!(points.read::<f32>()?, [0., 0., 7., 7., 0., 0.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -144,14 +141,33 @@ impl Deref for SharedGuard {
 
 /// A tensor on a mutable storage that is locked for nobody else, to be changed: [`Tensor::lock_exclusive`].
 ///
-/// It is the [`Tensor`] too, with everything that reads.
+/// The operations carry PyTorch's names and its rules of dtypes and broadcasting: what they are given is broadcast to the
+/// size of the tensor, never the other way, and the elements keep their dtype. They work on every store: on a mapped one
+/// in memory, elsewhere by reading and writing pieces of some MiB. An operation that is refused has changed nothing; one
+/// that ends in [`ErrorKind::Io`] may have changed some elements.
+///
+/// ```
+/// use stridemap::{DType, StorageKind, Store};
+///
+/// # let dir = tempfile::tempdir()?;
+/// let store = Store::create(dir.path().join("x.smap"))?;
+/// let points = store.create_tensor("points", DType::F32, &[3, 2], StorageKind::Mutable)?;
+///
+/// let mut guard = points.lock_exclusive()?;
+/// guard.add_(2)?.div_(4.0)?;
+/// guard.at(&points.select(0, 1)?)?.fill_(10)?;        // a part of the storage, under the same lock
+/// guard.at(&points.select(1, 0)?)?.sub_(&points.select(1, 1)?)?;
+/// assert_eq!(guard.read::<f32>()?, [0., 0.5, 0., 10., 0., 0.5]);
+/// guard.flush()?;                                     // durable from here on
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// What it lends ends before the next change:
 ///
 /// ```compile_fail,E0499
 /// # fn both(mut guard: stridemap::ExclusiveGuard<'_>) -> stridemap::Result<()> {
 /// let elements = guard.as_slice_mut::<f32>()?;
-/// guard.flush()?;
+/// guard.fill_(0)?;
 /// elements[0] = 1.;
 /// # Ok(())
 /// # }
@@ -232,19 +248,22 @@ impl ExclusiveGuard<'_> {
     }
 
     /// PyTorch's rule: no element is written twice.
-    fn check_writable(&self, op: &str) -> Result<()> {
-        if !overlaps_itself(self.tensor.layout()) {
+    pub(super) fn check_writable(&self, op: &str) -> Result<()> {
+        if !self.tensor.overlaps_itself() {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Overlapping,
             format!(
-                "{op}: in size {:?} with stride {:?} several indices are one element; write through a view where each \
-                 is its own",
-                self.tensor.size(),
-                self.tensor.stride()
+                "{op}: in {} several indices are one element; write through a view where each is its own",
+                self.tensor.layout()
             ),
         ))
+    }
+
+    /// The view, and the storage that it is on.
+    pub(super) fn parts(&mut self) -> (&Tensor, &mut LockedStorage) {
+        (&self.tensor, &mut self.storage)
     }
 }
 
@@ -285,43 +304,4 @@ fn check_same(view: &Tensor, storage: &LockedStorage, tensor: &Tensor) -> Result
         ErrorKind::InvalidArgument,
         format!("at: the view stands on storage {of_view}, and the guard locks storage {of_guard}"),
     ))
-}
-
-/// Whether two indices may be one element. It may be said of a view of which it is not true, never the other way round.
-fn overlaps_itself(layout: &Layout) -> bool {
-    let mut dims: Vec<_> = layout.dims().filter(|&(n, _)| n > 1).collect();
-    dims.sort_by_key(|&(_, stride)| stride.unsigned_abs());
-    let mut reach = 0usize;
-    layout.numel() > 0
-        && dims.into_iter().any(|(n, stride)| {
-            let is_within = stride.unsigned_abs() <= reach;
-            reach = reach.saturating_add((n - 1).saturating_mul(stride.unsigned_abs()));
-            is_within
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn views_with_one_element_at_several_indices_overlap() {
-        let overlaps = |size: &[usize], stride: &[isize]| {
-            overlaps_itself(&Layout::new(size.to_vec(), stride.to_vec(), 1000).unwrap())
-        };
-        for (size, stride) in
-            [(&[3, 2][..], &[0, 1][..]), (&[3, 3], &[1, 1]), (&[3, 3], &[-2, 1]), (&[4, 2], &[1, 3])]
-        {
-            assert!(overlaps(size, stride), "{size:?} {stride:?}");
-        }
-        for (size, stride) in [
-            (&[3, 2][..], &[2, 1][..]),
-            (&[2, 3], &[1, -2]),
-            (&[1, 1, 2], &[0, 0, 5]),
-            (&[0, 3], &[0, 0]),
-            (&[], &[]),
-        ] {
-            assert!(!overlaps(size, stride), "{size:?} {stride:?}");
-        }
-    }
 }

@@ -1,11 +1,13 @@
 //! Tensors: headers over storages, their views, and what reads their elements.
 
 mod access;
+mod arithmetic;
 mod cast;
+mod copy;
 mod element;
-mod gather;
 mod guard;
 mod header;
+mod inplace;
 mod print;
 mod scalar;
 mod small_float;
@@ -15,6 +17,7 @@ mod view;
 pub use element::Element;
 pub use guard::{ExclusiveGuard, SharedGuard};
 pub use header::Tensor;
+pub use inplace::Operand;
 pub use scalar::Scalar;
 pub use small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
 pub use stream::Source;

@@ -77,7 +77,6 @@ impl Scalar {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`]; [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2` and what is not a pair.
-    #[cfg_attr(not(test), expect(dead_code, reason = "what fills a tensor comes next"))]
     pub(super) fn encode(self, dtype: DType) -> Result<[u8; 16]> {
         if !self.fits(dtype) {
             return Err(Error::new(

@@ -1,10 +1,10 @@
 use stridemap_format::DType;
 
-use super::{Tensor, gather};
+use super::{Tensor, copy};
 use crate::error::Result;
 
 /// How many bytes of a view are gathered at a time.
-const PIECE_BYTES: usize = 8 << 20;
+pub(super) const PIECE_BYTES: usize = 8 << 20;
 
 /// What can be saved: a tensor on whatever storage, or an array of `ndarray`.
 ///
@@ -51,27 +51,40 @@ impl Source for Tensor {
             let start = self.storage_offset() * self.dtype().itemsize();
             return sink(bytes.get(start..start + self.nbytes()).unwrap_or_default());
         }
-        write_pieces(self, &mut Vec::new(), sink)
+        let mut buffer = Vec::new();
+        let limit = PIECE_BYTES / self.dtype().itemsize();
+        for_each_piece(std::slice::from_ref(self), limit, &mut |pieces| {
+            pieces.iter().try_for_each(|piece| {
+                buffer.resize(piece.nbytes(), 0);
+                copy::gather(piece, &mut buffer)?;
+                sink(&buffer)
+            })
+        })
     }
 }
 
-fn write_pieces(view: &Tensor, piece: &mut Vec<u8>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    if view.nbytes() <= PIECE_BYTES {
-        piece.resize(view.nbytes(), 0);
-        gather::gather(view, piece)?;
-        return sink(piece);
+/// Cuts views of one size into pieces of at most `limit` elements, in row-major order.
+pub(super) fn for_each_piece(
+    views: &[Tensor],
+    limit: usize,
+    body: &mut dyn FnMut(&[Tensor]) -> Result<()>,
+) -> Result<()> {
+    let numel = views.first().map_or(0, Tensor::numel);
+    if numel <= limit.max(1) {
+        return body(views);
     }
-    // Larger than a piece, so it has a dimension.
-    let count = view.size().first().copied().unwrap_or(1);
-    let row_bytes = view.nbytes() / count;
-    if row_bytes > PIECE_BYTES {
+    // Of more than one element, so it has a dimension.
+    let count = views.first().and_then(|view| view.size().first().copied()).unwrap_or(1);
+    let row_elems = numel / count;
+    let cut = |cut: &dyn Fn(&Tensor) -> Result<Tensor>| views.iter().map(cut).collect::<Result<Vec<_>>>();
+    if row_elems > limit {
         for row in 0..count {
-            write_pieces(&view.select(0, row as isize)?, piece, sink)?;
+            for_each_piece(&cut(&|view| view.select(0, row as isize))?, limit, body)?;
         }
     } else {
-        let rows = PIECE_BYTES / row_bytes;
+        let rows = limit / row_elems;
         for first in (0..count).step_by(rows) {
-            write_pieces(&view.narrow(0, first as isize, rows.min(count - first))?, piece, sink)?;
+            body(&cut(&|view| view.narrow(0, first as isize, rows.min(count - first)))?)?;
         }
     }
     Ok(())

@@ -100,6 +100,9 @@ fn other_process() {
             let unmapped = Store::open(&path).unwrap();
             for store in [mapped, unmapped] {
                 let x = store.load("x").unwrap();
+                for _ in 0..ADDITIONS {
+                    x.lock_exclusive().unwrap().add_(1).unwrap();
+                }
                 let mut guard = x.lock_exclusive().unwrap();
                 if let Ok(elements) = guard.as_slice_mut::<i64>() {
                     elements.iter_mut().for_each(|element| *element += 1000);
@@ -108,7 +111,8 @@ fn other_process() {
         }
         "hold" => {
             let x = Store::open(&path).unwrap().load("x").unwrap();
-            let _guard = x.lock_exclusive().unwrap();
+            let mut guard = x.lock_exclusive().unwrap();
+            guard.fill_(5).unwrap();
             say(std::process::id());
             wait_for_a_line();
         }
@@ -180,6 +184,9 @@ fn four_writers_at_once_lose_nothing() {
     );
 }
 
+/// How often each process adds 1.
+const ADDITIONS: i64 = 200;
+
 #[test]
 fn processes_that_change_elements_under_the_guard_lose_nothing() {
     let dir = temporary();
@@ -195,7 +202,7 @@ fn processes_that_change_elements_under_the_guard_lose_nothing() {
     for process in &mut processes {
         assert!(process.wait().unwrap().success());
     }
-    assert_eq!(x.read::<i64>().unwrap(), [4 * 1000; 100]);
+    assert_eq!(x.read::<i64>().unwrap(), [4 * (2 * ADDITIONS + 1000); 100]);
 }
 
 #[test]
@@ -217,10 +224,11 @@ fn exclusive_guard_of_another_process_is_waited_for_and_ends_when_it_is_killed()
                 || error.to_string().contains("another process")
         );
     }
-    assert_eq!(x.read::<i64>().unwrap(), [0; 3], "reading takes no lock");
+    assert_eq!(x.read::<i64>().unwrap(), [5; 3], "reading takes no lock");
     holder.kill().unwrap();
     holder.wait().unwrap();
-    x.lock_exclusive().unwrap();
+    x.lock_exclusive().unwrap().add_(1).unwrap();
+    assert_eq!(x.read::<i64>().unwrap(), [6; 3]);
 }
 
 /// `STRIDEMAP_TEST_LARGE_MIB` sets the size of the tensor; by default 64.

@@ -1,7 +1,7 @@
 use crate::error::{ErrorKind, Result};
 use crate::layout::{Axes, Axis, Layout};
 use crate::tensor::Tensor;
-use crate::tensor::gather;
+use crate::tensor::copy;
 
 /// Views under other dimensions.
 ///
@@ -261,6 +261,6 @@ impl Tensor {
     /// # Errors
     /// Those of reading; [`LimitExceeded`](ErrorKind::LimitExceeded) when there is not so much memory.
     pub fn clone_data(&self) -> Result<Tensor> {
-        Tensor::filled(self.dtype(), self.layout().compacted()?, |out| gather::gather(self, out))
+        Tensor::filled(self.dtype(), self.layout().compacted()?, |out| copy::gather(self, out))
     }
 }

@@ -1,0 +1,290 @@
+//! Arithmetic on elements, and which dtype it is done in: PyTorch's rules.
+
+use num_complex::Complex;
+use stridemap_format::DType;
+
+use super::Scalar;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What is done with two elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    Add,
+    Sub,
+    Mul,
+    Div,
+}
+
+/// Who meets a tensor in an operation. A tensor with dimensions decides over one without, and that over a number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Other {
+    Number(DType),
+    Single(DType),
+    Dims(DType),
+}
+
+impl Op {
+    fn name(self) -> &'static str {
+        match self {
+            Op::Add => "add_",
+            Op::Sub => "sub_",
+            Op::Mul => "mul_",
+            Op::Div => "div_",
+        }
+    }
+
+    /// The dtype that elements of `own` and `other` meet in, from which the result goes back to `own`. `is_single`: the
+    /// tensor that is changed has no dimensions.
+    ///
+    /// # Errors
+    /// `DTypeMismatch` when the result would lose what PyTorch does not lose silently.
+    pub(super) fn common_dtype(self, own: DType, is_single: bool, other: Other) -> Result<DType> {
+        let (Other::Number(theirs) | Other::Single(theirs) | Other::Dims(theirs)) = other;
+        let refuse = |why: String| {
+            Err(Error::new(ErrorKind::DTypeMismatch, format!("{} of {own} and {theirs}: {why}", self.name())))
+        };
+        if self == Op::Sub && (own == DType::Bool || theirs == DType::Bool) {
+            return refuse("bools are not subtracted; convert with to_dtype".to_owned());
+        }
+        if let Some(small) = [own, theirs].into_iter().find(|&dtype| class(dtype).is_none()) {
+            return refuse(format!("there is no arithmetic on {small}; convert with to_dtype"));
+        }
+        let met = match other {
+            Other::Single(_) if !is_single => yield_to(own, theirs),
+            Other::Number(_) => yield_to(own, theirs),
+            Other::Single(_) | Other::Dims(_) => promote(own, theirs),
+        };
+        let Some(met) = met else {
+            return refuse("they have no common dtype; convert one with to_dtype".to_owned());
+        };
+        // True division of integers is one of floats.
+        let common = if self == Op::Div && class(met) <= Some(Class::Int) { DType::F32 } else { met };
+        if class(common) > class(own) {
+            return refuse(format!(
+                "the result is {common}, which cannot be cast back to {own}; convert the tensor with to_dtype first"
+            ));
+        }
+        Ok(common)
+    }
+
+    /// Changes each of `lhs` by one of `rhs`, or all by its only one. Both are of a dtype that [`wide`] gives.
+    pub(super) fn apply(self, dtype: DType, lhs: &mut [u8], rhs: &[u8]) {
+        match dtype {
+            DType::Bool => self.each::<bool, 1>(lhs, rhs),
+            DType::U8 => self.each::<u8, 1>(lhs, rhs),
+            DType::U16 => self.each::<u16, 2>(lhs, rhs),
+            DType::U32 => self.each::<u32, 4>(lhs, rhs),
+            DType::U64 => self.each::<u64, 8>(lhs, rhs),
+            DType::I8 => self.each::<i8, 1>(lhs, rhs),
+            DType::I16 => self.each::<i16, 2>(lhs, rhs),
+            DType::I32 => self.each::<i32, 4>(lhs, rhs),
+            DType::I64 => self.each::<i64, 8>(lhs, rhs),
+            DType::F32 => self.each::<f32, 4>(lhs, rhs),
+            DType::F64 => self.each::<f64, 8>(lhs, rhs),
+            DType::C64 => self.each::<Complex<f32>, 8>(lhs, rhs),
+            _ => self.each::<Complex<f64>, 16>(lhs, rhs),
+        }
+    }
+
+    fn each<T: Number<W>, const W: usize>(self, lhs: &mut [u8], rhs: &[u8]) {
+        match self {
+            Op::Add => zip(lhs, rhs, T::plus),
+            Op::Sub => zip(lhs, rhs, T::minus),
+            Op::Mul => zip(lhs, rhs, T::times),
+            Op::Div => zip(lhs, rhs, T::over),
+        }
+    }
+}
+
+/// The dtype in which elements of this one are computed: 16-bit floats as `float32`, and then rounded.
+pub(super) fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        dtype => dtype,
+    }
+}
+
+/// The dtype that a number has before it meets a tensor.
+pub(super) fn dtype_of(number: Scalar) -> DType {
+    match number {
+        Scalar::Bool(_) => DType::Bool,
+        Scalar::Int(_) => DType::I64,
+        Scalar::Float(_) => DType::F32,
+        Scalar::Complex(..) => DType::C64,
+        Scalar::Pair(..) => DType::F4E2M1FNx2,
+    }
+}
+
+/// Values of a higher class do not go back into a lower one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    Bool,
+    Int,
+    Float,
+    Complex,
+}
+
+/// None where there is no arithmetic.
+fn class(dtype: DType) -> Option<Class> {
+    match dtype {
+        DType::Bool => Some(Class::Bool),
+        DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Some(Class::Float),
+        DType::C64 | DType::C128 => Some(Class::Complex),
+        dtype if dtype.is_floating_point() => None,
+        _ => Some(Class::Int),
+    }
+}
+
+/// `high` decides, unless `low` is of a higher class.
+fn yield_to(high: DType, low: DType) -> Option<DType> {
+    if class(low) <= class(high) { Some(high) } else { promote(high, low) }
+}
+
+/// The smallest dtype that holds both; PyTorch has none for an unsigned one beyond 8 bits and another integer.
+fn promote(a: DType, b: DType) -> Option<DType> {
+    let (low, high) = if class(a) <= class(b) { (a, b) } else { (b, a) };
+    let is_wide_unsigned = |dtype| matches!(dtype, DType::U16 | DType::U32 | DType::U64);
+    if a == b {
+        return Some(a);
+    }
+    if is_wide_unsigned(a) || is_wide_unsigned(b) {
+        return (class(high) == Some(Class::Float)).then_some(high);
+    }
+    match class(high)? {
+        Class::Complex if [a, b].contains(&DType::C128) || low == DType::F64 => Some(DType::C128),
+        Class::Complex => Some(DType::C64),
+        _ if class(low) < class(high) => Some(high),
+        Class::Float if a.itemsize() == b.itemsize() => Some(DType::F32),
+        Class::Int if [a, b].contains(&DType::U8) && [a, b].contains(&DType::I8) => Some(DType::I16),
+        _ => Some(if a.itemsize() > b.itemsize() { a } else { b }),
+    }
+}
+
+fn zip<T: Number<W>, const W: usize>(lhs: &mut [u8], rhs: &[u8], of: impl Fn(T, T) -> T) {
+    let lhs = lhs.as_chunks_mut::<W>().0;
+    match rhs.as_chunks::<W>().0 {
+        [only] => {
+            let right = T::load(*only);
+            lhs.iter_mut().for_each(|left| *left = of(T::load(*left), right).store());
+        }
+        rhs => {
+            lhs.iter_mut()
+                .zip(rhs)
+                .for_each(|(left, right)| *left = of(T::load(*left), T::load(*right)).store());
+        }
+    }
+}
+
+trait Number<const W: usize>: Copy {
+    fn load(bytes: [u8; W]) -> Self;
+    fn store(self) -> [u8; W];
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn over(self, other: Self) -> Self;
+}
+
+macro_rules! numbers {
+    ($($type:ty, $width:literal: |$a:ident, $b:ident| $plus:expr, $minus:expr, $times:expr, $over:expr;)*) => {$(
+        impl Number<$width> for $type {
+            fn load(bytes: [u8; $width]) -> Self {
+                <$type>::from_le_bytes(bytes)
+            }
+            fn store(self) -> [u8; $width] {
+                self.to_le_bytes()
+            }
+            fn plus(self, $b: Self) -> Self {
+                let $a = self;
+                $plus
+            }
+            fn minus(self, $b: Self) -> Self {
+                let $a = self;
+                $minus
+            }
+            fn times(self, $b: Self) -> Self {
+                let $a = self;
+                $times
+            }
+            fn over(self, $b: Self) -> Self {
+                let $a = self;
+                $over
+            }
+        }
+    )*};
+}
+
+/// They wrap. Nobody divides them: `common_dtype` has made floats of them.
+macro_rules! integers {
+    ($($type:ty, $width:literal;)*) => {
+        numbers! {$(
+            $type, $width: |a, b| a.wrapping_add(b), a.wrapping_sub(b), a.wrapping_mul(b), a.checked_div(b).unwrap_or(0);
+        )*}
+    };
+}
+
+integers! { u8, 1; u16, 2; u32, 4; u64, 8; i8, 1; i16, 2; i32, 4; i64, 8; }
+
+numbers! {
+    f32, 4: |a, b| a + b, a - b, a * b, a / b;
+    f64, 8: |a, b| a + b, a - b, a * b, a / b;
+}
+
+macro_rules! complex {
+    ($($part:ty, $width:literal;)*) => {$(
+        impl Number<$width> for Complex<$part> {
+            fn load(bytes: [u8; $width]) -> Self {
+                let [re, im]: [[u8; $width / 2]; 2] = bytemuck::cast(bytes);
+                Complex::new(<$part>::from_le_bytes(re), <$part>::from_le_bytes(im))
+            }
+            fn store(self) -> [u8; $width] {
+                bytemuck::cast([self.re.to_le_bytes(), self.im.to_le_bytes()])
+            }
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+            fn minus(self, other: Self) -> Self {
+                self - other
+            }
+            fn times(self, other: Self) -> Self {
+                self * other
+            }
+            /// Smith's way, as PyTorch does it: the squares of the parts need not be finite.
+            fn over(self, other: Self) -> Self {
+                let Complex { re: c, im: d } = other;
+                if c == 0. && d == 0. {
+                    Complex::new(self.re / c.abs(), self.im / c.abs())
+                } else if c.abs() >= d.abs() {
+                    let (ratio, scale) = (d / c, 1. / (c + d * (d / c)));
+                    Complex::new(self.re + self.im * ratio, self.im - self.re * ratio) * scale
+                } else {
+                    let (ratio, scale) = (c / d, 1. / (c * (c / d) + d));
+                    Complex::new(self.re * ratio + self.im, self.im * ratio - self.re) * scale
+                }
+            }
+        }
+    )*};
+}
+
+complex! { f32, 8; f64, 16; }
+
+/// PyTorch's sum of bools is `or`, their product `and`.
+impl Number<1> for bool {
+    fn load([byte]: [u8; 1]) -> Self {
+        byte != 0
+    }
+    fn store(self) -> [u8; 1] {
+        [self.into()]
+    }
+    fn plus(self, other: Self) -> Self {
+        self | other
+    }
+    fn minus(self, other: Self) -> Self {
+        self ^ other
+    }
+    fn times(self, other: Self) -> Self {
+        self & other
+    }
+    fn over(self, other: Self) -> Self {
+        self & other
+    }
+}

@@ -1,0 +1,303 @@
+//! Copies the elements of a view, in row-major order, out of wherever its storage is, and back into it.
+//!
+//! A copy is a list of dimensions, each with a stride in the storage and one in memory. They are walked in the storage's
+//! order, from the widest stride to the narrowest, so that a file is gone through forwards and about once.
+
+use super::Tensor;
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::storage::{LockedStorage, Storage};
+
+/// How much of a file is read or written at a time, at most.
+const BLOCK_BYTES: usize = 4 << 20;
+
+/// Bytes that are cheaper to read than to step over with another call.
+pub(super) const MAX_GAP_BYTES: usize = 16 << 10;
+
+/// The side of a square that is transposed at once: both of its sides stay in the first-level cache.
+const TILE: usize = 32;
+
+/// Strides and offsets are in elements.
+#[derive(Clone, Copy, Debug)]
+struct Dim {
+    n: usize,
+    /// In the storage, never negative.
+    storage: usize,
+    memory: isize,
+}
+
+/// Copies all elements into `out`, which holds exactly as many bytes.
+pub(super) fn gather(tensor: &Tensor, out: &mut [u8]) -> Result<()> {
+    gather_from(tensor.storage().borrow(), tensor, out)
+}
+
+/// Copies all elements of a view of the locked storage.
+pub(super) fn gather_locked(view: &Tensor, storage: &LockedStorage, out: &mut [u8]) -> Result<()> {
+    gather_from(storage.bytes()?, view, out)
+}
+
+/// `bytes` are those of the storage, where they can be borrowed.
+fn gather_from(bytes: Option<&[u8]>, tensor: &Tensor, out: &mut [u8]) -> Result<()> {
+    debug_assert_eq!(out.len(), tensor.nbytes());
+    match tensor.dtype().itemsize() {
+        1 => gather_elements::<1>(bytes, tensor, out),
+        2 => gather_elements::<2>(bytes, tensor, out),
+        4 => gather_elements::<4>(bytes, tensor, out),
+        8 => gather_elements::<8>(bytes, tensor, out),
+        _ => gather_elements::<16>(bytes, tensor, out),
+    }
+}
+
+/// Copies `bytes`, exactly as many as the elements have, into all elements of a view of the locked storage, which does
+/// not overlap itself.
+pub(super) fn scatter(bytes: &[u8], view: &Tensor, storage: &mut LockedStorage) -> Result<()> {
+    debug_assert_eq!(bytes.len(), view.nbytes());
+    match view.dtype().itemsize() {
+        1 => scatter_elements::<1>(bytes, view, storage),
+        2 => scatter_elements::<2>(bytes, view, storage),
+        4 => scatter_elements::<4>(bytes, view, storage),
+        8 => scatter_elements::<8>(bytes, view, storage),
+        _ => scatter_elements::<16>(bytes, view, storage),
+    }
+}
+
+fn gather_elements<const W: usize>(bytes: Option<&[u8]>, tensor: &Tensor, out: &mut [u8]) -> Result<()> {
+    if tensor.numel() == 0 {
+        return Ok(());
+    }
+    let (dims, start, memory) = storage_order(tensor.layout());
+    match bytes {
+        Some(bytes) => take::<W>(bytes, out, &dims, start, memory),
+        None => {
+            let storage = tensor.storage();
+            walk_file::<W>(&mut Gather { storage, out, scratch: Vec::new() }, &dims, start, memory)?;
+        }
+    }
+    Ok(())
+}
+
+fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut LockedStorage) -> Result<()> {
+    if view.numel() == 0 {
+        return Ok(());
+    }
+    let (dims, start, memory) = storage_order(view.layout());
+    match storage.bytes_mut()? {
+        Some(out) => put::<W>(bytes, out, &dims, start, memory),
+        None => walk_file::<W>(&mut Scatter { storage, bytes, scratch: Vec::new() }, &dims, start, memory)?,
+    }
+    Ok(())
+}
+
+/// The dimensions by descending stride in the storage, none of size 1, those that continue each other joined; and where
+/// in storage and memory to begin.
+fn storage_order(layout: &Layout) -> (Vec<Dim>, usize, usize) {
+    let (mut storage_start, mut memory_start) = (layout.offset(), 0);
+    let mut dims = Vec::with_capacity(layout.rank());
+    let mut memory_stride = 1;
+    for (n, stride) in layout.dims().rev().filter(|&(n, _)| n != 1) {
+        let (storage, mut memory) = (stride.unsigned_abs(), memory_stride as isize);
+        if stride < 0 {
+            // Walk it forwards in the storage, backwards in memory.
+            storage_start -= (n - 1) * storage;
+            memory_start += (n - 1) * memory_stride;
+            memory = -memory;
+        }
+        dims.push(Dim { n, storage, memory });
+        memory_stride *= n;
+    }
+    dims.reverse();
+    dims.sort_by_key(|dim| std::cmp::Reverse(dim.storage));
+    dims.dedup_by(|inner, outer| {
+        let is_one =
+            outer.storage == inner.n * inner.storage && outer.memory == inner.n as isize * inner.memory;
+        if is_one {
+            *outer = Dim { n: outer.n * inner.n, ..*inner };
+        }
+        is_one
+    });
+    (dims, storage_start, memory_start)
+}
+
+/// The elements from the first to the last, those stepped over included.
+fn span(dims: &[Dim]) -> usize {
+    dims.iter().map(|dim| (dim.n - 1) * dim.storage).sum::<usize>() + 1
+}
+
+/// A copy between memory and a file, seen from one of its pieces.
+trait FileCopy {
+    /// Elements that stand together on both sides.
+    fn run<const W: usize>(&mut self, n: usize, storage: usize, memory: usize) -> Result<()>;
+
+    /// Elements whose span in the file can be taken at once.
+    fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()>;
+}
+
+struct Gather<'a> {
+    storage: &'a Storage,
+    out: &'a mut [u8],
+    scratch: Vec<u8>,
+}
+
+impl FileCopy for Gather<'_> {
+    fn run<const W: usize>(&mut self, n: usize, storage: usize, memory: usize) -> Result<()> {
+        let out = self.out.get_mut(memory * W..(memory + n) * W).ok_or_else(outside)?;
+        self.storage.read_at(out, (storage * W) as u64)
+    }
+
+    /// Reads the span as it is and picks the elements from it.
+    fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()> {
+        self.scratch.resize(span(dims) * W, 0);
+        self.storage.read_at(&mut self.scratch, (storage * W) as u64)?;
+        take::<W>(&self.scratch, self.out, dims, 0, memory);
+        Ok(())
+    }
+}
+
+struct Scatter<'a> {
+    storage: &'a mut LockedStorage,
+    bytes: &'a [u8],
+    scratch: Vec<u8>,
+}
+
+impl FileCopy for Scatter<'_> {
+    fn run<const W: usize>(&mut self, n: usize, storage: usize, memory: usize) -> Result<()> {
+        let bytes = self.bytes.get(memory * W..(memory + n) * W).ok_or_else(outside)?;
+        self.storage.write_at(bytes, (storage * W) as u64)
+    }
+
+    /// Writes the span with the elements put in. What lies between them is written back as it was: the lock is
+    /// exclusive, so nobody else has changed it.
+    fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()> {
+        let offset_bytes = (storage * W) as u64;
+        self.scratch.resize(span(dims) * W, 0);
+        if dims.iter().map(|dim| dim.n).product::<usize>() < span(dims) {
+            self.storage.read_at(&mut self.scratch, offset_bytes)?;
+        }
+        put::<W>(self.bytes, &mut self.scratch, dims, 0, memory);
+        self.storage.write_at(&self.scratch, offset_bytes)
+    }
+}
+
+/// Cuts a copy into runs and blocks.
+fn walk_file<const W: usize>(
+    copy: &mut impl FileCopy,
+    dims: &[Dim],
+    storage: usize,
+    memory: usize,
+) -> Result<()> {
+    let Some((&outer, inner)) = dims.split_first() else { return copy.run::<W>(1, storage, memory) };
+    if inner.is_empty() && outer.storage == 1 && outer.memory == 1 {
+        return copy.run::<W>(outer.n, storage, memory);
+    }
+    let inner_span = span(inner);
+    let step = outer.storage.max(1);
+    let rows = BLOCK_BYTES
+        .checked_div(W)
+        .and_then(|elems| elems.checked_sub(inner_span))
+        .map(|rest| rest / step + 1);
+    match rows {
+        Some(rows) if is_dense::<W>(dims) => {
+            for first in (0..outer.n).step_by(rows) {
+                let block = Dim { n: rows.min(outer.n - first), ..outer };
+                let block_dims = [&[block], inner].concat();
+                let memory = moved(memory, first, outer.memory);
+                copy.block::<W>(&block_dims, storage + first * outer.storage, memory)?;
+            }
+        }
+        _ => {
+            for row in 0..outer.n {
+                let memory = moved(memory, row, outer.memory);
+                walk_file::<W>(copy, inner, storage + row * outer.storage, memory)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether nowhere in the span so much is stepped over that it should not be read.
+fn is_dense<const W: usize>(dims: &[Dim]) -> bool {
+    let mut rest = dims;
+    while let Some((outer, inner)) = rest.split_first() {
+        if outer.storage.saturating_sub(span(inner)) * W > MAX_GAP_BYTES {
+            return false;
+        }
+        rest = inner;
+    }
+    true
+}
+
+fn moved(start: usize, steps: usize, stride: isize) -> usize {
+    start.wrapping_add_signed(steps as isize * stride)
+}
+
+fn outside() -> Error {
+    Error::new(ErrorKind::OutOfRange, "an element lies outside its buffer")
+}
+
+/// Copies within memory, from the storage.
+fn take<const W: usize>(storage: &[u8], out: &mut [u8], dims: &[Dim], start: usize, memory: usize) {
+    let (storage, out) = (storage.as_chunks::<W>().0, out.as_chunks_mut::<W>().0);
+    for_each_row(dims, start, memory, &mut |dim, s, m| match (dim.storage, dim.memory) {
+        (1, 1) => out[m..m + dim.n].copy_from_slice(&storage[s..s + dim.n]),
+        (0, 1) => out[m..m + dim.n].fill(storage[s]),
+        _ => {
+            for i in 0..dim.n {
+                out[moved(m, i, dim.memory)] = storage[s + i * dim.storage];
+            }
+        }
+    });
+}
+
+/// Copies within memory, into the storage.
+fn put<const W: usize>(bytes: &[u8], storage: &mut [u8], dims: &[Dim], start: usize, memory: usize) {
+    let (bytes, storage) = (bytes.as_chunks::<W>().0, storage.as_chunks_mut::<W>().0);
+    for_each_row(dims, start, memory, &mut |dim, s, m| match (dim.storage, dim.memory) {
+        (1, 1) => storage[s..s + dim.n].copy_from_slice(&bytes[m..m + dim.n]),
+        _ => {
+            for i in 0..dim.n {
+                storage[s + i * dim.storage] = bytes[moved(m, i, dim.memory)];
+            }
+        }
+    });
+}
+
+/// Calls `body` with a dimension and where in storage and memory it begins, for all elements. The two innermost loops
+/// run along the dimension that is narrowest in memory and the one that is narrowest in the storage, in tiles when those
+/// are two.
+fn for_each_row(dims: &[Dim], storage: usize, memory: usize, body: &mut impl FnMut(Dim, usize, usize)) {
+    let narrowest = (0..dims.len()).min_by_key(|&i| dims.get(i).map(|dim| dim.memory.unsigned_abs()));
+    let Some(row_axis) = narrowest else {
+        body(Dim { n: 1, storage: 1, memory: 1 }, storage, memory);
+        return;
+    };
+    let mut outer = dims.to_vec();
+    let row = outer.remove(row_axis);
+    // The narrowest in the storage stands last; when it is not the row, the two make a plane that is transposed.
+    let column = if row.storage > 1 { outer.pop() } else { None };
+    for_each_start(&outer, storage, memory, &mut |s, m| match column {
+        None => body(row, s, m),
+        Some(column) => {
+            for c in (0..column.n).step_by(TILE) {
+                for r in (0..row.n).step_by(TILE) {
+                    let tile_row = Dim { n: TILE.min(row.n - r), ..row };
+                    for c in c..column.n.min(c + TILE) {
+                        let s = s + c * column.storage + r * row.storage;
+                        body(tile_row, s, moved(moved(m, c, column.memory), r, row.memory));
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Calls `body` with every pair of offsets that the dimensions reach.
+fn for_each_start(dims: &[Dim], storage: usize, memory: usize, body: &mut impl FnMut(usize, usize)) {
+    match dims.split_first() {
+        None => body(storage, memory),
+        Some((dim, inner)) => {
+            for i in 0..dim.n {
+                for_each_start(inner, storage + i * dim.storage, moved(memory, i, dim.memory), body);
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+use std::cmp::Reverse;
+
+use stridemap_format::DType;
+
+use super::arithmetic::{Op, Other, dtype_of, wide};
+use super::cast::convert;
+use super::stream::{PIECE_BYTES, for_each_piece};
+use super::{ExclusiveGuard, Scalar, Tensor, copy};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How many elements are computed at a time when all are in memory: they stay in the second-level cache.
+const CACHED_ELEMS: usize = 16 << 10;
+
+/// What a tensor is changed by: another tensor, or a number, which is the same for every element.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Operand<'a> {
+    /// Its elements, broadcast.
+    Tensor(&'a Tensor),
+    /// A number. Its type does not decide the result's, only whether it is an integer, a float or complex.
+    Number(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Operand::Tensor(tensor)
+    }
+}
+
+impl<T: Into<Scalar>> From<T> for Operand<'_> {
+    fn from(number: T) -> Self {
+        Operand::Number(number.into())
+    }
+}
+
+/// Changes in place, of every element.
+///
+/// Errors of all of them, by kind: [`ErrorKind::SizeMismatch`] when an operand does not broadcast to this size,
+/// [`ErrorKind::DTypeMismatch`], [`ErrorKind::Overlapping`] when several indices are one element,
+/// [`ErrorKind::OutOfRange`] for a number that the dtype cannot hold, and [`ErrorKind::Io`].
+///
+/// An operand on the same storage counts as it was before. An operand on another mutable storage is read as it is then:
+/// hold a [shared guard](Tensor::lock_shared) of it if others change it.
+impl ExclusiveGuard<'_> {
+    /// Makes every element this number, converted to the dtype.
+    ///
+    /// # Errors
+    /// Those above.
+    pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
+        let element = value.into().encode(self.dtype()).map_err(|e| e.context("fill_"))?;
+        let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
+        self.rewrite("fill_", Given::Any, &[], |out, _| {
+            out.chunks_mut(run.len()).for_each(|out| out.copy_from_slice(run.split_at(out.len()).0));
+            Ok(())
+        })
+    }
+
+    /// Makes the elements those of `source`, broadcast to this size and converted to the dtype as
+    /// [`to_dtype`](Tensor::to_dtype) does.
+    ///
+    /// # Errors
+    /// Those above.
+    pub fn copy_(&mut self, source: &Tensor) -> Result<&mut Self> {
+        let (from, to) = (source.dtype(), self.dtype());
+        // No element asks only whether there is such a conversion, before anything is written.
+        convert(from, &[], to, &mut []).map_err(|e| e.context("copy_"))?;
+        let source = self.beside("copy_", source)?;
+        let mut buffer = Vec::new();
+        self.rewrite("copy_", Given::Any, &[source], |out, operands| {
+            operands.iter().try_for_each(|source| load_into(source, to, &mut buffer, out))
+        })
+    }
+
+    /// Adds `other`, computed in the dtype that PyTorch promotes the two to, and rounded to this one. Integers wrap;
+    /// 16-bit floats are computed in `float32`; the sum of bools is `or`.
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store, Tensor};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &Tensor::from_vec(vec![1i64, 2, 3, 4], &[2, 2])?, StorageKind::Mutable)?;
+    /// let row = Tensor::from_vec(vec![10i64, 20], &[2])?;
+    /// let x = store.load("x")?;
+    /// x.lock_exclusive()?.add_(&row)?.add_(100)?;
+    /// assert_eq!(x.read::<i64>()?, [111, 122, 113, 124]);
+    /// assert_eq!(
+    ///     x.lock_exclusive()?.add_(1.5).unwrap_err().to_string(),
+    ///     "add_ of int64 and float32: the result is float32, which cannot be cast back to int64; convert the tensor with \
+    ///      to_dtype first"
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those above; [`ErrorKind::DTypeMismatch`] when the result is of a higher kind than this dtype (bool, integer,
+    /// float, complex), when two integers have no common dtype, and for floats of 8 bits and below.
+    pub fn add_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
+        self.compute("add_", Op::Add, other.into())
+    }
+
+    /// Subtracts `other`, as [`add_`](Self::add_) adds.
+    ///
+    /// # Errors
+    /// Those of [`add_`](Self::add_); [`ErrorKind::DTypeMismatch`] for bools.
+    pub fn sub_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
+        self.compute("sub_", Op::Sub, other.into())
+    }
+
+    /// Multiplies by `other`, as [`add_`](Self::add_) adds; the product of bools is `and`.
+    ///
+    /// # Errors
+    /// Those of [`add_`](Self::add_).
+    pub fn mul_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
+        self.compute("mul_", Op::Mul, other.into())
+    }
+
+    /// Divides by `other`, as [`add_`](Self::add_) adds.
+    ///
+    /// # Errors
+    /// Those of [`add_`](Self::add_); [`ErrorKind::DTypeMismatch`] for integers and bools, whose quotients are floats.
+    pub fn div_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
+        self.compute("div_", Op::Div, other.into())
+    }
+
+    fn compute(&mut self, op_name: &str, op: Op, other: Operand<'_>) -> Result<&mut Self> {
+        let met = match other {
+            Operand::Number(number) => Other::Number(dtype_of(number)),
+            Operand::Tensor(tensor) if tensor.ndim() == 0 => Other::Single(tensor.dtype()),
+            Operand::Tensor(tensor) => Other::Dims(tensor.dtype()),
+        };
+        let own = self.dtype();
+        let common = op.common_dtype(own, self.ndim() == 0, met)?;
+        let wide = wide(common);
+        let (operand, mut right) = match other {
+            Operand::Number(number) => {
+                let element = number.encode(wide).map_err(|e| e.context(op_name))?;
+                (None, element.split_at(wide.itemsize()).0.to_vec())
+            }
+            // One element is one number: it need not be read again for each piece.
+            Operand::Tensor(tensor) if tensor.numel() == 1 => {
+                self.beside(op_name, tensor)?;
+                (
+                    None,
+                    tensor
+                        .to_dtype(if tensor.ndim() == 0 { wide } else { common })?
+                        .to_dtype(wide)?
+                        .to_bytes()?,
+                )
+            }
+            Operand::Tensor(tensor) => (Some(self.beside(op_name, tensor)?), Vec::new()),
+        };
+        let (mut left, mut buffer, mut narrow) = (Vec::new(), Vec::new(), Vec::new());
+        self.rewrite(op_name, Given::AsTheyAre, operand.as_slice(), |elements, operands| {
+            if let Some(operand) = operands.first() {
+                right.resize(operand.numel() * wide.itemsize(), 0);
+                if common == wide {
+                    load_into(operand, wide, &mut buffer, &mut right)?;
+                } else {
+                    narrow.resize(operand.numel() * common.itemsize(), 0);
+                    load_into(operand, common, &mut buffer, &mut narrow)?;
+                    convert(common, &narrow, wide, &mut right)?;
+                }
+            }
+            if own == wide {
+                op.apply(wide, elements, &right);
+                return Ok(());
+            }
+            left.resize(elements.len() / own.itemsize() * wide.itemsize(), 0);
+            convert(own, elements, wide, &mut left)?;
+            op.apply(wide, &mut left, &right);
+            convert(wide, &left, own, elements)
+        })
+    }
+
+    /// `operand` broadcast to this size; copied first if it is among the elements that will change.
+    fn beside(&self, op: &str, operand: &Tensor) -> Result<Tensor> {
+        let is_same = operand.dtype() == self.dtype() && operand.layout() == self.layout();
+        let operand = if is_same { operand.clone() } else { self.apart(operand)? };
+        self.layout().check_names_meet(op, operand.layout())?;
+        let layout = operand.layout().expand_to(self.size()).map_err(|e| match e.kind() {
+            ErrorKind::SizeMismatch => Error::new(
+                ErrorKind::SizeMismatch,
+                format!("{op}: {} does not broadcast to {}", operand.layout(), self.layout()),
+            ),
+            _ => e.context(op),
+        })?;
+        Ok(operand.with_layout(operand.dtype(), layout))
+    }
+
+    /// `operand`, copied if it is among the elements that will change.
+    pub(super) fn apart(&self, operand: &Tensor) -> Result<Tensor> {
+        if self.overlaps(operand) { operand.clone_data() } else { Ok(operand.clone()) }
+    }
+
+    /// Lets `body` make all elements, a piece at a time, beside the pieces of the operands that belong to it.
+    fn rewrite(
+        &mut self,
+        op: &str,
+        given: Given,
+        operands: &[Tensor],
+        mut body: impl FnMut(&mut [u8], &[Tensor]) -> Result<()>,
+    ) -> Result<&mut Self> {
+        self.check_writable(op)?;
+        if self.numel() == 0 {
+            return Ok(self);
+        }
+        let (tensor, storage) = self.parts();
+        let views = in_storage_order(tensor, operands)?;
+        let is_in_memory = operands.iter().all(|operand| operand.storage().borrow().is_some());
+        let limit = if given == Given::AsTheyAre && is_in_memory && storage.bytes_mut()?.is_some() {
+            CACHED_ELEMS
+        } else {
+            PIECE_BYTES / views.iter().map(|view| view.dtype().itemsize()).fold(1, usize::max)
+        };
+        let mut buffer = Vec::new();
+        for_each_piece(&views, limit, &mut |pieces| {
+            let Some((piece, operands)) = pieces.split_first() else { return Ok(()) };
+            if piece.is_contiguous()
+                && let Some(bytes) = storage.bytes_mut()?
+            {
+                return body(bytes.get_mut(piece.reached_bytes(op)?).unwrap_or_default(), operands);
+            }
+            buffer.resize(piece.nbytes(), 0);
+            if given == Given::AsTheyAre {
+                copy::gather_locked(piece, storage, &mut buffer)?;
+            }
+            body(&mut buffer, operands)?;
+            copy::scatter(&buffer, piece, storage)
+        })?;
+        Ok(self)
+    }
+}
+
+/// Which elements an operation is given to write over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Given {
+    AsTheyAre,
+    /// Whatever the buffer has in it.
+    Any,
+}
+
+/// The elements of a view as `dtype`.
+fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: &mut [u8]) -> Result<()> {
+    if view.dtype() == dtype {
+        return copy::gather(view, out);
+    }
+    buffer.resize(view.nbytes(), 0);
+    copy::gather(view, buffer)?;
+    convert(view.dtype(), buffer, dtype, out)
+}
+
+/// The view and its operands with their axes in the order of the storage: then a piece lies together in it.
+fn in_storage_order(view: &Tensor, operands: &[Tensor]) -> Result<Vec<Tensor>> {
+    let steps = view.stride();
+    let mut axes: Vec<isize> = (0..view.ndim() as isize).collect();
+    axes.sort_by_key(|&axis| Reverse(steps.get(axis as usize).map(|step| step.unsigned_abs())));
+    let backwards: Vec<isize> = (0..)
+        .zip(&axes)
+        .filter(|&(_, &axis)| steps.get(axis as usize) < Some(&0))
+        .map(|(at, _)| at)
+        .collect();
+    let ordered = |view: &Tensor| view.permute(&axes)?.flip(&backwards);
+    std::iter::once(view).chain(operands).map(ordered).collect()
+}
