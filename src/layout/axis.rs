@@ -58,6 +58,12 @@ impl<'a> From<&'a str> for Axes<'a> {
     }
 }
 
+impl<'a> From<Axis<'a>> for Axes<'a> {
+    fn from(axis: Axis<'a>) -> Self {
+        Axes::List(vec![axis])
+    }
+}
+
 impl From<RangeFull> for Axes<'_> {
     fn from(_: RangeFull) -> Self {
         Axes::All
