@@ -1,0 +1,305 @@
+//! What to do to a tensor, as it follows from a number.
+
+use stridemap::{Axis, DType, Index, Sections, Tensor};
+
+use super::model::{Expected, Model, Name, place};
+
+/// A step that would give more elements is not taken: `expand` and `unfold` multiply.
+const MOST_ELEMENTS: usize = 1000;
+
+/// What one operation gives: a view, or several.
+pub(super) struct Step {
+    pub(super) op: String,
+    pub(super) viewed: stridemap::Result<Vec<Tensor>>,
+    pub(super) expected: Expected<Vec<Model>>,
+}
+
+/// Choices that follow from a number.
+pub(super) struct Draws(pub(super) u64);
+
+impl Draws {
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) as usize % n.max(1)
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == n - 1
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// One of `n` positions, from either end; now and then none of them.
+    pub(super) fn position(&mut self, n: usize) -> isize {
+        let end = n as isize;
+        let is_wrong = n == 0 || self.one_in(24);
+        if is_wrong {
+            self.pick(&[end, -end - 1, isize::MAX, isize::MIN])
+        } else {
+            self.below(2 * n) as isize - end
+        }
+    }
+
+    /// An axis by its position or its name.
+    fn axis(&mut self, model: &Model) -> Axis<'static> {
+        let position = self.position(model.size.len().max(1));
+        let name = model.axis(position.into()).ok().and_then(|axis| *model.names.get(axis)?);
+        match name {
+            Some(name) if self.one_in(2) => Axis::Named(name),
+            _ if self.one_in(100) => Axis::Named("nobody"),
+            _ => Axis::At(position),
+        }
+    }
+
+    /// A name or none for each axis.
+    pub(super) fn names(&mut self, rank: usize) -> Vec<Name> {
+        let mut rest = vec!["a", "b", "c", "d", "e", "f", "g", "h"];
+        (0..rank)
+            .map(|_| (self.one_in(2) && !rest.is_empty()).then(|| rest.remove(self.below(rest.len()))))
+            .collect()
+    }
+
+    fn slice(&mut self, n: usize) -> (Option<isize>, Option<isize>, isize) {
+        let mut bound = || match self.below(16) {
+            0..12 => None,
+            12..15 => Some(self.below(2 * n + 5) as isize - n as isize - 2),
+            _ => Some(self.pick(&[isize::MAX, isize::MIN])),
+        };
+        (bound(), bound(), self.pick(&[1, 1, -1, -1, 2, 2, 2, -2, -2, -2, 3, -3, 7, -7, 0]))
+    }
+
+    fn subscript(&mut self, size: &[usize]) -> Vec<Index> {
+        let mut subscript = Vec::new();
+        for &n in size {
+            let (start, end, step) = self.slice(n);
+            let (at, slice) = (Index::At(self.position(n)), Index::Slice { start, end, step });
+            subscript.extend(self.pick(&[
+                &[slice][..],
+                &[at],
+                &[Index::NewAxis, slice],
+                &[at, Index::NewAxis],
+                &[Index::Ellipsis],
+                &[Index::Ellipsis, at],
+                &[],
+            ]));
+        }
+        subscript
+    }
+
+    /// All axes in some order; now and then one is wrong, or one too many.
+    fn order(&mut self, model: &Model) -> Vec<Axis<'static>> {
+        let rank = model.size.len();
+        let mut rest: Vec<isize> = (0..rank as isize).collect();
+        let mut order: Vec<Axis<'static>> =
+            (0..rank).map(|_| rest.remove(self.below(rest.len())).into()).collect();
+        if self.one_in(12) {
+            let replaced = self.below(2).min(rank);
+            order.splice(..replaced, [self.axis(model)]);
+        }
+        for axis in &mut order {
+            let Axis::At(position) = *axis else { continue };
+            *axis = match model.names.get(position as usize) {
+                Some(Some(name)) if self.one_in(3) => Axis::Named(name),
+                _ if self.one_in(3) => Axis::At(position.saturating_sub_unsigned(rank)),
+                _ => continue,
+            };
+        }
+        order
+    }
+
+    /// A size that can mostly be had from this one: axes joined, split and put in, and one left open.
+    fn shape(&mut self, size: &[usize]) -> Vec<isize> {
+        let mut shape = size.to_vec();
+        for _ in 0..1 + self.below(6) {
+            let at = self.below(shape.len());
+            match (self.below(10), &shape[at..]) {
+                (0..6, &[n, next, ..]) => drop(shape.splice(at..at + 2, [n * next])),
+                (6..9, &[n, ..]) => {
+                    let part = (1..=self.below(n) + 1).rev().find(|part| n % part == 0).unwrap_or(1);
+                    shape.splice(at..=at, [part, n / part]);
+                }
+                (9, _) | (_, []) => shape.insert(at, 1),
+                _ => {}
+            }
+        }
+        let mut shape: Vec<isize> = shape.into_iter().map(|n| n as isize).collect();
+        for (odds, sizes) in [(3, &[-1][..]), (8, &[-1, -2, 0, 3, 7])] {
+            if !shape.is_empty() && self.one_in(odds) {
+                let at = self.below(shape.len());
+                shape[at] = self.pick(sizes);
+            }
+        }
+        shape
+    }
+
+    /// A size that can mostly be had by repeating axes of size 1 and putting new ones in front.
+    fn expanded(&mut self, size: &[usize]) -> Vec<isize> {
+        let mut expanded: Vec<isize> = (0..self.below(3)).map(|_| self.pick(&[1, 2, 3])).collect();
+        for &n in size {
+            let n = if n == 1 { self.pick(&[1, 2, 3]) } else { n as isize };
+            expanded.push(if self.one_in(4) { -1 } else { n });
+        }
+        if !expanded.is_empty() && self.one_in(12) {
+            let at = self.below(expanded.len());
+            expanded[at] = self.pick(&[-2, -1, 0, 7]);
+        }
+        expanded.split_off(usize::from(self.one_in(16)).min(expanded.len()))
+    }
+
+    /// How to part an axis of size `n`, into parts that mostly make it up.
+    fn sizes(&mut self, n: usize) -> Sections {
+        if self.one_in(2) {
+            return Sections::Number(self.below(n + 3) as isize - 1);
+        }
+        let mut sizes = Vec::new();
+        let mut left = n as isize;
+        while left > 0 {
+            sizes.push(self.below(left as usize + 1).max(1) as isize);
+            left -= sizes[sizes.len() - 1];
+        }
+        if self.one_in(6) {
+            sizes.push(self.pick(&[0, 0, 0, 1, -1]));
+        }
+        Sections::List(sizes)
+    }
+
+    /// How many parts, or where they end.
+    fn cuts(&mut self, n: usize) -> Sections {
+        if self.one_in(2) {
+            let dividing = (1..=n).filter(|&count| n.is_multiple_of(count)).nth(self.below(3)).unwrap_or(1);
+            return Sections::Number(
+                self.pick(&[dividing, dividing, n, 0, 1, 2, 3]) as isize - isize::from(self.one_in(12)),
+            );
+        }
+        Sections::List((0..self.below(4)).map(|_| self.below(2 * n + 3) as isize - n as isize - 1).collect())
+    }
+
+    /// Sizes, strides and an offset that lie in a storage more often than not.
+    fn strided(&mut self, model: &Model) -> (Vec<usize>, Vec<isize>, Option<usize>) {
+        let rank = self.below(4);
+        let size = (0..rank).map(|_| self.pick(&[0, 1, 1, 2, 2, 2, 3, 4])).collect();
+        let mut stride: Vec<isize> = (0..rank).map(|_| self.pick(&[-2, -1, 0, 1, 1, 2, 3, 4, 5])).collect();
+        if self.one_in(24) {
+            stride.push(1);
+        }
+        let offset = match self.below(8) {
+            // Where no element is, the model knows no offset.
+            0..2 if !model.ids.is_empty() => None,
+            2 => Some(self.pick(&[model.storage.len(), model.storage.len() + 1, usize::MAX])),
+            _ => Some(self.below(model.storage.len())),
+        };
+        (size, stride, offset)
+    }
+
+    /// Does one thing to a tensor and to its model; nothing where that gives too many elements.
+    pub(super) fn step(&mut self, tensor: &Tensor, model: &Model) -> Option<Step> {
+        macro_rules! both {
+            ($op:ident($($argument:expr),*)) => {{
+                let op = format!("{}{:?}", stringify!($op), ($($argument,)*));
+                let viewed = tensor.$op($($argument),*).map(|view| Parts::from(view).0);
+                let numel = |parts: &Vec<Tensor>| parts.iter().map(Tensor::numel).sum::<usize>();
+                if viewed.as_ref().is_ok_and(|parts| numel(parts) > MOST_ELEMENTS) {
+                    return None;
+                }
+                let expected = model.$op($($argument),*).map(|view| Parts::from(view).0);
+                Some(Step { op, viewed, expected })
+            }};
+        }
+        let (size, rank) = (&model.size, model.size.len());
+        let (op, axis, other) = (self.below(100), self.axis(model), self.axis(model));
+        let n_of = |axis| size.get(axis).copied().unwrap_or(1);
+        let size_of = |axis| model.axis(axis).map_or(1, n_of);
+        let n = size_of(axis);
+        let (index, (start, end, step)) = (self.position(n), self.slice(n));
+        let length = self.below(n - place(index, n).unwrap_or(0) + 2);
+        let (order, places) = (self.order(model), self.order(model));
+        let count = self.below(order.len() + 1);
+        let (some, to) = (&order[..count], &places[..count.min(places.len())]);
+        let (shape, parts, expanded) = (self.shape(size), self.shape(&[n]), self.expanded(size));
+        let (sizes, subscript) = (self.sizes(n), self.subscript(size));
+        let new_axis = self.position(rank + 1);
+        let cut_axis = match op {
+            90..93 => usize::from(rank > 1),
+            93..95 => 0,
+            95..97 => 2,
+            _ => model.axis(axis).unwrap_or(0),
+        };
+        let cuts = self.cuts(n_of(cut_axis));
+        let (window, other_window) = (1 + self.below(n), 1 + self.below(size_of(other)));
+        let (names, (strided, stride, offset)) = (self.names(rank), self.strided(model));
+        let of_size = |size: &[isize]| {
+            Tensor::zeros(DType::Bool, &size.iter().map(|n| n.unsigned_abs()).collect::<Vec<_>>()).unwrap()
+        };
+        match op {
+            0 => both!(t()),
+            1 => both!(mt()),
+            2 => both!(contiguous()),
+            3 => both!(clone_data()),
+            4 => both!(ravel()),
+            5..9 => both!(transpose(axis, other)),
+            9..11 => both!(swapaxes(axis, other)),
+            11..16 => both!(permute(&order)),
+            16..18 => both!(movedim(axis, other)),
+            18..21 => both!(movedim(some, to)),
+            21..23 => both!(select(axis, index)),
+            23..25 => both!(narrow(axis, index, length)),
+            25..31 => both!(slice(axis, start, end, step)),
+            31..34 => both!(index(&subscript)),
+            34..37 => both!(flip(some)),
+            37..40 => both!(diagonal(index, axis, other)),
+            40..50 => both!(view(&shape)),
+            50..55 => both!(reshape(&shape)),
+            55 => both!(view_as(&of_size(&shape))),
+            56..58 => both!(flatten(axis, other)),
+            58..61 => both!(unflatten(axis, &parts)),
+            61 => both!(squeeze(..)),
+            62 => both!(squeeze(axis)),
+            63 => both!(squeeze(some)),
+            64..67 => both!(unsqueeze(new_axis)),
+            67..70 => both!(expand(&expanded)),
+            70..72 => both!(broadcast_to(&expanded)),
+            72..74 => both!(expand_as(&of_size(&expanded))),
+            74..77 => both!(unfold(axis, window, length)),
+            77 => both!(sliding_window_view(&[window], axis)),
+            78 => both!(sliding_window_view(&[window, other_window], &[axis, other])),
+            79 => both!(sliding_window_view(&vec![window.min(2); rank], ..)),
+            80..84 => both!(as_strided(&strided, &stride, offset)),
+            84..86 => both!(chunk(length, axis)),
+            86..88 => both!(split(sizes.clone(), axis)),
+            88..90 => both!(tensor_split(cuts.clone(), axis)),
+            90..93 => both!(hsplit(cuts.clone())),
+            93..95 => both!(vsplit(cuts.clone())),
+            95..97 => both!(dsplit(cuts.clone())),
+            97 => both!(unbind(axis)),
+            98 => both!(rename(&names)),
+            _ => {
+                let some_names = some.iter().filter_map(|&axis| *model.names.get(model.axis(axis).ok()?)?);
+                let names: Vec<&str> = some_names.chain(["new", "..."]).collect();
+                both!(align_to(&names))
+            }
+        }
+    }
+}
+
+/// One view, or several.
+struct Parts<T>(Vec<T>);
+
+impl From<Tensor> for Parts<Tensor> {
+    fn from(view: Tensor) -> Self {
+        Parts(vec![view])
+    }
+}
+
+impl From<Model> for Parts<Model> {
+    fn from(view: Model) -> Self {
+        Parts(vec![view])
+    }
+}
+
+impl<T> From<Vec<T>> for Parts<T> {
+    fn from(parts: Vec<T>) -> Self {
+        Parts(parts)
+    }
+}

@@ -1,0 +1,84 @@
+//! Views of the same bytes as elements of another dtype: whatever they are, row-major bytes stay.
+
+use proptest::prelude::*;
+use stridemap::{DType, ErrorKind, Tensor};
+
+use super::model::Model;
+use super::{chains, config, follow};
+
+/// A view of integers in which every byte counts.
+fn view_of_bytes(size: &[usize], chain: &[u64]) -> Tensor {
+    let numel: usize = size.iter().product();
+    let values: Vec<i64> = (0..numel as i64).map(|i| (i + 1).wrapping_mul(0x0123_4567_89ab_cdef)).collect();
+    let base = Tensor::from_vec(values.clone(), size).unwrap();
+    follow(base, Model::new(values, size, &vec![None; size.len()], true), chain).0
+}
+
+/// PyTorch's rule.
+fn can_be_seen_as(x: &Tensor, dtype: DType) -> bool {
+    let (width, other_width) = (x.dtype().itemsize(), dtype.itemsize());
+    let ratio = (other_width / width).max(1);
+    let Some((last, others)) = x.stride().split_last() else { return width == other_width };
+    let divides = |n: isize| n % ratio as isize == 0;
+    let mut divided =
+        others.iter().copied().chain([x.storage_offset() as isize, x.size()[others.len()] as isize]);
+    width == other_width || *last == 1 && divided.all(divides)
+}
+
+fn bytes(x: &Tensor) -> Vec<u8> {
+    x.to_bytes().unwrap()
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn view_as_other_dtypes_and_back_keeps_the_bytes(
+        (size, chain) in chains(),
+        dtypes in prop::collection::vec(prop::sample::select(DType::ALL), 1..4),
+    ) {
+        let view = view_of_bytes(&size, &chain);
+        let mut seen = view.clone();
+        for dtype in dtypes {
+            match seen.view_dtype(dtype) {
+                Ok(next) => {
+                    prop_assert!(can_be_seen_as(&seen, dtype), "{:?} as {}", seen, dtype);
+                    prop_assert_eq!((bytes(&next), next.dtype()), (bytes(&view), dtype));
+                    prop_assert!(next.shares_storage(&view));
+                    seen = next;
+                }
+                Err(e) => {
+                    prop_assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+                    prop_assert!(!can_be_seen_as(&seen, dtype), "{}", e);
+                }
+            }
+        }
+        let back = seen.view_dtype(DType::I64).unwrap();
+        prop_assert_eq!((back.size(), back.stride(), back.storage_offset()), (view.size(), view.stride(), view.storage_offset()));
+    }
+
+    #[test]
+    fn complex_elements_are_pairs_of_their_parts((size, chain) in chains()) {
+        let view = view_of_bytes(&size, &chain);
+        let complex = view.view_dtype(DType::C64).unwrap();
+        let pairs = complex.view_as_real().unwrap();
+        prop_assert_eq!((pairs.dtype(), pairs.size(), bytes(&pairs)), (DType::F32, &[view.size(), &[2]].concat()[..], bytes(&view)));
+        let part = |half: usize| bytes(&view).chunks(4).skip(half).step_by(2).collect::<Vec<_>>().concat();
+        prop_assert_eq!(bytes(&complex.real().unwrap()), part(0));
+        prop_assert_eq!(bytes(&complex.imag().unwrap()), part(1));
+        let back = pairs.view_as_complex().unwrap();
+        prop_assert_eq!((back.size(), back.stride(), back.storage_offset()), (view.size(), view.stride(), view.storage_offset()));
+
+        let floats = view.view_dtype(DType::F64).unwrap();
+        let own = floats.real().unwrap();
+        prop_assert_eq!((own.dtype(), own.stride()), (DType::F64, view.stride()));
+        let is_paired = view.size().last() == Some(&2) && can_be_seen_as(&floats, DType::C128);
+        match floats.view_as_complex() {
+            Ok(complex) => prop_assert!(is_paired && bytes(&complex) == bytes(&view), "{:?}", complex),
+            Err(e) => prop_assert!(!is_paired && e.kind() == ErrorKind::InvalidArgument, "{}", e),
+        }
+        for refused in [floats.imag(), floats.view_as_real(), view.view_as_complex(), complex.view_as_complex()] {
+            prop_assert_eq!(refused.unwrap_err().kind(), ErrorKind::DTypeMismatch);
+        }
+    }
+}
