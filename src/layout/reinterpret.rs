@@ -77,7 +77,8 @@ impl Layout {
     pub(crate) fn of_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
         let mut dims = self.to_dims();
         let pair = dims.pop().map(|dim| (dim.size, dim.stride));
-        let is_even = dims.iter().all(|dim| dim.stride.checked_rem(2) == Some(0))
+        // As PyTorch: the stride of a single position is never taken. `view(dtype)` is stricter, there and here.
+        let is_even = dims.iter().all(|dim| dim.size == 1 || dim.stride.checked_rem(2) == Some(0))
             && self.offset().checked_rem(2) == Some(0);
         if pair != Some((2, 1)) || !is_even {
             return Err(Error::new(
