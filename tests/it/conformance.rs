@@ -1,5 +1,5 @@
-//! Chains of view operations with PyTorch's and NumPy's own answers: `tests/data/torch_views.jsonl`, written by
-//! `make_torch_views.py` beside it.
+//! Chains of view operations with PyTorch's and NumPy's own answers: `torch_views.jsonl` and `torch_more_views.jsonl` in
+//! `tests/data`, written by `make_torch_views.py` and `make_torch_more_views.py` beside them.
 //!
 //! `STRIDEMAP_TORCH_VIEWS` names another file of such chains to run instead.
 
@@ -10,6 +10,7 @@ use serde_json::Value;
 use stridemap::{Axis, DType, Result, Tensor};
 
 const CHAINS: &str = include_str!("../data/torch_views.jsonl");
+const MORE_CHAINS: &str = include_str!("../data/torch_more_views.jsonl");
 
 fn list<T: TryFrom<i64>>(value: &Value) -> Vec<T> {
     let number = |value: &Value| T::try_from(value.as_i64().unwrap()).unwrap_or_else(|_| panic!("{value}"));
@@ -111,6 +112,18 @@ fn has_header(x: &Tensor, line: &Value, is_numpy: bool) -> bool {
         && (x.numel() == 0 || x.storage_offset() as u64 == line["offset"].as_u64().unwrap())
 }
 
+/// The bytes of the elements at the end of a chain.
+fn bytes(chain: &Value) -> Vec<u8> {
+    match chain["bytes"].as_str() {
+        Some(hex) => hex
+            .as_bytes()
+            .chunks(2)
+            .map(|digits| u8::from_str_radix(str::from_utf8(digits).unwrap(), 16).unwrap())
+            .collect(),
+        None => list::<i64>(&chain["values"]).into_iter().flat_map(i64::to_le_bytes).collect(),
+    }
+}
+
 #[derive(Debug, Default)]
 struct Counts {
     chains: usize,
@@ -137,6 +150,8 @@ fn run(chain: &Value, counts: &mut Counts) -> std::result::Result<(), String> {
             (None | Some(Err(_)), true) => counts.refused += 1,
             (Some(Ok(view)), false) => {
                 let (is_contiguous, is_copied) = (step["is_contiguous"] == true, step["copied"] == true);
+                let dtype = step["dtype"].as_str().unwrap_or(x.dtype().name());
+                agree(&format!("{context}dtype"), view.dtype().name() == dtype, &view)?;
                 agree(&format!("{context}header"), has_header(&view, step, is_numpy), &view)?;
                 agree(&format!("{context}contiguous"), view.is_contiguous() == is_contiguous, &view)?;
                 // A tensor without elements has nothing to copy, and PyTorch's answer does not tell.
@@ -153,32 +168,46 @@ fn run(chain: &Value, counts: &mut Counts) -> std::result::Result<(), String> {
     let is_shared = x.shares_storage(&base);
     agree("shared at the end", x.numel() == 0 || is_shared == (chain["shared"] == true), &is_shared)?;
     agree("contiguous at the end", x.is_contiguous() == (chain["is_contiguous"] == true), &x)?;
-    let values = x.view_dtype(DType::I64).and_then(|x| x.read::<i64>()).ok();
-    let expected = (x.dtype() == DType::I64).then(|| list::<i64>(&chain["values"]));
-    agree("values", expected.is_none() || values == expected, &values)?;
+    let dtype = chain["dtype"].as_str().unwrap_or("int64").parse::<DType>().unwrap();
+    agree("dtype", x.dtype() == dtype, &x)?;
+    agree("values", x.to_bytes().unwrap() == bytes(chain), &x.to_bytes())?;
     counts.chains += 1;
     Ok(())
 }
 
+/// All chains of a file, each of which must agree.
+fn run_all(chains: &str) -> Counts {
+    let mut counts = Counts::default();
+    let disagreement = |line: &str| {
+        let e = run(&serde_json::from_str(line).unwrap(), &mut counts).err()?;
+        Some(format!("{e}\n{line}\n"))
+    };
+    let disagreements: Vec<String> = chains.lines().filter_map(disagreement).collect();
+    assert!(
+        disagreements.is_empty(),
+        "{} chains disagree:\n{}",
+        disagreements.len(),
+        disagreements.join("\n")
+    );
+    println!("views that agree with PyTorch and NumPy: {counts:?}");
+    counts
+}
+
 #[test]
 fn chains_of_views_agree_with_pytorch_and_numpy() {
-    let other = env::var("STRIDEMAP_TORCH_VIEWS").ok().map(|path| fs::read_to_string(path).unwrap());
-    let mut counts = Counts::default();
-    for line in other.as_deref().unwrap_or(CHAINS).lines() {
-        let chain = serde_json::from_str(line).unwrap();
-        run(&chain, &mut counts).unwrap_or_else(|e| panic!("{e}\n{line}"));
+    if let Ok(path) = env::var("STRIDEMAP_TORCH_VIEWS") {
+        run_all(&fs::read_to_string(path).unwrap());
+        return;
     }
-    println!("views that agree with PyTorch and NumPy: {counts:?}");
-    if other.is_none() {
-        assert_eq!((counts.chains, counts.steps), (3000, 9440));
-    }
+    let (chains, more) = (run_all(CHAINS), run_all(MORE_CHAINS));
+    assert_eq!((chains.chains, chains.steps, more.chains, more.steps), (3000, 9440, 1400, 8328));
 }
 
 /// In every chain one answer is changed, another one in each.
 #[test]
 fn a_changed_answer_is_noticed() {
     let mut changed = 0;
-    for (number, line) in CHAINS.lines().enumerate() {
+    for (number, line) in CHAINS.lines().chain(MORE_CHAINS.lines()).enumerate() {
         let mut chain: Value = serde_json::from_str(line).unwrap();
         let steps = chain["steps"].as_array_mut().unwrap();
         let step_count = steps.len();
