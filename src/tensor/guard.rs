@@ -255,8 +255,10 @@ impl ExclusiveGuard<'_> {
         Err(Error::new(
             ErrorKind::Overlapping,
             format!(
-                "{op}: in {} several indices are one element; write through a view where each is its own",
-                self.tensor.layout()
+                "{op}: in size {:?} with stride {:?} several indices are one element; write through a view where each \
+                 is its own",
+                self.tensor.size(),
+                self.tensor.stride()
             ),
         ))
     }

@@ -6,7 +6,7 @@ use super::arithmetic::{Op, Other, dtype_of, wide};
 use super::cast::convert;
 use super::stream::{PIECE_BYTES, for_each_piece};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 
 /// How many elements are computed at a time when all are in memory: they stay in the second-level cache.
 const CACHED_ELEMS: usize = 16 << 10;
@@ -35,9 +35,9 @@ impl<T: Into<Scalar>> From<T> for Operand<'_> {
 
 /// Changes in place, of every element.
 ///
-/// Errors of all of them, by kind: [`ErrorKind::SizeMismatch`] when an operand does not broadcast to this size,
-/// [`ErrorKind::DTypeMismatch`], [`ErrorKind::Overlapping`] when several indices are one element,
-/// [`ErrorKind::OutOfRange`] for a number that the dtype cannot hold, and [`ErrorKind::Io`].
+/// Errors of all of them, by [`ErrorKind`](crate::ErrorKind): `SizeMismatch` when an operand does not broadcast to this
+/// size, `NameMismatch` when dimensions that meet have different names, `DTypeMismatch`, `Overlapping` when several indices
+/// are one element, `OutOfRange` for a number that the dtype cannot hold, `Io`.
 ///
 /// An operand on the same storage counts as it was before. An operand on another mutable storage is read as it is then:
 /// hold a [shared guard](Tensor::lock_shared) of it if others change it.
@@ -92,7 +92,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those above; [`ErrorKind::DTypeMismatch`] when the result is of a higher kind than this dtype (bool, integer,
+    /// Those above; `DTypeMismatch` when the result is of a higher kind than this dtype (bool, integer,
     /// float, complex), when two integers have no common dtype, and for floats of 8 bits and below.
     pub fn add_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("add_", Op::Add, other.into())
@@ -101,7 +101,7 @@ impl ExclusiveGuard<'_> {
     /// Subtracts `other`, as [`add_`](Self::add_) adds.
     ///
     /// # Errors
-    /// Those of [`add_`](Self::add_); [`ErrorKind::DTypeMismatch`] for bools.
+    /// Those of [`add_`](Self::add_); `DTypeMismatch` for bools.
     pub fn sub_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("sub_", Op::Sub, other.into())
     }
@@ -117,7 +117,7 @@ impl ExclusiveGuard<'_> {
     /// Divides by `other`, as [`add_`](Self::add_) adds.
     ///
     /// # Errors
-    /// Those of [`add_`](Self::add_); [`ErrorKind::DTypeMismatch`] for integers and bools, whose quotients are floats.
+    /// Those of [`add_`](Self::add_); `DTypeMismatch` for integers and bools, whose quotients are floats.
     pub fn div_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("div_", Op::Div, other.into())
     }
@@ -174,17 +174,10 @@ impl ExclusiveGuard<'_> {
 
     /// `operand` broadcast to this size; copied first if it is among the elements that will change.
     fn beside(&self, op: &str, operand: &Tensor) -> Result<Tensor> {
+        self.layout().check_names_meet(op, operand.layout())?;
         let is_same = operand.dtype() == self.dtype() && operand.layout() == self.layout();
         let operand = if is_same { operand.clone() } else { self.apart(operand)? };
-        self.layout().check_names_meet(op, operand.layout())?;
-        let layout = operand.layout().expand_to(self.size()).map_err(|e| match e.kind() {
-            ErrorKind::SizeMismatch => Error::new(
-                ErrorKind::SizeMismatch,
-                format!("{op}: {} does not broadcast to {}", operand.layout(), self.layout()),
-            ),
-            _ => e.context(op),
-        })?;
-        Ok(operand.with_layout(operand.dtype(), layout))
+        operand.expand_as(self).map_err(|e| e.context(op))
     }
 
     /// `operand`, copied if it is among the elements that will change.
@@ -259,6 +252,6 @@ fn in_storage_order(view: &Tensor, operands: &[Tensor]) -> Result<Vec<Tensor>> {
         .filter(|&(_, &axis)| steps.get(axis as usize) < Some(&0))
         .map(|(at, _)| at)
         .collect();
-    let ordered = |view: &Tensor| view.permute(&axes)?.flip(&backwards);
+    let ordered = |view: &Tensor| view.permute(axes.as_slice())?.flip(backwards.as_slice());
     std::iter::once(view).chain(operands).map(ordered).collect()
 }

@@ -392,6 +392,41 @@ fn sizes_that_do_not_broadcast_are_refused() {
 }
 
 #[test]
+fn views_with_one_element_at_several_indices_are_read_and_not_written() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap().create_tensor("x", DType::I64, &[3, 1], StorageKind::Mutable).unwrap();
+    for (_, store) in handles(&path) {
+        let x = store.load("x").unwrap();
+        for view in [x.expand(&[3, 2]).unwrap(), x.view(&[3]).unwrap().unfold(0, 2, 1).unwrap()] {
+            let shown = format!("{:?}", view.stride());
+            let mut guard = view.lock_exclusive().unwrap();
+            assert_refused(guard.fill_(1), ErrorKind::Overlapping, &["fill_", &shown]);
+            assert_refused(guard.copy_(&arange(&[2], |i| i)), ErrorKind::Overlapping, &["copy_"]);
+            assert_refused(guard.add_(1), ErrorKind::Overlapping, &["add_"]);
+            assert_refused(guard.as_array_mut::<i64>(), ErrorKind::Overlapping, &["as_array_mut"]);
+            assert!(guard.read::<i64>().unwrap().iter().all(|&element| element == 0));
+        }
+        x.lock_exclusive().unwrap().add_(&x.expand(&[3, 1]).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn names_of_dimensions_that_meet_must_agree() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Mutable).unwrap();
+    let x = x.refine_names(&[Some("row"), Some("column")]).unwrap();
+    let row = arange(&[3], |i| i);
+    let named = |name| row.refine_names(&[Some(name)]).unwrap();
+    let mut guard = x.lock_exclusive().unwrap();
+    guard.add_(&row).unwrap().copy_(&named("column")).unwrap();
+    assert_refused(guard.add_(&named("row")), ErrorKind::NameMismatch, &["add_", "row", "column"]);
+    assert_refused(guard.copy_(&named("depth")), ErrorKind::NameMismatch, &["copy_", "depth"]);
+    assert_eq!(guard.read::<i64>().unwrap(), [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
 fn only_mutable_storages_are_locked() {
     let dir = temporary();
     let store = Store::create(dir.path().join("x.smap")).unwrap();
