@@ -118,7 +118,7 @@ impl fmt::Display for Axes<'_> {
 impl Layout {
     /// The position of an axis. A rank of 0 has the axes -1 and 0, as in PyTorch, where the operation has a use for
     /// them.
-    pub(super) fn axis(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<usize> {
+    pub(crate) fn axis(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<usize> {
         let axis = match axis {
             Axis::At(axis) => axis,
             Axis::Named(name) => return self.axis_named(op, name),

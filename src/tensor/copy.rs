@@ -12,7 +12,7 @@ use crate::storage::{LockedStorage, Storage};
 const BLOCK_BYTES: usize = 4 << 20;
 
 /// Bytes that are cheaper to read than to step over with another call.
-pub(super) const MAX_GAP_BYTES: usize = 16 << 10;
+const MAX_GAP_BYTES: usize = 16 << 10;
 
 /// The side of a square that is transposed at once: both of its sides stay in the first-level cache.
 const TILE: usize = 32;
@@ -24,6 +24,19 @@ struct Dim {
     /// In the storage, never negative.
     storage: usize,
     memory: isize,
+}
+
+/// Calls a function for elements of so many bytes.
+macro_rules! of_width {
+    ($itemsize:expr, $function:ident($($argument:expr),*)) => {
+        match $itemsize {
+            1 => $function::<1>($($argument),*),
+            2 => $function::<2>($($argument),*),
+            4 => $function::<4>($($argument),*),
+            8 => $function::<8>($($argument),*),
+            _ => $function::<16>($($argument),*),
+        }
+    };
 }
 
 /// Copies all elements into `out`, which holds exactly as many bytes.
@@ -39,26 +52,14 @@ pub(super) fn gather_locked(view: &Tensor, storage: &LockedStorage, out: &mut [u
 /// `bytes` are those of the storage, where they can be borrowed.
 fn gather_from(bytes: Option<&[u8]>, tensor: &Tensor, out: &mut [u8]) -> Result<()> {
     debug_assert_eq!(out.len(), tensor.nbytes());
-    match tensor.dtype().itemsize() {
-        1 => gather_elements::<1>(bytes, tensor, out),
-        2 => gather_elements::<2>(bytes, tensor, out),
-        4 => gather_elements::<4>(bytes, tensor, out),
-        8 => gather_elements::<8>(bytes, tensor, out),
-        _ => gather_elements::<16>(bytes, tensor, out),
-    }
+    of_width!(tensor.dtype().itemsize(), gather_elements(bytes, tensor, out))
 }
 
 /// Copies `bytes`, exactly as many as the elements have, into all elements of a view of the locked storage, which does
 /// not overlap itself.
 pub(super) fn scatter(bytes: &[u8], view: &Tensor, storage: &mut LockedStorage) -> Result<()> {
     debug_assert_eq!(bytes.len(), view.nbytes());
-    match view.dtype().itemsize() {
-        1 => scatter_elements::<1>(bytes, view, storage),
-        2 => scatter_elements::<2>(bytes, view, storage),
-        4 => scatter_elements::<4>(bytes, view, storage),
-        8 => scatter_elements::<8>(bytes, view, storage),
-        _ => scatter_elements::<16>(bytes, view, storage),
-    }
+    of_width!(view.dtype().itemsize(), scatter_elements(bytes, view, storage))
 }
 
 fn gather_elements<const W: usize>(bytes: Option<&[u8]>, tensor: &Tensor, out: &mut [u8]) -> Result<()> {
@@ -300,4 +301,84 @@ fn for_each_start(dims: &[Dim], storage: usize, memory: usize, body: &mut impl F
             }
         }
     }
+}
+
+/// Copies the elements that stand at `places` of the storage into `out`, which holds exactly as many bytes.
+pub(super) fn gather_places(tensor: &Tensor, places: &[usize], out: &mut [u8]) -> Result<()> {
+    of_width!(tensor.dtype().itemsize(), gather_places_of(tensor.storage(), places, out))
+}
+
+/// Copies `bytes`, exactly as many as elements of `itemsize` have, to `places` of the locked storage. Of two at one place
+/// the later one stays.
+pub(super) fn scatter_places(
+    bytes: &[u8],
+    itemsize: usize,
+    places: &[usize],
+    storage: &mut LockedStorage,
+) -> Result<()> {
+    of_width!(itemsize, scatter_places_of(bytes, places, storage))
+}
+
+fn gather_places_of<const W: usize>(storage: &Storage, places: &[usize], out: &mut [u8]) -> Result<()> {
+    let out = out.as_chunks_mut::<W>().0;
+    if let Some(bytes) = storage.borrow() {
+        let elements = bytes.as_chunks::<W>().0;
+        out.iter_mut().zip(places).for_each(|(out, &place)| *out = elements[place]);
+        return Ok(());
+    }
+    let mut window = Vec::new();
+    for_each_window::<W>(places, |start, length, members| {
+        window.resize(length * W, 0);
+        storage.read_at(&mut window, (start * W) as u64)?;
+        let elements = window.as_chunks::<W>().0;
+        members.iter().for_each(|&i| out[i] = elements[places[i] - start]);
+        Ok(())
+    })
+}
+
+fn scatter_places_of<const W: usize>(
+    bytes: &[u8],
+    places: &[usize],
+    storage: &mut LockedStorage,
+) -> Result<()> {
+    let bytes = bytes.as_chunks::<W>().0;
+    if let Some(out) = storage.bytes_mut()? {
+        let elements = out.as_chunks_mut::<W>().0;
+        bytes.iter().zip(places).for_each(|(element, &place)| elements[place] = *element);
+        return Ok(());
+    }
+    let mut window = Vec::new();
+    for_each_window::<W>(places, |start, length, members| {
+        window.resize(length * W, 0);
+        storage.read_at(&mut window, (start * W) as u64)?;
+        let elements = window.as_chunks_mut::<W>().0;
+        members.iter().for_each(|&i| elements[places[i] - start] = bytes[i]);
+        storage.write_at(&window, (start * W) as u64)
+    })
+}
+
+/// Calls `body` with stretches of a file that have all places in them, ascending and with no long gaps: where each
+/// begins, how long it is, and which of the places are there, in the order in which they were given.
+fn for_each_window<const W: usize>(
+    places: &[usize],
+    mut body: impl FnMut(usize, usize, &[usize]) -> Result<()>,
+) -> Result<()> {
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_by_key(|&i| places[i]);
+    let mut rest = order.as_slice();
+    while let Some(&first) = rest.first() {
+        let (start, mut last) = (places[first], places[first]);
+        let is_near = |&&i: &&usize| {
+            let is_near = (places[i] - last) * W <= MAX_GAP_BYTES && (places[i] - start) * W < BLOCK_BYTES;
+            if is_near {
+                last = places[i];
+            }
+            is_near
+        };
+        let count = rest.iter().take_while(is_near).count();
+        let (members, after) = rest.split_at(count);
+        body(start, last - start + 1, members)?;
+        rest = after;
+    }
+    Ok(())
 }

@@ -233,7 +233,7 @@ enum Given {
 }
 
 /// The elements of a view as `dtype`.
-fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: &mut [u8]) -> Result<()> {
+pub(super) fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: &mut [u8]) -> Result<()> {
     if view.dtype() == dtype {
         return copy::gather(view, out);
     }

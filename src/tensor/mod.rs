@@ -7,6 +7,7 @@ mod copy;
 mod element;
 mod guard;
 mod header;
+mod indexing;
 mod inplace;
 mod print;
 mod scalar;

@@ -8,6 +8,7 @@ mod damage;
 mod faults;
 mod full_disk;
 mod gather;
+mod indexing;
 mod inplace;
 mod interop;
 mod print;
