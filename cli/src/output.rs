@@ -123,9 +123,11 @@ pub(crate) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Prints a line on standard error. That it cannot be written is no reason to stop.
+/// Prints a message on standard error. Its first line says all; what follows is set off from it, so that no text can pose
+/// as another message. That it cannot be written is no reason to stop.
 pub(crate) fn message(text: &str) {
-    let _ = writeln!(io::stderr(), "stridemap: {}", one_line(text));
+    let lines: Vec<String> = text.split('\n').map(one_line).collect();
+    let _ = writeln!(io::stderr(), "stridemap: {}", lines.join("\n  | "));
 }
 
 /// Counts bytes on standard error, when that is a terminal; nothing is left of it at the end.
