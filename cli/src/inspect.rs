@@ -6,7 +6,7 @@ use std::path::Path;
 use comfy_table::{Table, presets};
 use indicatif::HumanBytes;
 use serde::Serialize;
-use stridemap::{Snapshot, StorageInfo, Store};
+use stridemap::{Snapshot, StorageInfo, Store, TensorInfo};
 
 use crate::args::{InspectArgs, LsArgs};
 use crate::error::Result;
@@ -123,17 +123,21 @@ fn print(summary: &Summary, snapshot: &Snapshot, store: &Path, out: &mut impl Wr
     writeln!(out, "tensors     {}, {}", summary.tensor_count, HumanBytes(summary.logical_size_bytes))?;
     writeln!(out, "storages    {}, {}", summary.storage_count, HumanBytes(summary.stored_size_bytes))?;
 
-    let mut tensors = columns(["name", "dtype", "size", "stride", "offset", "storage"]);
-    for tensor in snapshot.tensors("")?.take(MAX_ROWS) {
-        let tensor = tensor?;
-        tensors.add_row([
+    let infos = snapshot.tensors("")?.take(MAX_ROWS).collect::<stridemap::Result<Vec<TensorInfo>>>()?;
+    let is_named = infos.iter().any(|tensor| tensor.dim_names.is_some());
+    let names = is_named.then_some("dim names");
+    let header = ["name", "dtype", "size", "stride", "offset", "storage"].into_iter().chain(names);
+    let mut tensors = columns(header);
+    for tensor in &infos {
+        let row = [
             quoted(&tensor.name).into_owned(),
             tensor.dtype.to_string(),
             format!("{:?}", tensor.size()),
             format!("{:?}", tensor.stride()),
             tensor.storage_offset().to_string(),
             storage_id(tensor.storage_id),
-        ]);
+        ];
+        tensors.add_row(row.into_iter().chain(is_named.then(|| listed(tensor.dim_names.as_deref()))));
     }
     print_table(&tensors, summary.tensor_count, out)?;
 
@@ -160,7 +164,14 @@ fn print(summary: &Summary, snapshot: &Snapshot, store: &Path, out: &mut impl Wr
     Ok(())
 }
 
-fn columns<const N: usize>(names: [&str; N]) -> Table {
+/// Names of dimensions, as Python prints them.
+fn listed(names: Option<&[Option<String>]>) -> String {
+    let names: Vec<&str> =
+        names.unwrap_or_default().iter().map(|name| name.as_deref().unwrap_or("None")).collect();
+    if names.is_empty() { String::new() } else { format!("[{}]", names.join(", ")) }
+}
+
+fn columns<'a>(names: impl IntoIterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(names);
     for column in table.column_iter_mut() {

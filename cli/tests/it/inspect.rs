@@ -63,6 +63,28 @@ fn inspect_prints_summary_tensors_storages_and_attributes() {
 }
 
 #[test]
+fn inspect_has_a_column_for_names_of_dimensions_where_there_are_any() {
+    let dir = Dir::with_store();
+    let store = dir.store();
+    let points = store.load("points").unwrap();
+    store.save_view("named", &points.refine_names(&["row", "..."]).unwrap()).unwrap();
+    let text = dir.stdout(&["inspect", "s.smap"]);
+    let tensors: Vec<&str> = text.lines().skip(6).take(5).map(str::trim_end).collect();
+    insta::assert_snapshot!(tensors.join("\n"), @r"
+    name          dtype    size    stride  offset  storage           dim names
+    named         float32  [3, 2]  [2, 1]  0       0000000000000001  [row, None]
+    'odd [name]'  int64    []      []      8       0000000000000001
+    points        float32  [3, 2]  [2, 1]  0       0000000000000001
+    points_t      float32  [2, 3]  [1, 2]  0       0000000000000001
+    ");
+    let json: serde_json::Value =
+        serde_json::from_str(&dir.stdout(&["inspect", "s.smap", "--json"])).unwrap();
+    let names: Vec<String> =
+        json["tensors"].as_array().unwrap().iter().map(|tensor| tensor["dim_names"].to_string()).collect();
+    assert_eq!(names, [r#"["row",null]"#, "null", "null", "null"]);
+}
+
+#[test]
 fn inspect_prints_the_first_thousand_tensors_and_says_how_many_more_there_are() {
     let dir = Dir::with_store();
     let store = dir.store();
