@@ -3,12 +3,23 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use stridemap::OnExisting;
 
-const EXPR_HELP: &str = "\
+use crate::expr;
+
+fn expr_help(example: &str) -> String {
+    format!(
+        "\
 EXPR is a NAME, then any of
-  [0:10, ::2, -1, ..., None]  .t()  .transpose(0, 1)  .permute(1, 0)  .view(2, -1)
-  .flip(0)  .select(0, 1)  .narrow(0, 1, 2)  .slice(0, 1, None, 2)
+  [0:10, ::-2, -1, ..., None]
+{}
+An axis is a number or a name. What gives a list is followed by the number of one: .chunk(3)[-1]
 In EXPR, a name with \"[\" or \".word(\" in it is quoted, as ls prints it: 'odd [name]'.
-Wherever a NAME alone is asked for, it is taken as it is.";
+Wherever a NAME alone is asked for, it is taken as it is.
+
+Example:
+  stridemap {example}",
+        expr::help()
+    )
+}
 
 /// Keep tensors, and views of them, in a memory-mapped store on disk.
 #[derive(Parser)]
@@ -37,10 +48,10 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  stridemap ls model.smap encoder.")]
     Ls(LsArgs),
     /// Print the elements of a tensor, or of a view of one
-    #[command(after_help = format!("{EXPR_HELP}\n\nExample:\n  stridemap show model.smap 'encoder.weight[0, ::2]'"))]
+    #[command(after_help = expr_help("show model.smap 'encoder.weight[0, ::2]'"))]
     Show(ShowArgs),
     /// Give a view of a tensor a name; no element is copied
-    #[command(after_help = format!("{EXPR_HELP}\n\nExample:\n  stridemap view model.smap weight_t 'weight.t()'"))]
+    #[command(after_help = expr_help("view model.smap weight_t 'weight.t()'"))]
     View(ViewArgs),
     /// Rename a tensor
     #[command(after_help = "Example:\n  stridemap mv model.smap weight encoder.weight")]

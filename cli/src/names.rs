@@ -6,32 +6,34 @@ use stridemap::{OnExisting, Store, Transaction};
 
 use crate::args::{CpArgs, MvArgs, RmArgs, ViewArgs};
 use crate::error::Result;
-use crate::expr::Expr;
+use crate::expr::{Copies, Expr};
 
 pub(crate) fn view(args: &ViewArgs) -> Result<()> {
     let expr: Expr = args.expr.parse()?;
     commit(&args.store, args.existing.policy(), |txn| {
-        let tensor = txn.load(&expr.name)?;
-        txn.save_view(&args.new, &expr.apply(tensor)?)
+        let view = expr.apply(txn.load(&expr.name)?, Copies::Refused)?;
+        Ok(txn.save_view(&args.new, &view)?)
     })
 }
 
 pub(crate) fn cp(args: &CpArgs) -> Result<()> {
-    commit(&args.store, args.existing.policy(), |txn| txn.copy(&args.src, &args.dst))
+    commit(&args.store, args.existing.policy(), |txn| Ok(txn.copy(&args.src, &args.dst)?))
 }
 
 pub(crate) fn mv(args: &MvArgs) -> Result<()> {
-    commit(&args.store, args.existing.policy(), |txn| txn.rename(&args.old, &args.new))
+    commit(&args.store, args.existing.policy(), |txn| Ok(txn.rename(&args.old, &args.new)?))
 }
 
 pub(crate) fn rm(args: &RmArgs) -> Result<()> {
-    commit(&args.store, OnExisting::default(), |txn| args.names.iter().try_for_each(|name| txn.remove(name)))
+    commit(&args.store, OnExisting::default(), |txn| {
+        Ok(args.names.iter().try_for_each(|name| txn.remove(name))?)
+    })
 }
 
 fn commit(
     store: &Path,
     on_existing: OnExisting,
-    change: impl FnOnce(&mut Transaction<'_>) -> stridemap::Result<()>,
+    change: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
 ) -> Result<()> {
     let store = Store::open(store)?;
     let mut txn = store.begin()?;

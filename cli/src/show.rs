@@ -7,7 +7,7 @@ use stridemap::{Result as LibraryResult, Scalar, Store, Tensor};
 
 use crate::args::ShowArgs;
 use crate::error::Result;
-use crate::expr::Expr;
+use crate::expr::{Copies, Expr};
 use crate::output::{Element, List, write_json};
 
 /// How many elements are in memory at a time.
@@ -15,7 +15,7 @@ const PIECE_ELEMS: usize = 1 << 16;
 
 pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let expr: Expr = args.expr.parse()?;
-    let view = expr.apply(Store::open(&args.store)?.load(&expr.name)?)?;
+    let view = expr.apply(Store::open(&args.store)?.load(&expr.name)?, Copies::Allowed)?;
     if args.json {
         write_json(
             out,

@@ -1,71 +1,140 @@
 //! Expressions: a name, and the view of its tensor that is meant.
 //!
 //! ```text
-//! encoder.weight[0, ::2].t()      'odd [name]'[..., None]
+//! encoder.weight[0, ::2].t()      'odd [name]'[..., None]      images.refine_names(N, ...).chunk(3, dim=N)[1]
 //! ```
 //! A bare name goes on to the first `[` or `.word(`; any other name is quoted.
 
+mod arguments;
+mod mistake;
+mod operations;
 mod parse;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::str::FromStr;
 
-use stridemap::{Index, Tensor};
+use stridemap::{ErrorKind, Index, Tensor};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::output::counted;
+use arguments::{Argument, Arguments};
+use mistake::Mistake;
+use operations::{Call, Operation};
 
-/// The name of a tensor, and the operations that make the view from it.
-#[derive(Debug, PartialEq, Eq)]
+pub(crate) use operations::help;
+
+/// The name of a tensor, and the steps that lead to the view of it.
+#[derive(Debug)]
 pub(crate) struct Expr {
     pub(crate) name: String,
-    operations: Vec<Operation>,
+    steps: Vec<Step>,
+    text: String,
 }
 
-/// One view operation, by PyTorch's name and argument order.
-#[derive(Debug, PartialEq, Eq)]
-enum Operation {
+/// What is done to a tensor, and where the expression says so.
+#[derive(Debug)]
+struct Step {
+    action: Action,
+    span: Range<usize>,
+}
+
+#[derive(Debug)]
+enum Action {
     Index(Vec<Index>),
-    T,
-    Transpose(isize, isize),
-    Permute(Vec<isize>),
-    View(Vec<isize>),
-    Flip(Vec<isize>),
-    Select(isize, isize),
-    Narrow(isize, isize, usize),
-    Slice { axis: isize, start: Option<isize>, end: Option<isize>, step: isize },
+    Call(&'static Operation, Vec<Argument>, Option<Pick>),
+}
+
+/// The one of several parts that is meant.
+#[derive(Debug)]
+struct Pick {
+    index: isize,
+    span: Range<usize>,
+}
+
+/// Whether elements may be copied for what strides cannot say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copies {
+    Allowed,
+    Refused,
 }
 
 impl Expr {
     /// The view that the expression means, of the tensor that has its name.
-    pub(crate) fn apply(&self, tensor: Tensor) -> stridemap::Result<Tensor> {
-        self.operations.iter().try_fold(tensor, |tensor, operation| operation.apply(&tensor))
+    pub(crate) fn apply(&self, tensor: Tensor, copies: Copies) -> Result<Tensor> {
+        let mut steps = self.steps.iter();
+        steps
+            .try_fold(tensor, |tensor, step| step.apply(&tensor, copies))
+            .map_err(|mistake| mistake.in_text(&self.text))
     }
 }
 
-impl Operation {
-    fn apply(&self, tensor: &Tensor) -> stridemap::Result<Tensor> {
-        match self {
-            Operation::Index(places) => tensor.index(places),
-            Operation::T => tensor.t(),
-            Operation::Transpose(axis0, axis1) => tensor.transpose(*axis0, *axis1),
-            Operation::Permute(axes) => tensor.permute(axes),
-            Operation::View(size) => tensor.view(size),
-            Operation::Flip(axes) => tensor.flip(axes),
-            Operation::Select(axis, index) => tensor.select(*axis, *index),
-            Operation::Narrow(axis, start, length) => tensor.narrow(*axis, *start, *length),
-            Operation::Slice { axis, start, end, step } => tensor.slice(*axis, *start, *end, *step),
+impl Step {
+    fn apply(&self, tensor: &Tensor, copies: Copies) -> Result<Tensor, Mistake> {
+        let said = |message: String| Mistake { span: self.span.clone(), message };
+        let (operation, arguments, pick) = match &self.action {
+            Action::Index(places) => return tensor.index(places).map_err(|e| said(e.to_string())),
+            Action::Call(operation, arguments, pick) => (operation, Arguments::new(arguments), pick),
+        };
+        let name = operation.name();
+        let wrong = |mistake: Mistake| mistake.context(operation.signature);
+        let refused = |e: stridemap::Error| match e.kind() {
+            ErrorKind::NeedsCopy if copies == Copies::Refused => said(needs_copy(name, tensor)),
+            _ => said(e.to_string()),
+        };
+        if let (Call::OrCopy(_, would_copy), Copies::Refused) = (&operation.call, copies)
+            && would_copy(tensor, &mut arguments.clone()).map_err(wrong)?
+        {
+            return Err(said(needs_copy(name, tensor)));
+        }
+        match operation.call {
+            Call::View(view) | Call::OrCopy(view, _) => {
+                view(tensor, &mut arguments.clone()).map_err(wrong)?.map_err(refused)
+            }
+            Call::Parts(parts) => {
+                let parts = parts(tensor, &mut arguments.clone()).map_err(wrong)?.map_err(refused)?;
+                match pick {
+                    Some(pick) => pick.from(name, parts),
+                    None => Err(said(format!("{name} gives {}; a subscript picks one", list_of(&parts)))),
+                }
+            }
         }
     }
+}
+
+impl Pick {
+    fn from(&self, name: &str, mut parts: Vec<Tensor>) -> Result<Tensor, Mistake> {
+        let from_start =
+            if self.index < 0 { self.index.checked_add_unsigned(parts.len()) } else { Some(self.index) };
+        match from_start.and_then(|at| usize::try_from(at).ok()).filter(|&at| at < parts.len()) {
+            Some(at) => Ok(parts.swap_remove(at)),
+            None => Err(Mistake {
+                span: self.span.clone(),
+                message: format!("index {} is out of range: {name} gives {}", self.index, list_of(&parts)),
+            }),
+        }
+    }
+}
+
+fn list_of(parts: &[Tensor]) -> String {
+    format!("a list of {}", counted(parts.len() as u64, "view"))
+}
+
+fn needs_copy(name: &str, tensor: &Tensor) -> String {
+    let (size, stride) = (tensor.size(), tensor.stride());
+    format!("a view moves no data, and {name} of size {size:?} with stride {stride:?} needs a copy")
 }
 
 impl FromStr for Expr {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
-        parse::parse(text)
-            .map_err(|e| Error::Refused(format!("expression, column {}: {}", e.column, e.message)))
+    fn from_str(text: &str) -> Result<Self> {
+        parse::parse(text).map_err(|mistake| {
+            let column = text[..mistake.span.start].chars().count() + 1;
+            mistake.context(format_args!("expression, column {column}")).in_text(text)
+        })
     }
 }
 

@@ -4,40 +4,24 @@ use std::fmt;
 
 use stridemap::Index;
 
-use super::{Expr, Operation};
+use super::arguments::{Argument, Passed, Value, bind};
+use super::mistake::Mistake;
+use super::operations::{Call, Operation, suggestion};
+use super::{Action, Expr, Pick, Step};
 
 /// Begins and ends a quoted name.
 pub(super) const QUOTE: char = '\'';
 
-/// The operations that can be called, as they are written.
-const SIGNATURES: [&str; 8] = [
-    "t()",
-    "transpose(axis, axis)",
-    "permute(axis, ...)",
-    "view(size, ...)",
-    "flip(axis, ...)",
-    "select(axis, index)",
-    "narrow(axis, start, length)",
-    "slice(axis, start, end, step)",
-];
-
-/// What is wrong, and at which character of the text, counted from 1.
-#[derive(Debug)]
-pub(super) struct ParseError {
-    pub(super) column: usize,
-    pub(super) message: String,
-}
-
-type Result<T> = std::result::Result<T, ParseError>;
+type Result<T> = std::result::Result<T, Mistake>;
 
 pub(super) fn parse(text: &str) -> Result<Expr> {
     let mut cursor = Cursor { text, rest: text };
     let name = cursor.name()?;
-    let mut operations = Vec::new();
+    let mut steps = Vec::new();
     while !cursor.is_at_end() {
-        operations.push(cursor.operation()?);
+        steps.push(cursor.step()?);
     }
-    Ok(Expr { name, operations })
+    Ok(Expr { name, steps, text: text.to_owned() })
 }
 
 /// The part of `text` before the first `[` or `.word(`.
@@ -63,15 +47,17 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// An error at the next character.
-    fn error(&self, message: impl Into<String>) -> ParseError {
-        let before = &self.text[..self.text.len() - self.rest.len()];
-        ParseError { column: before.chars().count() + 1, message: message.into() }
+    /// How many bytes were read.
+    fn at(&self) -> usize {
+        self.text.len() - self.rest.len()
     }
 
-    fn expected(&self, what: impl fmt::Display) -> ParseError {
-        let found = self.rest.chars().next().map_or("the end".to_owned(), |c| format!("{c:?}"));
-        self.error(format!("expected {what}, found {found}"))
+    /// The next character is wrong, or that there is none.
+    fn expected(&self, what: impl fmt::Display) -> Mistake {
+        let next = self.rest.chars().next();
+        let found = next.map_or("the end".to_owned(), |c| format!("{c:?}"));
+        let end = self.at() + next.map_or(0, char::len_utf8);
+        Mistake { span: self.at()..end, message: format!("expected {what}, found {found}") }
     }
 
     fn skip_blanks(&mut self) {
@@ -99,7 +85,7 @@ impl<'a> Cursor<'a> {
     fn name(&mut self) -> Result<String> {
         if let Some(after) = self.rest.strip_prefix(QUOTE) {
             self.rest = after;
-            return self.quoted_name();
+            return self.quoted(QUOTE);
         }
         match bare_name(self.rest) {
             "" => Err(self.expected("a name")),
@@ -107,20 +93,20 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// What stands before the closing quote. A quote in the name is doubled, or has a backslash before it.
-    fn quoted_name(&mut self) -> Result<String> {
+    /// What stands before the closing quote. A quote in the text is doubled, or has a backslash before it.
+    fn quoted(&mut self, quote: char) -> Result<String> {
         let mut name = String::new();
         loop {
             let mut chars = self.rest.chars();
             let c = match chars.next() {
-                None => return Err(self.expected("a quote that ends the name")),
-                Some(QUOTE) if !chars.as_str().starts_with(QUOTE) => {
+                None => return Err(self.expected("a closing quote")),
+                Some(c) if c == quote && !chars.as_str().starts_with(quote) => {
                     self.rest = chars.as_str();
                     return Ok(name);
                 }
-                Some(QUOTE) => chars.next(),
+                Some(c) if c == quote => chars.next(),
                 Some('\\') => match chars.next() {
-                    Some(c @ (QUOTE | '\\')) => Some(c),
+                    Some(c @ (QUOTE | '"' | '\\')) => Some(c),
                     Some('t') => Some('\t'),
                     Some('n') => Some('\n'),
                     Some('r') => Some('\r'),
@@ -140,35 +126,126 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn operation(&mut self) -> Result<Operation> {
-        if self.eat("[") {
-            return Ok(Operation::Index(self.list("]", Self::place)?));
-        }
-        if !self.eat(".") {
+    fn step(&mut self) -> Result<Step> {
+        let mut start = self.at();
+        let mut action = if self.eat("[") {
+            Action::Index(self.list("]", Self::place)?)
+        } else if self.eat(".") {
+            start = self.at();
+            self.call()?
+        } else {
             return Err(self.expected("\"[\", \".\" or the end"));
-        }
-        let at_word = Cursor { ..*self };
-        let word = self.take(word(self.rest));
-        let signature = SIGNATURES.iter().find(|signature| signature.split('(').next() == Some(word));
-        let Some(signature) = signature else {
-            let known = SIGNATURES.join(", ");
-            return Err(at_word.error(format!(
-                "unknown operation {word:?}; there are {known}; a name that looks like one is quoted: 'odd.name()'"
-            )));
         };
-        if !self.eat("(") {
-            return Err(self.expected("\"(\""));
+        let span = start..self.at();
+        if let Action::Call(Operation { call: Call::Parts(_), .. }, _, pick) = &mut action {
+            *pick = self.pick()?;
         }
-        let is_list = self.eat("[");
-        let arguments = self.arguments(if is_list { "]" } else { ")" })?;
-        if is_list && !self.eat(")") {
-            return Err(self.expected("\")\""));
-        }
-        operation(word, is_list, &arguments).ok_or_else(|| at_word.error(format!("expected {signature}")))
+        Ok(Step { action, span })
     }
 
-    fn arguments(&mut self, close: &str) -> Result<Vec<Option<isize>>> {
-        if self.eat(close) { Ok(Vec::new()) } else { self.list(close, Self::argument) }
+    fn call(&mut self) -> Result<Action> {
+        let start = self.at();
+        let word = self.take(word(self.rest));
+        let named = start..self.at();
+        if word.is_empty() {
+            return Err(self.expected("the name of an operation"));
+        }
+        let operation = Operation::named(word).ok_or_else(|| Mistake {
+            span: named.clone(),
+            message: format!("unknown operation {word:?}; {}", suggestion(word)),
+        })?;
+        let passed = if self.eat("(") {
+            self.items(")", Self::passed)?
+        } else if operation.is_property() {
+            Vec::new()
+        } else {
+            return Err(self.expected("\"(\""));
+        };
+        let arguments = bind(operation.signature, passed).map_err(|left_over| Mistake {
+            span: left_over.unwrap_or(start..self.at()),
+            message: format!("expected {}", operation.signature),
+        })?;
+        Ok(Action::Call(operation, arguments, None))
+    }
+
+    /// The subscript that picks one of several parts.
+    fn pick(&mut self) -> Result<Option<Pick>> {
+        self.skip_blanks();
+        let start = self.at();
+        if !self.eat("[") {
+            return Ok(None);
+        }
+        let places = self.list("]", Self::place)?;
+        let span = start..self.at();
+        match places[..] {
+            [Index::At(index)] => Ok(Some(Pick { index, span })),
+            _ => {
+                Err(Mistake { span, message: "expected one number, which picks from a list of views".into() })
+            }
+        }
+    }
+
+    /// An argument, and the keyword before it.
+    fn passed(&mut self) -> Result<Passed> {
+        self.skip_blanks();
+        let (start, word) = (self.at(), word(self.rest));
+        let mut keyword = None;
+        if !word.is_empty() && self.rest[word.len()..].trim_start().starts_with('=') {
+            let value = Value::Word(self.take(word).to_owned());
+            keyword = Some(Argument { value, span: start..self.at() });
+            self.eat("=");
+        }
+        Ok(Passed { keyword, argument: self.argument()? })
+    }
+
+    /// A value, or a list of values in brackets. As in Python it is the comma that makes a tuple of `(1,)`.
+    fn argument(&mut self) -> Result<Argument> {
+        self.skip_blanks();
+        let start = self.at();
+        let value = if self.eat("[") {
+            Value::List(self.items("]", Self::item)?)
+        } else if self.eat("(") {
+            let mut items = self.items(")", Self::item)?;
+            match items.pop() {
+                Some(only) if items.is_empty() && !self.text[start..self.at()].contains(',') => only.value,
+                last => {
+                    items.extend(last);
+                    Value::List(items)
+                }
+            }
+        } else {
+            self.value()?
+        };
+        Ok(Argument { value, span: start..self.at() })
+    }
+
+    fn item(&mut self) -> Result<Argument> {
+        self.skip_blanks();
+        let start = self.at();
+        Ok(Argument { value: self.value()?, span: start..self.at() })
+    }
+
+    /// A number, a word, bare or quoted, `...` or `None`.
+    fn value(&mut self) -> Result<Value> {
+        if self.eat("...") {
+            return Ok(Value::Ellipsis);
+        }
+        for quote in [QUOTE, '"'] {
+            if let Some(after) = self.rest.strip_prefix(quote) {
+                self.rest = after;
+                return self.quoted(quote).map(Value::Word);
+            }
+        }
+        match self.take(word(self.rest)) {
+            "" => self.integer()?.map(Value::Number).ok_or_else(|| self.expected("a number or a name")),
+            "None" => Ok(Value::None),
+            word => Ok(Value::Word(word.to_owned())),
+        }
+    }
+
+    /// Items with commas between them, or none, and the closing bracket.
+    fn items<T>(&mut self, close: &str, item: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        if self.eat(close) { Ok(Vec::new()) } else { self.list(close, item) }
     }
 
     /// Items with commas between them, at least one, and the closing bracket.
@@ -203,14 +280,6 @@ impl<'a> Cursor<'a> {
         Ok(Index::Slice { start, end, step: step.unwrap_or(1) })
     }
 
-    /// A number, or `None`.
-    fn argument(&mut self) -> Result<Option<isize>> {
-        if self.eat("None") {
-            return Ok(None);
-        }
-        self.integer()?.map(Some).ok_or_else(|| self.expected("a number"))
-    }
-
     /// The number that is next, if one is.
     fn integer(&mut self) -> Result<Option<isize>> {
         self.skip_blanks();
@@ -220,28 +289,11 @@ impl<'a> Cursor<'a> {
             return Ok(None);
         }
         let number = &self.rest[..self.rest.len() - after.len()];
-        let value = number.parse().map_err(|_| self.error(format!("{number} does not fit in 64 bits")))?;
+        let value = number.parse().map_err(|_| Mistake {
+            span: self.at()..self.at() + number.len(),
+            message: format!("{number} does not fit in 64 bits"),
+        })?;
         self.take(number);
         Ok(Some(value))
-    }
-}
-
-/// The operation of this name, when the arguments fit it.
-fn operation(name: &str, is_list: bool, arguments: &[Option<isize>]) -> Option<Operation> {
-    let numbers = || arguments.iter().copied().collect::<Option<Vec<isize>>>();
-    match (name, is_list, arguments) {
-        ("permute", _, _) => Some(Operation::Permute(numbers()?)),
-        ("view", _, _) => Some(Operation::View(numbers()?)),
-        ("flip", _, _) => Some(Operation::Flip(numbers()?)),
-        ("t", false, []) => Some(Operation::T),
-        ("transpose", false, &[Some(axis0), Some(axis1)]) => Some(Operation::Transpose(axis0, axis1)),
-        ("select", false, &[Some(axis), Some(index)]) => Some(Operation::Select(axis, index)),
-        ("narrow", false, &[Some(axis), Some(start), Some(length)]) => {
-            Some(Operation::Narrow(axis, start, length.try_into().ok()?))
-        }
-        ("slice", false, &[Some(axis), start, end, step]) => {
-            Some(Operation::Slice { axis, start, end, step: step.unwrap_or(1) })
-        }
-        _ => None,
     }
 }

@@ -1,14 +1,28 @@
 use proptest::prelude::*;
-use stridemap::{Index, Tensor};
+use stridemap::{DType, Tensor};
 
-use super::{Expr, Operation, parse, quoted};
+use super::operations::{OPERATIONS, Operation};
+use super::{Copies, Expr, parse, quoted};
+
+const README: &str = include_str!("../../../README.md");
 
 fn parsed(text: &str) -> Expr {
     text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
+/// The message, without the text and the mark under it.
 fn refusal(text: &str) -> String {
-    text.parse::<Expr>().unwrap_err().to_string()
+    text.parse::<Expr>().unwrap_err().to_string().lines().next().unwrap().to_owned()
+}
+
+fn counted(size: &[usize]) -> Tensor {
+    Tensor::from_vec((0..size.iter().product::<usize>() as i64).collect(), size).unwrap()
+}
+
+/// Size and elements of the view that stands behind "x" and an expression.
+fn meant(x: &Tensor, text: &str) -> (Vec<usize>, Vec<i64>) {
+    let view = parsed(&format!("x{text}")).apply(x.clone(), Copies::Allowed).unwrap();
+    (view.size().to_vec(), view.read().unwrap())
 }
 
 #[test]
@@ -56,34 +70,74 @@ fn only_names_that_would_not_read_back_are_quoted() {
 }
 
 #[test]
-fn every_operation_is_read_with_its_arguments() {
-    let slice = |start, end, step| Index::Slice { start, end, step };
-    let expected = vec![
-        Operation::Index(vec![slice(Some(0), Some(10), 1), slice(None, None, 2), Index::At(-1)]),
-        Operation::Index(vec![Index::Ellipsis, Index::NewAxis, slice(Some(-3), None, -1)]),
-        Operation::T,
-        Operation::Transpose(0, -1),
-        Operation::Permute(vec![1, 0]),
-        Operation::Permute(vec![1, 0]),
-        Operation::View(vec![2, -1]),
-        Operation::View(vec![]),
-        Operation::Flip(vec![0]),
-        Operation::Select(0, -2),
-        Operation::Narrow(0, 1, 2),
-        Operation::Slice { axis: 0, start: Some(1), end: None, step: 1 },
-        Operation::Slice { axis: 1, start: None, end: Some(-1), step: -2 },
-    ];
-    let text = "x[0:10, ::2, -1][..., None, -3::-1,] .t( ).transpose(0, -1).permute(1, 0).permute([1, 0]).view(2,-1)\
-                .view().flip([0]).select(0, -2).narrow(0, 1, 2).slice(0, 1, None, None).slice(1, None, -1, -2)";
-    assert_eq!(parsed(text).operations, expected);
+fn arguments_are_the_same_by_position_by_keyword_and_in_brackets() {
+    let x = counted(&[2, 3, 1]);
+    for same in [
+        &[".permute(1, 0, 2)", ".permute([1, 0, 2])", ".permute((1, 0, 2,))", ".permute( dims = (1,0,2) )"][..],
+        &[".select(1, -1)", ".select(1, index=-1)", ".select(index=-1, dim=1)"],
+        &[".slice(0, None, None, 1)", ".slice()", ".slice(step=1)", ".slice(0, None, None, None)"],
+        &[".split(1, 0)[1]", ".split(1)[1]", ".split((1), dim=0)[1]", ".split((1,1,))[-1]"],
+        &[
+            ".tensor_split(2)[0]",
+            ".tensor_split([1])[0]",
+            ".tensor_split(sections=2)[0]",
+            ".tensor_split(indices=(1,))[0]",
+        ],
+        &[".squeeze()", ".squeeze(2)", ".squeeze(dim=2)", ".squeeze((2,))", ".squeeze(0, -1)"],
+        &[".flatten()", ".flatten(0)", ".flatten(end_dim=-1)", ".reshape(-1)", ".view([-1])", ".ravel()"],
+        &[".rename(a, b, c).flip(b)", ".rename('a', \"b\", 'c').flip(['b'])", ".rename(..., b, c).flip(1)"],
+        &[".rename(a, b, c).rename(b=d, a=None).unbind(d)[2]", ".rename_dims().unbind(1)[2]"],
+        &[
+            ".transpose(0, 1)[0].mT",
+            ".transpose(0, 1)[0].T",
+            ".transpose(0, 1)[0].mt()",
+            ".transpose(0, 1)[0].t()",
+        ],
+    ] {
+        for text in same {
+            assert_eq!(meant(&x, text), meant(&x, same[0]), "{text}");
+        }
+    }
 }
 
 #[test]
 fn operations_are_applied_from_left_to_right() {
-    let x = Tensor::from_vec((0..24i64).collect(), &[2, 3, 4]).unwrap();
-    let view =
-        parsed("x[1].t().flip(0)[:2].view(-1, 3)[..., None].select(2, 0).narrow(1, 0, 2)").apply(x).unwrap();
-    assert_eq!(view.read::<i64>().unwrap(), [15, 19, 14, 18]);
+    let text = "[1].t().flip(0)[:2].view(-1, 3)[..., None].select(2, 0).narrow(1, 0, 2)";
+    assert_eq!(meant(&counted(&[2, 3, 4]), text).1, [15, 19, 14, 18]);
+}
+
+#[test]
+fn refusal_to_copy_is_told_without_copying() {
+    // With one element behind so many places, a copy would be far more than memory holds.
+    let x = Tensor::zeros(DType::U8, &[1]).unwrap().as_strided(&[1 << 40, 1 << 20], &[0, 0], 0).unwrap();
+    for text in ["x.contiguous()", "x.ravel()", "x[:, None].expand(-1, 3, -1)[:, :2].contiguous()"] {
+        let e = parsed(text).apply(x.clone(), Copies::Refused).unwrap_err();
+        assert!(e.to_string().starts_with("a view moves no data, and "), "{e}");
+    }
+    assert!(parsed("x.flatten().reshape(1024, -1)").apply(x, Copies::Refused).is_ok());
+    let y = counted(&[2, 3, 4]).transpose(0, 1).unwrap();
+    for text in ["flatten()", "flatten(0, 1)", "reshape(6, 4)", "reshape([24])"] {
+        let e = parsed(&format!("x.{text}")).apply(y.clone(), Copies::Refused).unwrap_err();
+        assert!(e.to_string().contains("needs a copy"), "{e}");
+        let copy = parsed(&format!("x.{text}")).apply(y.clone(), Copies::Allowed).unwrap();
+        assert!(!copy.shares_storage(&y));
+    }
+    for text in ["flatten(1, 2)", "flatten(2)", "reshape(3, 2, 2, 2)"] {
+        let view = parsed(&format!("x.{text}")).apply(y.clone(), Copies::Refused);
+        assert_eq!(view.is_ok_and(|view| view.shares_storage(&y)), !text.starts_with("flatten(1"), "{text}");
+    }
+}
+
+#[test]
+fn readme_has_a_row_for_every_operation_and_for_no_other() {
+    let (_, table) = README.split_once("\n| operation |").unwrap();
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let cells = rows.flat_map(|row| row.split('|').nth(1).unwrap().split(','));
+    let mut listed: Vec<&str> = cells.map(|cell| cell.trim().trim_matches('`')).collect();
+    let mut known: Vec<&str> = OPERATIONS.iter().map(Operation::name).chain(["[...]"]).collect();
+    listed.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(listed, known);
 }
 
 #[test]
@@ -91,7 +145,7 @@ fn error_names_the_column_and_what_was_expected() {
     for (text, message) in [
         ("", "expression, column 1: expected a name, found the end"),
         (".t()", "expression, column 1: expected a name, found '.'"),
-        ("'x", "expression, column 3: expected a quote that ends the name, found the end"),
+        ("'x", "expression, column 3: expected a closing quote, found the end"),
         (r"'x\y'", r"expression, column 3: expected one of \' \\ \t \n \r \u{...}, found '\\'"),
         ("'x'y", r#"expression, column 4: expected "[", "." or the end, found 'y'"#),
         ("x[0", r#"expression, column 4: expected "," or "]", found the end"#),
@@ -100,27 +154,39 @@ fn error_names_the_column_and_what_was_expected() {
         ("é[a]", "expression, column 3: expected an index (1, 0:10:2, ..., None), found 'a'"),
         ("x[1 2]", r#"expression, column 5: expected "," or "]", found '2'"#),
         ("x[99999999999999999999]", "expression, column 3: 99999999999999999999 does not fit in 64 bits"),
-        ("x.t(1)", "expression, column 3: expected t()"),
-        ("x.transpose(0)", "expression, column 3: expected transpose(axis, axis)"),
-        ("x.transpose([0, 1])", "expression, column 3: expected transpose(axis, axis)"),
-        ("x.narrow(0, 0, -1)", "expression, column 3: expected narrow(axis, start, length)"),
-        ("x.flip(None)", "expression, column 3: expected flip(axis, ...)"),
-        ("x.view(a)", "expression, column 8: expected a number, found 'a'"),
+        ("x.t(1)", "expression, column 5: expected t()"),
+        ("x.t(é=1)", "expression, column 5: expected a number or a name, found 'é'"),
+        ("x.transpose(0)", "expression, column 3: expected transpose(dim0, dim1)"),
+        ("x.transpose(0, 1, 2)", "expression, column 19: expected transpose(dim0, dim1)"),
+        ("x.transpose(0, dim0=1)", "expression, column 3: expected transpose(dim0, dim1)"),
+        ("x.transpose(dim0=1, 0)", "expression, column 3: expected transpose(dim0, dim1)"),
+        ("x.transpose(0, 1, dim=2)", "expression, column 19: expected transpose(dim0, dim1)"),
+        ("x.rename(a, b=c)", "expression, column 13: expected rename(*names, **new_names)"),
+        ("x.view(", "expression, column 8: expected a number or a name, found the end"),
+        ("x.view(=3)", "expression, column 8: expected a number or a name, found '='"),
         ("x.view([1)", r#"expression, column 10: expected "," or "]", found ')'"#),
+        ("x.view([[1]])", "expression, column 9: expected a number or a name, found '['"),
+        ("x.select('a", "expression, column 12: expected a closing quote, found the end"),
         ("x[0].t", r#"expression, column 7: expected "(", found the end"#),
+        ("x[0].mT.5", "expression, column 9: expected the name of an operation, found '5'"),
+        ("x.chunk(2)[:]", "expression, column 11: expected one number, which picks from a list of views"),
     ] {
         assert_eq!(refusal(text), message, "{text}");
     }
 }
 
 #[test]
-fn unknown_operation_is_answered_with_the_known_ones() {
-    let message = refusal("x.reshape(2)");
+fn unknown_operation_is_answered_with_the_nearest_or_with_all() {
+    assert_eq!(
+        refusal("x.transpsoe(0, 1)"),
+        "expression, column 3: unknown operation \"transpsoe\"; did you mean transpose?"
+    );
+    let message = refusal("x[0].zzz(2)");
     assert!(
-        message.starts_with("expression, column 3: unknown operation \"reshape\"; there are t(), "),
+        message.starts_with("expression, column 6: unknown operation \"zzz\"; there are T, align_to, "),
         "{message}"
     );
-    assert!(message.contains("slice(axis, start, end, step)"), "{message}");
+    assert!(message.ends_with("vsplit; a name that looks like one is quoted: 'odd.name()'"), "{message}");
 }
 
 /// Text of the grammar's own characters, which gets further into the parser than any text would.
@@ -148,6 +214,19 @@ fn grammar_like() -> impl Strategy<Value = String> {
         Just(".view("),
         Just(".slice("),
         Just(".permute(["),
+        Just(".rename("),
+        Just(".chunk("),
+        Just(".flatten("),
+        Just(".as_strided("),
+        Just(".sliding_window_view("),
+        Just(".mT"),
+        Just("\""),
+        Just("dim="),
+        Just("dim"),
+        Just("="),
+        Just("int32"),
+        Just("[0]"),
+        Just("(0, 1)"),
         Just("99999999999999999999"),
     ];
     prop::collection::vec(token, 0..24).prop_map(|tokens| tokens.concat())
@@ -158,8 +237,19 @@ proptest! {
 
     #[test]
     fn no_text_makes_the_parser_panic(text in prop_oneof![any::<String>(), grammar_like()]) {
-        if let Err(e) = parse::parse(&text) {
-            prop_assert!(e.column <= text.chars().count() + 1, "{e:?}");
+        if let Err(mistake) = parse::parse(&text) {
+            prop_assert!(text.get(mistake.span.clone()).is_some(), "{mistake:?}");
+        }
+    }
+
+    #[test]
+    fn no_expression_panics_when_it_is_applied(operations in grammar_like()) {
+        let expr = format!("'x'{operations}").parse::<Expr>();
+        for copies in [Copies::Allowed, Copies::Refused] {
+            let applied = expr.as_ref().map(|expr| expr.apply(counted(&[2, 3]), copies));
+            if let Err(message) = applied.map_err(|e| e.to_string()).and_then(|view| view.map_err(|e| e.to_string())) {
+                prop_assert_eq!(message.split('\n').count(), 3, "{}", message);
+            }
         }
     }
 
@@ -168,10 +258,10 @@ proptest! {
         prop_assert!(!quoted(&name).contains(char::is_control));
         let expr = parsed(&quoted(&name));
         prop_assert_eq!(&expr.name, &name);
-        prop_assert!(expr.operations.is_empty());
+        prop_assert!(expr.steps.is_empty());
 
         let expr = parsed(&format!("{}[0].t()", quoted(&name)));
         prop_assert_eq!(&expr.name, &name);
-        prop_assert_eq!(expr.operations, vec![Operation::Index(vec![Index::At(0)]), Operation::T]);
+        prop_assert_eq!(expr.steps.len(), 2);
     }
 }

@@ -85,15 +85,31 @@ impl Dir {
         run.stderr
     }
 
-    /// Runs a command that refuses in one line, prints nothing and changes nothing; gives the line.
+    /// Runs a command that refuses in one line, prints nothing and changes nothing; gives the line. Under it an
+    /// expression may stand, with a mark.
     pub(crate) fn refusal(&self, args: &[&str]) -> String {
         let before = self.content();
         let run = self.run(args);
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{args:?}: {run:?}");
-        let line = run.stderr.strip_suffix('\n').and_then(|line| line.strip_prefix("stridemap: "));
-        let line = line.filter(|line| !line.contains('\n'));
         assert_eq!(self.content(), before, "{args:?} left something behind");
-        line.unwrap_or_else(|| panic!("{args:?}: not one line: {run:?}")).to_owned()
+        let mut lines = run.stderr.split_terminator('\n');
+        let line = lines.next().and_then(|line| line.strip_prefix("stridemap: ")).map(str::to_owned);
+        let is_mark = |line: &str| {
+            line.strip_prefix("  | ").is_some_and(|mark| mark.trim().trim_matches('^').is_empty())
+        };
+        let marked: Vec<&str> = lines.collect();
+        assert!(
+            matches!(marked[..], []) || matches!(marked[..], [_, mark] if is_mark(mark)),
+            "{args:?}: {run:?}"
+        );
+        line.unwrap_or_else(|| panic!("{args:?}: not one line: {run:?}"))
+    }
+
+    /// All that `show` and `view` say of an expression that they refuse alike.
+    pub(crate) fn stderr_of_a_refusal(&self, expr: &str) -> String {
+        self.refusal(&["view", "s.smap", "new", expr]);
+        self.refusal(&["show", "s.smap", expr]);
+        self.run(&["show", "s.smap", expr]).stderr
     }
 
     /// What the store holds, and which files are beside it.

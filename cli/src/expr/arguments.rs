@@ -1,0 +1,216 @@
+//! Arguments of an operation: put in the order of its parameters, then read as what it takes.
+
+use std::ops::Range;
+use std::slice;
+
+use stridemap::{Axes, Axis, DType, Sections};
+
+use super::mistake::Mistake;
+
+/// A value, and where the expression says it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Argument {
+    pub(super) value: Value,
+    pub(super) span: Range<usize>,
+}
+
+/// The values that can be written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    None,
+    Ellipsis,
+    Number(isize),
+    Word(String),
+    List(Vec<Argument>),
+}
+
+/// An argument as it is passed: by its position, or by the name of a parameter.
+pub(super) struct Passed {
+    pub(super) keyword: Option<Argument>,
+    pub(super) argument: Argument,
+}
+
+/// Puts what was passed in the order of a signature's parameters. `*rest` takes all that is left, one by one or as a
+/// list; `**pairs` takes what has other keywords, when nothing was passed by position. `one|other` has two names.
+///
+/// What does not fit is the error: the place of an argument too many, or nothing for one that is missing.
+pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argument>, Option<Range<usize>>> {
+    if !passed.is_sorted_by_key(|passed| passed.keyword.is_some()) {
+        return Err(None);
+    }
+    let first_keyword = passed.iter().position(|passed| passed.keyword.is_some()).unwrap_or(passed.len());
+    let mut keywords = passed.split_off(first_keyword);
+    let takes_pairs = passed.is_empty();
+    let mut positional = passed.into_iter().map(|passed| passed.argument);
+    let unsaid = |value| Argument { value, span: 0..0 };
+    let mut bound = Vec::new();
+    let parameters = signature.split_once('(').map_or("", |(_, rest)| rest.trim_end_matches(')'));
+    for parameter in parameters.split(", ").filter(|parameter| !parameter.is_empty()) {
+        let (parameter, default) =
+            parameter.split_once('=').map_or((parameter, None), |(name, default)| (name, Some(default)));
+        let names = parameter.trim_start_matches('*');
+        let argument = if parameter.starts_with("**") {
+            let pairs = if takes_pairs { std::mem::take(&mut keywords) } else { Vec::new() };
+            let flat =
+                pairs.into_iter().flat_map(|passed| passed.keyword.into_iter().chain([passed.argument]));
+            unsaid(Value::List(flat.collect()))
+        } else if let Some(first) = positional.next() {
+            if parameter.starts_with('*') && !matches!(first.value, Value::List(_)) {
+                unsaid(Value::List(std::iter::once(first).chain(positional.by_ref()).collect()))
+            } else {
+                first
+            }
+        } else if let Some(at) = keywords.iter().position(|passed| passed.is_for(names)) {
+            keywords.remove(at).argument
+        } else if let Some(default) = default {
+            unsaid(default.parse().map_or(Value::None, Value::Number))
+        } else if parameter.starts_with('*') {
+            unsaid(Value::List(Vec::new()))
+        } else {
+            return Err(None);
+        };
+        bound.push(argument);
+    }
+    let left_over = positional.next().or_else(|| keywords.into_iter().find_map(|passed| passed.keyword));
+    left_over.map_or(Ok(bound), |argument| Err(Some(argument.span)))
+}
+
+impl Passed {
+    /// Whether the keyword is one of the names, which have `|` between them.
+    fn is_for(&self, names: &str) -> bool {
+        let keyword = self.keyword.as_ref().map(|keyword| &keyword.value);
+        names.split('|').any(|name| matches!(keyword, Some(Value::Word(word)) if word == name))
+    }
+}
+
+/// The arguments of a call, read one after the other.
+#[derive(Clone)]
+pub(super) struct Arguments<'a>(slice::Iter<'a, Argument>);
+
+type Result<T, E = Mistake> = std::result::Result<T, E>;
+
+impl<'a> Arguments<'a> {
+    pub(super) fn new(bound: &'a [Argument]) -> Self {
+        Arguments(bound.iter())
+    }
+
+    pub(super) fn axis(&mut self) -> Result<Axis<'a>> {
+        self.one("an axis: a number or a name", axis)
+    }
+
+    /// `None` is for all.
+    pub(super) fn axes(&mut self) -> Result<Axes<'a>> {
+        if self.skip_none() {
+            return Ok(Axes::All);
+        }
+        self.each("an axis: a number or a name", axis).map(Axes::List)
+    }
+
+    pub(super) fn number(&mut self) -> Result<isize> {
+        self.one("a number", number)
+    }
+
+    /// A number from 0 on.
+    pub(super) fn count(&mut self) -> Result<usize> {
+        self.one("a number from 0 on", count)
+    }
+
+    pub(super) fn number_or_none(&mut self) -> Result<Option<isize>> {
+        if self.skip_none() { Ok(None) } else { self.number().map(Some) }
+    }
+
+    pub(super) fn count_or_none(&mut self) -> Result<Option<usize>> {
+        if self.skip_none() { Ok(None) } else { self.count().map(Some) }
+    }
+
+    pub(super) fn numbers(&mut self) -> Result<Vec<isize>> {
+        self.each("a number", number)
+    }
+
+    pub(super) fn counts(&mut self) -> Result<Vec<usize>> {
+        self.each("a number from 0 on", count)
+    }
+
+    pub(super) fn sections(&mut self) -> Result<Sections> {
+        match self.0.as_slice() {
+            [Argument { value: Value::List(_), .. }, ..] => self.numbers().map(Sections::List),
+            _ => self.number().map(Sections::Number),
+        }
+    }
+
+    pub(super) fn names(&mut self) -> Result<Vec<Option<&'a str>>> {
+        self.each("the name of a dimension, ... or None", name)
+    }
+
+    /// Old names and new ones.
+    pub(super) fn renamed(&mut self) -> Result<Vec<(&'a str, Option<&'a str>)>> {
+        let names = self.names()?;
+        Ok(names.chunks_exact(2).filter_map(|pair| Some((pair[0]?, pair[1]))).collect())
+    }
+
+    /// The dtype, if the next argument is one word.
+    pub(super) fn dtype(&mut self) -> Result<Option<DType>> {
+        let next = self.0.as_slice().first().map_or(&[][..], Argument::items);
+        let is_word = matches!(next, [Argument { value: Value::Word(_), .. }]);
+        if is_word { Ok(self.each("a dtype, such as float32", dtype)?.pop()) } else { Ok(None) }
+    }
+
+    fn skip_none(&mut self) -> bool {
+        let mut rest = self.0.clone();
+        let is_none = rest.next().is_none_or(|argument| argument.value == Value::None);
+        if is_none {
+            self.0 = rest;
+        }
+        is_none
+    }
+
+    fn one<T>(&mut self, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<T> {
+        let next = self.0.next();
+        let read = next.and_then(|argument| read(&argument.value));
+        read.ok_or_else(|| Mistake {
+            span: next.map_or(0..0, |argument| argument.span.clone()),
+            message: format!("expected {expected}"),
+        })
+    }
+
+    /// The items of a list, or the one that stands alone.
+    fn each<T>(&mut self, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Vec<T>> {
+        let mut items = Arguments::new(self.0.next().map_or(&[], Argument::items));
+        (0..items.0.len()).map(|_| items.one(expected, &read)).collect()
+    }
+}
+
+impl Argument {
+    fn items(&self) -> &[Argument] {
+        if let Value::List(items) = &self.value { items } else { slice::from_ref(self) }
+    }
+}
+
+fn axis(value: &Value) -> Option<Axis<'_>> {
+    match value {
+        Value::Number(position) => Some(Axis::At(*position)),
+        Value::Word(name) => Some(Axis::Named(name)),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<isize> {
+    if let Value::Number(number) = value { Some(*number) } else { None }
+}
+
+fn count(value: &Value) -> Option<usize> {
+    number(value)?.try_into().ok()
+}
+
+fn dtype(value: &Value) -> Option<DType> {
+    if let Value::Word(name) = value { name.parse().ok() } else { None }
+}
+
+fn name(value: &Value) -> Option<Option<&str>> {
+    match value {
+        Value::Word(name) => Some(Some(name)),
+        Value::Ellipsis => Some(Some("...")),
+        Value::None => Some(None),
+        _ => None,
+    }
+}

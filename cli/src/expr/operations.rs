@@ -1,0 +1,174 @@
+//! The operations: how each is written, and the call that it means.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+use stridemap::{ErrorKind, Result as LibraryResult, Tensor};
+
+use super::arguments::Arguments;
+use super::mistake::Mistake;
+
+/// A view operation of the library, by its name, and PyTorch's names and defaults for the parameters.
+pub(super) struct Operation {
+    /// As in Python. Without parentheses it is a property, which takes none.
+    pub(super) signature: &'static str,
+    pub(super) call: Call,
+}
+
+/// The outer error is of an argument, the inner one the library's.
+type Made<T> = Result<LibraryResult<T>, Mistake>;
+type MakeView = fn(&Tensor, &mut Arguments<'_>) -> Made<Tensor>;
+
+pub(super) enum Call {
+    View(MakeView),
+    /// Copies where strides cannot say it; the second function tells beforehand whether it would.
+    OrCopy(MakeView, fn(&Tensor, &mut Arguments<'_>) -> Result<bool, Mistake>),
+    Parts(fn(&Tensor, &mut Arguments<'_>) -> Made<Vec<Tensor>>),
+}
+
+pub(super) static OPERATIONS: &[Operation] = &[
+    view("select(dim, index)", |x, a| Ok(x.select(a.axis()?, a.number()?))),
+    view("narrow(dim, start, length)", |x, a| Ok(x.narrow(a.axis()?, a.number()?, a.count()?))),
+    view("slice(dim=0, start=None, end=None, step=1)", |x, a| {
+        Ok(x.slice(a.axis()?, a.number_or_none()?, a.number_or_none()?, a.number_or_none()?.unwrap_or(1)))
+    }),
+    view("flip(*dims)", |x, a| Ok(x.flip(a.axes()?))),
+    view("diagonal(offset=0, dim1=0, dim2=1)", |x, a| Ok(x.diagonal(a.number()?, a.axis()?, a.axis()?))),
+    view("transpose(dim0, dim1)", |x, a| Ok(x.transpose(a.axis()?, a.axis()?))),
+    view("swapaxes(axis0, axis1)", |x, a| Ok(x.swapaxes(a.axis()?, a.axis()?))),
+    view("t()", |x, _| Ok(x.t())),
+    view("T", |x, _| Ok(x.t())),
+    view("mt()", |x, _| Ok(x.mt())),
+    view("mT", |x, _| Ok(x.mt())),
+    view("permute(*dims)", |x, a| Ok(x.permute(a.axes()?))),
+    view("movedim(source, destination)", |x, a| Ok(x.movedim(a.axes()?, a.axes()?))),
+    view("squeeze(*dim=None)", |x, a| Ok(x.squeeze(a.axes()?))),
+    view("unsqueeze(dim)", |x, a| Ok(x.unsqueeze(a.number()?))),
+    view("expand(*size)", |x, a| Ok(x.expand(&a.numbers()?))),
+    view("broadcast_to(*size)", |x, a| Ok(x.broadcast_to(&a.numbers()?))),
+    view("view(*size)", |x, a| {
+        Ok(match a.dtype()? {
+            Some(dtype) => x.view_dtype(dtype),
+            None => x.view(&a.numbers()?),
+        })
+    }),
+    or_copy(
+        "reshape(*shape)",
+        |x, a| Ok(x.reshape(&a.numbers()?)),
+        |x, a| Ok(is_no_view(&x.view(&a.numbers()?))),
+    ),
+    or_copy(
+        "flatten(start_dim=0, end_dim=-1)",
+        |x, a| Ok(x.flatten(a.axis()?, a.axis()?)),
+        |x, a| {
+            let (start, end) = (a.axis()?, a.axis()?);
+            let flat = hollow(x).and_then(|hollow| hollow.flatten(start, end));
+            Ok(flat.is_ok_and(|flat| is_no_view(&x.view_as(&flat))))
+        },
+    ),
+    or_copy("ravel()", |x, _| Ok(x.ravel()), |x, _| Ok(!x.is_contiguous())),
+    or_copy("contiguous()", |x, _| Ok(x.contiguous()), |x, _| Ok(!x.is_contiguous())),
+    view("unflatten(dim, sizes)", |x, a| Ok(x.unflatten(a.axis()?, &a.numbers()?))),
+    view("unfold(dimension, size, step)", |x, a| Ok(x.unfold(a.axis()?, a.count()?, a.count()?))),
+    view("sliding_window_view(window_shape, axis=None)", |x, a| {
+        Ok(x.sliding_window_view(&a.counts()?, a.axes()?))
+    }),
+    view("as_strided(size, stride, storage_offset=None)", |x, a| {
+        Ok(x.as_strided(&a.counts()?, &a.numbers()?, a.count_or_none()?))
+    }),
+    parts("chunk(chunks, dim=0)", |x, a| Ok(x.chunk(a.count()?, a.axis()?))),
+    parts("split(split_size, dim=0)", |x, a| Ok(x.split(a.sections()?, a.axis()?))),
+    parts("tensor_split(sections|indices, dim=0)", |x, a| Ok(x.tensor_split(a.sections()?, a.axis()?))),
+    parts("hsplit(sections|indices)", |x, a| Ok(x.hsplit(a.sections()?))),
+    parts("vsplit(sections|indices)", |x, a| Ok(x.vsplit(a.sections()?))),
+    parts("dsplit(sections|indices)", |x, a| Ok(x.dsplit(a.sections()?))),
+    parts("unbind(dim=0)", |x, a| Ok(x.unbind(a.axis()?))),
+    view("real", |x, _| Ok(x.real())),
+    view("imag", |x, _| Ok(x.imag())),
+    view("view_as_real()", |x, _| Ok(x.view_as_real())),
+    view("view_as_complex()", |x, _| Ok(x.view_as_complex())),
+    view("refine_names(*names)", |x, a| Ok(x.refine_names(&a.names()?))),
+    view("rename(*names, **new_names)", |x, a| {
+        let (names, renamed) = (a.names()?, a.renamed()?);
+        Ok(if renamed.is_empty() { x.rename(&names) } else { x.rename_dims(&renamed) })
+    }),
+    view("rename_dims(**new_names)", |x, a| Ok(x.rename_dims(&a.renamed()?))),
+    view("align_to(*names)", |x, a| Ok(x.align_to(&a.names()?))),
+];
+
+const fn view(signature: &'static str, view: MakeView) -> Operation {
+    Operation { signature, call: Call::View(view) }
+}
+
+const fn or_copy(
+    signature: &'static str,
+    view: MakeView,
+    would_copy: fn(&Tensor, &mut Arguments<'_>) -> Result<bool, Mistake>,
+) -> Operation {
+    Operation { signature, call: Call::OrCopy(view, would_copy) }
+}
+
+const fn parts(
+    signature: &'static str,
+    parts: fn(&Tensor, &mut Arguments<'_>) -> Made<Vec<Tensor>>,
+) -> Operation {
+    Operation { signature, call: Call::Parts(parts) }
+}
+
+fn is_no_view(view: &LibraryResult<Tensor>) -> bool {
+    view.as_ref().is_err_and(|e| e.kind() == ErrorKind::NeedsCopy)
+}
+
+/// A tensor of the same size and names, one element behind all places: no operation has anything to copy.
+fn hollow(x: &Tensor) -> LibraryResult<Tensor> {
+    let element = Tensor::zeros(x.dtype(), &[1])?;
+    element.as_strided(x.size(), &vec![0; x.size().len()], 0)?.refine_names(&x.names())
+}
+
+impl Operation {
+    pub(super) fn name(&self) -> &'static str {
+        self.signature.split('(').next().unwrap_or_default()
+    }
+
+    pub(super) fn is_property(&self) -> bool {
+        !self.signature.contains('(')
+    }
+
+    pub(super) fn named(name: &str) -> Option<&'static Operation> {
+        OPERATIONS.iter().find(|operation| operation.name() == name)
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.signature)
+    }
+}
+
+/// The names nearest to one that is not there, or all.
+pub(super) fn suggestion(name: &str) -> String {
+    let similarity = |other: &str| strsim::normalized_damerau_levenshtein(name, other);
+    let mut names: Vec<&str> = OPERATIONS.iter().map(Operation::name).collect();
+    names.sort_by_key(|other| Reverse((similarity(other) * 1e6) as u64));
+    match names.iter().take_while(|other| similarity(other) > 0.5).count() {
+        0 => {
+            names.sort_unstable();
+            let known = names.join(", ");
+            format!("there are {known}; a name that looks like one is quoted: 'odd.name()'")
+        }
+        near => format!("did you mean {}?", names[..near.min(3)].join(" or ")),
+    }
+}
+
+/// The signatures, in lines for a terminal.
+pub(crate) fn help() -> String {
+    let mut lines = vec![String::new()];
+    for operation in OPERATIONS {
+        let piece = format!("  .{}", operation.signature);
+        match lines.last_mut() {
+            Some(line) if line.len() + piece.len() <= 100 => line.push_str(&piece),
+            _ => lines.push(piece),
+        }
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,328 @@
+//! Expressions: every operation, by `show` and by `view`, and what is said of those that are wrong.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use stridemap::{DType, Store, Tensor};
+
+use crate::harness::Dir;
+
+/// An expression, the dtype and size of what it means, and the elements in row-major order. `x` counts from 0 in a size
+/// of [2, 3], `y` in [2, 3, 4], `one` in [1, 3, 1], `f` in float32 in [2, 2]; `z` is 1+2j, 3+4j, 5+6j.
+const VIEWS: &[(&str, &str, &str)] = &[
+    ("x[1]", "int64 [3]", "3 4 5"),
+    ("x[-1, ::-2]", "int64 [2]", "5 3"),
+    ("y[0, ..., 1:3]", "int64 [3, 2]", "1 2 5 6 9 10"),
+    ("x[:, None, 2]", "int64 [2, 1]", "2 5"),
+    ("x.select(1, -1)", "int64 [2]", "2 5"),
+    ("x.select(dim=1, index=0)", "int64 [2]", "0 3"),
+    ("x.narrow(1, 1, 2)", "int64 [2, 2]", "1 2 4 5"),
+    ("x.narrow(1, -2, 1)", "int64 [2, 1]", "1 4"),
+    ("x.slice(1, None, None, 2)", "int64 [2, 2]", "0 2 3 5"),
+    ("x.slice(1, 2, 0, -1)", "int64 [2, 2]", "2 1 5 4"),
+    ("x.slice(start=1)", "int64 [1, 3]", "3 4 5"),
+    ("x.flip(1)", "int64 [2, 3]", "2 1 0 5 4 3"),
+    ("x.flip(0, 1)", "int64 [2, 3]", "5 4 3 2 1 0"),
+    ("x.flip([0, 1])", "int64 [2, 3]", "5 4 3 2 1 0"),
+    ("x.diagonal()", "int64 [2]", "0 4"),
+    ("x.diagonal(1)", "int64 [2]", "1 5"),
+    ("y.diagonal(0, 0, 2)", "int64 [3, 2]", "0 13 4 17 8 21"),
+    ("y.diagonal(offset=-1, dim1=1, dim2=2)", "int64 [2, 2]", "4 9 16 21"),
+    ("y.transpose(0, 2)", "int64 [4, 3, 2]", "0 12 4 16 8 20 1 13 5 17 9 21 2 14 6 18 10 22 3 15 7 19 11 23"),
+    ("x.swapaxes(0, -1)", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("x.t()", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("x[...].T", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("x.mt()", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("x[...].mT", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("y[:, :2, :2].mT", "int64 [2, 2, 2]", "0 4 1 5 12 16 13 17"),
+    (
+        "y.permute(2, 0, 1)",
+        "int64 [4, 2, 3]",
+        "0 4 8 12 16 20 1 5 9 13 17 21 2 6 10 14 18 22 3 7 11 15 19 23",
+    ),
+    ("x.permute([1, 0])", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("x.permute((-1, 0))", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("y.movedim(0, -1)", "int64 [3, 4, 2]", "0 12 1 13 2 14 3 15 4 16 5 17 6 18 7 19 8 20 9 21 10 22 11 23"),
+    (
+        "y.movedim([0, 1], [1, 2])",
+        "int64 [4, 2, 3]",
+        "0 4 8 12 16 20 1 5 9 13 17 21 2 6 10 14 18 22 3 7 11 15 19 23",
+    ),
+    ("one.squeeze()", "int64 [3]", "0 1 2"),
+    ("one.squeeze(0)", "int64 [3, 1]", "0 1 2"),
+    ("one.squeeze(dim=-1)", "int64 [1, 3]", "0 1 2"),
+    ("one.squeeze(0, 2)", "int64 [3]", "0 1 2"),
+    ("one.squeeze((0, 1))", "int64 [3, 1]", "0 1 2"),
+    ("x.unsqueeze(1)", "int64 [2, 1, 3]", "0 1 2 3 4 5"),
+    ("one.expand(2, 3, -1)", "int64 [2, 3, 1]", "0 1 2 0 1 2"),
+    ("one.broadcast_to(1, 3, 2)", "int64 [1, 3, 2]", "0 0 1 1 2 2"),
+    ("x.view(3, 2)", "int64 [3, 2]", "0 1 2 3 4 5"),
+    ("x.view((-1,))", "int64 [6]", "0 1 2 3 4 5"),
+    ("x[0].view(int32)", "int32 [6]", "0 0 1 0 2 0"),
+    ("f.view(int16)", "int16 [2, 4]", "0 0 0 16256 0 16384 0 16448"),
+    ("x.reshape(-1)", "int64 [6]", "0 1 2 3 4 5"),
+    ("x.t().reshape([3, 2])", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("x.t().reshape(6)", "int64 [6]", "0 3 1 4 2 5"),
+    ("y.flatten()", "int64 [24]", "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23"),
+    ("x.flatten()", "int64 [6]", "0 1 2 3 4 5"),
+    ("y[:, :, :2].flatten(1)", "int64 [2, 6]", "0 1 4 5 8 9 12 13 16 17 20 21"),
+    ("y[0].flatten(0, 1)", "int64 [12]", "0 1 2 3 4 5 6 7 8 9 10 11"),
+    ("x.flatten(start_dim=1)", "int64 [2, 3]", "0 1 2 3 4 5"),
+    ("x.unflatten(1, (3, 1))", "int64 [2, 3, 1]", "0 1 2 3 4 5"),
+    ("x.unflatten(-2, [1, -1])", "int64 [1, 2, 3]", "0 1 2 3 4 5"),
+    ("x.ravel()", "int64 [6]", "0 1 2 3 4 5"),
+    ("x.t().ravel()", "int64 [6]", "0 3 1 4 2 5"),
+    ("x.t().contiguous()", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("x.unfold(1, 2, 1)", "int64 [2, 2, 2]", "0 1 1 2 3 4 4 5"),
+    ("x.unfold(dimension=1, size=1, step=2)", "int64 [2, 2, 1]", "0 2 3 5"),
+    ("x.sliding_window_view(2, 1)", "int64 [2, 2, 2]", "0 1 1 2 3 4 4 5"),
+    ("x.sliding_window_view((2, 2))", "int64 [1, 2, 2, 2]", "0 1 3 4 1 2 4 5"),
+    ("x.sliding_window_view([2], axis=-1)", "int64 [2, 2, 2]", "0 1 1 2 3 4 4 5"),
+    ("x.as_strided((2, 2), (1, 2))", "int64 [2, 2]", "0 2 1 3"),
+    ("x.as_strided([3], [2], 1)", "int64 [3]", "1 3 5"),
+    ("x[1].as_strided([2], [-1])", "int64 [2]", "3 2"),
+    ("x.chunk(2)[1]", "int64 [1, 3]", "3 4 5"),
+    ("x.chunk(2, 1)[-1]", "int64 [2, 1]", "2 5"),
+    ("x.chunk(3, dim=1)[1]", "int64 [2, 1]", "1 4"),
+    ("x.split(2, 1)[0]", "int64 [2, 2]", "0 1 3 4"),
+    ("x.split([1, 2], 1)[1]", "int64 [2, 2]", "1 2 4 5"),
+    ("x.split(1)[0]", "int64 [1, 3]", "0 1 2"),
+    ("x.tensor_split(2, 1)[0]", "int64 [2, 2]", "0 1 3 4"),
+    ("x.tensor_split((1,), 1)[1]", "int64 [2, 2]", "1 2 4 5"),
+    ("x.tensor_split(indices=[1, 2], dim=1)[1]", "int64 [2, 1]", "1 4"),
+    ("x.hsplit(3)[2]", "int64 [2, 1]", "2 5"),
+    ("x.hsplit([1])[1]", "int64 [2, 2]", "1 2 4 5"),
+    ("x.vsplit(2)[0]", "int64 [1, 3]", "0 1 2"),
+    ("x.vsplit([1])[-1]", "int64 [1, 3]", "3 4 5"),
+    ("y.dsplit(4)[0]", "int64 [2, 3, 1]", "0 4 8 12 16 20"),
+    ("y.dsplit((3,))[1]", "int64 [2, 3, 1]", "3 7 11 15 19 23"),
+    ("x.unbind()[1]", "int64 [3]", "3 4 5"),
+    ("x.unbind(-1)[0]", "int64 [2]", "0 3"),
+    ("z.real()", "float32 [3]", "1.0 3.0 5.0"),
+    ("z[1:].real", "float32 [2]", "3.0 5.0"),
+    ("z.imag()", "float32 [3]", "2.0 4.0 6.0"),
+    ("z[1:].imag", "float32 [2]", "4.0 6.0"),
+    ("x.real()", "int64 [2, 3]", "0 1 2 3 4 5"),
+    ("z.view_as_real()", "float32 [3, 2]", "1.0 2.0 3.0 4.0 5.0 6.0"),
+    ("f.view_as_complex()", "complex64 [2]", "[0.0,1.0] [2.0,3.0]"),
+    ("x.refine_names(row, column).select('column', 0)", "int64 [2]", "0 3"),
+    ("x.refine_names(\"row\", ...).transpose(row, 1)", "int64 [3, 2]", "0 3 1 4 2 5"),
+    ("x.rename(a, None).unbind(a)[1]", "int64 [3]", "3 4 5"),
+    ("x.rename(a, b).rename(b=c, a=None).flip(c)", "int64 [2, 3]", "2 1 0 5 4 3"),
+    ("x.rename(a, b).rename_dims(b='c').flatten(a, c)", "int64 [6]", "0 1 2 3 4 5"),
+    ("x.rename(a, b).align_to(b, c, ...)", "int64 [3, 1, 2]", "0 3 1 4 2 5"),
+];
+
+fn store() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let counted =
+        |size: &[usize]| Tensor::from_vec((0..size.iter().product::<usize>() as i64).collect(), size);
+    let floats = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    for (name, tensor) in [
+        ("x", counted(&[2, 3])),
+        ("y", counted(&[2, 3, 4])),
+        ("one", counted(&[1, 3, 1])),
+        ("f", Tensor::from_bytes(DType::F32, &[2, 2], &floats(&[0., 1., 2., 3.]))),
+        ("z", Tensor::from_bytes(DType::C64, &[3], &floats(&[1., 2., 3., 4., 5., 6.]))),
+    ] {
+        store.save(name, &tensor.unwrap()).unwrap();
+    }
+    dir
+}
+
+fn shown(dir: &Dir, expr: &str) -> (String, String) {
+    let json: Value = serde_json::from_str(&dir.stdout(&["show", "s.smap", expr, "--json"])).unwrap();
+    let size: Vec<u64> = serde_json::from_value(json["size"].clone()).unwrap();
+    let values: Vec<String> = json["values"].as_array().unwrap().iter().map(Value::to_string).collect();
+    (format!("{} {size:?}", json["dtype"].as_str().unwrap()), values.join(" "))
+}
+
+/// What stands between a dot and a parenthesis, a dot or the end, in all expressions.
+fn operations() -> BTreeSet<&'static str> {
+    let words = VIEWS.iter().flat_map(|(expr, ..)| expr.split('.').skip(1));
+    let words =
+        words.map(|rest| rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap());
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+#[test]
+fn show_gives_what_an_expression_means_and_view_saves_it() {
+    let dir = store();
+    let mut copies = Vec::new();
+    for &(expr, header, values) in VIEWS {
+        let expected = (header.to_owned(), values.to_owned());
+        assert_eq!(shown(&dir, expr), expected, "{expr}");
+        let run = dir.run(&["view", "s.smap", "saved", expr]);
+        if run.code == Some(0) {
+            assert_eq!(shown(&dir, "saved"), expected, "{expr}, saved");
+        } else {
+            assert!(run.stderr.starts_with("stridemap: a view moves no data, and "), "{run:?}");
+            copies.push(expr);
+        }
+    }
+    assert_eq!(copies, ["x.t().reshape(6)", "y[:, :, :2].flatten(1)", "x.t().ravel()", "x.t().contiguous()"]);
+}
+
+#[test]
+fn no_operation_is_left_out_here() {
+    let known = store().stderr_of_a_refusal("x.zzz()");
+    let (_, known) = known.split_once("there are ").unwrap();
+    let (known, _) = known.split_once(';').unwrap();
+    assert_eq!(operations(), known.split(", ").collect());
+}
+
+#[test]
+fn names_of_dimensions_are_saved() {
+    let dir = store();
+    let named = |name: &str| {
+        let listed: Value = serde_json::from_str(&dir.stdout(&["ls", "s.smap", name, "--json"])).unwrap();
+        listed["dim_names"].clone()
+    };
+    for (expr, names) in [
+        ("y.refine_names(N, ..., 'W')", r#"["N",null,"W"]"#),
+        ("y.refine_names(['N', \"H\", 'W']).rename(None, ...)", r#"[null,"H","W"]"#),
+        ("y.rename(N, H, W).rename(H=row).align_to(W, ..., C)", r#"["W","N","row","C"]"#),
+        ("y.rename(N, H, W).rename(None, None, None)", "null"),
+        ("y", "null"),
+    ] {
+        dir.messages(&["view", "s.smap", "named", expr]);
+        assert_eq!(named("named").to_string(), names, "{expr}");
+    }
+}
+
+#[test]
+fn refusal_marks_the_part_that_is_wrong() {
+    let dir = store();
+    let mut refusals = String::new();
+    for expr in [
+        "x[0",
+        "x[0].",
+        "x[0].t(é)",
+        "x[0].t",
+        "x.reshpe(6)",
+        "x[0, 3].t()",
+        "x.t().select(0, 1, 2)",
+        "x.t().narrow(0, length=1)",
+        "x.narrow(0, 0, -1).t()",
+        "x.select('column', 0)",
+        "f.view(float31)",
+        "x.unsqueeze(row)",
+        "x.t().view(6)[0]",
+        "f.view_as_complex().imag().imag()",
+        "y.chunk(3, 1)",
+        "y.chunk(3, 1) .t()",
+        "y.chunk(3, 1)[-4]",
+        "y.unbind()[0:1]",
+        "x.refine_names(a, a)",
+    ] {
+        refusals += &dir.stderr_of_a_refusal(expr);
+    }
+    insta::assert_snapshot!(refusals, @r#"
+    stridemap: expression, column 4: expected "," or "]", found the end
+      | x[0
+      |    ^
+    stridemap: expression, column 6: expected the name of an operation, found the end
+      | x[0].
+      |      ^
+    stridemap: expression, column 8: expected a number or a name, found 'é'
+      | x[0].t(é)
+      |        ^
+    stridemap: expression, column 7: expected "(", found the end
+      | x[0].t
+      |       ^
+    stridemap: expression, column 3: unknown operation "reshpe"; did you mean reshape?
+      | x.reshpe(6)
+      |   ^^^^^^
+    stridemap: select(0, 3): index 3 is out of range for axis 0 with size 3, of size [3] with stride [1]
+      | x[0, 3].t()
+      |  ^^^^^^
+    stridemap: expression, column 20: expected select(dim, index)
+      | x.t().select(0, 1, 2)
+      |                    ^
+    stridemap: expression, column 7: expected narrow(dim, start, length)
+      | x.t().narrow(0, length=1)
+      |       ^^^^^^^^^^^^^^^^^^^
+    stridemap: narrow(dim, start, length): expected a number from 0 on
+      | x.narrow(0, 0, -1).t()
+      |                ^^
+    stridemap: select("column", 0): no dimension is named "column": size [2, 3] with stride [3, 1] has the names [None, None]
+      | x.select('column', 0)
+      |   ^^^^^^^^^^^^^^^^^^^
+    stridemap: view(*size): expected a dtype, such as float32
+      | f.view(float31)
+      |        ^^^^^^^
+    stridemap: unsqueeze(dim): expected a number
+      | x.unsqueeze(row)
+      |             ^^^
+    stridemap: view([6]): size [3, 2] with stride [1, 3] needs a copy; use reshape
+      | x.t().view(6)[0]
+      |       ^^^^^^^
+    stridemap: imag: the elements are float32, not complex64 or complex128
+      | f.view_as_complex().imag().imag()
+      |                            ^^^^^^
+    stridemap: chunk gives a list of 3 views; a subscript picks one
+      | y.chunk(3, 1)
+      |   ^^^^^^^^^^^
+    stridemap: chunk gives a list of 3 views; a subscript picks one
+      | y.chunk(3, 1) .t()
+      |   ^^^^^^^^^^^
+    stridemap: index -4 is out of range: chunk gives a list of 3 views
+      | y.chunk(3, 1)[-4]
+      |              ^^^^
+    stridemap: expression, column 11: expected one number, which picks from a list of views
+      | y.unbind()[0:1]
+      |           ^^^^^
+    stridemap: refine_names(["a", "a"]): "a" stands twice
+      | x.refine_names(a, a)
+      |   ^^^^^^^^^^^^^^^^^^
+    "#);
+}
+
+#[test]
+fn view_names_the_operation_that_would_copy() {
+    let dir = store();
+    let mut refusals = String::new();
+    for expr in [
+        "x.t().reshape(-1)[0]",
+        "x.t().flatten()",
+        "x.t().ravel()",
+        "x[:, :2].contiguous().t()",
+        "x.t().view(6)",
+    ] {
+        refusals += &dir.run(&["view", "s.smap", "new", expr]).stderr;
+    }
+    insta::assert_snapshot!(refusals, @r"
+    stridemap: a view moves no data, and reshape of size [3, 2] with stride [1, 3] needs a copy
+      | x.t().reshape(-1)[0]
+      |       ^^^^^^^^^^^
+    stridemap: a view moves no data, and flatten of size [3, 2] with stride [1, 3] needs a copy
+      | x.t().flatten()
+      |       ^^^^^^^^^
+    stridemap: a view moves no data, and ravel of size [3, 2] with stride [1, 3] needs a copy
+      | x.t().ravel()
+      |       ^^^^^^^
+    stridemap: a view moves no data, and contiguous of size [2, 2] with stride [3, 1] needs a copy
+      | x[:, :2].contiguous().t()
+      |          ^^^^^^^^^^^^
+    stridemap: a view moves no data, and view of size [3, 2] with stride [1, 3] needs a copy
+      | x.t().view(6)
+      |       ^^^^^^^
+    ");
+}
+
+#[test]
+fn refusal_of_a_long_or_odd_expression_stays_on_its_lines() {
+    let dir = store();
+    let long = format!("x{}.t().t(0){}", "[...]".repeat(100), ".t()".repeat(100));
+    insta::assert_snapshot!(dir.stderr_of_a_refusal(&long), @r"
+    stridemap: expression, column 509: expected t()
+      | …..][...][...][...][...][...][...].t().t(0).t().t().t().t().t().t().t().t().t().t(…
+      |                                          ^
+    ");
+    insta::assert_snapshot!(dir.stderr_of_a_refusal("'größe\\u{7}'\n\u{1b}[31m.t()"), @r#"
+    stridemap: expression, column 14: expected "[", "." or the end, found '\u{1b}'
+      | 'größe\u{7}'\n\u{1b}[31m.t()
+      |               ^^^^^^
+    "#);
+}
