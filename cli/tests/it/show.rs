@@ -71,6 +71,19 @@ fn show_json_writes_every_kind_of_element() {
 }
 
 #[test]
+fn show_json_says_the_dtype_of_a_view_by_dtype() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    store.save("bytes", &Tensor::from_vec(vec![1u8; 16], &[16]).unwrap()).unwrap();
+    for &dtype in DType::ALL {
+        let json = dir.stdout(&["show", "s.smap", &format!("bytes.view({dtype})"), "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["dtype"], dtype.name());
+        assert_eq!(json["values"].as_array().unwrap().len(), 16 / dtype.itemsize(), "{json}");
+    }
+}
+
+#[test]
 fn show_json_of_more_than_a_piece_keeps_the_logical_order() {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
