@@ -19,4 +19,5 @@ mod refusals;
 mod scale;
 mod store;
 mod support;
+mod tutorials;
 mod views;
