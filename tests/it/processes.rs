@@ -14,7 +14,7 @@ const ROLE: &str = "STRIDEMAP_TEST_ROLE";
 const STORE: &str = "STRIDEMAP_TEST_STORE";
 
 /// Starts this binary to play a role on a store.
-fn start(role: &str, path: &Path) -> Child {
+pub(crate) fn start(role: &str, path: &Path) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--exact", "processes::other_process", "--nocapture"])
         .env(ROLE, role)
@@ -26,7 +26,7 @@ fn start(role: &str, path: &Path) -> Child {
 }
 
 /// The next line that the other process says to us.
-fn hear(child: &mut BufReader<std::process::ChildStdout>) -> String {
+pub(crate) fn hear(child: &mut BufReader<std::process::ChildStdout>) -> String {
     let mut line = String::new();
     while !line.starts_with("> ") {
         line.clear();
@@ -40,8 +40,9 @@ fn say(line: impl std::fmt::Display) {
     std::io::stdout().flush().unwrap();
 }
 
-fn wait_for_a_line() {
-    std::io::stdin().read_line(&mut String::new()).unwrap();
+/// Whether a line came, and not the end.
+fn wait_for_a_line() -> bool {
+    std::io::stdin().read_line(&mut String::new()).unwrap() > 0
 }
 
 fn vector(n: usize, value: f32) -> Tensor {
@@ -115,6 +116,13 @@ fn other_process() {
             guard.fill_(5).unwrap();
             say(std::process::id());
             wait_for_a_line();
+        }
+        "watch" => {
+            let x = Store::open(&path).unwrap().load("x").unwrap();
+            say(format!("{:?}", x.read::<f32>().unwrap()));
+            while wait_for_a_line() {
+                say(format!("{:?}", x.read::<f32>().unwrap()));
+            }
         }
         role => panic!("no role {role}"),
     }

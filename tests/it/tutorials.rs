@@ -2,11 +2,13 @@
 //! opened again, and that two tensors stand on one storage is shown by its id and by the bytes under `storages/`.
 
 use std::fs;
+use std::io::{BufReader, Write as _};
 use std::path::PathBuf;
 
 use ndarray::ArrayViewD;
-use stridemap::{DType, Element, ErrorKind, Source, Store, Tensor, s};
+use stridemap::{DType, Element, ErrorKind, Source, StorageKind, Store, Tensor, s};
 
+use crate::processes;
 use crate::support::temporary;
 
 /// A store that nobody holds open.
@@ -39,6 +41,11 @@ impl OnDisk {
 
     fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Tensor {
         self.open().save(name, source).unwrap();
+        self.load(name)
+    }
+
+    fn save_mutable(&self, name: &str, source: &(impl Source + ?Sized)) -> Tensor {
+        self.open().save_as(name, source, StorageKind::Mutable).unwrap();
         self.load(name)
     }
 
@@ -106,6 +113,23 @@ fn t_01_storage_is_one_dimensional_whatever_stands_on_it() {
 }
 
 #[test]
+fn t_02_element_written_in_the_storage_is_read_through_the_tensor() {
+    let disk = OnDisk::new();
+    let points = disk.save_mutable("points", &points());
+    points
+        .as_strided(&[6], &[1], 0)
+        .unwrap()
+        .select(0, 0)
+        .unwrap()
+        .lock_exclusive()
+        .unwrap()
+        .fill_(2)
+        .unwrap();
+    assert_eq!(floats(&disk.load("points")), [2., 4., 2., 1., 3., 5.]);
+    assert_eq!(disk.storage_of::<f32>(&points)[0], 2.);
+}
+
+#[test]
 fn t_03_header_of_points() {
     let disk = OnDisk::holding("points", &points());
     assert_eq!(header(&disk.load("points")), (&[3, 2][..], &[2, 1][..], 0));
@@ -137,6 +161,25 @@ fn t_05_offset_and_strides_lead_to_every_element() {
     assert_eq!(disk.storage_of::<i64>(&x), elements);
     let alone = disk.save("alone", &x);
     assert_eq!((alone.stride(), ints(&alone)), (&[3, 1][..], vec![5, 7, 4, 1, 3, 2, 7, 3, 8]));
+}
+
+#[test]
+fn t_06_element_of_a_row_is_an_element_of_the_whole() {
+    let disk = OnDisk::new();
+    let points = disk.save_mutable("points", &points());
+    points.index(s![1, 0]).unwrap().lock_exclusive().unwrap().fill_(10).unwrap();
+    assert_eq!(floats(&disk.load("points")), [1., 4., 10., 1., 3., 5.]);
+}
+
+#[test]
+fn t_07_clone_of_a_row_is_not() {
+    let disk = OnDisk::new();
+    let points = disk.save_mutable("points", &points());
+    let clone = disk.save_mutable("clone", &points.select(0, 1).unwrap().clone_data().unwrap());
+    assert!(!clone.shares_storage(&points));
+    clone.lock_exclusive().unwrap().fill_(10).unwrap();
+    assert_eq!(floats(&disk.load("clone")), [10., 10.]);
+    assert_eq!(floats(&disk.load("points")), [1., 4., 2., 1., 3., 5.]);
 }
 
 #[test]
@@ -188,6 +231,29 @@ fn t_11_contiguous_is_when_each_stride_is_the_next_ones_size_times_stride() {
 }
 
 #[test]
+fn t_12_in_place_is_the_same_storage_and_other_processes_see_it() {
+    let disk = OnDisk::new();
+    let points = disk.save_mutable("x", &points());
+    let data_bytes = disk.data_bytes();
+    let mut other = processes::start("watch", &disk.path);
+    let mut said = BufReader::new(other.stdout.take().unwrap());
+    assert_eq!(processes::hear(&mut said), "[1.0, 4.0, 2.0, 1.0, 3.0, 5.0]");
+
+    let ones = Tensor::from_vec(vec![1f32, 1.], &[2]).unwrap();
+    points.lock_exclusive().unwrap().add_(&ones).unwrap();
+    writeln!(other.stdin.as_mut().unwrap()).unwrap();
+    assert_eq!(processes::hear(&mut said), "[2.0, 5.0, 3.0, 2.0, 4.0, 6.0]");
+    points.index(s![..]).unwrap().lock_exclusive().unwrap().copy_(&ones).unwrap();
+    writeln!(other.stdin.as_mut().unwrap()).unwrap();
+    assert_eq!(processes::hear(&mut said), "[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]");
+    drop(other.stdin.take());
+    assert!(other.wait().unwrap().success());
+
+    assert_eq!(disk.load("x").storage_id(), points.storage_id());
+    assert_eq!(disk.data_bytes(), data_bytes);
+}
+
+#[test]
 fn t_13_sum_is_a_new_storage_and_the_old_one_is_unchanged() {
     let disk = OnDisk::holding("t1", &points());
     disk.save("t2", &points().flip(0).unwrap());
@@ -204,6 +270,22 @@ fn t_13_sum_is_a_new_storage_and_the_old_one_is_unchanged() {
     assert!(!new.shares_storage(&old) && new.storage_id() != old.storage_id());
     assert_eq!(floats(&disk.load("old")), floats(&points()));
     assert_eq!(disk.data_bytes(), 3 * 24);
+}
+
+#[test]
+fn t_14_in_place_changes_both_names_and_a_sum_only_its_own() {
+    let disk = OnDisk::new();
+    let t1 = disk.save_mutable("t1", &Tensor::from_vec(vec![6i64, 7, 8, 9], &[4]).unwrap());
+    let t2 = disk.save_view("t2", &t1.index(s![..]).unwrap());
+    t2.lock_exclusive().unwrap().add_(1).unwrap();
+    for name in ["t1", "t2"] {
+        assert_eq!(ints(&disk.load(name)), [7, 8, 9, 10]);
+    }
+    let sum = disk.load("t2").to_array::<i64>().unwrap() + 1;
+    let t2 = disk.save("t2", &sum);
+    assert_eq!(ints(&t2), [8, 9, 10, 11]);
+    assert_eq!(ints(&disk.load("t1")), [7, 8, 9, 10]);
+    assert_ne!(t2.storage_id(), t1.storage_id());
 }
 
 #[test]
@@ -235,6 +317,17 @@ fn t_16_reshape_stays_on_the_storage_while_strides_can_say_it() {
     assert_eq!(all.map(|x| x.shares_storage(&p1)), [true, true, true, true, true, false]);
     assert_eq!(ints(&p6), [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]);
     assert_eq!(disk.data_bytes(), 2 * 96);
+}
+
+#[test]
+fn t_17_write_through_a_slice_is_a_write_to_the_whole() {
+    let disk = OnDisk::new();
+    let a = disk.save_mutable("a", &arange(5));
+    let b = disk.save_view("b", &a.index(s![2..]).unwrap());
+    b.select(0, 1).unwrap().lock_exclusive().unwrap().fill_(0).unwrap();
+    assert_eq!(ints(&disk.load("a")), [0, 1, 2, 0, 4]);
+    assert_eq!(ints(&disk.load("b")), [2, 0, 4]);
+    assert_eq!(disk.open().snapshot().storages().count(), 1);
 }
 
 #[test]
@@ -309,7 +402,7 @@ fn t_24_storage_takes_one_index_whatever_tensors_stand_on_it() {
         let storage = tensor.as_strided(&[6], &[1], 0).unwrap();
         let refusal = storage.get::<f32>(&[1, 0]).unwrap_err();
         assert_eq!(refusal.kind(), ErrorKind::OutOfRange);
-        assert_eq!(refusal.to_string(), "index [1, 0]: 2 indices for size [6] with 1 axes");
+        assert_eq!(refusal.to_string(), "index [1, 0]: 2 indices for the 1 axes of size [6] with stride [1]");
         let elements: Vec<f32> = (0..6).map(|i| storage.get(&[i]).unwrap()).collect();
         assert_eq!(elements, disk.storage_of::<f32>(&tensor));
     }
@@ -345,6 +438,17 @@ fn t_25_names_of_dimensions_are_kept_and_used() {
     assert_eq!((aligned.size(), aligned.names()), (&[2, 1, 1][..], image.names()));
     let aligned = disk.save_view("aligned_to", &weights.align_to(&["batch", "..."]).unwrap());
     assert_eq!((aligned.size(), aligned.names()), (&[1, 2][..], vec![Some("batch"), Some("channel")]));
+
+    // Two tensors that meet are checked name by name, and none is aligned by itself.
+    let sums = disk.save_mutable("sums", &image);
+    let refusal = sums.lock_exclusive().unwrap().add_(&weights).unwrap_err();
+    assert_eq!(refusal.kind(), ErrorKind::NameMismatch);
+    let misnamed = image.rename(&["row", "channel", "column"]).unwrap();
+    let refusal = sums.lock_exclusive().unwrap().copy_(&misnamed).unwrap_err();
+    assert_eq!(refusal.kind(), ErrorKind::NameMismatch);
+    assert_eq!(ints(&disk.load("sums")), ints(&image));
+    sums.lock_exclusive().unwrap().add_(&weights.align_as(&image).unwrap()).unwrap();
+    assert_eq!(disk.load("sums").get::<i64>(&[1, 0, 0]).unwrap(), 12 + 2);
 }
 
 fn round_trip<T: Element + PartialEq + std::fmt::Debug>(disk: &OnDisk, elements: [T; 3]) {
@@ -354,12 +458,18 @@ fn round_trip<T: Element + PartialEq + std::fmt::Debug>(disk: &OnDisk, elements:
 }
 
 #[test]
-fn t_26_floats_of_every_width_hold() {
+fn t_26_floats_of_every_width_hold_and_indices_are_int64() {
     let disk = OnDisk::new();
     round_trip(&disk, [1f32, 4., 1. / 3.]);
     round_trip(&disk, [1f64, 4., 1. / 3.]);
     round_trip(&disk, [1f32, 4., 1. / 3.].map(half::f16::from_f32));
     round_trip(&disk, [1f32, 4., 1. / 3.].map(half::bf16::from_f32));
+    disk.save("points", &points());
+    let rows = disk.save("rows", &Tensor::from_vec(vec![2i64, 0], &[2]).unwrap());
+    let selected = disk.save("selected", &disk.load("points").index_select(0, &rows).unwrap());
+    assert_eq!((selected.size(), floats(&selected)), (&[2, 2][..], vec![3., 5., 1., 4.]));
+    let refusal = disk.load("points").index_select(0, &disk.load("float32")).unwrap_err();
+    assert_eq!(refusal.kind(), ErrorKind::DTypeMismatch);
 }
 
 #[test]
