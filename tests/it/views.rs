@@ -12,6 +12,7 @@ use crate::support::{scaled, temporary};
 mod draws;
 mod dtypes;
 mod model;
+mod reopened;
 use draws::{Draws, Step};
 use model::{Expected, Model, coordinates, number, place};
 

@@ -18,9 +18,13 @@ pub(super) struct Step {
 pub(super) struct Draws(pub(super) u64);
 
 impl Draws {
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) as usize % n.max(1)
+        self.0
+    }
+
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        (self.next() >> 33) as usize % n.max(1)
     }
 
     fn one_in(&mut self, n: usize) -> bool {
