@@ -77,7 +77,7 @@ fn nothing_but_text_reaches_a_pipe() {
 #[test]
 fn text_of_several_lines_does_not_pose_as_another_message() {
     let run = Dir::empty().run(&["ls", "none\nstridemap: all is well"]);
-    assert_eq!(run.stderr, "stridemap: open none\n  | stridemap: all is well: no store there\n");
+    assert_eq!(run.stderr, "stridemap: open none\\nstridemap: all is well: no store there\n");
 }
 
 #[test]
