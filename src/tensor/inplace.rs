@@ -151,7 +151,9 @@ impl ExclusiveGuard<'_> {
         };
         let (mut left, mut buffer, mut narrow) = (Vec::new(), Vec::new(), Vec::new());
         self.rewrite(op_name, Given::AsTheyAre, operand.as_slice(), |elements, operands| {
-            if let Some(operand) = operands.first() {
+            let lent = operands.first().filter(|operand| operand.dtype() == wide);
+            let lent = lent.and_then(Tensor::borrow_bytes);
+            if let (Some(operand), None) = (operands.first(), lent) {
                 right.resize(operand.numel() * wide.itemsize(), 0);
                 if common == wide {
                     load_into(operand, wide, &mut buffer, &mut right)?;
@@ -161,13 +163,14 @@ impl ExclusiveGuard<'_> {
                     convert(common, &narrow, wide, &mut right)?;
                 }
             }
+            let right = lent.unwrap_or(&right);
             if own == wide {
-                op.apply(wide, elements, &right);
+                op.apply(wide, elements, right);
                 return Ok(());
             }
             left.resize(elements.len() / own.itemsize() * wide.itemsize(), 0);
             convert(own, elements, wide, &mut left)?;
-            op.apply(wide, &mut left, &right);
+            op.apply(wide, &mut left, right);
             convert(wide, &left, own, elements)
         })
     }

@@ -45,11 +45,8 @@ impl Source for Tensor {
         if self.numel() == 0 {
             return Ok(());
         }
-        if self.is_contiguous()
-            && let Some(bytes) = self.storage().borrow()
-        {
-            let start = self.storage_offset() * self.dtype().itemsize();
-            return sink(bytes.get(start..start + self.nbytes()).unwrap_or_default());
+        if let Some(bytes) = self.borrow_bytes() {
+            return sink(bytes);
         }
         let mut buffer = Vec::new();
         let limit = PIECE_BYTES / self.dtype().itemsize();
@@ -60,6 +57,15 @@ impl Source for Tensor {
                 sink(&buffer)
             })
         })
+    }
+}
+
+impl Tensor {
+    /// The bytes of all elements, where they lie together in memory.
+    pub(super) fn borrow_bytes(&self) -> Option<&[u8]> {
+        let bytes = self.storage().borrow().filter(|_| self.is_contiguous())?;
+        let start = self.storage_offset() * self.dtype().itemsize();
+        bytes.get(start..start + self.nbytes())
     }
 }
 
