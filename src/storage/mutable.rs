@@ -126,14 +126,14 @@ impl MutableFile {
             return Ok(Some(mapping));
         }
         let (Some(os_file), Some(permit)) = (file.as_file(), self.permit) else { return Ok(None) };
-        if mode == LockMode::Exclusive {
-            // A hole that somebody made by copying would be filled on the first write: a full disk is an error now.
-            file.allocate(self.length_bytes).map_err(|e| self.error("allocate storage", e))?;
-        }
         let stat = file.stat().map_err(|e| self.error("map storage", e))?;
         if stat.size_bytes < self.length_bytes {
             let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
             return Err(Error::corrupt(&self.path, stridemap_format::Error::new(Rule::StorageFile, detail)));
+        }
+        if mode == LockMode::Exclusive {
+            // A hole that somebody made by copying would be filled on the first write: a full disk is an error now.
+            file.allocate(self.length_bytes).map_err(|e| self.error("allocate storage", e))?;
         }
         match LockedMapping::of(os_file, stat, self.length_bytes, mode, permit) {
             Ok(mapping) => Ok(Some(cell.get_or_init(|| mapping))),
