@@ -45,6 +45,13 @@ fn wait_for_a_line() -> bool {
     std::io::stdin().read_line(&mut String::new()).unwrap() > 0
 }
 
+/// The number that the kernel keeps of this process under a key.
+fn proc(file: &str, key: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap();
+    let line = text.lines().find(|line| line.starts_with(key)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 fn vector(n: usize, value: f32) -> Tensor {
     Tensor::from_vec(vec![value; n], &[n]).unwrap()
 }
@@ -82,18 +89,20 @@ fn other_process() {
             say("done");
         }
         "view" => {
-            let before = fs::read_to_string("/proc/self/io").unwrap();
+            let before = proc("io", "wchar:");
             let store = Store::open(&path).unwrap();
             let tensor = store.load("x").unwrap();
             store.save_view("view", &tensor.view(&[2, -1]).unwrap().t().unwrap()).unwrap();
-            let status = fs::read_to_string("/proc/self/status").unwrap();
-            let after = fs::read_to_string("/proc/self/io").unwrap();
-            let number = |text: &str, key: &str| -> u64 {
-                let line = text.lines().find(|line| line.starts_with(key)).unwrap();
-                line.split_whitespace().nth(1).unwrap().parse().unwrap()
-            };
-            let written_bytes = number(&after, "wchar:") - number(&before, "wchar:");
-            say(format!("{} {written_bytes}", number(&status, "VmHWM:") * 1024));
+            let written_bytes = proc("io", "wchar:") - before;
+            say(format!("{} {written_bytes}", proc("status", "VmHWM:") * 1024));
+        }
+        "change" => {
+            let store = Store::open(&path).unwrap();
+            let (x, source) = (store.load("x").unwrap(), store.load("source").unwrap());
+            let mut guard = x.lock_exclusive().unwrap();
+            guard.fill_(1).unwrap().copy_(&source).unwrap().mul_(&source).unwrap();
+            guard.at(&x.slice(0, None, None, -2).unwrap()).unwrap().add_(1).unwrap();
+            say(proc("status", "VmHWM:") * 1024);
         }
         "add" => {
             // SAFETY: the test that started this process writes through the library only.
@@ -257,4 +266,21 @@ fn saving_a_view_of_a_large_tensor_takes_no_memory_and_writes_no_data() {
     println!("a view of {size_bytes} bytes: peak memory {peak_bytes} bytes, written {written_bytes} bytes");
     assert!(peak_bytes < 32 << 20, "{peak_bytes} bytes of memory");
     assert!(written_bytes < 64 << 10, "{written_bytes} bytes written");
+}
+
+#[test]
+fn changing_a_large_tensor_in_place_takes_the_memory_of_some_pieces() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let size_bytes = scaled("STRIDEMAP_TEST_LARGE_MIB", 64) << 20;
+    let store = StoreOptions::new().durability(Durability::Process).create(&path).unwrap();
+    let x = store.create_tensor("x", DType::F32, &[size_bytes / 4], StorageKind::Mutable).unwrap();
+    store.save("source", &vector(size_bytes / 4, 3.)).unwrap();
+    let mut changer = start("change", &path);
+    let mut said = BufReader::new(changer.stdout.take().unwrap());
+    let peak_bytes: u64 = hear(&mut said).parse().unwrap();
+    assert!(changer.wait().unwrap().success());
+    println!("{size_bytes} bytes changed in place: peak memory {peak_bytes} bytes");
+    assert!(peak_bytes < 48 << 20, "{peak_bytes} bytes of memory");
+    assert_eq!(x.narrow(0, 0, 4).unwrap().read::<f32>().unwrap(), [9., 10., 9., 10.]);
 }
