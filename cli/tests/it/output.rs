@@ -75,9 +75,17 @@ fn nothing_but_text_reaches_a_pipe() {
 }
 
 #[test]
-fn text_of_several_lines_does_not_pose_as_another_message() {
-    let run = Dir::empty().run(&["ls", "none\nstridemap: all is well"]);
-    assert_eq!(run.stderr, "stridemap: open none\\nstridemap: all is well: no store there\n");
+fn line_break_in_a_path_does_not_begin_a_message() {
+    let dir = Dir::empty();
+    dir.write_safetensors("m.safetensors", "{}", &[]);
+    let path = "new\nstridemap: all is well";
+    let refused = dir.run(&["ls", path]);
+    let imported = dir.run(&["import", "m.safetensors", path]);
+    assert_eq!((refused.code, imported.code), (Some(2), Some(0)), "{refused:?} {imported:?}");
+    for run in [refused, imported] {
+        let further: Vec<&str> = run.stderr.lines().skip(1).collect();
+        assert!(further.iter().all(|line| line.starts_with("  | ")), "{run:?}");
+    }
 }
 
 #[test]
