@@ -132,6 +132,26 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
+    fn names_are_saved_with_copies_and_headers_and_stand_for_their_axes((size, chain) in chains()) {
+        let (dir, options) = (temporary(), StoreOptions::new().durability(Durability::Process));
+        let path = dir.path().join("names.smap");
+        let (base, model) = counted(&size, chain[0]);
+        let (view, model, _) = follow(base, model, &chain);
+        let store = options.create(&path).unwrap();
+        store.save("copy", &view).unwrap();
+        store.save_view("header", &store.load("copy").unwrap()).unwrap();
+        for name in ["copy", "header"] {
+            let saved = options.open(&path).unwrap().load(name).unwrap();
+            prop_assert_eq!(saved.names(), model.names.clone());
+            for (axis, name) in model.names.iter().enumerate().filter_map(|(axis, name)| Some((axis, (*name)?))) {
+                let (by_name, by_position) = (saved.flip(name).unwrap(), saved.flip(axis).unwrap());
+                prop_assert_eq!(by_name.read::<i64>().unwrap(), by_position.read::<i64>().unwrap());
+            }
+            prop_assert_eq!(saved.flip("nobody").unwrap_err().kind(), ErrorKind::OutOfRange);
+        }
+    }
+
+    #[test]
     fn chain_on_the_heap_gives_what_the_model_gives((size, chain) in chains()) {
         let (base, model) = counted(&size, chain[0]);
         follow(base, model, &chain);

@@ -212,7 +212,7 @@ impl Draws {
             }};
         }
         let (size, rank) = (&model.size, model.size.len());
-        let (op, axis, other) = (self.below(100), self.axis(model), self.axis(model));
+        let (op, axis, other) = (self.below(103), self.axis(model), self.axis(model));
         let n_of = |axis| size.get(axis).copied().unwrap_or(1);
         let size_of = |axis| model.axis(axis).map_or(1, n_of);
         let n = size_of(axis);
@@ -231,8 +231,15 @@ impl Draws {
             _ => model.axis(axis).unwrap_or(0),
         };
         let cuts = self.cuts(n_of(cut_axis));
-        let (window, other_window) = (1 + self.below(n), 1 + self.below(size_of(other)));
+        let (window, other_window) = (self.below(n + 2), self.below(size_of(other) + 2));
         let (names, (strided, stride, offset)) = (self.names(rank), self.strided(model));
+        // Now and then a new name is one that stands already.
+        let refined: Vec<Name> = model.names.iter().zip(&names).map(|(own, name)| own.or(*name)).collect();
+        let renamed = model.names.iter().zip(&names).filter_map(|(own, to)| own.map(|from| (from, *to)));
+        let renamed: Vec<(&str, Name)> = renamed.take(count).collect();
+        let aligned: Vec<Name> =
+            some.iter().filter_map(|axis| *model.names.get(model.axis(*axis).ok()?)?).map(Some).collect();
+        let named = Tensor::zeros(DType::Bool, &vec![1; rank]).unwrap().rename(&names).unwrap();
         let of_size = |size: &[isize]| {
             Tensor::zeros(DType::Bool, &size.iter().map(|n| n.unsigned_abs()).collect::<Vec<_>>()).unwrap()
         };
@@ -278,11 +285,10 @@ impl Draws {
             95..97 => both!(dsplit(cuts.clone())),
             97 => both!(unbind(axis)),
             98 => both!(rename(&names)),
-            _ => {
-                let some_names = some.iter().filter_map(|&axis| *model.names.get(model.axis(axis).ok()?)?);
-                let names: Vec<&str> = some_names.chain(["new", "..."]).collect();
-                both!(align_to(&names))
-            }
+            99 => both!(align_as(&named)),
+            100 => both!(refine_names(&refined)),
+            101 => both!(rename_dims(&renamed)),
+            _ => both!(align_to(&[&aligned[..], &[Some("new"), Some("...")]].concat())),
         }
     }
 }
