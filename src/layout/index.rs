@@ -149,20 +149,35 @@ impl fmt::Display for Index {
     }
 }
 
+/// A subscript as it stands in errors: `[1, ::2, ...]`.
+struct Subscript<'a>(&'a [Index]);
+
+impl fmt::Display for Subscript<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<String> = self.0.iter().map(Index::to_string).collect();
+        write!(f, "[{}]", places.join(", "))
+    }
+}
+
 impl Layout {
     /// One position along an axis, which goes.
     pub(crate) fn select(&self, axis: Axis<'_>, index: isize) -> Result<Layout> {
         let op = format_args!("select({axis}, {index})");
         let (axis, n, step) = self.dim(op, axis)?;
-        let Some(position) = position_in(index, n) else {
-            return Err(Error::new(
-                ErrorKind::OutOfRange,
-                format!("{op}: index {index} is out of range for axis {axis} with size {n}, of {self}"),
-            ));
-        };
+        let position = self.position(op, axis, n, index)?;
         let mut dims = self.to_dims();
         dims.remove(axis);
         self.moved(op, dims, distance(position, step))
+    }
+
+    /// The position that an index means on an axis of size `n`.
+    fn position(&self, op: Arguments<'_>, axis: usize, n: usize, index: isize) -> Result<usize> {
+        position_in(index, n).ok_or_else(|| {
+            Error::new(
+                ErrorKind::OutOfRange,
+                format!("{op}: index {index} is out of range for axis {axis} with size {n}, of {self}"),
+            )
+        })
     }
 
     /// `length` positions along an axis, from `start` on. Unlike a slice, it refuses what it cannot give in full.
@@ -218,10 +233,8 @@ impl Layout {
 
     /// A subscript: each place in turn takes an axis, skips some, or adds one.
     pub(crate) fn index(&self, subscript: &[Index]) -> Result<Layout> {
-        let refuse = |kind, why: String| {
-            let places: Vec<String> = subscript.iter().map(Index::to_string).collect();
-            Err(Error::new(kind, format!("index [{}]: {why}", places.join(", "))))
-        };
+        let op = format_args!("index {}", Subscript(subscript));
+        let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
         let taken =
             subscript.iter().filter(|place| matches!(place, Index::At(_) | Index::Slice { .. })).count();
         if subscript.iter().filter(|&&place| place == Index::Ellipsis).count() > 1 {
@@ -233,20 +246,28 @@ impl Layout {
                 format!("{taken} indices for the {} axes of {self}", self.rank()),
             );
         };
+        let mut own_axes = self.size().iter().copied().enumerate();
         let mut view = self.clone();
         let mut axis = 0usize;
         for place in subscript {
             let at = Axis::from(axis);
             let kept = match *place {
                 Index::At(index) => {
+                    if let Some((own_axis, n)) = own_axes.next() {
+                        self.position(op, own_axis, n, index)?;
+                    }
                     view = view.select(at, index)?;
                     0
                 }
                 Index::Slice { start, end, step } => {
-                    view = view.slice(at, start, end, step)?;
+                    own_axes.next();
+                    view = view.slice(at, start, end, step).map_err(|e| e.context(op))?;
                     1
                 }
-                Index::Ellipsis => skipped,
+                Index::Ellipsis => {
+                    own_axes.by_ref().take(skipped).for_each(drop);
+                    skipped
+                }
                 Index::NewAxis => {
                     view = view.unsqueezed(axis)?;
                     1

@@ -10,9 +10,12 @@ impl Layout {
     /// # Errors
     /// `NeedsCopy` when no strides can say it.
     pub(crate) fn view(&self, size: &[isize]) -> Result<Layout> {
-        let op = format_args!("view({size:?})");
-        let size = self.infer_size(op, size)?;
-        self.view_as(op, &size)
+        self.view_by(format_args!("view({size:?})"), size)
+    }
+
+    /// [`view`](Self::view), under the name of another operation.
+    pub(crate) fn view_by(&self, op: Arguments<'_>, size: &[isize]) -> Result<Layout> {
+        self.view_as(op, &self.infer_size(op, size, self.numel())?)
     }
 
     /// The size that `start` to `end` have as one axis, that one included.
@@ -41,7 +44,7 @@ impl Layout {
         if sizes.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: no size is given")));
         }
-        let parts = Layout::contiguous(&[n])?.infer_size(op, sizes)?;
+        let parts = self.infer_size(op, sizes, n)?;
         let mut size = self.size().to_vec();
         size.splice(axis..=axis, parts.iter().copied());
         let view = self.view_as(op, &size)?;
@@ -62,10 +65,13 @@ impl Layout {
         Ok(self.moved(op, dims, 0)?.named(self.names_kept(size).into_iter()))
     }
 
-    /// Resolves a -1 and checks that the number of elements stays.
-    pub(crate) fn infer_size(&self, op: Arguments<'_>, size: &[isize]) -> Result<Vec<usize>> {
+    /// Resolves a -1 and checks that the sizes hold `numel` elements: those of the whole, or of an axis.
+    fn infer_size(&self, op: Arguments<'_>, size: &[isize], numel: usize) -> Result<Vec<usize>> {
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
-        let numel = self.numel();
+        let other_count = || match self.numel() == numel {
+            true => format!("{self} holds {numel} elements"),
+            false => format!("the axis has size {numel}, of {self}"),
+        };
         if size.iter().any(|&n| n < -1) {
             return refuse(ErrorKind::InvalidArgument, "a size is negative; only -1 has a meaning".into());
         }
@@ -82,18 +88,14 @@ impl Layout {
                         "with zero elements -1 could be any size; say which".into(),
                     );
                 }
-                _ => return refuse(ErrorKind::SizeMismatch, self.holds(numel)),
+                _ => return refuse(ErrorKind::SizeMismatch, other_count()),
             },
             _ => return refuse(ErrorKind::InvalidArgument, "-1 stands more than once".into()),
         };
         if left.is_none() && product != Some(numel) {
-            return refuse(ErrorKind::SizeMismatch, self.holds(numel));
+            return refuse(ErrorKind::SizeMismatch, other_count());
         }
         Ok(size.iter().map(|&n| usize::try_from(n).unwrap_or(left.unwrap_or_default())).collect())
-    }
-
-    fn holds(&self, numel: usize) -> String {
-        format!("{self} holds {numel} elements")
     }
 
     /// PyTorch's rule. The old dimensions fall into runs in which each stride is the next size times the next stride;

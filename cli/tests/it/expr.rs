@@ -234,7 +234,7 @@ fn refusal_marks_the_part_that_is_wrong() {
     stridemap: expression, column 3: unknown operation "reshpe"; did you mean reshape?
       | x.reshpe(6)
       |   ^^^^^^
-    stridemap: select(0, 3): index 3 is out of range for axis 0 with size 3, of size [3] with stride [1]
+    stridemap: index [0, 3]: index 3 is out of range for axis 1 with size 3, of size [2, 3] with stride [3, 1]
       | x[0, 3].t()
       |  ^^^^^^
     stridemap: expression, column 20: expected select(dim, index)

@@ -128,7 +128,7 @@ fn view_that_does_not_fit_the_tensor_is_refused() {
     for (expr, message) in [
         (
             "points[3]",
-            "select(0, 3): index 3 is out of range for axis 0 with size 3, of size [3, 2] with stride [2, 1]",
+            "index [3]: index 3 is out of range for axis 0 with size 3, of size [3, 2] with stride [2, 1]",
         ),
         (
             "points.transpose(0, 2)",
@@ -139,7 +139,7 @@ fn view_that_does_not_fit_the_tensor_is_refused() {
             "narrow(0, 2, 2): 2 from 2 on is out of range for axis 0 with size 3, of size [3, 2] with stride [2, 1]",
         ),
         ("points.view(4)", "view([4]): size [3, 2] with stride [2, 1] holds 6 elements"),
-        ("points[::0]", "slice(0, ::0): a step of 0 goes nowhere"),
+        ("points[::0]", "index [::0]: slice(0, ::0): a step of 0 goes nowhere"),
         ("points[0", "expression, column 9: expected \",\" or \"]\", found the end"),
     ] {
         assert_eq!(dir.refusal(&["show", "s.smap", expr]), message);

@@ -171,7 +171,7 @@ impl Tensor {
     /// # Errors
     /// Those of [`view`](Self::view) but `NeedsCopy`, and those of reading when it copies.
     pub fn reshape(&self, size: &[isize]) -> Result<Tensor> {
-        self.view_or_copy(|layout| layout.view(size))
+        self.view_or_copy(|layout| layout.view_by(format_args!("reshape({size:?})"), size))
     }
 
     /// Joins the axes from `start` to `end`, that one included, as [`reshape`](Self::reshape) would. A single element
