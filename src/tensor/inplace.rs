@@ -37,7 +37,7 @@ impl<T: Into<Scalar>> From<T> for Operand<'_> {
 ///
 /// Errors of all of them, by [`ErrorKind`](crate::ErrorKind): `SizeMismatch` when an operand does not broadcast to this
 /// size, `NameMismatch` when dimensions that meet have different names, `DTypeMismatch`, `Overlapping` when several indices
-/// are one element, `OutOfRange` for a number that the dtype cannot hold, `Io`.
+/// are one element, `OutOfRange` for a number that `fill_` cannot put into the dtype (arithmetic wraps, or gives infinity), `Io`.
 ///
 /// An operand on the same storage counts as it was before. An operand on another mutable storage is read as it is then:
 /// hold a [shared guard](Tensor::lock_shared) of it if others change it.
@@ -72,7 +72,7 @@ impl ExclusiveGuard<'_> {
     }
 
     /// Adds `other`, computed in the dtype that PyTorch promotes the two to, and rounded to this one. Integers wrap;
-    /// 16-bit floats are computed in `float32`; the sum of bools is `or`.
+    /// 16-bit floats are computed in `float32`, a single number rounded to 16 bits first; the sum of bools is `or`.
     ///
     /// ```
     /// # use stridemap::{StorageKind, Store, Tensor};
@@ -131,21 +131,18 @@ impl ExclusiveGuard<'_> {
         let own = self.dtype();
         let common = op.common_dtype(own, self.ndim() == 0, met)?;
         let wide = wide(common);
+        // PyTorch rounds a single number to a 16-bit dtype before it adds it, and not before it multiplies by it.
+        let rounded = if matches!(op, Op::Add | Op::Sub) { common } else { wide };
         let (operand, mut right) = match other {
             Operand::Number(number) => {
-                let element = number.encode(wide).map_err(|e| e.context(op_name))?;
-                (None, element.split_at(wide.itemsize()).0.to_vec())
+                let (element, mut right) = (number.cast(rounded)?, vec![0; wide.itemsize()]);
+                convert(rounded, element.split_at(rounded.itemsize()).0, wide, &mut right)?;
+                (None, right)
             }
             // One element is one number: it need not be read again for each piece.
             Operand::Tensor(tensor) if tensor.numel() == 1 => {
                 self.beside(op_name, tensor)?;
-                (
-                    None,
-                    tensor
-                        .to_dtype(if tensor.ndim() == 0 { wide } else { common })?
-                        .to_dtype(wide)?
-                        .to_bytes()?,
-                )
+                (None, tensor.to_dtype(rounded)?.to_dtype(wide)?.to_bytes()?)
             }
             Operand::Tensor(tensor) => (Some(self.beside(op_name, tensor)?), Vec::new()),
         };

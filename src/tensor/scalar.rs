@@ -73,10 +73,11 @@ impl Scalar {
             _ => Scalar::Pair(E2M1.decode(all as u32 & 0xf).into(), E2M1.decode(all as u32 >> 4).into()),
         }
     }
-    /// One element of `dtype`, little-endian, in the first of the bytes. The rules are those of PyTorch's `fill_`.
+
+    /// One element of `dtype`, little-endian, in the first of the bytes, as PyTorch's `fill_` would make it.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`]; [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2` and what is not a pair.
+    /// [`ErrorKind::OutOfRange`] for what the dtype cannot hold; those of [`cast`](Self::cast).
     pub(super) fn encode(self, dtype: DType) -> Result<[u8; 16]> {
         if !self.fits(dtype) {
             return Err(Error::new(
@@ -84,6 +85,14 @@ impl Scalar {
                 format!("value {} does not fit {dtype}", print::plain(self)),
             ));
         }
+        self.cast(dtype)
+    }
+
+    /// As [`encode`](Self::encode), of any value: what does not fit wraps, or is infinite.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2` and what is not a pair.
+    pub(super) fn cast(self, dtype: DType) -> Result<[u8; 16]> {
         let mut element = [0; 16];
         let out = element.split_at_mut(dtype.itemsize()).0;
         match self {
@@ -112,9 +121,8 @@ impl Scalar {
             (Scalar::Int(n), Some((min, max))) => (min..=max).contains(&n),
             // The fraction goes; NaN is on neither side.
             (Scalar::Float(x), Some((min, max))) => x >= min as f64 && x < (max + 1) as f64,
-            (Scalar::Float(x), None) if matches!(dtype, DType::F32 | DType::C64) => {
-                !x.is_finite() || x.abs() <= f32::MAX.into()
-            }
+            (Scalar::Int(n), None) => (n.unsigned_abs() as f64) <= largest(dtype),
+            (Scalar::Float(x), None) => !x.is_finite() || x.abs() <= largest(dtype),
             (Scalar::Complex(re, im), _) if dtype.is_complex() => {
                 Scalar::Float(re).fits(dtype) && Scalar::Float(im).fits(dtype)
             }
@@ -138,6 +146,22 @@ fn integer_range(dtype: DType) -> Option<(i128, i128)> {
         DType::I64 => (i64::MIN.into(), i64::MAX.into()),
         _ => return None,
     })
+}
+
+/// The largest finite number of a dtype that is no integer.
+fn largest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f16::MAX.into(),
+        DType::BF16 => bf16::MAX.into(),
+        DType::F32 | DType::C64 => f32::MAX.into(),
+        DType::F8E4M3FN => E4M3FN.largest(),
+        DType::F8E5M2 => E5M2.largest(),
+        DType::F8E4M3FNUZ => E4M3FNUZ.largest(),
+        DType::F8E5M2FNUZ => E5M2FNUZ.largest(),
+        DType::F8E8M0FNU => 2f64.powi(127),
+        // A bool is true, and the parts of a packed pair are no numbers of their own.
+        _ => f64::MAX,
+    }
 }
 
 macro_rules! scalar_from {
@@ -206,8 +230,8 @@ mod tests {
             (Scalar::from(1i64 << 40), DType::Bool, vec![1]),
             (Scalar::from(f64::NAN), DType::Bool, vec![1]),
             (Scalar::from(true), DType::F32, 1f32.to_le_bytes().to_vec()),
-            (Scalar::from(70_000), DType::F16, f16::INFINITY.to_le_bytes().to_vec()),
-            (Scalar::from(1e39), DType::F8E4M3FN, vec![0x7e]),
+            (Scalar::from(65_504), DType::F16, f16::MAX.to_le_bytes().to_vec()),
+            (Scalar::from(f64::INFINITY), DType::F8E4M3FN, vec![0x7e]),
             (Scalar::from(u64::MAX), DType::F64, 2f64.powi(64).to_le_bytes().to_vec()),
             (Scalar::from(Complex::new(2.5, 0.)), DType::I32, 2i32.to_le_bytes().to_vec()),
             (Scalar::from(Complex::new(0., 2.)), DType::Bool, vec![1]),
@@ -230,6 +254,9 @@ mod tests {
             (Scalar::from(2f64.powi(63)), DType::I64, ErrorKind::OutOfRange),
             (Scalar::from(f64::NAN), DType::I32, ErrorKind::OutOfRange),
             (Scalar::from(1e39), DType::F32, ErrorKind::OutOfRange),
+            (Scalar::from(65_505), DType::F16, ErrorKind::OutOfRange),
+            (Scalar::from(3.4e38), DType::BF16, ErrorKind::OutOfRange),
+            (Scalar::from(449.), DType::F8E4M3FN, ErrorKind::OutOfRange),
             (Scalar::from(Complex::new(0., 1e39)), DType::C64, ErrorKind::OutOfRange),
             (Scalar::from(Complex::new(1., 2.)), DType::F32, ErrorKind::OutOfRange),
             (Scalar::from(1.), DType::F4E2M1FNx2, ErrorKind::DTypeMismatch),

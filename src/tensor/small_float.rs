@@ -39,6 +39,11 @@ impl SmallFloat {
         SmallFloat { mantissa_bits, sign_bit, bias, highest, overflow, nan }
     }
 
+    /// The largest finite number.
+    pub(super) fn largest(&self) -> f64 {
+        self.decode(self.highest).into()
+    }
+
     /// The number that a code stands for: a `f32` holds every one.
     #[inline]
     pub(super) const fn decode(&self, code: u32) -> f32 {

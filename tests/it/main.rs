@@ -1,6 +1,7 @@
 //! The library, as a user sees it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
+mod arithmetic;
 mod casts;
 mod conformance;
 mod crash;
