@@ -16,9 +16,10 @@ mod permute;
 mod reinterpret;
 mod reshape;
 mod split;
+mod subscript;
 mod window;
 
 pub use axis::{Axes, Axis};
 pub(crate) use header::Layout;
-pub use index::Index;
 pub use split::Sections;
+pub use subscript::Index;
