@@ -65,8 +65,9 @@ impl Layout {
                 *name = to;
             }
         }
-        let names = self.filled_in(op, &names)?;
-        Ok(self.clone().named(names.into_iter()))
+        check_distinct(op, names.iter().copied())?;
+        let names = names.into_iter().map(|name| name.map(|name| checked(op, name)).transpose());
+        Ok(self.clone().named(names.collect::<Result<Vec<_>>>()?.into_iter()))
     }
 
     /// Puts dimensions in the order of their names; names that no dimension has become dimensions of size 1.
@@ -222,6 +223,18 @@ mod tests {
         assert_eq!(kind(&[Some("n"), Some("c")]), ErrorKind::InvalidArgument);
         assert_eq!(kind(&[Some("..."), Some("...")]), ErrorKind::InvalidArgument);
         assert_eq!(kind(&[Some("a b"), Some("...")]), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn single_names_are_changed_and_dropped() {
+        let layout = named(&[Some("n"), Some("c"), None]);
+        let renamed = layout.rename_dims(&[("c", Some("n")), ("n", None)]).unwrap();
+        assert_eq!(names_of(&renamed), [None, Some("n"), None]);
+        let kind = |pairs: &[(&str, Option<&str>)]| layout.rename_dims(pairs).unwrap_err().kind();
+        assert_eq!(kind(&[("c", Some("n"))]), ErrorKind::InvalidArgument);
+        assert_eq!(kind(&[("c", Some("..."))]), ErrorKind::InvalidArgument);
+        assert_eq!(kind(&[("c", Some("x")), ("c", Some("y"))]), ErrorKind::InvalidArgument);
+        assert_eq!(kind(&[("w", None)]), ErrorKind::OutOfRange);
     }
 
     #[test]

@@ -53,17 +53,20 @@ impl Layout {
         if self.numel() == 0 || other.numel() == 0 {
             return false;
         }
-        // offset + sum(stride * x) + byte = other offset + sum(other stride * y) + other byte, all in bytes.
-        let (width, other_width) = (width as i128, other_width as i128);
-        let bytes = |layout: &Layout, width: i128| (layout.offset() as i128).saturating_mul(width);
-        let mut target = bytes(other, other_width).saturating_sub(bytes(self, width));
+        // offset + sum(stride * x) + part = other offset + sum(other stride * y) + other part, in units of the narrower
+        // element: of the two parts, one is always 0.
+        let unit = width.min(other_width);
+        let units = |width: usize| width.checked_div(unit).unwrap_or(1) as i128;
+        let (width, other_width) = (units(width), units(other_width));
+        let start = |layout: &Layout, width: i128| (layout.offset() as i128).saturating_mul(width);
+        let mut target = start(other, other_width).saturating_sub(start(self, width));
         let strides = |layout: &Layout, factor: i128| -> Vec<(usize, i128)> {
             layout.dims().map(|(n, stride)| (n, (stride as i128).saturating_mul(factor))).collect()
         };
         let dims = strides(self, width).into_iter().chain(strides(other, other_width.saturating_neg()));
-        let byte_dims = [(width, 1i128), (other_width, -1)].map(|(n, stride)| (n as usize, stride));
+        let parts = [(width, 1i128), (other_width, -1)].map(|(n, stride)| (n as usize, stride));
         let mut terms = Vec::new();
-        for (n, stride) in dims.chain(byte_dims).filter(|&(n, stride)| n > 1 && stride != 0) {
+        for (n, stride) in dims.chain(parts).filter(|&(n, stride)| n > 1 && stride != 0) {
             let term = Term { stride: stride.abs(), highest: (n as i128).saturating_sub(1) };
             if stride < 0 {
                 // Counted from the other end, so that the stride is positive.
@@ -100,39 +103,83 @@ fn has_solution(mut terms: Vec<Term>, target: i128) -> bool {
         }
         is_same
     });
-    // For each place the greatest common divisor and the reach of the terms from there on.
-    let mut tails = vec![(0i128, 0i128)];
+    // For each place how far the terms from there on reach.
+    let mut reaches = vec![0i128];
     for term in terms.iter().rev() {
-        let (divisor, reach) = tails.last().copied().unwrap_or_default();
-        tails.push((gcd(term.stride, divisor), reach.saturating_add(term.reach())));
+        reaches.push(reaches.last().map_or(0, |&inner| term.reach().saturating_add(inner)));
     }
-    tails.reverse();
-    search(&terms, &tails, target, &mut 0)
+    reaches.reverse();
+    search(&terms, &reaches, target, &mut 0)
 }
 
-fn search(terms: &[Term], tails: &[(i128, i128)], target: i128, work: &mut usize) -> bool {
-    *work = work.saturating_add(1);
-    let Some((&(divisor, reach), tails)) = tails.split_first() else { return true };
-    let is_possible = target == 0
-        || (0..=reach).contains(&target) && target.checked_rem(divisor).is_none_or(|rest| rest == 0);
-    let Some((term, terms)) = terms.split_first() else { return target == 0 };
-    if !is_possible || target == 0 {
-        return is_possible;
+/// `reaches` are those of the terms, and a 0 at the end.
+fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> bool {
+    let Some((&reach, inner_reaches)) = reaches.split_first() else { return target == 0 };
+    if target == 0 || !(0..=reach).contains(&target) {
+        return target == 0;
     }
-    let rest_reach = tails.first().map_or(0, |&(_, reach)| reach);
-    // The most steps that do not pass the target, down to the fewest from which the other terms can make up.
-    let most = target.checked_div(term.stride).unwrap_or_default().min(term.highest);
-    let mut left = target.saturating_sub(most.saturating_mul(term.stride));
-    for _ in 0..=most {
-        if left > rest_reach {
+    // Any first few terms add up to a multiple of what they have in common; the others must reach from it to the target.
+    let mut divisor = 0;
+    for (term, &rest) in terms.iter().zip(inner_reaches) {
+        divisor = gcd(divisor, term.stride);
+        if target.checked_rem(divisor).is_none_or(|missing| missing > rest) {
             return false;
         }
-        if *work > MAX_WORK || search(terms, tails, left, work) {
-            return true;
-        }
-        left = left.saturating_add(term.stride);
     }
-    false
+    *work = work.saturating_add(terms.len());
+    match terms {
+        [] => false,
+        [_] => true,
+        [a, b] => have_solution(*a, *b, target),
+        _ if *work > MAX_WORK => true,
+        [term, terms @ ..] => {
+            let rest = inner_reaches.first().copied().unwrap_or_default();
+            // The most steps that do not pass the target, down to the fewest from which the other terms can make up.
+            let most = target.checked_div(term.stride).unwrap_or_default().min(term.highest);
+            let mut left = target.saturating_sub(most.saturating_mul(term.stride));
+            for _ in 0..=most {
+                if left > rest {
+                    return false;
+                }
+                if search(terms, inner_reaches, left, work) {
+                    return true;
+                }
+                left = left.saturating_add(term.stride);
+            }
+            false
+        }
+    }
+}
+
+/// Whether two terms can add up to `target`, which their greatest common divisor divides.
+fn have_solution(a: Term, b: Term, target: i128) -> bool {
+    let divisor = gcd(a.stride, b.stride);
+    let parts = (a.stride.checked_div(divisor), b.stride.checked_div(divisor), target.checked_div(divisor));
+    let (Some(p), Some(q), Some(goal)) = parts else { return true };
+    // p * x = goal, modulo q.
+    let first = goal
+        .checked_rem(q)
+        .zip(inverse(p, q))
+        .and_then(|(goal, inverse)| goal.checked_mul(inverse)?.checked_rem_euclid(q));
+    // With x so large that the rest is at most what `b` reaches, and so small that the rest is none below 0.
+    let missing = target.saturating_sub(b.reach()).max(0);
+    let lowest = missing.saturating_add(a.stride.saturating_sub(1)).checked_div(a.stride).unwrap_or_default();
+    let highest = target.checked_div(a.stride).unwrap_or_default().min(a.highest);
+    let Some(first) = first else { return true };
+    let to_first = first.saturating_sub(lowest).checked_rem_euclid(q).unwrap_or_default();
+    lowest.saturating_add(to_first) <= highest
+}
+
+/// The number that times `a` is 1, modulo `modulus`; the two have no common divisor.
+fn inverse(a: i128, modulus: i128) -> Option<i128> {
+    let (mut old, mut new) = ((a, 1i128), (modulus, 0i128));
+    while new.0 != 0 {
+        let times = old.0.checked_div(new.0)?;
+        let next =
+            (old.0.checked_sub(times.checked_mul(new.0)?)?, old.1.checked_sub(times.checked_mul(new.1)?)?);
+        (old, new) = (new, next);
+    }
+    old.1.checked_rem_euclid(modulus)
 }
 
 fn gcd(mut a: i128, mut b: i128) -> i128 {
@@ -159,8 +206,9 @@ mod tests {
     }
 
     fn layouts() -> impl Strategy<Value = Layout> {
-        let dims = prop::collection::vec((0..5usize, -9..10isize), 0..5);
-        (dims, 150..170usize).prop_map(|(dims, offset)| {
+        let many_short = prop::collection::vec((0..5usize, -9..10isize), 0..5);
+        let few_long = prop::collection::vec((0..60usize, -9..10isize), 0..3);
+        (prop_oneof![many_short, few_long], 1100..1140usize).prop_map(|(dims, offset)| {
             let (size, stride) = dims.into_iter().unzip();
             Layout::new(size, stride, offset).unwrap()
         })
@@ -191,6 +239,28 @@ mod tests {
         assert!(!shifted.overlaps(4, &even, 4));
         assert!(shifted.overlaps(4, &matrix, 4));
         assert!(Layout::new(vec![1 << 30, 2], vec![1, (1 << 30) - 1], 0).unwrap().overlaps_itself());
+    }
+
+    #[test]
+    fn slices_of_everyday_tensors_are_told_apart_however_long() {
+        let slice = |n: usize, stride: isize, offset| Layout::new(vec![n], vec![stride], offset).unwrap();
+        let grid = |rows, row, columns, column, offset| {
+            Layout::new(vec![rows, columns], vec![row, column], offset).unwrap()
+        };
+        let n = 1 << 40;
+        let meet = |a: &Layout, b: &Layout| a.overlaps(4, b, 4);
+        assert!(!meet(&slice(n, 2, 0), &slice(n / 2, 4, 1)));
+        assert!(!meet(&slice(n, 6, 0), &slice(n, 4, 1)));
+        assert!(meet(&slice(n, 6, 0), &slice(n, 4, 2)));
+        assert!(meet(&slice(n, 6, 0), &slice(n, 35, n)));
+        assert!(!meet(&slice(n, 6, 0), &slice(n, 35, n * 7)));
+        assert!(!meet(&grid(n, 4, 1, 1, 0), &grid(n, 2, 1, 1, 1)));
+        assert!(!meet(&grid(n, 48, 8, 2, 0), &grid(n, 32, 8, 2, 1)));
+        assert!(meet(&grid(n, 48, 8, 2, 0), &grid(n, 32, 8, 3, 1)));
+        // Bytes of the first half of each row against floats of the second.
+        let (bytes, floats) = (grid(n, 800, 400, 1, 0), grid(n, 200, 100, 1, 100));
+        assert!(!bytes.overlaps(1, &floats, 4) && !floats.overlaps(4, &bytes, 1));
+        assert!(bytes.overlaps(1, &grid(n, 200, 100, 1, 99), 4));
     }
 
     #[test]

@@ -37,8 +37,9 @@ impl Layout {
         let last = dims.pop();
         let strides = dims.iter_mut().map(|dim| &mut dim.stride).chain([&mut offset]);
         if to_bytes < from_bytes {
+            // Where it would overflow there is one position along the axis, or no element at all.
             for stride in strides {
-                *stride = stride.checked_mul(ratio).ok_or_else(|| overflow(op))?;
+                *stride = stride.saturating_mul(ratio);
             }
         } else {
             for stride in strides {
@@ -64,13 +65,28 @@ impl Layout {
 
     /// Complex numbers as pairs of their parts, along a last axis of size 2.
     pub(crate) fn as_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
+        let mut dims = self.part_dims();
+        dims.push(Dim::new(2, 1));
+        Layout::of_dims(dims, self.part_offset(op, 0)?).map_err(|e| e.context(op))
+    }
+
+    /// The parts of complex numbers: 0 for the real ones, 1 for the imaginary.
+    pub(crate) fn part(&self, op: Arguments<'_>, part: usize) -> Result<Layout> {
+        Layout::of_dims(self.part_dims(), self.part_offset(op, part)?).map_err(|e| e.context(op))
+    }
+
+    fn part_dims(&self) -> Vec<Dim> {
         let mut dims = self.to_dims();
         for dim in &mut dims {
-            dim.stride = dim.stride.checked_mul(2).ok_or_else(|| overflow(op))?;
+            dim.stride = dim.stride.saturating_mul(2);
         }
-        dims.push(Dim::new(2, 1));
-        let offset = self.offset().checked_mul(2).ok_or_else(|| overflow(op))?;
-        Layout::of_dims(dims, offset).map_err(|e| e.context(op))
+        dims
+    }
+
+    fn part_offset(&self, op: Arguments<'_>, part: usize) -> Result<usize> {
+        // Where there is no element, there is no part to move to.
+        let part = if self.numel() == 0 { 0 } else { part };
+        self.offset().checked_mul(2).and_then(|offset| offset.checked_add(part)).ok_or_else(|| overflow(op))
     }
 
     /// Pairs along the last axis as complex numbers.

@@ -18,23 +18,35 @@ impl Layout {
         self.view_as(op, &self.infer_size(op, size, self.numel())?)
     }
 
-    /// The size that `start` to `end` have as one axis, that one included.
-    pub(crate) fn flattened_size(&self, start: Axis<'_>, end: Axis<'_>) -> Result<Vec<usize>> {
+    /// Joins the axes from `start` to `end`, that one included. A single element becomes a vector of one.
+    ///
+    /// # Errors
+    /// `NeedsCopy` when no strides can say it.
+    pub(crate) fn flatten(&self, start: Axis<'_>, end: Axis<'_>) -> Result<Layout> {
         let op = format_args!("flatten({start}, {end})");
         let (first, last) = (self.axis(op, start)?, self.axis(op, end)?);
         if first > last {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: axis {first} comes before axis {last} only in the other order"),
+                format!("{op}: the start, axis {first}, lies behind the end, axis {last}, of {self}"),
             ));
         }
-        let within = |axis: usize| (first..=last).contains(&axis);
-        let joined = self.dims().enumerate().filter(|&(axis, _)| within(axis)).map(|(_, (n, _))| n);
-        let joined = if joined.clone().any(|n| n == 0) { 0 } else { joined.fold(1, usize::saturating_mul) };
-        let mut size: Vec<usize> =
-            self.size().iter().enumerate().filter(|&(axis, _)| !within(axis)).map(|(_, &n)| n).collect();
-        size.insert(first, joined);
-        Ok(size)
+        if first == last && self.rank() > 0 {
+            return Ok(self.clone());
+        }
+        let joined = self.size().iter().skip(first).take(last.saturating_sub(first).saturating_add(1));
+        let joined = if joined.clone().any(|&n| n == 0) {
+            0
+        } else {
+            joined.fold(1, |n: usize, &m| n.saturating_mul(m))
+        };
+        let outer = |axis: &usize| *axis < first || *axis > last;
+        let kept = |axis: usize| (self.size().get(axis).copied(), self.names().nth(axis).cloned().flatten());
+        let mut dims: Vec<_> = (0..self.rank()).filter(outer).map(kept).collect();
+        dims.insert(first, (Some(joined), None));
+        let (size, names): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+        let view = self.view_as(op, &size.into_iter().flatten().collect::<Vec<_>>())?;
+        Ok(view.named(names.into_iter()))
     }
 
     /// Parts one axis into several. One size may be -1: what is left.
@@ -143,6 +155,7 @@ impl Layout {
             let same = own.iter().position(|&(own_place, _)| own_place == place)?;
             own.remove(same).1.clone()
         });
+        // Without elements nothing tells one place from another.
         if self.numel() == 0 { vec![None; size.len()] } else { kept.collect() }
     }
 }

@@ -2,7 +2,9 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// Names of dimensions: they are saved with a tensor, stay with a dimension through every view, and stand wherever an
-/// axis may. A dimension that is joined or parted loses its name.
+/// axis may. A dimension that is joined or parted loses its name; `as_strided` keeps none. A [`view`](Tensor::view) under
+/// another size is told from the sizes alone: a dimension keeps its name if as many elements lie before it, and in it;
+/// without elements none does.
 ///
 /// A name is an identifier: ASCII letters, digits and `_`. In lists of names `"..."` stands for the dimensions that are
 /// not listed, and `None` for no name.

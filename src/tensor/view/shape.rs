@@ -191,12 +191,8 @@ impl Tensor {
     /// [`OutOfRange`](ErrorKind::OutOfRange); [`InvalidArgument`](ErrorKind::InvalidArgument) when `start` comes after
     /// `end`; those of reading when it copies.
     pub fn flatten<'a>(&self, start: impl Into<Axis<'a>>, end: impl Into<Axis<'a>>) -> Result<Tensor> {
-        let size = self.layout().flattened_size(start.into(), end.into())?;
-        if size == self.size() {
-            Ok(self.clone())
-        } else {
-            self.view_or_copy(|layout| layout.view_as(format_args!("flatten"), &size))
-        }
+        let (start, end) = (start.into(), end.into());
+        self.view_or_copy(|layout| layout.flatten(start, end))
     }
 
     /// All elements as one axis, of a [`contiguous`](Self::contiguous) tensor.

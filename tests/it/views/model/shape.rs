@@ -102,7 +102,10 @@ impl Model {
         }
         let end = self.size.len().min(end + 1);
         let joined = self.size[start..end].iter().product();
-        self.reshaped(&[&self.size[..start], &[joined], &self.size[end..]].concat())
+        let mut view = self.reshaped(&[&self.size[..start], &[joined], &self.size[end..]].concat())?;
+        let name = if end - start == 1 { self.names[start] } else { None };
+        view.names = [&self.names[..start], &[name], &self.names[end..]].concat();
+        Ok(view)
     }
 
     pub(in super::super) fn unflatten(&self, axis: Axis<'_>, sizes: &[isize]) -> Expected<Model> {
