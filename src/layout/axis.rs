@@ -52,6 +52,12 @@ impl<'a> From<&'a str> for Axis<'a> {
     }
 }
 
+impl<'a> From<&'a String> for Axis<'a> {
+    fn from(name: &'a String) -> Self {
+        Axis::Named(name)
+    }
+}
+
 impl<'a> From<&'a str> for Axes<'a> {
     fn from(name: &'a str) -> Self {
         Axes::List(vec![name.into()])
@@ -73,6 +79,12 @@ impl From<RangeFull> for Axes<'_> {
 impl<'a, A: Into<Axis<'a>> + Copy> From<&[A]> for Axes<'a> {
     fn from(axes: &[A]) -> Self {
         Axes::List(axes.iter().map(|&axis| axis.into()).collect())
+    }
+}
+
+impl<'a, A: Into<Axis<'a>>> From<Vec<A>> for Axes<'a> {
+    fn from(axes: Vec<A>) -> Self {
+        Axes::List(axes.into_iter().map(A::into).collect())
     }
 }
 
@@ -150,7 +162,7 @@ impl Layout {
             if positions.contains(&position) {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!("{op}: axis {axis} is named twice"),
+                    format!("{op}: axis {axis} of {self} is named twice"),
                 ));
             }
             positions.push(position);

@@ -49,7 +49,9 @@ impl Layout {
                 Err(_) => {
                     return refuse(
                         ErrorKind::InvalidArgument,
-                        "a size is negative; only -1 has a meaning".into(),
+                        format!(
+                            "axis {axis} would be {wanted}, and of the sizes below 0 only -1 has a meaning, for {self}"
+                        ),
                     );
                 }
                 Ok(n) => {

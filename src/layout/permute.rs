@@ -59,7 +59,7 @@ impl Layout {
         if from.len() != to.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: {} axes to move to {} places", from.len(), to.len()),
+                format!("{op}: {} axes of {self} to move to {} places", from.len(), to.len()),
             ));
         }
         if self.rank() == 0 {

@@ -19,17 +19,21 @@ impl Layout {
         let ratio = wider.checked_div(narrower).and_then(|ratio| isize::try_from(ratio).ok()).unwrap_or(1);
         let refuse = |why: String| {
             let stands = format!("{self} and offset {}", self.offset());
-            Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("{op}: {stands}: {why}; contiguous makes a copy that may do"),
-            ))
+            Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {stands}: {why}")))
         };
         if from_bytes == to_bytes {
             return Ok(self.clone());
         }
         match self.stride().last() {
-            None => return refuse("a single element has no axis to take the difference in width".into()),
-            Some(&stride) if stride != 1 => return refuse(format!("the last stride is {stride}, not 1")),
+            None => return refuse(
+                "a single element has no axis to take the difference in width; unsqueeze(-1) gives it one"
+                    .into(),
+            ),
+            Some(&stride) if stride != 1 => {
+                return refuse(format!(
+                    "the last stride is {stride}, not 1; contiguous makes a copy in which it is"
+                ));
+            }
             _ => {}
         }
         let mut dims = self.to_dims();
@@ -45,7 +49,7 @@ impl Layout {
             for stride in strides {
                 if stride.checked_rem(ratio) != Some(0) {
                     return refuse(format!(
-                        "the offset and all strides but the last must be multiples of {ratio}, and {stride} is not"
+                        "the offset and all strides but the last must be multiples of {ratio}, and {stride} is not; clone_data makes a copy that begins at 0"
                     ));
                 }
                 *stride = stride.checked_div(ratio).unwrap_or_default();

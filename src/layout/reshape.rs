@@ -85,7 +85,10 @@ impl Layout {
             false => format!("the axis has size {numel}, of {self}"),
         };
         if size.iter().any(|&n| n < -1) {
-            return refuse(ErrorKind::InvalidArgument, "a size is negative; only -1 has a meaning".into());
+            return refuse(
+                ErrorKind::InvalidArgument,
+                format!("of the sizes below 0 only -1 has a meaning; {self} is seen"),
+            );
         }
         let known = || size.iter().filter_map(|&n| usize::try_from(n).ok());
         let product =
@@ -102,7 +105,12 @@ impl Layout {
                 }
                 _ => return refuse(ErrorKind::SizeMismatch, other_count()),
             },
-            _ => return refuse(ErrorKind::InvalidArgument, "-1 stands more than once".into()),
+            _ => {
+                return refuse(
+                    ErrorKind::InvalidArgument,
+                    format!("-1 stands more than once; only one size of {self} can be left open"),
+                );
+            }
         };
         if left.is_none() && product != Some(numel) {
             return refuse(ErrorKind::SizeMismatch, other_count());

@@ -30,6 +30,18 @@ macro_rules! sections_from {
             }
         }
 
+        impl From<&Vec<$number>> for Sections {
+            fn from(list: &Vec<$number>) -> Self {
+                list.as_slice().into()
+            }
+        }
+
+        impl From<Vec<$number>> for Sections {
+            fn from(list: Vec<$number>) -> Self {
+                list.as_slice().into()
+            }
+        }
+
         impl<const N: usize> From<&[$number; N]> for Sections {
             fn from(list: &[$number; N]) -> Self {
                 list.as_slice().into()
@@ -55,8 +67,8 @@ impl fmt::Display for Sections {
     }
 }
 
-/// More parts than this are refused: each is a header in memory.
-const MAX_PARTS: usize = 1 << 20;
+/// More dimensions than this, of all parts together, are refused: each is in memory.
+const MAX_PART_DIMS: usize = 1 << 22;
 
 impl Layout {
     /// At most `count` parts of equal size, the last one smaller.
@@ -83,7 +95,7 @@ impl Layout {
         };
         match sections {
             Sections::Number(size) => match (usize::try_from(*size), n) {
-                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a size is negative; nothing parts"),
+                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a size is below 0 and cannot part"),
                 (Ok(0), 0) => self.parts(op, axis, 1, |_| (0, 0)),
                 (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of 0 never make up"),
                 (Ok(size), _) => self.parts(op, axis, n.div_ceil(size).max(1), |i| equal_part(i, size, n)),
@@ -93,13 +105,13 @@ impl Layout {
                 let mut start = 0usize;
                 for &size in sizes {
                     let Ok(size) = usize::try_from(size) else {
-                        return refuse(ErrorKind::InvalidArgument, "a size is negative; nothing parts");
+                        return refuse(ErrorKind::InvalidArgument, "a size is below 0 and cannot part");
                     };
                     parts.push((start, size));
                     start = start.saturating_add(size);
                 }
                 if start != n {
-                    return refuse(ErrorKind::SizeMismatch, "the sizes do not add up to");
+                    return refuse(ErrorKind::SizeMismatch, &format!("the sizes add up to {start}, not to"));
                 }
                 self.parts(op, axis, parts.len(), |i| parts.get(i).copied().unwrap_or_default())
             }
@@ -123,6 +135,7 @@ impl Layout {
                 })
             }
             Sections::List(ends) => {
+                self.check_count(op, ends.len().saturating_add(1))?;
                 let starts = std::iter::once(None).chain(ends.iter().map(|&at| Some(at)));
                 let ends = ends.iter().map(|&at| Some(at)).chain([None]);
                 let parts = starts.zip(ends).map(|(start, end)| self.slice(axis.into(), start, end, 1));
@@ -147,6 +160,7 @@ impl Layout {
         }
         let (axis, n, _) = self.dim(op, axis.into())?;
         if let Sections::Number(count) = sections
+            && *count > 0
             && usize::try_from(*count).ok().and_then(|count| n.checked_rem(count)) != Some(0)
         {
             return refuse(format!(
@@ -175,10 +189,23 @@ impl Layout {
     pub(crate) fn unbind(&self, axis: Axis<'_>) -> Result<Vec<Layout>> {
         let op = format_args!("unbind({axis})");
         let (axis, n, _) = self.dim(op, axis)?;
-        check_count(op, n)?;
+        self.check_count(op, n)?;
         (0..n)
             .map(|position| self.select(axis.into(), isize::try_from(position).unwrap_or(isize::MAX)))
             .collect()
+    }
+
+    fn check_count(&self, op: Arguments<'_>, count: usize) -> Result<()> {
+        let most = MAX_PART_DIMS.checked_div(self.rank()).unwrap_or(MAX_PART_DIMS);
+        if count <= most {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::LimitExceeded,
+            format!(
+                "{op}: {count} parts of {self}, and at most {most} are made; take single ones by select or narrow"
+            ),
+        ))
     }
 
     /// `part` gives the start and the size of each.
@@ -189,7 +216,7 @@ impl Layout {
         count: usize,
         part: impl Fn(usize) -> (usize, usize),
     ) -> Result<Vec<Layout>> {
-        check_count(op, count)?;
+        self.check_count(op, count)?;
         let narrowed = |i| {
             let (start, size) = part(i);
             self.narrow(axis.into(), isize::try_from(start).unwrap_or(isize::MAX), size)
@@ -205,16 +232,4 @@ fn equal_part(i: usize, size: usize, n: usize) -> (usize, usize) {
 
 fn no_parts(op: Arguments<'_>) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("{op}: the number of parts must be at least 1"))
-}
-
-fn check_count(op: Arguments<'_>, count: usize) -> Result<()> {
-    if count <= MAX_PARTS {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::LimitExceeded,
-        format!(
-            "{op}: {count} parts, and at most {MAX_PARTS} are made; take single ones by select or narrow"
-        ),
-    ))
 }

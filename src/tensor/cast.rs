@@ -19,7 +19,7 @@ impl Tensor {
     /// It is PyTorch's `to`, to the bit: floats round to the nearest, to the even one of two (`float64` to below
     /// `float32` by way of `float32`); what `float8_e4m3fn` cannot hold becomes its largest number, and elsewhere
     /// infinity or NaN. Integers wrap. Floats lose their fraction on the way to integers, and those of 8 and 16 bits
-    /// wrap from `int32`, `uint32` and `uint64` from `int64`; what does not fit there either C leaves open, and here it
+    /// wrap from `int32`, `uint32`, `uint64`, and from `float64` also `uint8`, from `int64`; what does not fit there either C leaves open, and here it
     /// is the nearest that does, 0 for NaN. A complex number loses its imaginary part. All but zero is true.
     ///
     /// Besides the result, it takes the memory of one piece of a tensor that is not contiguous or not mapped: 8 MiB.
@@ -121,6 +121,7 @@ fn part(dtype: DType) -> Option<DType> {
 /// What every element of a real dtype can be widened to, as one of four types, and then narrowed from.
 trait Wide: Copy + Default {
     fn is_zero(self) -> bool;
+    fn to_u8(self) -> u8;
     fn to_i32(self) -> i32;
     fn to_i64(self) -> i64;
     fn to_u64(self) -> u64;
@@ -129,10 +130,14 @@ trait Wide: Copy + Default {
 }
 
 macro_rules! wide {
-    ($($type:ty),*) => {$(
+    ($($type:ty, u8 from $step:ty;)*) => {$(
         impl Wide for $type {
             fn is_zero(self) -> bool {
                 self == 0 as $type
+            }
+
+            fn to_u8(self) -> u8 {
+                self as $step as u8
             }
 
             fn to_i32(self) -> i32 {
@@ -159,7 +164,7 @@ macro_rules! wide {
     )*};
 }
 
-wide!(i64, u64, f32, f64);
+wide! { i64, u8 from i32; u64, u8 from i32; f32, u8 from i32; f64, u8 from i64; }
 
 fn widen<W: Wide, const N: usize>(src: &[u8], to: DType, dst: &mut [u8], element: impl Fn([u8; N]) -> W) {
     let mut wide = [W::default(); RUN];
@@ -179,7 +184,8 @@ fn widen_by(table: &[f32; 256], src: &[u8], to: DType, dst: &mut [u8]) {
 fn narrow<W: Wide>(wide: &[W], to: DType, out: &mut [u8]) {
     match to {
         DType::Bool => put(wide, out, |x| [u8::from(!x.is_zero())]),
-        DType::U8 | DType::I8 => put(wide, out, |x| (x.to_i32() as u8).to_le_bytes()),
+        DType::U8 => put(wide, out, |x| [x.to_u8()]),
+        DType::I8 => put(wide, out, |x| (x.to_i32() as u8).to_le_bytes()),
         DType::U16 | DType::I16 => put(wide, out, |x| (x.to_i32() as u16).to_le_bytes()),
         DType::U32 => put(wide, out, |x| (x.to_i64() as u32).to_le_bytes()),
         DType::U64 => put(wide, out, |x| x.to_u64().to_le_bytes()),

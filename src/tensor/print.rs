@@ -13,8 +13,8 @@ const PRECISION: usize = 4;
 /// More elements than this are summarised: so many at each edge of a dimension.
 const THRESHOLD: usize = 1000;
 const EDGE_ITEMS: usize = 3;
-/// A summary of many small dimensions is not short: past this it is refused.
-const MAX_SHOWN: usize = 1 << 20;
+/// A summary of many small dimensions is not short: past this, of elements times dimensions, it is refused.
+const MAX_SHOWN: usize = 1 << 22;
 const PREFIX: &str = "tensor(";
 
 impl Tensor {
@@ -34,10 +34,10 @@ impl Tensor {
             ("[]".to_owned(), self.dtype() == DType::F32)
         } else {
             let is_summary = self.numel() > THRESHOLD;
-            let mut shown_sizes =
+            let shown_sizes =
                 self.size().iter().map(|&n| shown_ranges(n, is_summary).iter().map(Range::len).sum());
-            if shown_sizes.try_fold(1usize, |product, n| product.checked_mul(n)).is_none_or(|n| n > MAX_SHOWN)
-            {
+            let work = [self.ndim()].into_iter().chain(shown_sizes).try_fold(1usize, usize::checked_mul);
+            if work.is_none_or(|work| work > MAX_SHOWN) {
                 return Err(Error::new(
                     ErrorKind::LimitExceeded,
                     format!(

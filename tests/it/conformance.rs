@@ -63,12 +63,12 @@ fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
         "slice" => x.slice(args.axis("dim"), args.bound("start"), args.bound("end"), args.int("step")),
         "transpose" => x.transpose(args.axis("dim0"), args.axis("dim1")),
         "swapaxes" => x.swapaxes(args.axis("dim0"), args.axis("dim1")),
-        "permute" => x.permute(&args.ints("dims")),
+        "permute" => x.permute(args.ints("dims")),
         "t" => x.t(),
         "mT" => x.mt(),
-        "flip" => x.flip(&args.ints("dims")),
+        "flip" => x.flip(args.ints("dims")),
         "squeeze_all" => x.squeeze(..),
-        "squeeze" => x.squeeze(&args.axes("dim")),
+        "squeeze" => x.squeeze(args.axes("dim")),
         "unsqueeze" => x.unsqueeze(args.int("dim")),
         "expand" => x.expand(&args.ints("size")),
         "broadcast_to" => x.broadcast_to(&args.ints("size")),
@@ -78,9 +78,9 @@ fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
         "unflatten" => x.unflatten(args.axis("dim"), &args.ints("sizes")),
         "ravel" => x.ravel(),
         "unfold" => x.unfold(args.axis("dim"), args.count("size"), args.count("step")),
-        "sliding_window_view" => x.sliding_window_view(&list::<usize>(&args.0["window"]), &args.axes("dim")),
+        "sliding_window_view" => x.sliding_window_view(&list::<usize>(&args.0["window"]), args.axes("dim")),
         "diagonal" => x.diagonal(args.int("offset"), args.axis("dim1"), args.axis("dim2")),
-        "movedim" => x.movedim(&args.axes("source"), &args.axes("destination")),
+        "movedim" => x.movedim(args.axes("source"), args.axes("destination")),
         "as_strided" => {
             x.as_strided(&list::<usize>(&args.0["size"]), &args.ints("stride"), args.count("offset"))
         }

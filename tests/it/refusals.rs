@@ -306,3 +306,22 @@ fn endless_lock_timeout_is_taken() {
     let store = StoreOptions::new().lock_timeout(Duration::MAX).create(dir.path().join("x.smap")).unwrap();
     store.save("a", &matrix()).unwrap();
 }
+
+#[test]
+fn what_would_take_memory_without_end() {
+    let one = Tensor::zeros(DType::F32, &[1]).unwrap();
+    let wide = one.expand(&[1 << 60]).unwrap();
+    let limit = ErrorKind::LimitExceeded;
+    assert_refused(wide.unbind(0), limit, &["unbind(0)", "select"]);
+    assert_refused(wide.chunk(1 << 50, 0), limit, &["chunk", "narrow"]);
+    assert_refused(wide.split(1, 0), limit, &["split(1, 0)"]);
+    assert_refused(wide.tensor_split(vec![0; 5 << 20], 0), limit, &["tensor_split"]);
+    let deep = one.expand(&[[1; 63].as_slice(), &[1 << 20]].concat()).unwrap();
+    assert_refused(deep.unbind(-1), limit, &["unbind(-1)", "65536"]);
+    assert_refused(wide.read::<f32>(), limit, &["no memory"]);
+    assert_refused(wide.contiguous(), limit, &["no memory"]);
+    assert_refused(wide.to_dtype(DType::F64), limit, &["no memory"]);
+    let bushy = one.expand(&[[2; 20].as_slice(), &[1; 44]].concat()).unwrap();
+    assert_refused(bushy.to_text(), limit, &["print", "print a part"]);
+    assert_eq!(wide.to_text().unwrap(), "tensor([0., 0., 0.,  ..., 0., 0., 0.])");
+}

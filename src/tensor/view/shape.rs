@@ -242,7 +242,7 @@ impl Tensor {
         if self.is_contiguous() { Ok(self.clone()) } else { self.clone_data() }
     }
 
-    /// The elements in row-major order on the heap, always: PyTorch's `clone`.
+    /// The elements in row-major order on the heap, always: PyTorch's `clone`, with `contiguous_format`.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

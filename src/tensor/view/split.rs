@@ -2,8 +2,8 @@ use crate::error::Result;
 use crate::layout::{Axis, Sections};
 use crate::tensor::Tensor;
 
-/// Views that part an axis. More than 2^20 parts are refused with
-/// [`LimitExceeded`](crate::ErrorKind::LimitExceeded).
+/// Views that part an axis. Parts that have more than 2^22 dimensions together are refused
+/// with [`LimitExceeded`](crate::ErrorKind::LimitExceeded).
 impl Tensor {
     /// At most `count` parts of equal size along an axis, the last one smaller.
     ///
