@@ -19,6 +19,8 @@ pub(crate) struct MutableFile {
     /// For reading.
     file: Arc<dyn DiskFile>,
     id: FileId,
+    /// Which process loaded it: a forked child shares the open file, and with it the locks on it.
+    process: u32,
     length_bytes: u64,
     lock_timeout: Duration,
     permit: Option<MapPermit>,
@@ -50,6 +52,7 @@ impl MutableFile {
             path: path.to_path_buf(),
             file,
             id: file_id(stat),
+            process: std::process::id(),
             length_bytes,
             lock_timeout,
             permit,
@@ -62,12 +65,23 @@ impl MutableFile {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// `Busy`; for an exclusive one `ReadOnly`, `LockReplaced` when another file has the name of this one, and
+    /// `Busy`, at once in a forked child of the process that loaded the storage; for an exclusive one `ReadOnly`, `LockReplaced` when another file has the name of this one, and
     /// `Conflict` when it has none, so that what is written would be lost, or several.
     pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
-        // To share is to read what was loaded, whatever has become of its name since.
+        if self.process != std::process::id() {
+            let message = format!(
+                "{}: loaded by the process that this one was forked from; open the store again",
+                self.path.display()
+            );
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        // Opened for each lock: a lock is on the open file, and who forked shares those of its parent.
         let file = match mode {
-            LockMode::Shared => Arc::clone(&self.file),
+            // To share is to read what was loaded, whatever has become of its name since.
+            LockMode::Shared => match self.disk.open(&self.path, Access::Read) {
+                Ok(file) if file.stat().is_ok_and(|stat| file_id(stat) == self.id) => file,
+                _ => Arc::clone(&self.file),
+            },
             LockMode::Exclusive => match self.disk.open(&self.path, Access::Write) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(self.nameless()),
                 opened => opened.map_err(|e| Error::denied("open storage for writing", &self.path, e))?,
@@ -196,7 +210,7 @@ impl LockedStorage {
             return Ok(());
         }
         let message = format!(
-            "{}: the guard belongs to the process that this one was forked from; take another",
+            "{}: the guard belongs to the process that this one was forked from; open the store again",
             self.storage.path.display()
         );
         Err(Error::new(ErrorKind::Busy, message))

@@ -41,7 +41,7 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
     /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds an exclusive guard of the
-    /// storage; [`ErrorKind::Io`].
+    /// storage, or this process was forked from the one that loaded the tensor; [`ErrorKind::Io`].
     pub fn lock_shared(&self) -> Result<SharedGuard> {
         let storage = self.lockable("lock_shared")?.lock(LockMode::Shared);
         let storage = Arc::new(storage.map_err(|e| e.context("lock_shared"))?);
@@ -64,8 +64,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
-    /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage;
-    /// [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when the last name on the storage was removed, or its file has a
+    /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage, or
+    /// this process was forked from the one that loaded the tensor; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when the last name on the storage was removed, or its file has a
     /// second name; [`ErrorKind::LockReplaced`] when another file took its place; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);

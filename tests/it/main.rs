@@ -7,6 +7,7 @@ mod conformance;
 mod crash;
 mod damage;
 mod faults;
+mod forks;
 mod full_disk;
 mod gather;
 mod indexing;
