@@ -7,6 +7,9 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use stridemap_format::Rule;
+
+use super::mapping::is_mapped_sealed;
 use crate::disk::{DiskFile, FileStat, LockMode};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -55,11 +58,19 @@ fn held() -> MutexGuard<'static, Held> {
     held
 }
 
+/// Does something while nobody in this process takes a lock; not when one to change the file is held.
+pub(super) fn unless_locked_exclusive<T>(id: FileId, act: impl FnOnce() -> T) -> Option<T> {
+    let held = held();
+    let is_exclusive = held.by_file.get(&id).is_some_and(|holders| holders.mode == LockMode::Exclusive);
+    (!is_exclusive).then(act)
+}
+
 impl FileLock {
     /// Waits for the lock of `file`, at most `timeout`; between those who wait there is no order.
     ///
     /// # Errors
-    /// `Busy` after the timeout, and at once when this thread itself is in the way.
+    /// `Busy` after the timeout, and at once when this thread itself is in the way; `Corrupt` for an exclusive one on a file
+    /// that is mapped as a sealed storage too.
     pub(super) fn take(
         file: &Arc<dyn DiskFile>,
         id: FileId,
@@ -87,6 +98,13 @@ impl FileLock {
                     return busy(format!("this thread holds {guard} of the storage; drop it first"));
                 }
                 Some(_) => "another thread of this process".to_owned(),
+                None if mode == LockMode::Exclusive && is_mapped_sealed(id) => {
+                    let detail = "the file is a sealed storage too, which is lent without a lock";
+                    return Err(Error::corrupt(
+                        path,
+                        stridemap_format::Error::new(Rule::StorageFile, detail),
+                    ));
+                }
                 None => {
                     if file.try_lock(mode).map_err(|e| Error::io("lock storage", path, e))? {
                         let holders = Holders { mode, threads: vec![thread], file: Arc::clone(file) };

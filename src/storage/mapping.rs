@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use memmap2::{Mmap, MmapOptions, MmapRaw};
 
-use super::lock::{FileId, FileLock, file_id};
+use super::lock::{FileId, FileLock, file_id, unless_locked_exclusive};
 use crate::disk::{FileStat, LockMode};
 
 /// The word of whoever opened the store, by `Store::open_mapped`, that while its files are mapped nobody outside this
@@ -33,11 +33,19 @@ pub(crate) struct Mapping {
     file: FileId,
 }
 
-/// One mapping a file and process. A live mapping keeps its inode from being given to another file.
-static MAPPINGS: LazyLock<Mutex<HashMap<FileId, Weak<Mapping>>>> = LazyLock::new(Mutex::default);
+/// The mappings of each file: one, or several when the earlier were too short. A live mapping keeps its inode from being
+/// given to another file.
+static MAPPINGS: LazyLock<Mutex<HashMap<FileId, Vec<Weak<Mapping>>>>> = LazyLock::new(Mutex::default);
+
+/// Whether the bytes of a file may be lent by a [`Mapping`], under no lock.
+pub(super) fn is_mapped_sealed(file: FileId) -> bool {
+    let mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    mappings.get(&file).is_some_and(|standing| standing.iter().any(|mapping| mapping.strong_count() > 0))
+}
 
 impl Mapping {
-    /// Maps the first `length_bytes` of a file of the given stat, or shares the mapping that stands.
+    /// Maps the first `length_bytes` of a file of the given stat, or shares the mapping that stands; none while this
+    /// process holds a lock to change the file.
     ///
     /// # Errors
     /// `UnexpectedEof` when the file is shorter: a mapping beyond its end would be a fault when touched.
@@ -46,25 +54,33 @@ impl Mapping {
         stat: FileStat,
         length_bytes: usize,
         _: MapPermit,
-    ) -> io::Result<Arc<Mapping>> {
+    ) -> io::Result<Option<Arc<Mapping>>> {
         if stat.size_bytes < length_bytes as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let id = file_id(stat);
-        let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-        let standing = mappings.get(&id).and_then(Weak::upgrade);
-        if let Some(mapping) = standing.filter(|mapping| mapping.map.len() >= length_bytes) {
-            return Ok(mapping);
-        }
-        // SAFETY:
-        // - in bounds: the file had at least `length_bytes` when `stat` was taken, just after it was opened;
-        // - no concurrent write or truncation: only sealed storages are mapped here, whose bytes this library never
-        //   changes, and by the contract of `MapPermit` nobody else does;
-        // - alive: `Mmap` owns the mapping, and every borrow of its bytes borrows the `Mapping`.
-        let map = unsafe { MmapOptions::new().len(length_bytes).map(file)? };
-        let mapping = Arc::new(Mapping { map, file: id });
-        mappings.insert(id, Arc::downgrade(&mapping));
-        Ok(mapping)
+        // A store that lies can have one file as a sealed and a mutable storage. Who locks it to change it looks here, in
+        // the same order.
+        let mapped = unless_locked_exclusive(id, || {
+            // Let go only after the mutex, which dropping the last of a mapping takes.
+            let standing: Vec<Arc<Mapping>>;
+            let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+            standing = mappings.get(&id).into_iter().flatten().filter_map(Weak::upgrade).collect();
+            if let Some(mapping) = standing.iter().find(|mapping| mapping.map.len() >= length_bytes) {
+                return Ok(Arc::clone(mapping));
+            }
+            // SAFETY:
+            // - in bounds: the file had at least `length_bytes` when `stat` was taken, just after it was opened;
+            // - no concurrent write or truncation: only sealed storages are mapped here, whose bytes this library
+            //   changes under none of its names while they are mapped in this process, nor maps while it can; and by
+            //   the contract of `MapPermit` nobody else does;
+            // - alive: `Mmap` owns the mapping, and every borrow of its bytes borrows the `Mapping`.
+            let map = unsafe { MmapOptions::new().len(length_bytes).map(file)? };
+            let mapping = Arc::new(Mapping { map, file: id });
+            mappings.entry(id).or_default().push(Arc::downgrade(&mapping));
+            Ok(mapping)
+        });
+        mapped.transpose()
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -75,8 +91,11 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-        if mappings.get(&self.file).is_some_and(|standing| standing.strong_count() == 0) {
-            mappings.remove(&self.file);
+        if let Some(of_file) = mappings.get_mut(&self.file) {
+            of_file.retain(|standing| standing.strong_count() > 0);
+            if of_file.is_empty() {
+                mappings.remove(&self.file);
+            }
         }
     }
 }
@@ -139,8 +158,9 @@ impl LockedMapping {
         // - in bounds, alive: as in `bytes`;
         // - writable: `of` mapped it so for this mode;
         // - unique: the slice borrows an exclusive lock of this file mutably. No other lock of the file is held in any
-        //   process or thread, and every borrow of its bytes, through whichever mapping, borrows a lock. By the
-        //   contract of `MapPermit` nobody else reads or writes.
+        //   process or thread, and every borrow of its bytes, through whichever mapping, borrows a lock: while this one
+        //   is held, this process maps it under no name as a sealed storage. By the contract of `MapPermit` nobody else
+        //   reads or writes.
         Some(unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), self.map.len()) })
     }
 }

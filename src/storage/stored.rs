@@ -86,7 +86,11 @@ impl Storage {
                 let too_long =
                     |_| Error::new(ErrorKind::LimitExceeded, format!("{length_bytes} bytes to map"));
                 match Mapping::of(os_file, stat, usize::try_from(length_bytes).map_err(too_long)?, permit) {
-                    Ok(mapping) => Bytes::Mapped(mapping),
+                    Ok(Some(mapping)) => Bytes::Mapped(mapping),
+                    Ok(None) => {
+                        let detail = "the file is a mutable storage too, which is locked to be changed";
+                        return Err(broken(detail.to_owned()));
+                    }
                     // Some file systems refuse shared maps; positional reads still serve.
                     Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
                         Bytes::File(file, path.to_path_buf())

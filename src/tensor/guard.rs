@@ -66,7 +66,8 @@ impl Tensor {
     /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
     /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage, or
     /// this process was forked from the one that loaded the tensor; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when the last name on the storage was removed, or its file has a
-    /// second name; [`ErrorKind::LockReplaced`] when another file took its place; [`ErrorKind::Io`].
+    /// second name; [`ErrorKind::LockReplaced`] when another file took its place; [`ErrorKind::Corrupt`] when it is lent as a
+    /// sealed storage's; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
         let storage = Hold::Own(storage.map_err(|e| e.context("lock_exclusive"))?);

@@ -564,6 +564,42 @@ fn storage_that_lost_its_name_is_read_and_not_changed() {
     assert_eq!(x.lock_shared().unwrap().read::<u8>().unwrap(), [0; 4]);
 }
 
+/// A store that lies: one file is a sealed storage, which is lent without a lock, and a mutable one.
+#[test]
+fn file_that_is_lent_as_a_sealed_storage_is_not_changed_as_a_mutable_one() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let bin = |id: u64| path.join(format!("storages/{id:016x}.bin"));
+    store.save("short", &Tensor::from_vec(vec![1i64, 2], &[2]).unwrap()).unwrap();
+    store.save("sealed", &Tensor::from_vec(vec![1i64, 2, 3, 4], &[4]).unwrap()).unwrap();
+    store.create_tensor("mutable", DType::I64, &[4], StorageKind::Mutable).unwrap();
+    for id in [1, 3] {
+        fs::remove_file(bin(id)).unwrap();
+        fs::hard_link(bin(2), bin(id)).unwrap();
+    }
+    let [(_, unmapped), (_, mapped)] = handles(&path);
+    let [changed, changed_unmapped] = [&mapped, &unmapped].map(|store| store.load("mutable").unwrap());
+    let short = mapped.load("short").unwrap();
+    let lent = short.as_slice::<i64>().unwrap();
+    // A longer mapping of the same file comes and goes.
+    drop(mapped.load("sealed").unwrap());
+    for id in [1, 2] {
+        fs::remove_file(bin(id)).unwrap();
+    }
+    for changed in [&changed, &changed_unmapped] {
+        assert_refused(changed.lock_exclusive(), ErrorKind::Corrupt, &["sealed storage too"]);
+        assert_eq!(changed.lock_shared().unwrap().read::<i64>().unwrap(), [1, 2, 3, 4]);
+    }
+    assert_eq!(lent, [1, 2]);
+
+    drop(short);
+    let mut guard = changed.lock_exclusive().unwrap();
+    fs::hard_link(bin(3), bin(2)).unwrap();
+    assert_refused(mapped.load("sealed"), ErrorKind::Corrupt, &["mutable storage too"]);
+    guard.fill_(9).unwrap();
+}
+
 #[test]
 fn read_only_file_is_shared_and_not_changed() {
     let dir = temporary();
