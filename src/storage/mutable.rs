@@ -1,24 +1,32 @@
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use stridemap_format::Rule;
+use stridemap_format::{Rule, Uuid};
 
 use super::lock::{FileId, FileLock, file_id};
 use super::mapping::{LockedMapping, MapPermit};
 use crate::disk::{Access, Disk, DiskFile, FileStat, LockMode};
 use crate::error::{Error, ErrorKind, Result};
 
+/// A storage of a store on a file: ids are given once, and numbers of files again.
+type StorageKey = (FileId, Uuid, u64);
+
+/// What this process failed to flush. Who loads the storage again gets the same pages, called clean.
+static FAILED_TO_SYNC: LazyLock<Mutex<HashSet<StorageKey>>> = LazyLock::new(Mutex::default);
+
 /// The file of a mutable storage.
 #[derive(Debug)]
 pub(crate) struct MutableFile {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    /// For reading.
+    /// For reading; and for the failures to write back that the kernel has had since it was opened.
     file: Arc<dyn DiskFile>,
     id: FileId,
+    /// The store, and the storage's id in it.
+    identity: (Uuid, u64),
     /// Which process loaded it: a forked child shares the open file, and with it the locks on it.
     process: u32,
     length_bytes: u64,
@@ -27,7 +35,6 @@ pub(crate) struct MutableFile {
     /// By [`LockMode`]. Made when first asked for; a lock is what lets anyone see their bytes.
     shared_mapping: OnceLock<LockedMapping>,
     exclusive_mapping: OnceLock<LockedMapping>,
-    has_failed_to_sync: AtomicBool,
 }
 
 /// A mutable storage under a lock: the only way to write it, and to borrow its bytes.
@@ -43,6 +50,7 @@ impl MutableFile {
     pub(super) fn new(
         disk: &Arc<dyn Disk>,
         (path, file, stat): (&Path, Arc<dyn DiskFile>, FileStat),
+        identity: (Uuid, u64),
         length_bytes: u64,
         permit: Option<MapPermit>,
         lock_timeout: Duration,
@@ -52,13 +60,13 @@ impl MutableFile {
             path: path.to_path_buf(),
             file,
             id: file_id(stat),
+            identity,
             process: std::process::id(),
             length_bytes,
             lock_timeout,
             permit,
             shared_mapping: OnceLock::new(),
             exclusive_mapping: OnceLock::new(),
-            has_failed_to_sync: AtomicBool::new(false),
         })
     }
 
@@ -190,7 +198,9 @@ impl LockedStorage {
     /// Makes what was written durable, through a mapping or not: to Linux both are pages of the file.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.check_process()?;
-        if self.storage.has_failed_to_sync.load(Ordering::Relaxed) {
+        let (store, id) = self.storage.identity;
+        let key = (self.storage.id, store, id);
+        if FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             let message = format!(
                 "{}: an earlier flush failed, and what was written before it may be lost, whatever another one says; \
                  save the elements under a new name, from their source",
@@ -198,8 +208,11 @@ impl LockedStorage {
             );
             return Err(Error::new(ErrorKind::Poisoned, message));
         }
-        self.file.sync().map_err(|e| {
-            self.storage.has_failed_to_sync.store(true, Ordering::Relaxed);
+        // The kernel tells each open file of a failure once, if it was open by then: the one that was just opened knows
+        // nothing of what was written back, and lost, before.
+        let synced = self.file.sync().and_then(|()| self.storage.file.sync());
+        synced.map_err(|e| {
+            FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
             self.storage.error("flush storage", e)
         })
     }

@@ -78,9 +78,14 @@ impl Storage {
         // Only bytes that never change can be lent without a lock.
         let map_permit = permit.filter(|_| matches!(record.kind, StorageKind::Sealed(_)));
         let bytes = match (file.as_file(), map_permit) {
-            _ if record.kind == StorageKind::Mutable => {
-                Bytes::Mutable(MutableFile::new(disk, (path, file, stat), length_bytes, permit, lock_timeout))
-            }
+            _ if record.kind == StorageKind::Mutable => Bytes::Mutable(MutableFile::new(
+                disk,
+                (path, file, stat),
+                (store, id),
+                length_bytes,
+                permit,
+                lock_timeout,
+            )),
             _ if length_bytes == 0 => Bytes::None,
             (Some(os_file), Some(permit)) => {
                 let too_long =

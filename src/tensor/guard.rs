@@ -210,8 +210,9 @@ impl ExclusiveGuard<'_> {
     /// operating system writes it when it sees fit, and survives the end of the process all the same.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and trying again would not tell;
-    /// [`ErrorKind::Poisoned`] when an earlier flush through this handle of the store failed.
+    /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and trying again would not tell; also when
+    /// what another process wrote was lost since the tensor was loaded. [`ErrorKind::Poisoned`] when an earlier flush of
+    /// the storage in this process failed, through whatever handle.
     pub fn flush(&mut self) -> Result<()> {
         self.storage.sync()
     }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -631,6 +632,29 @@ fn failed_flush_is_an_error_and_so_is_the_next() {
     let disk = SimulatedDisk::after_power_cut(&disk.log(), Outcome::EverythingLost);
     let store = StoreOptions::new().disk(Arc::new(disk)).open("/x.smap").unwrap();
     assert_eq!(store.load("x").unwrap().read::<i32>().unwrap(), [7; 4]);
+}
+
+#[test]
+fn failed_flush_is_known_to_every_handle_and_after_loading_again() {
+    let disk = SimulatedDisk::new();
+    let options = StoreOptions::new().disk(Arc::new(disk.clone()));
+    let store = options.create("/x.smap").unwrap();
+    let x = store.create_tensor("x", DType::I32, &[4], StorageKind::Mutable).unwrap();
+    let other = store.create_tensor("other", DType::I32, &[4], StorageKind::Mutable).unwrap();
+    let same = options.open("/x.smap").unwrap().load("x").unwrap();
+    same.lock_exclusive().unwrap().fill_(9).unwrap();
+    disk.fail(|op| matches!(op, Op::Sync(_)));
+    assert_refused(x.lock_exclusive().unwrap().flush(), ErrorKind::Io, &["flush storage"]);
+    assert_refused(same.lock_exclusive().unwrap().flush(), ErrorKind::Poisoned, &["earlier flush"]);
+    drop((x, same));
+    let again = store.load("x").unwrap();
+    assert_refused(again.lock_exclusive().unwrap().flush(), ErrorKind::Poisoned, &["earlier flush"]);
+    other.lock_exclusive().unwrap().flush().unwrap();
+    // The failure of either of the two files that are asked counts.
+    let is_second = AtomicBool::new(false);
+    disk.fail(move |op| matches!(op, Op::Sync(_)) && is_second.swap(true, Ordering::Relaxed));
+    assert_refused(other.lock_exclusive().unwrap().flush(), ErrorKind::Io, &["flush storage"]);
+    assert_refused(other.lock_exclusive().unwrap().flush(), ErrorKind::Poisoned, &["earlier flush"]);
 }
 
 /// The rows of the tutorials that change elements, on a store that another handle reads.

@@ -10,6 +10,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX};
@@ -25,8 +26,21 @@ impl fmt::Debug for Fault {
     }
 }
 
+/// Its number as a device: no two disks of a process have the same, or what is known of a file on one would be believed
+/// of a file on another.
+#[derive(Debug)]
+struct Device(u64);
+
+impl Default for Device {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Device(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
+    device: Device,
     world: World,
     log: Vec<Op>,
     locks: HashMap<Inode, HashSet<(u64, bool)>>,
@@ -98,7 +112,7 @@ impl State {
         let links =
             self.world.dirs.values().flat_map(|names| names.live.values()).filter(|&&named| named == inode);
         FileStat {
-            device: 1,
+            device: self.device.0,
             inode,
             size_bytes: self.world.files.get(&inode).map_or(0, |bytes| bytes.live.len() as u64),
             link_count: links.count() as u64,
