@@ -8,7 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The right to commit: an exclusive lock on the store's `LOCK`. The kernel gives it back when its holder dies.
 pub(super) struct WriterLock {
-    _file: Arc<dyn DiskFile>,
+    file: Arc<dyn DiskFile>,
+    process: u32,
 }
 
 impl WriterLock {
@@ -54,6 +55,15 @@ impl WriterLock {
                 ),
             ));
         }
-        Ok(WriterLock { _file: file })
+        Ok(WriterLock { file, process: std::process::id() })
+    }
+}
+
+impl Drop for WriterLock {
+    fn drop(&mut self) {
+        // Not left to the closing of the file: a child that was forked meanwhile has it open. The child's lock it is not.
+        if self.process == std::process::id() {
+            let _ = self.file.unlock();
+        }
     }
 }

@@ -10,13 +10,15 @@ pub(crate) struct Staged {
     disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
     path: PathBuf,
+    /// Whose it is: a forked child has a copy of this value, and there is but one file.
+    process: u32,
     is_published: bool,
 }
 
 impl Staged {
     pub(crate) fn create(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Self> {
         let (path, file) = disk.create_staged(dir)?;
-        Ok(Staged { disk: Arc::clone(disk), file, path, is_published: false })
+        Ok(Staged { disk: Arc::clone(disk), file, path, process: std::process::id(), is_published: false })
     }
 
     pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
@@ -60,7 +62,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if !self.is_published {
+        if !self.is_published && self.process == std::process::id() {
             // What is left after a failure here is a stale file, which the next writer deletes.
             let _ = self.disk.remove(&self.path);
         }
