@@ -17,7 +17,7 @@ use crate::storage::StagedStorage;
 /// Publishes a transaction as the next generation, and moves the handle there.
 ///
 /// The storages are whole and synced. What stands in `draft` was made on some generation; it is made again on the
-/// newest if another writer has published since. Gives the number of the generation.
+/// newest if another writer has published since. Gives the generation, whose files stay for as long as it is held.
 ///
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
@@ -25,7 +25,7 @@ pub(crate) fn publish(
     changes: &Changes,
     draft: Draft,
     mut staged: Vec<StagedStorage>,
-) -> Result<u64> {
+) -> Result<Arc<Generation>> {
     // 1. The lock, and the newest generation under it.
     let lock = WriterLock::take(history)?; // crash: the kernel gives it back
     unsynced::settle(history, &lock)?; // crash: the generations so far, for good
@@ -80,7 +80,7 @@ pub(crate) fn publish(
     history.install(Arc::clone(&generation));
     drop(newest);
     collect::after_commit(history, &generation, &lock); // crash: garbage, deleted next time
-    Ok(generation.number())
+    Ok(generation)
 }
 
 /// A table is due when the changes since the last one outgrow the square root of its entries: then neither the

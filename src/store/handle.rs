@@ -8,7 +8,7 @@ use super::loader::Loader;
 use super::options::StoreOptions;
 use super::snapshot::{Snapshot, StorageKind};
 use super::transaction::Transaction;
-use crate::commit::{self, Collected, Finding, History};
+use crate::commit::{self, Collected, Finding, Generation, History};
 use crate::error::Result;
 use crate::storage::MapPermit;
 use crate::tensor::{Source, Tensor};
@@ -153,7 +153,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or has a NUL.
     pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.commit_one(|txn| txn.save(name, source))
+        self.commit_one(|txn| txn.save(name, source)).map(drop)
     }
 
     /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable`, whose elements can then be changed
@@ -162,7 +162,7 @@ impl Store {
     /// # Errors
     /// Those of [`save`](Self::save); `InvalidArgument` for another kind.
     pub fn save_as(&self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
-        self.commit_one(|txn| txn.save_as(name, source, kind))
+        self.commit_one(|txn| txn.save_as(name, source, kind)).map(drop)
     }
 
     /// Creates a tensor of zeros under a name, with a mutable storage of its own, to be filled in place: large data need
@@ -192,8 +192,9 @@ impl Store {
         size: &[usize],
         kind: StorageKind,
     ) -> Result<Tensor> {
-        self.commit_one(|txn| txn.create_tensor(name, dtype, size, kind))?;
-        self.load(name)
+        let generation = self.commit_one(|txn| txn.create_tensor(name, dtype, size, kind))?;
+        // Not from where the handle is now: another commit may have taken the name since.
+        Snapshot::new(Arc::clone(&self.loader), generation).load(name)
     }
 
     /// Gives a view of a tensor of this store a name: a header of some fifty bytes, no element is copied. A tensor that
@@ -203,7 +204,7 @@ impl Store {
     /// See [`Store`]; `ForeignStorage` for a tensor that does not stand on a storage of this store:
     /// [`save`](Self::save) copies its elements.
     pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
-        self.commit_one(|txn| txn.save_view(name, tensor))
+        self.commit_one(|txn| txn.save_view(name, tensor)).map(drop)
     }
 
     /// Takes a name away. The storage goes when no name, snapshot or loaded tensor needs it.
@@ -211,7 +212,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `NameNotFound`.
     pub fn remove(&self, name: &str) -> Result<()> {
-        self.commit_one(|txn| txn.remove(name))
+        self.commit_one(|txn| txn.remove(name)).map(drop)
     }
 
     /// Gives a tensor another name. A tensor that had the new name loses it.
@@ -219,7 +220,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.commit_one(|txn| txn.rename(from, to))
+        self.commit_one(|txn| txn.rename(from, to)).map(drop)
     }
 
     /// Gives a tensor a second name: its header, as it is. No element is copied.
@@ -227,13 +228,13 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
     pub fn copy(&self, from: &str, to: &str) -> Result<()> {
-        self.commit_one(|txn| txn.copy(from, to))
+        self.commit_one(|txn| txn.copy(from, to)).map(drop)
     }
 
-    fn commit_one(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<()>) -> Result<()> {
+    fn commit_one(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<()>) -> Result<Arc<Generation>> {
         let mut txn = self.begin()?;
         change(&mut txn)?;
-        txn.commit().map(drop)
+        txn.publish()
     }
 
     /// Deletes every file that no generation needs that is the newest or held by a snapshot, in any process.

@@ -315,11 +315,16 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// See [`Store`](crate::Store).
     pub fn commit(self) -> Result<u64> {
+        Ok(self.publish()?.number())
+    }
+
+    /// As [`commit`](Self::commit); gives the generation.
+    pub(super) fn publish(self) -> Result<Arc<Generation>> {
         let history = &self.loader.history;
         history.check_poison()?;
         self.check_failure("commit")?;
         if self.changes.is_empty() {
-            return Ok(self.draft.generation().number());
+            return Ok(Arc::clone(self.draft.generation()));
         }
         let seal = |stage| match stage {
             Stage::Open(writer) => writer.finish(&history.disk, &history.paths, history.is_durable()),
