@@ -153,7 +153,7 @@ impl MutableFile {
             let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
             return Err(Error::corrupt(&self.path, stridemap_format::Error::new(Rule::StorageFile, detail)));
         }
-        if mode == LockMode::Exclusive {
+        if mode == LockMode::Exclusive && self.length_bytes > 0 {
             // A hole that somebody made by copying would be filled on the first write: a full disk is an error now.
             file.allocate(self.length_bytes).map_err(|e| self.error("allocate storage", e))?;
         }

@@ -495,6 +495,23 @@ fn elements_are_lent_under_a_guard_of_a_mapped_store_only() {
 }
 
 #[test]
+fn tensor_without_elements_is_lent_and_changed_as_any_other() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap().create_tensor("x", DType::I64, &[0, 2], StorageKind::Mutable).unwrap();
+    for (how, store) in handles(&path) {
+        let x = store.load("x").unwrap();
+        assert_eq!(x.lock_shared().unwrap().as_slice::<i64>().unwrap(), [0; 0], "{how}");
+        let mut guard = x.lock_exclusive().unwrap();
+        assert_eq!(guard.as_slice::<i64>().unwrap(), [0; 0], "{how}");
+        assert_eq!(guard.as_array::<i64>().unwrap().shape(), [0, 2], "{how}");
+        assert_eq!(guard.as_slice_mut::<i64>().unwrap(), [0; 0], "{how}");
+        assert_eq!(guard.as_array_mut::<i64>().unwrap().shape(), [0, 2], "{how}");
+        guard.fill_(1).unwrap().flush().unwrap();
+    }
+}
+
+#[test]
 fn guards_of_two_handles_and_threads_exclude_each_other() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
