@@ -85,7 +85,7 @@ impl FileLock {
         let mut pause = Duration::from_micros(100);
         let mut held = held();
         loop {
-            let rival = match held.by_file.get_mut(&id) {
+            let is_another_thread = match held.by_file.get_mut(&id) {
                 Some(holders) if (holders.mode, mode) == (LockMode::Shared, LockMode::Shared) => {
                     holders.threads.push(thread);
                     break;
@@ -97,7 +97,7 @@ impl FileLock {
                     };
                     return busy(format!("this thread holds {guard} of the storage; drop it first"));
                 }
-                Some(_) => "another thread of this process".to_owned(),
+                Some(_) => true,
                 None if mode == LockMode::Exclusive && is_mapped_sealed(id) => {
                     let detail = "the file is a sealed storage too, which is lent without a lock";
                     return Err(Error::corrupt(
@@ -111,10 +111,18 @@ impl FileLock {
                         held.by_file.insert(id, holders);
                         break;
                     }
-                    file.lock_holder().map_or("another process".to_owned(), |pid| format!("process {pid}"))
+                    false
                 }
             };
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                // Looking the process up reads every lock of the system: nobody is to wait for that.
+                drop(held);
+                let rival = match is_another_thread {
+                    true => "another thread of this process".to_owned(),
+                    false => {
+                        file.lock_holder().map_or("another process".to_owned(), |id| format!("process {id}"))
+                    }
+                };
                 return busy(format!(
                     "{rival} holds a guard of the storage, and {timeout:?} have passed; try again when it is done"
                 ));
