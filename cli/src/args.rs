@@ -71,12 +71,12 @@ pub(crate) enum Command {
 }
 
 #[derive(clap::Args)]
+#[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
 pub(crate) struct ImportArgs {
-    /// Files to import; the kind is told by the content. A .npy tensor is named after its file
-    #[arg(required = true, value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-    /// The store; created when nothing is there
-    pub(crate) store: PathBuf,
+    /// Files to import, whose kind is told by their content (a .npy tensor is named after its file); and the store, which
+    /// is created when nothing is there
+    #[arg(required = true, value_name = "FILE... STORE")]
+    pub(crate) paths: Vec<PathBuf>,
     /// Put P before every name
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,

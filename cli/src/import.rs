@@ -22,14 +22,23 @@ const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     // Whatever the files may be refused for is known before a store is created: that one stays, whatever comes, because
     // others may be in it by then.
-    let inputs: Vec<Input<'_>> = args.files.iter().map(|path| Input::open(path)).collect::<Result<_>>()?;
+    let (target, files) = match args.paths.split_last() {
+        Some((target, files)) if !files.is_empty() => (target, files),
+        _ => {
+            return Err(Error::Refused(
+                "import: the store is missing\nUsage: stridemap import [OPTIONS] <FILE>... <STORE>"
+                    .to_owned(),
+            ));
+        }
+    };
+    let inputs: Vec<Input<'_>> = files.iter().map(|path| Input::open(path)).collect::<Result<_>>()?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_metadata(&inputs);
     let texts = attributes.iter().map(|(&key, &(_, value))| (key, value));
     check_attributes(texts).map_err(|e| Error::Refused(format!("import: {e}")))?;
     let size_bytes = inputs.iter().map(Input::size_bytes).fold(0, u64::saturating_add);
 
-    let store = open_or_create(&args.store)?;
+    let store = open_or_create(target)?;
     let bar = progress("import", size_bytes);
     let generation = fill(&store, args, &inputs, &attributes, &mut |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
@@ -37,7 +46,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
         "imported {}, {}, into {}: generation {generation}",
         counted(tensor_count, "tensor"),
         HumanBytes(size_bytes),
-        args.store.display()
+        target.display()
     ));
     Ok(())
 }

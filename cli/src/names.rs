@@ -11,7 +11,7 @@ use crate::expr::{Copies, Expr};
 pub(crate) fn view(args: &ViewArgs) -> Result<()> {
     let expr: Expr = args.expr.parse()?;
     commit(&args.store, args.existing.policy(), |txn| {
-        let view = expr.apply(txn.load(&expr.name)?, Copies::Refused)?;
+        let (_, view) = expr.view(|name| txn.load(name), Copies::Refused)?;
         Ok(txn.save_view(&args.new, &view)?)
     })
 }

@@ -15,12 +15,13 @@ const PIECE_ELEMS: usize = 1 << 16;
 
 pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let expr: Expr = args.expr.parse()?;
-    let view = expr.apply(Store::open(&args.store)?.load(&expr.name)?, Copies::Allowed)?;
+    let store = Store::open(&args.store)?;
+    let (name, view) = expr.view(|name| store.load(name), Copies::Allowed)?;
     if args.json {
         write_json(
             out,
             View {
-                name: &expr.name,
+                name: &name,
                 dtype: view.dtype().name(),
                 size: view.size(),
                 stride: view.stride(),

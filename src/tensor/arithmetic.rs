@@ -61,7 +61,7 @@ impl Op {
         let common = if self == Op::Div && class(met) <= Some(Class::Int) { DType::F32 } else { met };
         if class(common) > class(own) {
             return refuse(format!(
-                "the result is {common}, which cannot be cast back to {own}; convert the tensor with to_dtype first"
+                "the result is {common}, which cannot be cast back to {own}; save the tensor as {common}, by to_dtype and save_as"
             ));
         }
         Ok(common)

@@ -6,7 +6,7 @@ use super::arithmetic::{Op, Other, dtype_of, wide};
 use super::cast::convert;
 use super::stream::{PIECE_BYTES, for_each_piece};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// How many elements are computed at a time when all are in memory: they stay in the second-level cache.
 const CACHED_ELEMS: usize = 16 << 10;
@@ -85,8 +85,8 @@ impl ExclusiveGuard<'_> {
     /// assert_eq!(x.read::<i64>()?, [111, 122, 113, 124]);
     /// assert_eq!(
     ///     x.lock_exclusive()?.add_(1.5).unwrap_err().to_string(),
-    ///     "add_ of int64 and float32: the result is float32, which cannot be cast back to int64; convert the tensor with \
-    ///      to_dtype first"
+    ///     "add_ of int64 and float32: the result is float32, which cannot be cast back to int64; save the tensor as float32, \
+    ///      by to_dtype and save_as"
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -177,7 +177,13 @@ impl ExclusiveGuard<'_> {
         self.layout().check_names_meet(op, operand.layout())?;
         let is_same = operand.dtype() == self.dtype() && operand.layout() == self.layout();
         let operand = if is_same { operand.clone() } else { self.apart(operand)? };
-        operand.expand_as(self).map_err(|e| e.context(op))
+        operand.expand_as(self).map_err(|e| match e.kind() {
+            ErrorKind::SizeMismatch => {
+                let why = format!("{op}: {} does not broadcast to {}", operand.layout(), self.layout());
+                Error::new(ErrorKind::SizeMismatch, why)
+            }
+            _ => e.context(op),
+        })
     }
 
     /// `operand`, copied if it is among the elements that will change.

@@ -62,8 +62,34 @@ pub(crate) enum Copies {
 }
 
 impl Expr {
+    /// The name of a tensor, and the view of it that the expression means.
+    ///
+    /// A property behind a bare name, as in `x.T`, looks like a part of it. It is one if there is such a tensor.
+    pub(crate) fn view(
+        &self,
+        load: impl Fn(&str) -> stridemap::Result<Tensor>,
+        copies: Copies,
+    ) -> Result<(String, Tensor)> {
+        let refused = match load(&self.name) {
+            Ok(tensor) => return Ok((self.name.clone(), self.apply(tensor, copies)?)),
+            Err(e) => e,
+        };
+        if refused.kind() == ErrorKind::NameNotFound && self.text.starts_with(&self.name) {
+            let mut name = self.name.as_str();
+            while let Some(shorter) = operations::without_property(name) {
+                name = shorter;
+                if let Ok(tensor) = load(name) {
+                    let expr = parse::parse_after(&self.text, name.len())
+                        .map_err(|e| in_expression(e, &self.text))?;
+                    return Ok((expr.name.clone(), expr.apply(tensor, copies)?));
+                }
+            }
+        }
+        Err(refused.into())
+    }
+
     /// The view that the expression means, of the tensor that has its name.
-    pub(crate) fn apply(&self, tensor: Tensor, copies: Copies) -> Result<Tensor> {
+    fn apply(&self, tensor: Tensor, copies: Copies) -> Result<Tensor> {
         let mut steps = self.steps.iter();
         steps
             .try_fold(tensor, |tensor, step| step.apply(&tensor, copies))
@@ -131,11 +157,13 @@ impl FromStr for Expr {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        parse::parse(text).map_err(|mistake| {
-            let column = text[..mistake.span.start].chars().count() + 1;
-            mistake.context(format_args!("expression, column {column}")).in_text(text)
-        })
+        parse::parse(text).map_err(|mistake| in_expression(mistake, text))
     }
+}
+
+fn in_expression(mistake: Mistake, text: &str) -> Error {
+    let column = text[..mistake.span.start].chars().count() + 1;
+    mistake.context(format_args!("expression, column {column}")).in_text(text)
 }
 
 /// The name as it stands in an expression: in quotes when it would not read back, or not stay on its line.

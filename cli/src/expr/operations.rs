@@ -145,6 +145,12 @@ impl fmt::Debug for Operation {
     }
 }
 
+/// A name without the property that it ends in.
+pub(super) fn without_property(name: &str) -> Option<&str> {
+    let (name, last) = name.rsplit_once('.')?;
+    Operation::named(last).filter(|operation| operation.is_property() && !name.is_empty()).map(|_| name)
+}
+
 /// The names nearest to one that is not there, or all.
 pub(super) fn suggestion(name: &str) -> String {
     let similarity = |other: &str| strsim::normalized_damerau_levenshtein(name, other);

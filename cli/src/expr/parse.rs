@@ -17,11 +17,13 @@ type Result<T> = std::result::Result<T, Mistake>;
 pub(super) fn parse(text: &str) -> Result<Expr> {
     let mut cursor = Cursor { text, rest: text };
     let name = cursor.name()?;
-    let mut steps = Vec::new();
-    while !cursor.is_at_end() {
-        steps.push(cursor.step()?);
-    }
-    Ok(Expr { name, steps, text: text.to_owned() })
+    cursor.expr(name)
+}
+
+/// The expression whose bare name is the first so many bytes of its text.
+pub(super) fn parse_after(text: &str, name_bytes: usize) -> Result<Expr> {
+    let (name, rest) = text.split_at(name_bytes);
+    Cursor { text, rest }.expr(name.to_owned())
 }
 
 /// The part of `text` before the first `[` or `.word(`.
@@ -47,6 +49,15 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    /// What is left is the steps from the name on.
+    fn expr(mut self, name: String) -> Result<Expr> {
+        let mut steps = Vec::new();
+        while !self.is_at_end() {
+            steps.push(self.step()?);
+        }
+        Ok(Expr { name, steps, text: self.text.to_owned() })
+    }
+
     /// How many bytes were read.
     fn at(&self) -> usize {
         self.text.len() - self.rest.len()

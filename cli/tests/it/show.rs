@@ -26,6 +26,22 @@ fn show_takes_quoted_names() {
 }
 
 #[test]
+fn property_behind_a_bare_name_is_one_unless_a_tensor_has_that_name() {
+    let dir = Dir::with_store();
+    let transposed = dir.stdout(&["show", "s.smap", "points.t()"]);
+    for expr in ["points.T", "points.T.T.T", "points.real.mT", "points.T[:]"] {
+        assert_eq!(dir.stdout(&["show", "s.smap", expr]), transposed, "{expr}");
+    }
+    dir.stdout(&["view", "s.smap", "new", "points.T"]);
+    assert_eq!(dir.stdout(&["show", "s.smap", "new"]), transposed);
+    dir.stdout(&["view", "s.smap", "points.T", "points[0]"]);
+    assert_eq!(dir.stdout(&["show", "s.smap", "points.T"]), "tensor([1., 4.])\n");
+    assert!(
+        dir.refusal(&["show", "s.smap", "point.T"]).starts_with("load \"point.T\": no tensor of this name")
+    );
+}
+
+#[test]
 fn show_json_has_the_header_of_the_view_and_flat_values() {
     let dir = Dir::with_store();
     assert_eq!(
