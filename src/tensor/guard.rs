@@ -1,6 +1,6 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use stridemap_format::StorageKind;
 
@@ -94,12 +94,21 @@ impl Tensor {
     }
 }
 
-/// A guard stays on the thread that took it: it is what tells a thread that it waits for itself.
-type OfThisThread = PhantomData<MutexGuard<'static, ()>>;
+/// A guard stays on the thread that took it, and is not lent to another, which could take one of its own
+/// [`at`](SharedGuard::at) a view: it is what tells a thread that it waits for itself. What a guard lends can go anywhere.
+type OfThisThread = PhantomData<*const ()>;
 
 /// A tensor on a mutable storage that nobody changes while the guard lives: [`Tensor::lock_shared`].
 ///
 /// It is the [`Tensor`] too, with everything that reads; a view that it gives is under the lock while the guard lives.
+///
+/// It stays on its thread; the elements that it lends, and the tensor, may go to others:
+///
+/// ```compile_fail,E0277
+/// # fn lent(guard: &stridemap::SharedGuard, view: &stridemap::Tensor) {
+/// std::thread::scope(|scope| drop(scope.spawn(|| guard.at(view).is_ok())));
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SharedGuard {
     tensor: Tensor,
