@@ -92,7 +92,9 @@ impl ExclusiveGuard<'_> {
     /// Borrows the elements as they stand, whatever the strides, to change them.
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`]; [`ErrorKind::Overlapping`] when several indices are one element.
+    /// Those of [`Tensor::as_array`]; [`ErrorKind::Overlapping`] when several indices are one element;
+    /// [`ErrorKind::LimitExceeded`] when none are, and `ndarray` cannot tell: it asks that a step of each dimension leads
+    /// past all that the shorter steps reach. Size 3, 2 with stride 2, 3 is such a view. The guard's own operations work.
     pub fn as_array_mut<T: Element>(&mut self) -> Result<ArrayViewMutD<'_, T>> {
         self.check_dtype::<T>("as_array_mut")?;
         let tensor = Tensor::clone(self);

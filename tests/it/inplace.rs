@@ -512,6 +512,20 @@ fn tensor_without_elements_is_lent_and_changed_as_any_other() {
 }
 
 #[test]
+fn view_whose_elements_ndarray_cannot_tell_apart_is_changed_by_the_guard() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap().save_as("x", &arange(&[8], |i| i), StorageKind::Mutable).unwrap();
+    let [_, (_, store)] = handles(&path);
+    let tangled = store.load("x").unwrap().as_strided(&[3, 2], &[2, 3], 0).unwrap();
+    let mut guard = tangled.lock_exclusive().unwrap();
+    assert_refused(guard.as_array_mut::<i64>(), ErrorKind::LimitExceeded, &["ndarray", "[2, 3]"]);
+    guard.add_(10).unwrap();
+    assert_eq!(guard.read::<i64>().unwrap(), [10, 13, 12, 15, 14, 17]);
+    assert!(guard.as_array::<i64>().unwrap().iter().eq(&[10, 13, 12, 15, 14, 17]));
+}
+
+#[test]
 fn guards_of_two_handles_and_threads_exclude_each_other() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
