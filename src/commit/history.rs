@@ -18,7 +18,8 @@ pub enum Durability {
     Full,
     /// The end of the process, by `kill -9` too. Nothing is synced: after a power cut the store may be damaged. The next
     /// commit that is `Full`, by whatever handle, or collection, syncs the whole file system once, and with it all that
-    /// came before.
+    /// came before. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor syncs its elements all the same, and
+    /// not the commit that gave it its name.
     Process,
 }
 

@@ -57,8 +57,10 @@ impl Store {
         StoreOptions::new().open(path)
     }
 
-    /// Opens a store whose elements can be borrowed: [`Tensor::as_slice`], [`Tensor::as_array`]. Each storage is mapped
-    /// into memory once a process, read-only, and all processes share its pages.
+    /// Opens a store whose elements can be borrowed: [`Tensor::as_slice`], [`Tensor::as_array`], and those of mutable
+    /// tensors through the guards of [`Tensor::lock_shared`] and [`Tensor::lock_exclusive`]. A sealed storage is mapped
+    /// into memory once a process, read-only; a mutable one when a guard first lends it, once a handle for reading and
+    /// once for writing. All processes share the pages.
     ///
     /// # Safety
     /// While the store's files are mapped, nobody outside this library's locks writes, truncates or replaces them.
@@ -168,7 +170,8 @@ impl Store {
     /// Creates a tensor of zeros under a name, with a mutable storage of its own, to be filled in place: large data need
     /// not exist in memory first. A tensor that had the name loses it.
     ///
-    /// The zeros and the name are durable when it returns, and the disk has room for all elements. What is written in
+    /// The zeros and the name are durable when it returns, with [`Durability::Full`](crate::Durability::Full): with
+    /// `Process` no later flush makes the name so. The disk has room for all elements. What is written in
     /// place later is not a commit: after a power cut any mix of old and new can be there, down to the last flush; and a
     /// [`Snapshot`] isolates names, headers and sealed elements, not these.
     ///

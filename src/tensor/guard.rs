@@ -51,6 +51,9 @@ impl Tensor {
     /// Waits until no other guard of the storage is held, and keeps it so while the guard lives. The elements can then be
     /// changed.
     ///
+    /// A storage that lost its last name can still be locked and changed, for as long as its file is there: until a commit
+    /// or collection finds that no reader, in any process, is on a generation that has it. Then the changes go with it.
+    ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};
     ///
@@ -65,9 +68,9 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
     /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage, or
-    /// this process was forked from the one that loaded the tensor; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when the last name on the storage was removed, or its file has a
-    /// second name; [`ErrorKind::LockReplaced`] when another file took its place; [`ErrorKind::Corrupt`] when it is lent as a
-    /// sealed storage's; [`ErrorKind::Io`].
+    /// this process was forked from the one that loaded the tensor; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when
+    /// the storage's file is gone, or has a second name; [`ErrorKind::LockReplaced`] when another file took its place;
+    /// [`ErrorKind::Corrupt`] when it is lent as a sealed storage's; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
         let storage = Hold::Own(storage.map_err(|e| e.context("lock_exclusive"))?);
@@ -217,6 +220,9 @@ impl ExclusiveGuard<'_> {
 
     /// Makes everything durable that was written in place into this storage, by whatever process. Without it, the
     /// operating system writes it when it sees fit, and survives the end of the process all the same.
+    ///
+    /// The elements, not the name: a tensor that was committed with [`Durability::Process`](crate::Durability::Process) is
+    /// there after a power cut only when a commit or collection with `Full` came after, however often it was flushed.
     ///
     /// # Errors
     /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and trying again would not tell; also when
