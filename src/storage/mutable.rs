@@ -121,6 +121,11 @@ impl MutableFile {
         Ok(LockedStorage { storage: Arc::clone(self), lock, file })
     }
 
+    /// Whether a file of this stat is the storage's.
+    pub(crate) fn is_file(&self, stat: FileStat) -> bool {
+        file_id(stat) == self.id
+    }
+
     pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         self.file.read_exact_at(buf, offset_bytes).map_err(|e| self.error("read storage", e))
     }

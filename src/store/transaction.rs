@@ -1,3 +1,4 @@
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -233,6 +234,13 @@ impl<'a> Transaction<'a> {
             ))
         };
         let storage_id = match tensor.storage().identity() {
+            Identity::Stored { store, id, .. }
+                if *store == self.loader.history.uuid && self.is_of_a_copy(tensor, *id)? =>
+            {
+                return foreign(
+                    "a storage of a copy of this store, or on a file that is no longer this one's",
+                );
+            }
             Identity::Stored { store, id, record } if *store == self.loader.history.uuid => {
                 self.changes.expected.insert(*id, record.clone());
                 *id
@@ -245,6 +253,18 @@ impl<'a> Transaction<'a> {
         let (dtype, layout) = (tensor.dtype(), tensor.layout());
         let record = record_of("save_view", dtype, layout, tensor.storage_offset() as u64, storage_id)?;
         self.apply(Change::Put { name: name.to_owned(), record })
+    }
+
+    /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed storages
+    /// that does not matter: their records say that their bytes are the same.
+    fn is_of_a_copy(&self, tensor: &Tensor, id: u64) -> Result<bool> {
+        let Some(file) = tensor.storage().as_mutable() else { return Ok(false) };
+        let path = self.loader.history.paths.storage(id);
+        match self.loader.history.disk.stat(&path) {
+            // To commit finds out whether the storage is gone.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            stat => Ok(!file.is_file(stat.map_err(|e| Error::io("save_view: look at", &path, e))?)),
+        }
     }
 
     /// Takes a name away.

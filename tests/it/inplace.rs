@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -594,6 +595,23 @@ fn storage_that_lost_its_name_is_read_and_not_changed() {
     store.remove("x").unwrap();
     assert_refused(x.lock_exclusive(), ErrorKind::Conflict, &["lost", "new name"]);
     assert_eq!(x.lock_shared().unwrap().read::<u8>().unwrap(), [0; 4]);
+}
+
+#[test]
+fn view_of_a_mutable_tensor_of_a_copied_store_is_foreign() {
+    let dir = temporary();
+    let (original, copy) = (dir.path().join("a.smap"), dir.path().join("b.smap"));
+    let store = Store::create(&original).unwrap();
+    store.save_as("x", &arange(&[4], |i| i), StorageKind::Mutable).unwrap();
+    store.save("sealed", &arange(&[4], |i| i)).unwrap();
+    assert!(Command::new("cp").arg("-r").args([&original, &copy]).status().unwrap().success());
+    let other = Store::open(&copy).unwrap();
+    let x = other.load("x").unwrap();
+    x.lock_exclusive().unwrap().fill_(2).unwrap();
+    assert_refused(store.save_view("view", &x), ErrorKind::ForeignStorage, &["copy", "use save"]);
+    store.save_view("view", &store.load("x").unwrap()).unwrap();
+    // The records are the same, and so the bytes.
+    store.save_view("sealed view", &other.load("sealed").unwrap()).unwrap();
 }
 
 /// A store that lies: one file is a sealed storage, which is lent without a lock, and a mutable one.
