@@ -124,7 +124,7 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of the file system.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a directory the owner and the permissions of another.
+    /// Gives a directory the owner, as far as this user may give it away, and the permissions of another.
     ///
     /// # Errors
     /// Those of the file system.

@@ -1,7 +1,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -90,10 +90,19 @@ impl Disk for RealDisk {
 
     fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
         let (model, own) = (fs::metadata(from)?, fs::metadata(to)?);
-        if (model.uid(), model.gid()) != (own.uid(), own.gid()) {
-            unix::fs::chown(to, Some(model.uid()), Some(model.gid()))?;
+        let mut permissions = model.permissions();
+        if (model.uid(), model.gid()) != (own.uid(), own.gid())
+            && let Err(e) = unix::fs::chown(to, Some(model.uid()), Some(model.gid()))
+        {
+            if e.kind() != io::ErrorKind::PermissionDenied {
+                return Err(e);
+            }
+            // As `cp -p` does for who may not give files away: the group if that is allowed, and no bits that act for
+            // who it is not.
+            let has_group = unix::fs::chown(to, None, Some(model.gid())).is_ok();
+            permissions.set_mode(permissions.mode() & if has_group { 0o3777 } else { 0o1777 });
         }
-        fs::set_permissions(to, model.permissions())
+        fs::set_permissions(to, permissions)
     }
 
     fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {

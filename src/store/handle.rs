@@ -37,8 +37,8 @@ impl Store {
         Store { loader: Arc::new(Loader::new(history, permit)) }
     }
 
-    /// Creates an empty store at a path where nothing is, or an empty directory, whose owner and permissions it takes.
-    /// Durable when it returns.
+    /// Creates an empty store at a path where nothing is, or an empty directory, whose permissions it takes, and whose
+    /// owner and group as far as this user may give files away. Durable when it returns.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `Io`, `ReadOnly`; those of [`open`](Self::open).

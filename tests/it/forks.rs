@@ -1,7 +1,8 @@
 //! A process that forks: what its child inherits is not the child's. The process that forks is this test binary,
 //! started again, so that no other test runs in it.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -93,6 +94,13 @@ pub(crate) fn play(role: &str, path: &Path) {
             txn.unwrap().commit().unwrap();
             assert_eq!(store.load("x").unwrap().read::<i64>().unwrap(), [1]);
         }
+        "create as nobody" => {
+            // SAFETY: calls of the system that change this process only, which ends here.
+            assert_eq!(unsafe { libc::setgid(NOBODY) }, 0);
+            // SAFETY: the same.
+            assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
+            Store::create(path).unwrap();
+        }
         role => panic!("no role {role}"),
     }
 }
@@ -103,6 +111,24 @@ fn forked_child_neither_takes_nor_gives_back_the_locks_of_its_parent() {
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().create_tensor("x", DType::I64, &[4], StorageKind::Mutable).unwrap();
     assert!(start("fork under a guard", &path).wait().unwrap().success());
+}
+
+const NOBODY: u32 = 65534;
+
+#[test]
+fn store_is_created_over_an_empty_directory_of_another_owner() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    fs::create_dir(&path).unwrap();
+    if fs::metadata(&path).unwrap().uid() != 0 {
+        println!("skipped: only root can make the directory of another");
+        return;
+    }
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o4750)).unwrap();
+    assert!(start("create as nobody", &path).wait().unwrap().success());
+    let found = fs::metadata(&path).unwrap();
+    assert_eq!((found.uid(), found.mode() & 0o7777), (NOBODY, 0o750));
 }
 
 /// The real disk, which forks a child that does nothing whenever a manifest gets its name.
