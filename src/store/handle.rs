@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,9 +28,18 @@ use crate::tensor::{Source, Tensor};
 /// limit of the format, `LockReplaced` when the store's `LOCK` is gone or another, `Corrupt`, `ReadOnly`, `Io` (a full
 /// disk among them), `CommitUnknown` and `Poisoned` when a sync failed. Except after `CommitUnknown` the store is as it
 /// was.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Store {
     loader: Arc<Loader>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("path", &self.path())
+            .field("generation", &self.generation())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Store {

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -112,7 +113,6 @@ type OfThisThread = PhantomData<*const ()>;
 /// std::thread::scope(|scope| drop(scope.spawn(|| guard.at(view).is_ok())));
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct SharedGuard {
     tensor: Tensor,
     storage: Arc<LockedStorage>,
@@ -141,6 +141,13 @@ impl SharedGuard {
 
     pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
         self.tensor.reach_in(op, self.storage.bytes()?)
+    }
+}
+
+/// The tensor under the lock.
+impl fmt::Debug for SharedGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedGuard").field(&self.tensor).finish()
     }
 }
 
@@ -193,7 +200,6 @@ impl Deref for SharedGuard {
 /// tensor.lock_shared()?.as_slice::<f32>()
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct ExclusiveGuard<'a> {
     tensor: Tensor,
     storage: Hold<'a>,
@@ -201,7 +207,6 @@ pub struct ExclusiveGuard<'a> {
 }
 
 /// The lock of a guard, or for a part of it that of the whole.
-#[derive(Debug)]
 enum Hold<'a> {
     Own(LockedStorage),
     Of(&'a mut LockedStorage),
@@ -283,6 +288,13 @@ impl ExclusiveGuard<'_> {
     /// The view, and the storage that it is on.
     pub(super) fn parts(&mut self) -> (&Tensor, &mut LockedStorage) {
         (&self.tensor, &mut self.storage)
+    }
+}
+
+/// The tensor under the lock.
+impl fmt::Debug for ExclusiveGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ExclusiveGuard").field(&self.tensor).finish()
     }
 }
 

@@ -20,7 +20,7 @@ const PREFIX: &str = "tensor(";
 impl Tensor {
     /// The values as PyTorch prints them, summarised past 1000 elements; reads only those that are shown.
     ///
-    /// Two differences: `dtype=float16` is without `torch.`, and an element of `float4_e2m1fn_x2` is shown as its two
+    /// Names of dimensions stand behind the dtype, as in PyTorch until 2.13. Two differences: `dtype=float16` is without `torch.`, and an element of `float4_e2m1fn_x2` is shown as its two
     /// numbers, where PyTorch shows the byte.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Tensor {
         let mut suffixes = Vec::new();
         let (body, is_default_dtype) = if self.numel() == 0 {
             if self.ndim() != 1 {
-                suffixes.push(format!("size={}", python_tuple(self.size())));
+                suffixes.push(format!("size={}", python_tuple(self.size().iter())));
             }
             ("[]".to_owned(), self.dtype() == DType::F32)
         } else {
@@ -55,6 +55,10 @@ impl Tensor {
         if !is_default_dtype {
             suffixes.push(format!("dtype={}", self.dtype()));
         }
+        if self.layout().has_names() {
+            let name = |name: Option<&str>| name.map_or("None".to_owned(), |name| format!("'{name}'"));
+            suffixes.push(format!("names={}", python_tuple(self.names().into_iter().map(name))));
+        }
         Ok(with_suffixes(format!("{PREFIX}{body}"), &suffixes))
     }
 }
@@ -69,10 +73,10 @@ impl fmt::Display for Tensor {
     }
 }
 
-fn python_tuple(size: &[usize]) -> String {
-    let sizes: Vec<String> = size.iter().map(usize::to_string).collect();
-    let comma = if size.len() == 1 { "," } else { "" };
-    format!("({}{comma})", sizes.join(", "))
+fn python_tuple(items: impl Iterator<Item: ToString>) -> String {
+    let items: Vec<String> = items.map(|item| item.to_string()).collect();
+    let comma = if items.len() == 1 { "," } else { "" };
+    format!("({}{comma})", items.join(", "))
 }
 
 fn with_suffixes(mut text: String, suffixes: &[String]) -> String {

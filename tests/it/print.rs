@@ -49,3 +49,10 @@ fn values_at_the_turns_of_pytorchs_choices_print_as_it_prints_them() {
     assert_prints_agree(EDGE_PRINTS);
     assert_eq!(EDGE_PRINTS.lines().count(), 60);
 }
+
+#[test]
+fn names_of_dimensions_are_printed_behind_the_dtype() {
+    let x = Tensor::zeros(DType::F64, &[1, 2]).unwrap().refine_names(&[Some("row"), None]).unwrap();
+    assert_eq!(x.to_string(), "tensor([[0., 0.]], dtype=float64, names=('row', None))");
+    assert_eq!(x.select("row", 0).unwrap().to_string(), "tensor([0., 0.], dtype=float64)");
+}
