@@ -325,3 +325,30 @@ fn what_would_take_memory_without_end() {
     assert_refused(bushy.to_text(), limit, &["print", "print a part"]);
     assert_eq!(wide.to_text().unwrap(), "tensor([0., 0., 0.,  ..., 0., 0., 0.])");
 }
+
+#[test]
+fn views_that_no_strides_can_say() {
+    let (x, invalid) = (matrix(), ErrorKind::InvalidArgument);
+    assert_refused(x.as_strided(&[4, 4], &[4, 1], 0), ErrorKind::OutOfRange, &["as_strided", "storage"]);
+    assert_refused(x.as_strided(&[2], &[-1], 0), ErrorKind::OutOfRange, &["as_strided"]);
+    assert_refused(x.as_strided(&[2], &[1, 1], 0), invalid, &["1 sizes and 2 strides"]);
+    assert_refused(x.as_strided(&[2, 2], &[isize::MAX, 1], 0), ErrorKind::OutOfRange, &["as_strided"]);
+    assert_refused(x.as_strided(&[1 << 40; 2], &[0; 2], 0), ErrorKind::LimitExceeded, &["as_strided"]);
+    assert_refused(x.expand(&[isize::MAX, 3, 4]), ErrorKind::LimitExceeded, &["expand"]);
+    assert_refused(x.expand(&[2, 4]), ErrorKind::SizeMismatch, &["axis 0", "[3, 4]", "[4, 1]"]);
+    let deep = Tensor::zeros(DType::F32, &[1; 64]).unwrap();
+    assert_refused(deep.unsqueeze(0), ErrorKind::LimitExceeded, &["unsqueeze", "64"]);
+    assert_refused(deep.unfold(0, 1, 1), ErrorKind::LimitExceeded, &["unfold", "64"]);
+    let odd = Tensor::zeros(DType::F32, &[2, 3]).unwrap();
+    assert_refused(odd.view_dtype(DType::F64), invalid, &["float64", "[2, 3]", "[3, 1]", "multiples of 2"]);
+    assert_refused(odd.t().unwrap().view_dtype(DType::U8), invalid, &["last stride is 3", "contiguous"]);
+    assert_refused(odd.view_as_complex(), invalid, &["view_as_complex", "size 2", "[2, 3]"]);
+    assert_refused(odd.imag(), ErrorKind::DTypeMismatch, &["imag", "float32", "complex64"]);
+    let named = odd.refine_names(&["row", "column"]).unwrap();
+    assert_refused(named.select("depth", 0), ErrorKind::OutOfRange, &["select", "depth", "row", "column"]);
+    assert_refused(named.permute(["row", "row"]), invalid, &["permute", "row", "twice"]);
+    assert_refused(named.rename(&["a", "a"]), invalid, &["rename", "a", "twice"]);
+    assert_refused(odd.refine_names(&["no name", "b"]), invalid, &["refine_names", "no name"]);
+    assert_refused(named.refine_names(&["column", "row"]), ErrorKind::NameMismatch, &["rename"]);
+    assert_refused(named.align_to(&["row"]), invalid, &["align_to", "column"]);
+}
