@@ -23,5 +23,6 @@ pub(crate) use names::not_found;
 pub(crate) use publish::publish;
 pub use rebase::OnExisting;
 pub(crate) use rebase::{Change, Changes, Draft, check_ids_left};
+pub(crate) use recover::newest_has_storage;
 pub use verify::Finding;
 pub(crate) use verify::verify;

@@ -1,5 +1,6 @@
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use stridemap_format::{self as format, Manifest, Uuid, limits};
@@ -63,6 +64,26 @@ pub(super) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Ve
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, "man")).collect();
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// Whether the newest generation has a record of a storage. `known` is the number of one that has, and is moved on: while
+/// it is the newest, its manifest need not be read again.
+pub(crate) fn newest_has_storage(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    id: u64,
+    known: &AtomicU64,
+) -> Result<bool> {
+    if manifest_numbers(disk, paths)?.last() == Some(&known.load(Ordering::Relaxed)) {
+        return Ok(true);
+    }
+    let generation = newest(disk, paths, uuid, None)?;
+    let has_storage = generation.storage(id)?.is_some();
+    if has_storage {
+        known.store(generation.number(), Ordering::Relaxed);
+    }
+    Ok(has_storage)
 }
 
 /// Opens one generation under a shared lock; none when a collector has it, or had it.

@@ -9,7 +9,7 @@ mod writer;
 
 pub(crate) use heap::{AlignedBytes, out_of_memory};
 pub(crate) use mapping::MapPermit;
-pub(crate) use mutable::{LockedStorage, MutableFile};
+pub(crate) use mutable::{InUse, LockedStorage, MutableFile};
 pub(crate) use stored::{Identity, Storage};
 pub(crate) use writer::{StagedStorage, StorageWriter};
 

@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
@@ -30,11 +31,22 @@ pub(crate) struct MutableFile {
     /// Which process loaded it: a forked child shares the open file, and with it the locks on it.
     process: u32,
     length_bytes: u64,
+    in_use: InUse,
     lock_timeout: Duration,
     permit: Option<MapPermit>,
     /// By [`LockMode`]. Made when first asked for; a lock is what lets anyone see their bytes.
     shared_mapping: OnceLock<LockedMapping>,
     exclusive_mapping: OnceLock<LockedMapping>,
+}
+
+/// Asks whether a tensor of the newest generation stands on a storage.
+#[derive(Clone)]
+pub(crate) struct InUse(pub(crate) Arc<dyn Fn() -> Result<bool> + Send + Sync>);
+
+impl fmt::Debug for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InUse")
+    }
 }
 
 /// A mutable storage under a lock: the only way to write it, and to borrow its bytes.
@@ -52,6 +64,7 @@ impl MutableFile {
         (path, file, stat): (&Path, Arc<dyn DiskFile>, FileStat),
         identity: (Uuid, u64),
         length_bytes: u64,
+        in_use: InUse,
         permit: Option<MapPermit>,
         lock_timeout: Duration,
     ) -> Arc<Self> {
@@ -63,6 +76,7 @@ impl MutableFile {
             identity,
             process: std::process::id(),
             length_bytes,
+            in_use,
             lock_timeout,
             permit,
             shared_mapping: OnceLock::new(),
@@ -73,8 +87,9 @@ impl MutableFile {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// `Busy`, at once in a forked child of the process that loaded the storage; for an exclusive one `ReadOnly`, `LockReplaced` when another file has the name of this one, and
-    /// `Conflict` when it has none, so that what is written would be lost, or several.
+    /// `Busy`, at once in a forked child of the process that loaded the storage; for an exclusive one `ReadOnly`,
+    /// `LockReplaced` when another file has the name of this one, and `Conflict` when no tensor stands on it any more, so
+    /// that what is written would be lost, or the file has several names.
     pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
         if self.process != std::process::id() {
             let message = format!(
@@ -116,6 +131,10 @@ impl MutableFile {
                     );
                     return Err(Error::new(ErrorKind::Conflict, message));
                 }
+            }
+            // Readers of an older generation may keep the file for longer than its last name.
+            if !(self.in_use.0)()? {
+                return Err(self.nameless());
             }
         }
         Ok(LockedStorage { storage: Arc::clone(self), lock, file })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use stridemap_format::{Rule, StorageKind, StorageRecord, Uuid};
 
 use super::mapping::{MapPermit, Mapping};
-use super::mutable::MutableFile;
+use super::mutable::{InUse, MutableFile};
 use crate::disk::{Access, Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -44,7 +44,8 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Heap, length_bytes, bytes: Bytes::Heap(Box::new(bytes)) })
     }
 
-    /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout` is for who locks it later.
+    /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout` and `in_use` are for who
+    /// locks it later.
     ///
     /// The file stays open, or mapped, so that its bytes are there as long as the storage is, collected or not.
     pub(crate) fn open(
@@ -52,7 +53,7 @@ impl Storage {
         path: &Path,
         (store, id, record): (Uuid, u64, StorageRecord),
         permit: Option<MapPermit>,
-        lock_timeout: Duration,
+        (lock_timeout, in_use): (Duration, InUse),
     ) -> Result<Arc<Self>> {
         if let StorageKind::External(external) = &record.kind {
             return Err(Error::new(
@@ -83,6 +84,7 @@ impl Storage {
                 (path, file, stat),
                 (store, id),
                 length_bytes,
+                in_use,
                 permit,
                 lock_timeout,
             )),

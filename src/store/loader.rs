@@ -1,12 +1,13 @@
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use stridemap_format::{Error as FormatError, Rule, TensorRecord};
 
-use crate::commit::{Generation, History};
+use crate::commit::{self, Generation, History};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::storage::{MapPermit, Storage};
+use crate::storage::{InUse, MapPermit, Storage};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. Each storage is opened once, however many tensors stand on it.
@@ -53,15 +54,24 @@ impl Loader {
             let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
             Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
         })?;
-        let lock_timeout = history.options.lock_timeout;
+        let lock_options = (history.options.lock_timeout, self.in_use(id, generation.number()));
         let storage =
-            Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_timeout)?;
+            Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_options)?;
         let mut storages = self.storages.lock().unwrap_or_else(PoisonError::into_inner);
         if storages.len() == storages.capacity() {
             storages.retain(|_, storage| storage.strong_count() > 0);
         }
         storages.insert(id, Arc::downgrade(&storage));
         Ok(storage)
+    }
+}
+
+impl Loader {
+    /// Not by way of the history, whose generation would be kept for as long as the tensor.
+    fn in_use(&self, id: u64, known: u64) -> InUse {
+        let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
+        let (uuid, known) = (self.history.uuid, AtomicU64::new(known));
+        InUse(Arc::new(move || commit::newest_has_storage(&*disk, &paths, uuid, id, &known)))
     }
 }
 

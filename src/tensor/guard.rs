@@ -52,8 +52,8 @@ impl Tensor {
     /// Waits until no other guard of the storage is held, and keeps it so while the guard lives. The elements can then be
     /// changed.
     ///
-    /// A storage that lost its last name can still be locked and changed, for as long as its file is there: until a commit
-    /// or collection finds that no reader, in any process, is on a generation that has it. Then the changes go with it.
+    /// A storage on which no tensor of the newest generation stands is refused: what is written to it would be lost. The
+    /// last name can still go while the guard is held, and what is written after goes with it.
     ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};
@@ -70,7 +70,7 @@ impl Tensor {
     /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
     /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage, or
     /// this process was forked from the one that loaded the tensor; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when
-    /// the storage's file is gone, or has a second name; [`ErrorKind::LockReplaced`] when another file took its place;
+    /// no tensor of the newest generation stands on the storage, or its file has a second name; [`ErrorKind::LockReplaced`] when another file took its place;
     /// [`ErrorKind::Corrupt`] when it is lent as a sealed storage's; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);

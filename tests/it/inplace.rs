@@ -598,6 +598,33 @@ fn storage_that_lost_its_name_is_read_and_not_changed() {
 }
 
 #[test]
+fn storage_without_a_name_is_not_changed_though_a_reader_keeps_its_file() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap().create_tensor("x", DType::U8, &[4], StorageKind::Mutable).unwrap();
+    let (reader, writer) = (Store::open(&path).unwrap(), Store::open(&path).unwrap());
+    for (how, store) in handles(&path) {
+        let x = store.load("x").unwrap();
+        writer.copy("x", "tied").unwrap();
+        writer.remove("x").unwrap();
+        x.lock_exclusive()
+            .unwrap_or_else(|e| panic!("{how}: another name stands on it: {e}"))
+            .fill_(1)
+            .unwrap();
+        writer.rename("tied", "x").unwrap();
+        drop(x.lock_exclusive().unwrap());
+    }
+    let x = reader.load("x").unwrap();
+    writer.create_tensor("x", DType::U8, &[4], StorageKind::Mutable).unwrap();
+    assert_refused(x.lock_exclusive(), ErrorKind::Conflict, &["lost", "new name"]);
+    assert_eq!(x.lock_shared().unwrap().read::<u8>().unwrap(), [1; 4]);
+    assert_eq!(writer.load("x").unwrap().read::<u8>().unwrap(), [0; 4]);
+    assert!(reader.refresh().unwrap());
+    reader.load("x").unwrap().lock_exclusive().unwrap().fill_(3).unwrap();
+    assert_eq!(writer.load("x").unwrap().read::<u8>().unwrap(), [3; 4]);
+}
+
+#[test]
 fn view_of_a_mutable_tensor_of_a_copied_store_is_foreign() {
     let dir = temporary();
     let (original, copy) = (dir.path().join("a.smap"), dir.path().join("b.smap"));
