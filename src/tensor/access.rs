@@ -1,5 +1,7 @@
 use std::ops::Range;
 
+use stridemap_format::DType;
+
 use super::element::Element;
 use super::{Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +15,8 @@ impl Tensor {
     /// Copies all elements, in row-major order.
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::InvalidArgument`] for bytes that are no `bool`;
+    /// [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
     pub fn read<T: Element>(&self) -> Result<Vec<T>> {
         self.check_dtype::<T>("read")?;
         let mut elements = T::zeros(self.numel())?;
@@ -155,6 +158,11 @@ impl Tensor {
     }
 }
 
+pub(super) fn no_bools() -> Error {
+    let why = "some bytes are neither 0 nor 1, and so no bools of Rust; view_dtype as uint8 reads them";
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
 pub(super) fn not_mapped(op: &str) -> Error {
     Error::new(
         ErrorKind::NotMapped,
@@ -164,7 +172,11 @@ pub(super) fn not_mapped(op: &str) -> Error {
     )
 }
 
-pub(super) fn misaligned<T>(op: &str) -> Error {
+/// Why elements cannot be borrowed. Bools stand at any address, but not every byte is one.
+pub(super) fn misaligned<T: Element>(op: &str) -> Error {
+    if T::DTYPE == DType::Bool {
+        return no_bools().context(op);
+    }
     Error::new(
         ErrorKind::Misaligned,
         format!(

@@ -2,8 +2,9 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use stridemap_format::DType;
 
+use super::access::no_bools;
 use super::small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::storage::out_of_memory;
 
 /// A Rust type that is the elements of a [`DType`].
@@ -96,9 +97,7 @@ impl sealed::Sealed for bool {
     fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
         let mut bytes = u8::zeros(out.len())?;
         read(&mut bytes)?;
-        let elements = bytemuck::checked::try_cast_slice(&bytes).map_err(|_| {
-            Error::new(ErrorKind::Corrupt, "a bool is neither 0 nor 1; read the tensor's bytes instead")
-        })?;
+        let elements = bytemuck::checked::try_cast_slice(&bytes).map_err(|_| no_bools())?;
         out.copy_from_slice(elements);
         Ok(())
     }

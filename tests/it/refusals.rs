@@ -161,7 +161,7 @@ fn another_type_or_size_than_the_tensors() {
     assert_refused(Tensor::from_vec(Vec::<u8>::new(), &[1 << 40, 1 << 40]), ErrorKind::LimitExceeded, &[]);
     assert_refused(Tensor::from_vec(vec![1u8], &[1; 65]), ErrorKind::LimitExceeded, &["64"]);
     let bools = Tensor::from_bytes(DType::Bool, &[2], &[1, 2]).unwrap();
-    assert_refused(bools.read::<bool>(), ErrorKind::Corrupt, &["0 nor 1"]);
+    assert_refused(bools.read::<bool>(), ErrorKind::InvalidArgument, &["0 nor 1"]);
 }
 
 #[test]
@@ -351,4 +351,15 @@ fn views_that_no_strides_can_say() {
     assert_refused(odd.refine_names(&["no name", "b"]), invalid, &["refine_names", "no name"]);
     assert_refused(named.refine_names(&["column", "row"]), ErrorKind::NameMismatch, &["rename"]);
     assert_refused(named.align_to(&["row"]), invalid, &["align_to", "column"]);
+}
+
+#[test]
+fn bytes_that_are_no_bools() {
+    let x = Tensor::from_vec(vec![0u8, 1, 2], &[3]).unwrap().view_dtype(DType::Bool).unwrap();
+    for refused in
+        [x.read::<bool>().map(drop), x.as_slice::<bool>().map(drop), x.as_array::<bool>().map(drop)]
+    {
+        assert_refused(refused, ErrorKind::InvalidArgument, &["neither 0 nor 1", "uint8"]);
+    }
+    assert_eq!(x.to_string(), "tensor([False,  True,  True])");
 }
