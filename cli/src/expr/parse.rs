@@ -247,6 +247,8 @@ impl<'a> Cursor<'a> {
                 return self.quoted(quote).map(Value::Word);
             }
         }
+        // PyTorch's spelling of a dtype.
+        self.rest = self.rest.strip_prefix("torch.").unwrap_or(self.rest);
         match self.take(word(self.rest)) {
             "" => self.integer()?.map(Value::Number).ok_or_else(|| self.expected("a number or a name")),
             "None" => Ok(Value::None),

@@ -42,6 +42,13 @@ fn property_behind_a_bare_name_is_one_unless_a_tensor_has_that_name() {
 }
 
 #[test]
+fn dtype_may_be_spelled_as_in_pytorch() {
+    let dir = Dir::with_store();
+    let bytes = dir.stdout(&["show", "s.smap", "points.view(uint8)"]);
+    assert_eq!(dir.stdout(&["show", "s.smap", "points.view(torch.uint8)"]), bytes);
+}
+
+#[test]
 fn show_json_has_the_header_of_the_view_and_flat_values() {
     let dir = Dir::with_store();
     assert_eq!(
