@@ -50,7 +50,7 @@ impl Layout {
                     return refuse(
                         ErrorKind::InvalidArgument,
                         format!(
-                            "axis {axis} would be {wanted}, and of the sizes below 0 only -1 has a meaning, for {self}"
+                            "axis {axis} would be {wanted}; below 0 only -1 has a meaning, which keeps the size that {self} has there"
                         ),
                     );
                 }

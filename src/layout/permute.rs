@@ -1,6 +1,7 @@
+use std::fmt::Arguments;
+
 use super::{Axes, Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
-use std::fmt::Arguments;
 
 impl Layout {
     /// Exchanges two axes.

@@ -1,8 +1,9 @@
+use std::fmt::Arguments;
+
 use super::header::{Dim, contiguous_strides, overflow};
 use super::names::DimName;
 use super::{Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
-use std::fmt::Arguments;
 
 impl Layout {
     /// The same elements in the same order under another size, without moving them. One size may be -1: what is left.
@@ -87,7 +88,7 @@ impl Layout {
         if size.iter().any(|&n| n < -1) {
             return refuse(
                 ErrorKind::InvalidArgument,
-                format!("of the sizes below 0 only -1 has a meaning; {self} is seen"),
+                format!("a size is below 0 and not -1, which stands for what is left of {self}"),
             );
         }
         let known = || size.iter().filter_map(|&n| usize::try_from(n).ok());

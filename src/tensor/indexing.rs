@@ -1,5 +1,6 @@
 use stridemap_format::DType;
 
+use super::element::sealed::Sealed as _;
 use super::inplace::load_into;
 use super::stream::for_each_piece;
 use super::{ExclusiveGuard, Operand, Tensor, copy};
@@ -336,7 +337,7 @@ fn offsets(layout: &Layout) -> Vec<usize> {
 }
 
 fn read_indices(index: &Tensor) -> Result<Vec<i64>> {
-    let mut indices = vec![0i64; index.numel()];
+    let mut indices = i64::zeros(index.numel())?;
     load_into(index, DType::I64, &mut Vec::new(), bytemuck::cast_slice_mut(&mut indices))?;
     Ok(indices)
 }
