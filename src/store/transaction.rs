@@ -112,7 +112,7 @@ impl<'a> Transaction<'a> {
         let op = format!("save {name:?}");
         check_kind(&op, kind)?;
         let layout = layout_for(source).map_err(|e| e.context(&op))?;
-        self.put(&op, name, (source.dtype(), &layout), |txn, size_bytes| match kind {
+        self.put("save", name, (source.dtype(), &layout), |txn, size_bytes| match kind {
             StorageKind::Mutable => txn.stage_alone(StorageWriter::mutable, size_bytes, |writer| {
                 write_elements(writer, source, size_bytes)
             }),
@@ -141,7 +141,7 @@ impl<'a> Transaction<'a> {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
-        self.put(&op, name, (dtype, &layout), |txn, size_bytes| {
+        self.put("create_tensor", name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_alone(StorageWriter::mutable, size_bytes, |writer| writer.write_zeros(size_bytes))
         })
     }
@@ -149,13 +149,14 @@ impl<'a> Transaction<'a> {
     /// Gives a name to a row-major tensor that `stage` writes, of so many bytes.
     fn put(
         &mut self,
-        op: &str,
+        action: &str,
         name: &str,
         (dtype, layout): (DType, &Layout),
         stage: impl FnOnce(&mut Self, u64) -> Result<(u64, u64)>,
     ) -> Result<()> {
-        self.check_failure(op)?;
-        self.draft.check_new("save", name, self.changes.on_existing)?;
+        let op = format!("{action} {name:?}");
+        self.check_failure(&op)?;
+        self.draft.check_new(action, name, self.changes.on_existing)?;
         let size_bytes =
             (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
         let size_bytes = size_bytes.ok_or_else(|| {
@@ -164,7 +165,7 @@ impl<'a> Transaction<'a> {
                 format!("{op}: size {:?} of {dtype} is too large", layout.size()),
             )
         })?;
-        let staged = stage(self, size_bytes).map_err(|e| e.context(op));
+        let staged = stage(self, size_bytes).map_err(|e| e.context(&op));
         if let Err(e) = &staged {
             self.failure = Some(e.clone());
         }
@@ -172,7 +173,7 @@ impl<'a> Transaction<'a> {
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
         self.apply(Change::Put {
             name: name.to_owned(),
-            record: record_of("save", dtype, layout, offset_elems, storage_id)?,
+            record: record_of(action, dtype, layout, offset_elems, storage_id)?,
         })
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::time::Duration;
 
-use stridemap::{DType, Error, ErrorKind, Index, OnExisting, Store, StoreOptions, Tensor};
+use stridemap::{DType, Error, ErrorKind, Index, OnExisting, StorageKind, Store, StoreOptions, Tensor};
 
 use crate::support::temporary;
 
@@ -362,4 +362,30 @@ fn bytes_that_are_no_bools() {
         assert_refused(refused, ErrorKind::InvalidArgument, &["neither 0 nor 1", "uint8"]);
     }
     assert_eq!(x.to_string(), "tensor([False,  True,  True])");
+}
+
+#[test]
+fn tensors_that_cannot_be_created() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let create =
+        |name: &str, size: &[usize], kind| store.create_tensor(name, DType::F32, size, kind).map(drop);
+    let mutable = StorageKind::Mutable;
+    assert_refused(create("", &[2], mutable), ErrorKind::InvalidArgument, &["create_tensor"]);
+    assert_refused(
+        create("x", &[1 << 62], mutable),
+        ErrorKind::LimitExceeded,
+        &["create_tensor \"x\"", "too large"],
+    );
+    assert_refused(
+        create("x", &[2], StorageKind::Sealed),
+        ErrorKind::InvalidArgument,
+        &["create_tensor", "Mutable"],
+    );
+    assert_refused(
+        create("x", &[2], StorageKind::Live),
+        ErrorKind::InvalidArgument,
+        &["create_tensor", "live"],
+    );
+    assert_eq!(store.names().unwrap(), [""; 0]);
 }
