@@ -28,7 +28,8 @@ VERSION = struct.pack("<II", 1, 0)  # the version and the reserved bytes
 MAX_MANIFEST = 16 << 20
 CHUNK = 1 << 20
 ATTEMPTS = 20  # to open the newest manifest while a writer replaces it
-SEALED, EXTERNAL = 0, 3
+MAX_RESERVED = 1 << 46
+SEALED, LIVE, EXTERNAL = 0, 2, 3
 
 # By code: the name of a dtype and the numpy dtype of its elements, or of its raw bits if it is one of RAW.
 DTYPES = [dtype.split(":") for dtype in (
@@ -38,9 +39,11 @@ DTYPES = [dtype.split(":") for dtype in (
 NUMPY = {name: np.dtype(code) for name, code in DTYPES}
 RAW = {name for name in NUMPY if name.startswith(("bfloat", "float8", "float4"))}
 
-# What a store says about a tensor, offset and strides in elements; and about a storage, with a digest if it is sealed.
+# What a store says about a tensor, offset and strides in elements; about a storage; and about a sealed storage, which
+# is the detail of its kind, as the size of an access is that of a live one.
 Header = namedtuple("Header", "dtype size stride offset storage_id dim_names")
-Storage = namedtuple("Storage", "length tensor_count kind digest")
+Storage = namedtuple("Storage", "length tensor_count kind detail")
+Sealed = namedtuple("Sealed", "chunks tail reserved")
 
 
 class FormatError(Exception):
@@ -152,7 +155,14 @@ class Record:
             self.name(rule=13)
             offset, _device, _inode, size, _mtime = self.uint(), self.uint(), self.uint(), self.uint(), self.int()
             require(offset + length <= size, 11, "an external storage does not end inside its file")
-        return Storage(length, tensor_count, kind, self.take(16) if kind == SEALED else None)
+        detail = None
+        if kind == SEALED:
+            detail = Sealed(self.take(16), self.take(16), self.uint())
+            require(detail.reserved <= MAX_RESERVED, 11, f"a storage reserves {detail.reserved} bytes")
+        if kind == LIVE:
+            detail = self.take(1)[0]
+            require(detail in (1, 2, 4, 8), 10, f"a live storage is accessed by {detail} bytes")
+        return Storage(length, tensor_count, kind, detail)
 
     def tensor(self):
         code, rank = self.take(1)[0], self.count()
@@ -407,20 +417,19 @@ class Store:
             return np.memmap(file, np.uint8, "r", shape=(storage.length,)) if storage.length else b""
 
     def _check_sealed(self, file, storage_id, storage):
-        """F-25. The digest in the record is that of the only chunk, or that of the digests of the chunks."""
-        what, chunks = f"sealed storage {storage_id:016x}", -(-storage.length // CHUNK)
-        if chunks <= 1:
-            return check_digest(25, what, read_at(file, storage.length, 0, 26), storage.digest)
-        sum_file, size = open_regular(self._storage_path(storage_id, ".sum"), 26)
-        with sum_file:
-            require(size >= 16 * chunks, 26, f"the .sum file of {what} does not have a digest for each chunk")
-            total = xxhash.xxh3_128()
-            for start in range(0, storage.length, CHUNK):
-                digest = sum_file.read(16)
-                total.update(digest)
-                data = read_at(file, min(CHUNK, storage.length - start), start, 26)
-                check_digest(25, f"the MiB at {start} of {what}", data, digest)
-        require(total.digest() == storage.digest, 25, f"the .sum file of {what} does not have its digest")
+        """F-25. The record has the digest of the tail, and the end of a chain over those of the full chunks."""
+        what, (chunks, tail) = f"sealed storage {storage_id:016x}", divmod(storage.length, CHUNK)
+        link = bytes(16)
+        if chunks:
+            sum_file, size = open_regular(self._storage_path(storage_id, ".sum"), 26)
+            with sum_file:
+                require(size >= 16 * chunks, 26, f"the .sum file of {what} does not have a digest for each chunk")
+                for start in range(0, chunks * CHUNK, CHUNK):
+                    digest = sum_file.read(16)
+                    link = xxhash.xxh3_128(link + digest).digest()
+                    check_digest(25, f"the MiB at {start} of {what}", read_at(file, CHUNK, start, 26), digest)
+        require(link == storage.detail.chunks, 25, f"the .sum file of {what} was changed")
+        check_digest(25, f"the end of {what}", read_at(file, tail, chunks * CHUNK, 26), storage.detail.tail)
 
 
 def describe(name, header):

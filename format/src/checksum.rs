@@ -29,10 +29,16 @@ impl Digester {
     }
 }
 
-/// Whether a sealed storage of this length has a `.sum` file: it has more than one chunk.
+/// How many full chunks a sealed storage of this length has; what is left is its tail.
+#[must_use]
+pub fn full_chunk_count(length_bytes: u64) -> u64 {
+    length_bytes / CHUNK_BYTES
+}
+
+/// Whether a sealed storage of this length has a `.sum` file: it has a full chunk.
 #[must_use]
 pub fn is_chunked(length_bytes: u64) -> bool {
-    length_bytes > CHUNK_BYTES
+    full_chunk_count(length_bytes) > 0
 }
 
 /// The chunk digests in the bytes of a `.sum` file. A partial digest at the end is left out.

@@ -35,8 +35,8 @@ rules! {
     Numel = 7, "the number of elements fits in a signed 64-bit integer";
     Extent = 8, "every element lies inside the storage";
     DimNames = 9, "dimension names are as many as dimensions, distinct, and identifiers";
-    StorageKind = 10, "the storage kind is known";
-    StorageLength = 11, "a storage is at most 2^63 - 1 bytes";
+    StorageKind = 10, "the storage kind is known, and a live one is accessed by 1, 2, 4 or 8 bytes";
+    StorageLength = 11, "a storage is at most 2^63 - 1 bytes, and reserves at most 2^46";
     StorageId = 12, "a storage id is at least 1 and below the next id";
     ExternalPath = 13, "an external path is 1 to 4096 bytes of UTF-8 without NUL";
     Canonical = 14, "an encoding is the only one of its value: shortest integers, ascending keys, nothing after the end";

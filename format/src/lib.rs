@@ -24,9 +24,10 @@ mod manifest;
 mod marker;
 mod preamble;
 mod record;
+mod sealed;
 mod table;
 
-pub use checksum::{CHUNK_BYTES, Digest, Digester, digest, digests_of_chunks, is_chunked};
+pub use checksum::{CHUNK_BYTES, Digest, Digester, digest, digests_of_chunks, full_chunk_count, is_chunked};
 pub use dtype::DType;
 pub use error::{Error, Result, Rule};
 pub use extent::{Extent, check_numel};
@@ -36,6 +37,7 @@ pub use preamble::VERSION;
 pub use record::{
     External, FileStamp, StorageKind, StorageRecord, TensorParts, TensorRecord, check_dim_name, check_name,
 };
+pub use sealed::{ChunkChain, Sealed, Sealer};
 pub use table::{TABLE_HEADER_BYTES, TableEncoder, TableHeader};
 
 /// What identifies a store: sixteen random bytes, chosen when it is created.

@@ -24,3 +24,7 @@ pub const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 
 /// Bytes of a storage: what a signed file offset can address.
 pub const MAX_STORAGE_BYTES: u64 = i64::MAX as u64;
+
+/// Bytes of address space that a storage asks a reader to reserve: half of what a process has on today's 64-bit machines,
+/// so that a record that lies cannot ask for all of it.
+pub const MAX_RESERVED_BYTES: u64 = 1 << 46;

@@ -1,7 +1,9 @@
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_STORAGE_BYTES};
-use crate::{DType, Digest, Error, Extent, Result, Rule, check_numel};
+use crate::limits::{
+    MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES,
+};
+use crate::{DType, Error, Extent, Result, Rule, Sealed, check_numel};
 
 /// Checks a tensor's name or an attribute's key: 1 to 4096 bytes of UTF-8 without NUL (F-4).
 ///
@@ -31,13 +33,15 @@ pub fn check_dim_name(name: &str) -> Result<()> {
 /// How a storage's bytes may change, and what guards them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StorageKind {
-    /// Bytes below the length never change. The digest is of the bytes themselves up to one chunk, and of the `.sum`
-    /// file beyond.
-    Sealed(Digest),
+    /// Bytes below the length never change; the storage may only grow.
+    Sealed(Sealed),
     /// Changed in place, under an exclusive lock.
     Mutable,
     /// Read and written by many processes at once, through atomics.
-    Live,
+    Live {
+        /// The size of every access, in bytes: 1, 2, 4 or 8. Atomics of two sizes on the same bytes are no atomics.
+        access_bytes: u8,
+    },
     /// A range of a file that is not the store's.
     External(External),
 }
@@ -81,6 +85,18 @@ impl StorageRecord {
     pub(crate) fn check(&self) -> Result<()> {
         if self.length_bytes > MAX_STORAGE_BYTES {
             return Err(Error::new(Rule::StorageLength, format!("storage of {} bytes", self.length_bytes)));
+        }
+        if let StorageKind::Live { access_bytes } = self.kind
+            && !matches!(access_bytes, 1 | 2 | 4 | 8)
+        {
+            let detail = format!("a live storage accessed by {access_bytes} bytes");
+            return Err(Error::new(Rule::StorageKind, detail));
+        }
+        if let StorageKind::Sealed(Sealed { reserved_bytes, .. }) = self.kind
+            && reserved_bytes > MAX_RESERVED_BYTES
+        {
+            let detail = format!("a storage that reserves {reserved_bytes} bytes");
+            return Err(Error::new(Rule::StorageLength, detail));
         }
         if let StorageKind::External(external) = &self.kind {
             let path = &external.path;

@@ -73,7 +73,8 @@ def as_json(storages, tensors):
                            None if header.dim_names is None else list(header.dim_names)]
 
     def storage(record):
-        return record and [record.length, record.tensor_count, record.digest and record.digest.hex()]
+        return record and [record.length, record.tensor_count, record.detail if isinstance(record.detail, int) else record.detail and
+                           [record.detail[0].hex(), record.detail[1].hex(), record.detail[2]]]
 
     return ({str(key): storage(value) for key, value in storages.items()},
             {key.decode(): tensor(value) for key, value in tensors.items()})
@@ -84,7 +85,8 @@ def expected(content):
         return t and [t["dtype"], t["size"], t["stride"], t["offset_elems"], t["storage_id"], t["dim_names"]]
 
     def storage(s):
-        return s and [s["length_bytes"], s["tensor_count"], s.get("digest")]
+        sealed = [s["chunks"], s["tail"], s["reserved_bytes"]] if s and s["kind"] == "sealed" else None
+        return s and [s["length_bytes"], s["tensor_count"], sealed or s.get("access_bytes")]
 
     return ({key: storage(value) for key, value in content["storages"].items()},
             {key: tensor(value) for key, value in content["tensors"].items()})

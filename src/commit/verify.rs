@@ -1,17 +1,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
-use std::iter;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use stridemap_format::{
-    CHUNK_BYTES, Digest, Digester, Rule, StorageKind, StorageRecord, digest, digests_of_chunks, is_chunked,
-};
+use stridemap_format::{Rule, StorageKind, StorageRecord};
 
 use super::{Generation, History, read_marker, recover};
-use crate::disk::{Access, DiskFile};
 use crate::error::{Error, Result, one_line};
+use crate::storage::{VerifiedStorage, open_whole};
 
 /// One thing that is wrong with a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +117,16 @@ impl Findings {
             _ => Err(error),
         }
     }
+
+    /// What stands in the way of reading elements is a finding as well: the others are still to be verified.
+    fn storage(&mut self, path: &Path, error: &Error) {
+        match (error.broken_path(), error.broken()) {
+            (Some(path), Some(broken)) => {
+                self.push(path, broken.offset_bytes(), broken.rule(), broken.detail().to_owned());
+            }
+            _ => self.push(path, None, Rule::StorageFile, error.to_string()),
+        }
+    }
 }
 
 fn verify_storage(
@@ -132,81 +137,25 @@ fn verify_storage(
     findings: &mut Findings,
 ) {
     let path = history.paths.storage(id);
-    let failed = |e: io::Error| (path.clone(), None, Rule::StorageFile, e.to_string());
-    let found = (|| {
-        let file = history.disk.open(&path, Access::Read).map_err(failed)?;
-        let length_bytes = file.stat().map_err(failed)?.size_bytes;
-        if length_bytes < record.length_bytes {
-            let detail = format!("{length_bytes} bytes, where the record says {}", record.length_bytes);
-            return Err((path.clone(), None, Rule::StorageFile, detail));
+    let checked = match &record.kind {
+        StorageKind::Sealed(sealed) => {
+            let opened =
+                VerifiedStorage::open(&*history.disk, &history.paths, id, (record.length_bytes, sealed));
+            // To the end and one more, for the tail: that of no bytes has a digest too.
+            let all = 0..record.length_bytes.saturating_add(1);
+            opened.and_then(|mut storage| {
+                storage.visit_chunks(all, |chunk| {
+                    if chunk.is_damaged {
+                        findings.storage(&path, &chunk.damage(&path));
+                    }
+                    progress(chunk.bytes.len() as u64);
+                    Ok(())
+                })
+            })
         }
-        let StorageKind::Sealed(root) = record.kind else { return Ok(Vec::new()) };
-        let stated = chunk_digests(history, id, record, root)?;
-        let mut damaged = Vec::new();
-        let mut chunk = vec![0; CHUNK_BYTES as usize];
-        for (index, stated) in (0..).zip(stated) {
-            let offset_bytes = index * CHUNK_BYTES;
-            let chunk_bytes = (record.length_bytes - offset_bytes).min(CHUNK_BYTES);
-            chunk.truncate(chunk_bytes as usize);
-            file.read_exact_at(&mut chunk, offset_bytes).map_err(failed)?;
-            if digest(&chunk) != stated? {
-                damaged.push((offset_bytes, chunk_bytes));
-            }
-            progress(chunk_bytes);
-        }
-        Ok(damaged)
-    })();
-    match found {
-        Ok(damaged) => {
-            for (offset_bytes, chunk_bytes) in damaged {
-                let detail = format!("the chunk of {chunk_bytes} bytes from here on was changed");
-                findings.push(&path, Some(offset_bytes), Rule::ChunkDigest, detail);
-            }
-        }
-        Err((path, offset_bytes, rule, detail)) => findings.push(&path, offset_bytes, rule, detail),
+        _ => open_whole(&*history.disk, &path, record.length_bytes).map(drop),
+    };
+    if let Err(e) = checked {
+        findings.storage(&path, &e);
     }
-}
-
-type Broken = (PathBuf, Option<u64>, Rule, String);
-
-/// What the digest of each chunk should be, read as it is asked for: a record may claim any number of chunks.
-fn chunk_digests(
-    history: &History,
-    id: u64,
-    record: &StorageRecord,
-    root: Digest,
-) -> Result<Box<dyn Iterator<Item = Result<Digest, Broken>>>, Broken> {
-    if !is_chunked(record.length_bytes) {
-        return Ok(Box::new(iter::once(Ok(root))));
-    }
-    let path = history.paths.sum(id);
-    let failed = |e: io::Error| (path.clone(), None, Rule::StorageFile, e.to_string());
-    let file = history.disk.open(&path, Access::Read).map_err(failed)?;
-    let length_bytes = record.length_bytes.div_ceil(CHUNK_BYTES) * size_of::<Digest>() as u64;
-    let found_bytes = file.stat().map_err(failed)?.size_bytes;
-    if found_bytes < length_bytes {
-        let detail = format!("{found_bytes} bytes, where the storage has {length_bytes} bytes of digests");
-        return Err((path, None, Rule::StorageFile, detail));
-    }
-    let mut all = Digester::default();
-    for piece in pieces(Arc::clone(&file), length_bytes) {
-        all.update(&piece.map_err(failed)?);
-    }
-    if all.finish() != root {
-        return Err((path, None, Rule::ChunkDigest, "the chunk digests were changed".to_owned()));
-    }
-    Ok(Box::new(pieces(file, length_bytes).flat_map(move |piece| match piece {
-        Ok(piece) => digests_of_chunks(&piece).map(Ok).collect::<Vec<_>>(),
-        Err(e) => vec![Err((path.clone(), None, Rule::StorageFile, e.to_string()))],
-    })))
-}
-
-/// The bytes of a file, a few at a time.
-fn pieces(file: Arc<dyn DiskFile>, length_bytes: u64) -> impl Iterator<Item = io::Result<Vec<u8>>> {
-    const PIECE_BYTES: usize = 4096;
-    (0..length_bytes).step_by(PIECE_BYTES).map(move |offset_bytes| {
-        let mut piece = vec![0; (length_bytes - offset_bytes).min(PIECE_BYTES as u64) as usize];
-        file.read_exact_at(&mut piece, offset_bytes)?;
-        Ok(piece)
-    })
 }

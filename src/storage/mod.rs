@@ -1,5 +1,6 @@
 //! Storages: flat runs of bytes, in a file or on the heap.
 
+mod digests;
 mod heap;
 mod lock;
 mod mapping;
@@ -7,6 +8,7 @@ mod mutable;
 mod stored;
 mod writer;
 
+pub(crate) use digests::{VerifiedStorage, open_whole};
 pub(crate) use heap::{AlignedBytes, out_of_memory};
 pub(crate) use mapping::MapPermit;
 pub(crate) use mutable::{InUse, LockedStorage, MutableFile};

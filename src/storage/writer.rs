@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, digest, is_chunked};
+use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
 
 use super::{ALIGNMENT_BYTES, Storage};
 use crate::disk::{Disk, Staged, StorePaths};
@@ -19,14 +19,21 @@ pub(crate) struct StorageWriter {
     /// Bytes of the full chunks, which are in the file.
     written_bytes: u64,
     allocated_bytes: u64,
-    /// None for a mutable storage: they would not stay true.
-    digests: Option<Vec<Digest>>,
+    /// None for a mutable storage: its digests would not stay true.
+    sealing: Option<Box<Sealing>>,
+}
+
+#[derive(Debug, Default)]
+struct Sealing {
+    sealer: Sealer,
+    /// Of the full chunks.
+    digests: Vec<Digest>,
 }
 
 impl StorageWriter {
     /// A storage whose bytes never change once it is published.
     pub(crate) fn sealed(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        Self::create(disk, paths, Some(Vec::new()))
+        Self::create(disk, paths, Some(Box::default()))
     }
 
     /// A storage whose bytes are changed in place later.
@@ -34,10 +41,10 @@ impl StorageWriter {
         Self::create(disk, paths, None)
     }
 
-    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, digests: Option<Vec<Digest>>) -> Result<Self> {
+    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, sealing: Option<Box<Sealing>>) -> Result<Self> {
         let dir = paths.storages_dir();
         let staged = Staged::create(disk, &dir).map_err(|e| Error::denied("stage a storage in", &dir, e))?;
-        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, digests })
+        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, sealing })
     }
 
     pub(crate) fn length_bytes(&self) -> u64 {
@@ -105,8 +112,8 @@ impl StorageWriter {
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         // Small tensors come one by one, and nobody reserved room for them.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
-        if let Some(digests) = &mut self.digests {
-            digests.push(digest(chunk));
+        if let Some(Sealing { sealer, digests }) = self.sealing.as_deref_mut() {
+            sealer.update(chunk, |full| digests.push(full));
         }
         self.put(chunk)?;
         self.written_bytes += chunk.len() as u64;
@@ -149,26 +156,35 @@ impl StorageWriter {
         if durable {
             self.staged.file().sync().map_err(|e| self.error("sync storage", e).after_failed_sync())?;
         }
-        let (kind, sum) = match self.digests.as_deref() {
+        let (kind, sum) = match self.sealing.as_deref() {
             None => (StorageKind::Mutable, None),
-            Some([]) => (StorageKind::Sealed(digest(&[])), None),
-            Some([only]) => (StorageKind::Sealed(*only), None),
-            Some(several) => {
-                debug_assert!(is_chunked(length_bytes));
-                let content = several.as_flattened();
-                let dir = paths.storages_dir();
-                let failed = |e| Error::io("stage chunk digests in", &dir, e);
-                let sum = Staged::create(disk, &dir).map_err(failed)?;
-                sum.file().write_all_at(content, 0).map_err(failed)?;
-                if durable {
-                    sum.file().sync().map_err(|e| failed(e).after_failed_sync())?;
-                }
-                (StorageKind::Sealed(digest(content)), Some(sum))
+            Some(Sealing { sealer, digests }) => {
+                (StorageKind::Sealed(sealer.sealed(0)), stage_sum(disk, paths, digests, durable)?)
             }
         };
         let record = StorageRecord { length_bytes, tensor_count: 0, kind };
         Ok(StagedStorage { bytes: self.staged, sum, record })
     }
+}
+
+/// Writes the `.sum` file of full chunks, not yet under its name; none without a full chunk.
+pub(super) fn stage_sum(
+    disk: &Arc<dyn Disk>,
+    paths: &StorePaths,
+    digests: &[Digest],
+    durable: bool,
+) -> Result<Option<Staged>> {
+    if digests.is_empty() {
+        return Ok(None);
+    }
+    let dir = paths.storages_dir();
+    let failed = |e| Error::io("stage chunk digests in", &dir, e);
+    let sum = Staged::create(disk, &dir).map_err(failed)?;
+    sum.file().write_all_at(digests.as_flattened(), 0).map_err(failed)?;
+    if durable {
+        sum.file().sync().map_err(|e| failed(e).after_failed_sync())?;
+    }
+    Ok(Some(sum))
 }
 
 /// A whole storage that waits for its id.

@@ -233,7 +233,7 @@ impl Snapshot {
         let (kind, file, offset_bytes) = match record.kind {
             RecordKind::Sealed(_) => (StorageKind::Sealed, own_file, 0),
             RecordKind::Mutable => (StorageKind::Mutable, own_file, 0),
-            RecordKind::Live => (StorageKind::Live, own_file, 0),
+            RecordKind::Live { .. } => (StorageKind::Live, own_file, 0),
             RecordKind::External(external) => {
                 (StorageKind::External, external.path.into(), external.offset_bytes)
             }

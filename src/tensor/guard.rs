@@ -87,7 +87,7 @@ impl Tensor {
                 Identity::Stored { id, record, .. } => {
                     let kind = match record.kind {
                         StorageKind::Sealed(_) => "sealed: its elements never change",
-                        StorageKind::Live => "live: its elements are under no lock",
+                        StorageKind::Live { .. } => "live: its elements are under no lock",
                         _ => "not the store's own",
                     };
                     format!("storage {id:016x} is {kind}; {copy}")

@@ -112,7 +112,7 @@ fn leftovers(disk: &SimulatedDisk, store: &Store) -> Vec<String> {
     for storage in snapshot.storages() {
         let storage = storage.unwrap();
         known.push(format!("{:016x}.bin", storage.id));
-        if storage.size_bytes > 1 << 20 {
+        if storage.size_bytes >= 1 << 20 {
             known.push(format!("{:016x}.sum", storage.id));
         }
     }

@@ -6,7 +6,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use stridemap::{Durability, ErrorKind, Result, Store, StoreOptions, Tensor};
-use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord, TensorParts, TensorRecord, digest};
+use stridemap_format::{
+    ChunkChain, Manifest, Marker, Sealed, StorageKind, StorageRecord, TensorParts, TensorRecord, digest,
+};
 
 use crate::support::temporary;
 
@@ -157,11 +159,11 @@ fn verify_reads_the_digests_of_any_number_of_chunks() {
     let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
     Store::create(&made).unwrap();
     let sums = digest(&[0; 1 << 20]).repeat(CHUNKS as usize);
-    let record = StorageRecord {
-        length_bytes: CHUNKS << 20,
-        tensor_count: 0,
-        kind: StorageKind::Sealed(digest(&sums)),
-    };
+    let mut chain = ChunkChain::default();
+    (0..CHUNKS).for_each(|_| chain.push(digest(&[0; 1 << 20])));
+    let sealed = Sealed { chunks: chain.link(), tail: digest(&[]), reserved_bytes: 0 };
+    let record =
+        StorageRecord { length_bytes: CHUNKS << 20, tensor_count: 0, kind: StorageKind::Sealed(sealed) };
     let mut manifest = Manifest { next_storage_id: 2, ..Manifest::first(uuid_of(&made)) };
     manifest.storages.insert(1, Some(record));
     store_of(&path, &manifest);

@@ -4,9 +4,10 @@ use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
+use stridemap_format::limits::MAX_RESERVED_BYTES;
 use stridemap_format::{
-    DType, External, FileStamp, Manifest, StorageKind, StorageRecord, TableRef, TensorParts, TensorRecord,
-    Uuid,
+    DType, External, FileStamp, Manifest, Sealed, StorageKind, StorageRecord, TableRef, TensorParts,
+    TensorRecord, Uuid,
 };
 
 use super::table::Table;
@@ -37,10 +38,14 @@ pub(crate) fn storage_record() -> impl Strategy<Value = StorageRecord> {
     let external = (name(), number(), stamp()).prop_map(|(path, offset_bytes, stamp)| {
         StorageKind::External(External { path, offset_bytes, stamp })
     });
+    let sealed = any::<([u8; 16], [u8; 16])>();
+    let sealed = (sealed, 0..=MAX_RESERVED_BYTES, 0..47u32).prop_map(|((chunks, tail), reserved, shift)| {
+        Sealed { chunks, tail, reserved_bytes: reserved >> shift }
+    });
     let kind = prop_oneof![
-        any::<[u8; 16]>().prop_map(StorageKind::Sealed),
+        sealed.prop_map(StorageKind::Sealed),
         Just(StorageKind::Mutable),
-        Just(StorageKind::Live),
+        select(&[1u8, 2, 4, 8][..]).prop_map(|access_bytes| StorageKind::Live { access_bytes }),
         external,
     ];
     (number(), number(), kind).prop_map(|(length, tensor_count, mut kind)| {

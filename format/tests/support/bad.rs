@@ -2,8 +2,9 @@
 
 use super::frame::{digested, entry_of, manifest_of};
 use super::wire::{
-    Change, GENERATION, NEXT_ID, changed, dim_names, external, int, ints, list, long, manifest, marker,
-    overwritten, some, storage_fields, table, table_ref, table_with_gaps, tensor_fields, text, uint, uints,
+    Change, GENERATION, NEXT_ID, changed, dim_names, external, int, ints, list, live, long, manifest, marker,
+    overwritten, sealed, some, storage_fields, table, table_ref, table_with_gaps, tensor_fields, text, uint,
+    uints,
 };
 
 const MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
@@ -84,6 +85,10 @@ fn records() -> Vec<(&'static str, Vec<Change>)> {
         ("F-9-name-of-256-bytes", vec![("dim_names", dim_names(&["a", &"b".repeat(256)]))]),
         ("F-10-kind-4", vec![("kind", uint(4))]),
         ("F-10-kind-2-to-32", vec![("kind", uint(1 << 32))]),
+        ("F-10-access-of-0-bytes", vec![("kind", live(0))]),
+        ("F-10-access-of-3-bytes", vec![("kind", live(3))]),
+        ("F-10-access-of-16-bytes", vec![("kind", live(16))]),
+        ("F-11-reserves-1-more-than-2-to-46", vec![("kind", sealed((1 << 46) + 1))]),
         ("F-11-length-2-to-63", vec![("length", uint(1 << 63))]),
         ("F-11-external-past-its-file", vec![("kind", external(b"f", 1, 24))]),
         ("F-11-external-end-wraps-to-23", vec![("kind", external(b"f", u64::MAX, u64::MAX))]),
@@ -103,6 +108,7 @@ fn records() -> Vec<(&'static str, Vec<Change>)> {
         ("F-14-long-integer-of-8-bytes", vec![("length", long(100_000, 8))]),
         ("F-14-long-signed-integer", vec![("stride", with_long_stride)]),
         ("F-14-long-count", vec![("size", [long(2, 2), uint(3), uint(2)].concat())]),
+        ("F-14-long-reservation", vec![("kind", [vec![0], vec![0; 32], long(250, 2)].concat())]),
         ("F-14-long-kind", vec![("kind", long(1, 2))]),
         ("F-14-integer-of-128-bits", vec![("offset", [vec![254], vec![0; 16]].concat())]),
         ("F-14-integer-byte-255", vec![("offset", vec![255])]),
@@ -237,7 +243,7 @@ fn tables() -> Vec<(&'static str, Vec<u8>)> {
         ("F-20-header-cut-inside-the-version", good()[..10].to_vec()),
         ("F-20-header-cut-short", good()[..63].to_vec()),
         ("F-20-more-slots-than-the-file", patched(40, &1000u64.to_le_bytes())),
-        ("F-20-index-inside-the-header", patched(40, &8u64.to_le_bytes())),
+        ("F-20-index-inside-the-header", patched(40, &10u64.to_le_bytes())),
         ("F-20-counts-wrap-to-1", patched(40, &u64::MAX.to_le_bytes())),
         ("F-20-slots-wrap-to-16-bytes", patched(40, &(1u64 << 61).to_le_bytes())),
         ("F-20-length-1-too-long", patched(56, &(good().len() as u64 + 1).to_le_bytes())),

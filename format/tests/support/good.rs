@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use stridemap_format::limits::{
-    MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_STORAGE_BYTES,
+    MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES,
 };
 use stridemap_format::{
-    DType, External, FileStamp, Manifest, Marker, StorageKind, StorageRecord, TensorParts, TensorRecord,
-    Uuid, digest,
+    DType, External, FileStamp, Manifest, Marker, Sealed, StorageKind, StorageRecord, TensorParts,
+    TensorRecord, Uuid, digest,
 };
 
 use super::table::Table;
@@ -57,7 +57,14 @@ pub(crate) fn small_table() -> Table {
         uuid: UUID,
         generation: 7,
         next_storage_id: 400,
-        storages: BTreeMap::from([(1, storage(24, 1, StorageKind::Sealed([0xaa; 16])))]),
+        storages: BTreeMap::from([(
+            1,
+            storage(
+                24,
+                1,
+                StorageKind::Sealed(Sealed { chunks: [0; 16], tail: [0xaa; 16], reserved_bytes: 0 }),
+            ),
+        )]),
         tensors: BTreeMap::from([("t".to_owned(), tensor(DType::F32, &[3, 2], &[2, 1], 0, 1))]),
     }
 }
@@ -74,7 +81,9 @@ fn deltas() -> Manifest {
             (1, None),
             (3, Some(sealed(24, 4))),
             (4, Some(storage(1 << 20, 2, StorageKind::Mutable))),
-            (5, Some(storage(0, 1, StorageKind::Live))),
+            (5, Some(storage(0, 1, StorageKind::Live { access_bytes: 1 }))),
+            (6, Some(storage(8, 0, StorageKind::Live { access_bytes: 2 }))),
+            (7, Some(reserving(3 << 20, 1 << 30))),
             (9, Some(storage(1000, 1, external("data/λ.safetensors", 88, 2000)))),
         ]),
         tensors: [
@@ -124,10 +133,11 @@ fn limits() -> Manifest {
     let (mut size, mut stride) = ([u64::MAX; MAX_RANK], [i64::MIN; MAX_RANK]);
     (size[MAX_RANK - 1], stride[0]) = (0, i64::MAX);
     Manifest {
-        next_storage_id: 3,
+        next_storage_id: 4,
         storages: BTreeMap::from([
-            (1, Some(storage(MAX_STORAGE_BYTES, 1, StorageKind::Live))),
+            (1, Some(storage(MAX_STORAGE_BYTES, 1, StorageKind::Live { access_bytes: 8 }))),
             (2, Some(storage(4, 2, external(&"p".repeat(MAX_PATH_BYTES), u64::MAX - 4, u64::MAX)))),
+            (3, Some(reserving(MAX_STORAGE_BYTES, MAX_RESERVED_BYTES))),
         ]),
         tensors: BTreeMap::from([
             ("deep".to_owned(), Some(deep)),
@@ -180,7 +190,7 @@ fn table() -> Table {
             (1, sealed(96, DType::ALL.len() as u64)),
             (2, sealed(4 << 20, 1)),
             (3, storage(16, 3, StorageKind::Mutable)),
-            (4, storage(64, 1, StorageKind::Live)),
+            (4, storage(64, 1, StorageKind::Live { access_bytes: 4 })),
             (300, storage(32, 2, external("/mnt/weights.bin", 0, 32))),
         ]),
         tensors: DType::ALL
@@ -195,9 +205,16 @@ fn storage(length_bytes: u64, tensor_count: u64, kind: StorageKind) -> StorageRe
     StorageRecord { length_bytes, tensor_count, kind }
 }
 
-/// A sealed storage; its digest is that of its length's bytes.
+/// A sealed storage; its digests are those of its length's bytes.
 fn sealed(length_bytes: u64, tensor_count: u64) -> StorageRecord {
-    storage(length_bytes, tensor_count, StorageKind::Sealed(digest(&length_bytes.to_le_bytes())))
+    let (chunks, tail) = (digest(&length_bytes.to_be_bytes()), digest(&length_bytes.to_le_bytes()));
+    storage(length_bytes, tensor_count, StorageKind::Sealed(Sealed { chunks, tail, reserved_bytes: 0 }))
+}
+
+/// A sealed storage that is to grow, on which nothing stands.
+fn reserving(length_bytes: u64, reserved_bytes: u64) -> StorageRecord {
+    let (chunks, tail) = ([0xcc; 16], [0xee; 16]);
+    storage(length_bytes, 0, StorageKind::Sealed(Sealed { chunks, tail, reserved_bytes }))
 }
 
 fn external(path: &str, offset_bytes: u64, size_bytes: u64) -> StorageKind {

@@ -43,9 +43,14 @@ fn table_ref(reference: &TableRef) -> Value {
 
 fn storage(record: &StorageRecord) -> Value {
     let mut value = match &record.kind {
-        StorageKind::Sealed(digest) => json!({ "kind": "sealed", "digest": hex(digest) }),
+        StorageKind::Sealed(sealed) => json!({
+            "kind": "sealed",
+            "chunks": hex(&sealed.chunks),
+            "tail": hex(&sealed.tail),
+            "reserved_bytes": sealed.reserved_bytes,
+        }),
         StorageKind::Mutable => json!({ "kind": "mutable" }),
-        StorageKind::Live => json!({ "kind": "live" }),
+        StorageKind::Live { access_bytes } => json!({ "kind": "live", "access_bytes": access_bytes }),
         StorageKind::External(external) => json!({
             "kind": "external",
             "path": external.path,

@@ -59,6 +59,15 @@ pub(crate) fn external(path: &[u8], offset_bytes: u64, size_bytes: u64) -> Vec<u
     [uint(3), text(path), uint(offset_bytes), uint(1), uint(2), uint(size_bytes), int(-1)].concat()
 }
 
+/// A sealed storage without a full chunk.
+pub(crate) fn sealed(reserved_bytes: u64) -> Vec<u8> {
+    [uint(0), vec![0; 16], vec![0xaa; 16], uint(reserved_bytes)].concat()
+}
+
+pub(crate) fn live(access_bytes: u8) -> Vec<u8> {
+    [uint(2), vec![access_bytes]].concat()
+}
+
 pub(crate) fn table_ref(generation: u64) -> Vec<u8> {
     some([uint(generation), uint(72), vec![0xdd; 16]].concat())
 }
@@ -92,12 +101,7 @@ fn manifest_fields() -> Vec<Change> {
 }
 
 pub(crate) fn storage_fields() -> Vec<Change> {
-    vec![
-        ("storage", uint(1)),
-        ("length", uint(24)),
-        ("count", uint(1)),
-        ("kind", [vec![0], vec![0xaa; 16]].concat()),
-    ]
+    vec![("storage", uint(1)), ("length", uint(24)), ("count", uint(1)), ("kind", sealed(0))]
 }
 
 pub(crate) fn tensor_fields() -> Vec<Change> {

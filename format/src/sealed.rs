@@ -1,0 +1,166 @@
+use serde::{Deserialize, Serialize};
+
+use crate::{CHUNK_BYTES, Digest, Digester, Error, Result, Rule, digest, full_chunk_count};
+
+/// What the record of a sealed storage says of its bytes, beside how many they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sealed {
+    /// The end of the [`ChunkChain`] over the full chunks.
+    pub chunks: Digest,
+    /// The digest of the bytes after the last full chunk, which may be none.
+    pub tail: Digest,
+    /// Advice: the address space that a reader may reserve for the storage to grow into, in bytes from its beginning;
+    /// a number up to the length asks for none.
+    pub reserved_bytes: u64,
+}
+
+/// The chain over the digests of full chunks: each link is the digest of the link before and of the chunk's digest.
+///
+/// It binds all of them, in their order, and goes on from any link: a storage that grows need not read its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkChain(Digest);
+
+impl ChunkChain {
+    /// The chain that ends in a link: that of a record, to go on from.
+    #[must_use]
+    pub fn resume(link: Digest) -> Self {
+        ChunkChain(link)
+    }
+
+    /// The next full chunk, by its digest.
+    pub fn push(&mut self, chunk: Digest) {
+        let mut digester = Digester::default();
+        digester.update(&self.0);
+        digester.update(&chunk);
+        self.0 = digester.finish();
+    }
+
+    /// The last link; sixteen zero bytes before the first chunk.
+    #[must_use]
+    pub fn link(&self) -> Digest {
+        self.0
+    }
+}
+
+/// Digests the bytes of a sealed storage as they come, from its first byte or from where it was sealed before.
+#[derive(Clone, Default)]
+pub struct Sealer {
+    chain: ChunkChain,
+    /// The bytes after the last full chunk.
+    tail: Digester,
+    tail_bytes: u64,
+}
+
+impl Sealer {
+    /// Goes on behind a storage of `length_bytes`, whose bytes after the last full chunk are `tail`.
+    ///
+    /// # Errors
+    /// [`Rule::ChunkDigest`] when `tail` is not what the record says: damage must not get a digest of its own.
+    pub fn resume(sealed: &Sealed, length_bytes: u64, tail: &[u8]) -> Result<Self> {
+        let offset_bytes = full_chunk_count(length_bytes).saturating_mul(CHUNK_BYTES);
+        let tail_bytes = length_bytes.saturating_sub(offset_bytes);
+        if tail.len() as u64 != tail_bytes || digest(tail) != sealed.tail {
+            let detail = format!("the last {tail_bytes} bytes were changed");
+            return Err(Error::new(Rule::ChunkDigest, detail).at(offset_bytes));
+        }
+        let mut sealer = Sealer { chain: ChunkChain::resume(sealed.chunks), ..Sealer::default() };
+        sealer.tail.update(tail);
+        sealer.tail_bytes = tail_bytes;
+        Ok(sealer)
+    }
+
+    /// The next bytes. The digest of each chunk that they fill is given to `filled`, for the `.sum` file.
+    pub fn update(&mut self, mut bytes: &[u8], mut filled: impl FnMut(Digest)) {
+        while !bytes.is_empty() {
+            let room = CHUNK_BYTES.saturating_sub(self.tail_bytes);
+            let part_len = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
+            let (part, rest) = bytes.split_at(part_len);
+            bytes = rest;
+            if (part.len() as u64) < room {
+                self.tail.update(part);
+                self.tail_bytes = self.tail_bytes.saturating_add(part.len() as u64);
+                continue;
+            }
+            // A chunk that comes whole is digested at once, which is faster.
+            let chunk = if self.tail_bytes == 0 {
+                digest(part)
+            } else {
+                self.tail.update(part);
+                std::mem::take(&mut self.tail).finish()
+            };
+            self.tail_bytes = 0;
+            self.chain.push(chunk);
+            filled(chunk);
+        }
+    }
+
+    /// What the record of the bytes so far says.
+    #[must_use]
+    pub fn sealed(&self, reserved_bytes: u64) -> Sealed {
+        Sealed { chunks: self.chain.link(), tail: self.tail.finish(), reserved_bytes }
+    }
+}
+
+impl std::fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sealer").field("sealed", &self.sealed(0)).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: usize = CHUNK_BYTES as usize;
+
+    fn bytes(len: usize) -> Vec<u8> {
+        (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+    }
+
+    /// As SPEC.md has it, with nothing of this file.
+    fn expected(bytes: &[u8]) -> (Sealed, Vec<Digest>) {
+        let (chunks, tail) = bytes.as_chunks::<CHUNK>();
+        let digests: Vec<Digest> = chunks.iter().map(|chunk| digest(chunk)).collect();
+        let chunks = digests.iter().fold([0; 16], |link, chunk| digest(&[link, *chunk].concat()));
+        (Sealed { chunks, tail: digest(tail), reserved_bytes: 7 }, digests)
+    }
+
+    #[test]
+    fn sealer_gives_the_chain_and_the_tail_however_the_bytes_come() {
+        for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5] {
+            let bytes = bytes(len);
+            for piece in [1000, CHUNK - 1, CHUNK, CHUNK + 1, 4 * CHUNK] {
+                let (mut sealer, mut digests) = (Sealer::default(), Vec::new());
+                for piece in bytes.chunks(piece) {
+                    sealer.update(piece, |chunk| digests.push(chunk));
+                }
+                assert_eq!((sealer.sealed(7), digests), expected(&bytes), "{len} bytes by {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn sealer_that_resumes_ends_as_one_that_saw_everything() {
+        let bytes = bytes(2 * CHUNK + 300);
+        for cut in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, bytes.len()] {
+            let (before, known) = expected(&bytes[..cut]);
+            let tail = &bytes[cut / CHUNK * CHUNK..cut];
+            let mut sealer = Sealer::resume(&before, cut as u64, tail).unwrap();
+            let mut digests = known;
+            sealer.update(&bytes[cut..], |chunk| digests.push(chunk));
+            assert_eq!((sealer.sealed(7), digests), expected(&bytes), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn sealer_does_not_resume_on_a_damaged_tail() {
+        let bytes = bytes(CHUNK + 3);
+        let (sealed, _) = expected(&bytes);
+        let mut tail = bytes[CHUNK..].to_vec();
+        tail[1] ^= 1;
+        for wrong in [&tail[..], &bytes[CHUNK..CHUNK + 2], &bytes[CHUNK - 1..]] {
+            let refused = Sealer::resume(&sealed, bytes.len() as u64, wrong).unwrap_err();
+            assert_eq!((refused.rule(), refused.offset_bytes()), (Rule::ChunkDigest, Some(CHUNK_BYTES)));
+        }
+    }
+}
