@@ -2,6 +2,7 @@
 
 mod digests;
 mod heap;
+mod in_place;
 mod lock;
 mod mapping;
 mod mutable;
@@ -10,8 +11,9 @@ mod writer;
 
 pub(crate) use digests::{VerifiedStorage, open_whole};
 pub(crate) use heap::{AlignedBytes, out_of_memory};
+pub(crate) use in_place::InUse;
 pub(crate) use mapping::MapPermit;
-pub(crate) use mutable::{InUse, LockedStorage, MutableFile};
+pub(crate) use mutable::{LockedStorage, MutableFile};
 pub(crate) use stored::{Identity, Storage};
 pub(crate) use writer::{StagedStorage, StorageWriter};
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use stridemap_format::{Rule, StorageKind, StorageRecord, Uuid};
 
+use super::in_place::{InPlaceFile, InUse};
 use super::mapping::{MapPermit, Mapping};
-use super::mutable::{InUse, MutableFile};
+use super::mutable::MutableFile;
 use crate::disk::{Access, Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -80,12 +81,7 @@ impl Storage {
         let map_permit = permit.filter(|_| matches!(record.kind, StorageKind::Sealed(_)));
         let bytes = match (file.as_file(), map_permit) {
             _ if record.kind == StorageKind::Mutable => Bytes::Mutable(MutableFile::new(
-                disk,
-                (path, file, stat),
-                (store, id),
-                length_bytes,
-                in_use,
-                permit,
+                InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, in_use, permit),
                 lock_timeout,
             )),
             _ if length_bytes == 0 => Bytes::None,
@@ -148,6 +144,14 @@ impl Storage {
         }
     }
 
+    /// The file, when its bytes are changed in place.
+    pub(crate) fn in_place(&self) -> Option<&InPlaceFile> {
+        match &self.bytes {
+            Bytes::Mutable(file) => Some(file.in_place()),
+            _ => None,
+        }
+    }
+
     /// Copies `buf.len()` bytes from `offset_bytes` on.
     pub(crate) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         if buf.is_empty() {
@@ -157,7 +161,7 @@ impl Storage {
             Bytes::File(file, path) => {
                 return file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("read storage", path, e));
             }
-            Bytes::Mutable(file) => return file.read_at(buf, offset_bytes),
+            Bytes::Mutable(file) => return file.in_place().read_at(buf, offset_bytes),
             _ => {}
         }
         let start = usize::try_from(offset_bytes).ok();

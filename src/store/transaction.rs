@@ -259,7 +259,7 @@ impl<'a> Transaction<'a> {
     /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed storages
     /// that does not matter: their records say that their bytes are the same.
     fn is_of_a_copy(&self, tensor: &Tensor, id: u64) -> Result<bool> {
-        let Some(file) = tensor.storage().as_mutable() else { return Ok(false) };
+        let Some(file) = tensor.storage().in_place() else { return Ok(false) };
         let path = self.loader.history.paths.storage(id);
         match self.loader.history.disk.stat(&path) {
             // To commit finds out whether the storage is gone.

@@ -1,0 +1,194 @@
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use stridemap_format::{Rule, Uuid};
+
+use super::lock::{FileId, file_id};
+use super::mapping::MapPermit;
+use crate::disk::{Access, Disk, DiskFile, FileStat};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A storage of a store on a file: ids are given once, and numbers of files again.
+type StorageKey = (FileId, Uuid, u64);
+
+/// What this process failed to flush. Who loads the storage again gets the same pages, called clean.
+static FAILED_TO_SYNC: LazyLock<Mutex<HashSet<StorageKey>>> = LazyLock::new(Mutex::default);
+
+/// The file of a storage whose bytes are changed in place: what mutable and live ones have in common.
+#[derive(Debug)]
+pub(crate) struct InPlaceFile {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) path: PathBuf,
+    /// For reading; and for the failures to write back that the kernel has had since it was opened.
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) id: FileId,
+    /// The store, and the storage's id in it.
+    identity: (Uuid, u64),
+    /// Which process loaded it: a forked child shares the open file, and with it the locks on it.
+    process: u32,
+    pub(super) length_bytes: u64,
+    in_use: InUse,
+    pub(super) permit: Option<MapPermit>,
+}
+
+/// Asks whether a tensor of the newest generation stands on a storage.
+#[derive(Clone)]
+pub(crate) struct InUse(pub(crate) Arc<dyn Fn() -> Result<bool> + Send + Sync>);
+
+impl fmt::Debug for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InUse")
+    }
+}
+
+impl InPlaceFile {
+    pub(super) fn new(
+        disk: &Arc<dyn Disk>,
+        (path, file, stat): (&Path, Arc<dyn DiskFile>, FileStat),
+        identity: (Uuid, u64),
+        length_bytes: u64,
+        in_use: InUse,
+        permit: Option<MapPermit>,
+    ) -> Self {
+        InPlaceFile {
+            disk: Arc::clone(disk),
+            path: path.to_path_buf(),
+            file,
+            id: file_id(stat),
+            identity,
+            process: std::process::id(),
+            length_bytes,
+            in_use,
+            permit,
+        }
+    }
+
+    /// Whether a file of this stat is the storage's.
+    pub(crate) fn is_file(&self, stat: FileStat) -> bool {
+        file_id(stat) == self.id
+    }
+
+    /// Whether the two are one storage.
+    pub(super) fn is_same(&self, other: &InPlaceFile) -> bool {
+        self.id == other.id && self.length_bytes == other.length_bytes
+    }
+
+    /// # Errors
+    /// `Busy` in a forked child of the process that loaded the storage.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: loaded by the process that this one was forked from; open the store again",
+            self.path.display()
+        );
+        Err(Error::new(ErrorKind::Busy, message))
+    }
+
+    pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+        self.file.read_exact_at(buf, offset_bytes).map_err(|e| self.error("read storage", e))
+    }
+
+    /// Opens the file of its name, to change it.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Conflict` when the name is gone.
+    pub(super) fn open_to_write(&self) -> Result<Arc<dyn DiskFile>> {
+        match self.disk.open(&self.path, Access::Write) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(self.nameless()),
+            opened => opened.map_err(|e| Error::denied("open storage for writing", &self.path, e)),
+        }
+    }
+
+    /// Whether what is written into this open file changes the storage that was loaded, and nothing else, and is kept.
+    ///
+    /// # Errors
+    /// `LockReplaced` when another file has the name of the one that was loaded, and `Conflict` when no tensor stands on it
+    /// any more, so that what is written would be lost, or the file has several names.
+    pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
+        let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
+        if !self.is_file(stat) {
+            let message = format!(
+                "{}: the file was replaced since the tensor was loaded; load it again",
+                self.path.display()
+            );
+            return Err(Error::new(ErrorKind::LockReplaced, message));
+        }
+        match stat.link_count {
+            0 => return Err(self.nameless()),
+            1 => {}
+            names => {
+                let message = format!(
+                    "{}: the file has {names} names (hard links), and what stands under the others would change \
+                     too; give the store a copy of its own",
+                    self.path.display()
+                );
+                return Err(Error::new(ErrorKind::Conflict, message));
+            }
+        }
+        // Readers of an older generation may keep the file for longer than its last name.
+        if (self.in_use.0)()? { Ok(()) } else { Err(self.nameless()) }
+    }
+
+    /// The file's stat just before it is mapped; with `allocated`, its room is there as well.
+    ///
+    /// # Errors
+    /// `Corrupt` when it is shorter than the record says; `Io`, a full disk among them.
+    pub(super) fn stat_to_map(&self, file: &Arc<dyn DiskFile>, allocated: bool) -> Result<FileStat> {
+        let stat = file.stat().map_err(|e| self.error("map storage", e))?;
+        if stat.size_bytes < self.length_bytes {
+            let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
+            return Err(self.broken(detail));
+        }
+        if allocated && self.length_bytes > 0 {
+            // A hole that somebody made by copying would be filled on the first write: a full disk is an error now.
+            file.allocate(self.length_bytes).map_err(|e| self.error("allocate storage", e))?;
+        }
+        Ok(stat)
+    }
+
+    /// Makes what was written durable, through a mapping or not: to Linux both are pages of the file.
+    ///
+    /// # Errors
+    /// `Io`; `Poisoned` when an earlier flush of the storage in this process failed.
+    pub(super) fn sync(&self, files: &[&Arc<dyn DiskFile>]) -> Result<()> {
+        let (store, id) = self.identity;
+        let key = (self.id, store, id);
+        if FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
+            let message = format!(
+                "{}: an earlier flush failed, and what was written before it may be lost, whatever another one says; \
+                 save the elements under a new name, from their source",
+                self.path.display()
+            );
+            return Err(Error::new(ErrorKind::Poisoned, message));
+        }
+        // The kernel tells each open file of a failure once, if it was open by then: one that was just opened knows
+        // nothing of what was written back, and lost, before. The file that was loaded does.
+        let synced = files.iter().chain([&&self.file]).try_for_each(|file| file.sync());
+        synced.map_err(|e| {
+            FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+            self.error("flush storage", e)
+        })
+    }
+
+    fn nameless(&self) -> Error {
+        let message = format!(
+            "{}: no tensor stands on the storage any more, and what is written now would be lost; save the elements \
+             under a new name",
+            self.path.display()
+        );
+        Error::new(ErrorKind::Conflict, message)
+    }
+
+    pub(super) fn broken(&self, detail: impl Into<String>) -> Error {
+        Error::corrupt(&self.path, stridemap_format::Error::new(Rule::StorageFile, detail))
+    }
+
+    pub(super) fn error(&self, action: &str, e: io::Error) -> Error {
+        Error::io(action, &self.path, e)
+    }
+}
