@@ -47,6 +47,8 @@ pub enum ErrorKind {
     NotMapped,
     /// Elements are locked and changed in mutable storages only.
     NotMutable,
+    /// Elements are read and written by atomics in live storages only.
+    NotLive,
     /// Two indices of a view that is to be written are one element.
     Overlapping,
     /// A borrow needs elements at an address that is a multiple of their alignment.

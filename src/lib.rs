@@ -28,6 +28,8 @@
 //! - [`Tensor`]: a header over a storage, on disk or on the heap; its views, and its elements, copied or borrowed.
 //! - [`SharedGuard`] and [`ExclusiveGuard`]: a tensor on a mutable storage under a lock, to be read and to be changed in
 //!   place, by an [`Operand`].
+//! - [`LiveTensor`]: a tensor on a live storage, read and written by many processes at once, [element](LiveElement) by
+//!   element, without a lock.
 //! - [`Source`]: what can be saved: a tensor, an `ndarray` array. [`Element`]: a Rust type that is a [`DType`];
 //!   [`F8E4M3FN`] and its kin are the 8-bit floats.
 //! - [`Error`], with an [`ErrorKind`] to decide by, and for damage the [`Rule`] of the format that was broken.
@@ -72,8 +74,8 @@ pub use layout::{Axes, Axis, Index, Sections};
 pub use store::{Snapshot, StorageInfo, StorageKind, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{
-    Element, ExclusiveGuard, F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Operand,
-    Scalar, SharedGuard, Source, Tensor,
+    Element, ExclusiveGuard, F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, LiveElement,
+    LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor,
 };
 
 /// The README's Rust, as a test.

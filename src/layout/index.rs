@@ -78,6 +78,23 @@ impl Layout {
         self.moved(op, dims, shift)
     }
 
+    /// Where in the storage the element at an index stands, one position for each axis.
+    pub(crate) fn place(&self, op: Arguments<'_>, index: &[isize]) -> Result<usize> {
+        if index.len() != self.rank() {
+            let kind =
+                if index.len() < self.rank() { ErrorKind::SizeMismatch } else { ErrorKind::OutOfRange };
+            let why = format!("{op}: {} positions for the {} axes of {self}", index.len(), self.rank());
+            return Err(Error::new(kind, why));
+        }
+        let mut place = self.offset();
+        for (axis, (&index, (n, step))) in index.iter().zip(self.dims()).enumerate() {
+            let position = self.position(op, axis, n, index)?;
+            // Wraps on the way, if at all: every element lies inside the storage.
+            place = place.wrapping_add_signed(step.wrapping_mul(position.cast_signed()));
+        }
+        Ok(place)
+    }
+
     /// A subscript: each place in turn takes an axis, skips some, or adds one.
     pub(crate) fn index(&self, subscript: &[Index]) -> Result<Layout> {
         let op = format_args!("index {}", Subscript(subscript));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use stridemap_format::Rule;
 
-use super::mapping::is_mapped_sealed;
+use super::mapping::{is_mapped_live, is_mapped_sealed};
 use crate::disk::{DiskFile, FileStat, LockMode};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -65,12 +65,18 @@ pub(super) fn unless_locked_exclusive<T>(id: FileId, act: impl FnOnce() -> T) ->
     (!is_exclusive).then(act)
 }
 
+/// The same; not when any lock of the file is held.
+pub(super) fn unless_locked<T>(id: FileId, act: impl FnOnce() -> T) -> Option<T> {
+    let held = held();
+    (!held.by_file.contains_key(&id)).then(act)
+}
+
 impl FileLock {
     /// Waits for the lock of `file`, at most `timeout`; between those who wait there is no order.
     ///
     /// # Errors
     /// `Busy` after the timeout, and at once when this thread itself is in the way; `Corrupt` for an exclusive one on a file
-    /// that is mapped as a sealed storage too.
+    /// that is mapped as a sealed storage too, and for any on one that is mapped as a live storage.
     pub(super) fn take(
         file: &Arc<dyn DiskFile>,
         id: FileId,
@@ -80,6 +86,8 @@ impl FileLock {
     ) -> Result<FileLock> {
         let thread = thread::current().id();
         let busy = |why: String| Err(Error::new(ErrorKind::Busy, format!("{}: {why}", path.display())));
+        let lies =
+            |detail| Err(Error::corrupt(path, stridemap_format::Error::new(Rule::StorageFile, detail)));
         // A timeout past the end of time is none.
         let deadline = Instant::now().checked_add(timeout);
         let mut pause = Duration::from_micros(100);
@@ -99,11 +107,10 @@ impl FileLock {
                 }
                 Some(_) => true,
                 None if mode == LockMode::Exclusive && is_mapped_sealed(id) => {
-                    let detail = "the file is a sealed storage too, which is lent without a lock";
-                    return Err(Error::corrupt(
-                        path,
-                        stridemap_format::Error::new(Rule::StorageFile, detail),
-                    ));
+                    return lies("the file is a sealed storage too, which is lent without a lock");
+                }
+                None if is_mapped_live(id) => {
+                    return lies("the file is a live storage too, which is changed without a lock");
                 }
                 None => {
                     if file.try_lock(mode).map_err(|e| Error::io("lock storage", path, e))? {

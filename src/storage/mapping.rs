@@ -7,11 +7,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use memmap2::{Mmap, MmapOptions, MmapRaw};
 
-use super::lock::{FileId, FileLock, file_id, unless_locked_exclusive};
+use super::lock::{FileId, FileLock, file_id, unless_locked, unless_locked_exclusive};
 use crate::disk::{FileStat, LockMode};
 
 /// The word of whoever opened the store, by `Store::open_mapped`, that while its files are mapped nobody outside this
@@ -45,7 +46,7 @@ pub(super) fn is_mapped_sealed(file: FileId) -> bool {
 
 impl Mapping {
     /// Maps the first `length_bytes` of a file of the given stat, or shares the mapping that stands; none while this
-    /// process holds a lock to change the file.
+    /// process holds a lock to change the file, or maps it as a live storage.
     ///
     /// # Errors
     /// `UnexpectedEof` when the file is shorter: a mapping beyond its end would be a fault when touched.
@@ -62,12 +63,15 @@ impl Mapping {
         // A store that lies can have one file as a sealed and a mutable storage. Who locks it to change it looks here, in
         // the same order.
         let mapped = unless_locked_exclusive(id, || {
+            if is_mapped_live(id) {
+                return Ok(None);
+            }
             // Let go only after the mutex, which dropping the last of a mapping takes.
             let standing: Vec<Arc<Mapping>>;
             let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
             standing = mappings.get(&id).into_iter().flatten().filter_map(Weak::upgrade).collect();
             if let Some(mapping) = standing.iter().find(|mapping| mapping.map.len() >= length_bytes) {
-                return Ok(Arc::clone(mapping));
+                return Ok(Some(Arc::clone(mapping)));
             }
             // SAFETY:
             // - in bounds: the file had at least `length_bytes` when `stat` was taken, just after it was opened;
@@ -78,9 +82,9 @@ impl Mapping {
             let map = unsafe { MmapOptions::new().len(length_bytes).map(file)? };
             let mapping = Arc::new(Mapping { map, file: id });
             mappings.entry(id).or_default().push(Arc::downgrade(&mapping));
-            Ok(mapping)
+            Ok(Some(mapping))
         });
-        mapped.transpose()
+        mapped.unwrap_or(Ok(None))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -162,5 +166,170 @@ impl LockedMapping {
         //   is held, this process maps it under no name as a sealed storage. By the contract of `MapPermit` nobody else
         //   reads or writes.
         Some(unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), self.map.len()) })
+    }
+}
+
+/// An integer in memory that others change at the same time.
+///
+/// # Safety
+/// Any bits are a value of the type, all of its bytes are its bits, it is aligned to its size, which is at most that of a
+/// page, and a shared reference is enough to change it.
+pub unsafe trait Atom: Sized + Sync + 'static {
+    /// What it holds.
+    type Bits: Copy + Eq;
+
+    /// Relaxed, as all that follow.
+    fn load(&self) -> Self::Bits;
+    /// Replaces what it holds.
+    fn store(&self, bits: Self::Bits);
+    /// Adds, wrapping; gives what it held.
+    fn fetch_add(&self, bits: Self::Bits) -> Self::Bits;
+    /// Replaces `current`; gives what it held, as an error when that was something else.
+    ///
+    /// # Errors
+    /// What it holds.
+    fn compare_exchange(&self, current: Self::Bits, new: Self::Bits) -> Result<Self::Bits, Self::Bits>;
+}
+
+macro_rules! atoms {
+    ($($atom:ty = $bits:ty),*) => {$(
+        // SAFETY: what the standard library says of atomic integers, on a target where they are aligned to their size.
+        unsafe impl Atom for $atom {
+            type Bits = $bits;
+
+            fn load(&self) -> $bits {
+                self.load(Ordering::Relaxed)
+            }
+
+            fn store(&self, bits: $bits) {
+                self.store(bits, Ordering::Relaxed);
+            }
+
+            fn fetch_add(&self, bits: $bits) -> $bits {
+                self.fetch_add(bits, Ordering::Relaxed)
+            }
+
+            fn compare_exchange(&self, current: $bits, new: $bits) -> Result<$bits, $bits> {
+                self.compare_exchange(current, new, Ordering::Relaxed, Ordering::Relaxed)
+            }
+        }
+    )*};
+}
+
+atoms!(AtomicU8 = u8, AtomicU16 = u16, AtomicU32 = u32, AtomicU64 = u64);
+
+/// The first bytes of the file of a live storage, mapped and shared with every other process that maps them, to be read
+/// and written by atomics of one size only.
+#[derive(Debug)]
+pub(crate) struct LiveMapping {
+    /// None of no bytes.
+    map: Option<MmapRaw>,
+    file: FileId,
+    access_bytes: u8,
+    process: u32,
+}
+
+/// Why a file cannot be mapped as a live storage.
+#[derive(Debug)]
+pub(super) enum LiveRefusal {
+    /// The file is something else, too, in this process.
+    Is(&'static str),
+    Io(io::Error),
+}
+
+/// The live mappings of each file: one, or several when the earlier were too short. Whoever asks or adds holds the registry
+/// of locks, as for [`MAPPINGS`].
+static LIVE_MAPPINGS: LazyLock<Mutex<HashMap<FileId, Vec<Weak<LiveMapping>>>>> =
+    LazyLock::new(Mutex::default);
+
+/// Whether the bytes of a file may be changed through a [`LiveMapping`], under no lock.
+pub(super) fn is_mapped_live(file: FileId) -> bool {
+    let mappings = LIVE_MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    mappings.get(&file).is_some_and(|standing| standing.iter().any(|mapping| mapping.strong_count() > 0))
+}
+
+impl LiveMapping {
+    /// Maps the first `length_bytes` of a file of the given stat for atomics of `access_bytes`, or shares the mapping that
+    /// stands. The file is open for writing, and its room on the disk is there: a hole that a write would fill is a fault
+    /// when the disk is full.
+    ///
+    /// # Errors
+    /// `Is` while this process maps the file otherwise, or holds a lock of it; `UnexpectedEof` when the file is shorter.
+    pub(super) fn of(
+        file: &File,
+        stat: FileStat,
+        length_bytes: usize,
+        access_bytes: u8,
+        _: MapPermit,
+    ) -> Result<Arc<LiveMapping>, LiveRefusal> {
+        if stat.size_bytes < length_bytes as u64 {
+            return Err(LiveRefusal::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let id = file_id(stat);
+        // A store that lies can have one file as storages of two kinds. Whoever lends its bytes otherwise looks here, in
+        // the same order.
+        let mapped = unless_locked(id, || {
+            if is_mapped_sealed(id) {
+                return Err(LiveRefusal::Is("sealed storage too, which is lent without a lock"));
+            }
+            // Let go only after the mutex, which dropping the last of a mapping takes.
+            let standing: Vec<Arc<LiveMapping>>;
+            let mut mappings = LIVE_MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+            standing = mappings.get(&id).into_iter().flatten().filter_map(Weak::upgrade).collect();
+            if standing.iter().any(|mapping| mapping.access_bytes != access_bytes) {
+                return Err(LiveRefusal::Is("live storage of another access size too"));
+            }
+            if let Some(mapping) = standing.iter().find(|mapping| mapping.len() >= length_bytes) {
+                return Ok(Arc::clone(mapping));
+            }
+            let map = match length_bytes {
+                0 => None,
+                _ => Some(MmapOptions::new().len(length_bytes).map_raw(file).map_err(LiveRefusal::Io)?),
+            };
+            let mapping = Arc::new(LiveMapping { map, file: id, access_bytes, process: std::process::id() });
+            mappings.entry(id).or_default().push(Arc::downgrade(&mapping));
+            Ok(mapping)
+        });
+        mapped.unwrap_or(Err(LiveRefusal::Is("mutable storage too, which is locked")))
+    }
+
+    fn len(&self) -> usize {
+        self.map.as_ref().map_or(0, MmapRaw::len)
+    }
+
+    /// All whole elements, as atomics; none of another size than the mapping is accessed by.
+    pub(crate) fn atoms<A: Atom>(&self) -> Option<&[A]> {
+        if usize::from(self.access_bytes) != size_of::<A>() {
+            return None;
+        }
+        let Some(map) = &self.map else { return Some(&[]) };
+        let (start, count) = (map.as_mut_ptr().cast_const().cast::<A>(), map.len() / size_of::<A>());
+        // SAFETY:
+        // - in bounds: the file had the map's length when `of` was given its stat, taken just before, and by the contract of
+        //   `MapPermit` nobody truncates it; the division rounds down;
+        // - aligned, initialised, writable: a map begins at a page, any bits are an `A` by the contract of `Atom`, and
+        //   `map_raw` maps for writing;
+        // - alive: `self` owns the mapping, and is borrowed for as long as the slice;
+        // - no race: in this process the file's bytes are reached through atomics of this one size only. Every live mapping
+        //   of the file has it; and while one stands, nothing else of this file is mapped or locked, so lent: `of`,
+        //   `Mapping::of` and `FileLock::take` see to it under one mutex. Other processes do the same by the contract of
+        //   `MapPermit`; what the kernel copies in and out, it copies by no reference of ours.
+        Some(unsafe { std::slice::from_raw_parts(start, count) })
+    }
+}
+
+impl Drop for LiveMapping {
+    fn drop(&mut self) {
+        // A forked child may use what it inherited, and nobody may hold a mutex there who would ever let it go.
+        if self.process != std::process::id() {
+            return;
+        }
+        let mut mappings = LIVE_MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_file) = mappings.get_mut(&self.file) {
+            of_file.retain(|standing| standing.strong_count() > 0);
+            if of_file.is_empty() {
+                mappings.remove(&self.file);
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod digests;
 mod heap;
 mod in_place;
+mod live;
 mod lock;
 mod mapping;
 mod mutable;
@@ -12,7 +13,8 @@ mod writer;
 pub(crate) use digests::{VerifiedStorage, open_whole};
 pub(crate) use heap::{AlignedBytes, out_of_memory};
 pub(crate) use in_place::InUse;
-pub(crate) use mapping::MapPermit;
+pub(crate) use live::LiveFile;
+pub(crate) use mapping::{Atom, LiveMapping, MapPermit};
 pub(crate) use mutable::{LockedStorage, MutableFile};
 pub(crate) use stored::{Identity, Storage};
 pub(crate) use writer::{StagedStorage, StorageWriter};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use stridemap_format::{Rule, StorageKind, StorageRecord, Uuid};
 
 use super::in_place::{InPlaceFile, InUse};
+use super::live::LiveFile;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::MutableFile;
 use crate::disk::{Access, Disk, DiskFile};
@@ -36,6 +37,7 @@ enum Bytes {
     File(Arc<dyn DiskFile>, PathBuf),
     Mapped(Arc<Mapping>),
     Mutable(Arc<MutableFile>),
+    Live(LiveFile),
 }
 
 impl Storage {
@@ -79,19 +81,22 @@ impl Storage {
         }
         // Only bytes that never change can be lent without a lock.
         let map_permit = permit.filter(|_| matches!(record.kind, StorageKind::Sealed(_)));
-        let bytes = match (file.as_file(), map_permit) {
-            _ if record.kind == StorageKind::Mutable => Bytes::Mutable(MutableFile::new(
-                InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, in_use, permit),
-                lock_timeout,
-            )),
+        let in_place =
+            |file| InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, in_use, permit);
+        let bytes = match (&record.kind, file.as_file(), map_permit) {
+            (StorageKind::Mutable, ..) => Bytes::Mutable(MutableFile::new(in_place(file), lock_timeout)),
+            (&StorageKind::Live { access_bytes }, ..) => {
+                Bytes::Live(LiveFile::new(in_place(file), access_bytes))
+            }
             _ if length_bytes == 0 => Bytes::None,
-            (Some(os_file), Some(permit)) => {
+            (_, Some(os_file), Some(permit)) => {
                 let too_long =
                     |_| Error::new(ErrorKind::LimitExceeded, format!("{length_bytes} bytes to map"));
                 match Mapping::of(os_file, stat, usize::try_from(length_bytes).map_err(too_long)?, permit) {
                     Ok(Some(mapping)) => Bytes::Mapped(mapping),
                     Ok(None) => {
-                        let detail = "the file is a mutable storage too, which is locked to be changed";
+                        let detail =
+                            "the file is a mutable storage too, which is locked to be changed, or a live one";
                         return Err(broken(detail.to_owned()));
                     }
                     // Some file systems refuse shared maps; positional reads still serve.
@@ -132,7 +137,7 @@ impl Storage {
             Bytes::Heap(bytes) => Some((**bytes).as_ref()),
             // The mapping may be longer: another generation of the store may have grown the file.
             Bytes::Mapped(mapping) => mapping.bytes().get(..usize::try_from(self.length_bytes).ok()?),
-            Bytes::File(..) | Bytes::Mutable(_) => None,
+            Bytes::File(..) | Bytes::Mutable(_) | Bytes::Live(_) => None,
         }
     }
 
@@ -148,6 +153,15 @@ impl Storage {
     pub(crate) fn in_place(&self) -> Option<&InPlaceFile> {
         match &self.bytes {
             Bytes::Mutable(file) => Some(file.in_place()),
+            Bytes::Live(file) => Some(file.in_place()),
+            _ => None,
+        }
+    }
+
+    /// The file, when its bytes are changed at any time, by atomics.
+    pub(crate) fn as_live(&self) -> Option<&LiveFile> {
+        match &self.bytes {
+            Bytes::Live(file) => Some(file),
             _ => None,
         }
     }
@@ -162,6 +176,7 @@ impl Storage {
                 return file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("read storage", path, e));
             }
             Bytes::Mutable(file) => return file.in_place().read_at(buf, offset_bytes),
+            Bytes::Live(file) => return file.in_place().read_at(buf, offset_bytes),
             _ => {}
         }
         let start = usize::try_from(offset_bytes).ok();

@@ -19,8 +19,16 @@ pub(crate) struct StorageWriter {
     /// Bytes of the full chunks, which are in the file.
     written_bytes: u64,
     allocated_bytes: u64,
-    /// None for a mutable storage: its digests would not stay true.
-    sealing: Option<Box<Sealing>>,
+    future: Future,
+}
+
+/// What becomes of the bytes when they are written.
+#[derive(Debug)]
+enum Future {
+    /// They never change.
+    Sealed(Box<Sealing>),
+    /// They are changed in place, as this kind of storage is: their digests would not stay true.
+    InPlace(StorageKind),
 }
 
 #[derive(Debug, Default)]
@@ -33,18 +41,18 @@ struct Sealing {
 impl StorageWriter {
     /// A storage whose bytes never change once it is published.
     pub(crate) fn sealed(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        Self::create(disk, paths, Some(Box::default()))
+        Self::create(disk, paths, Future::Sealed(Box::default()))
     }
 
-    /// A storage whose bytes are changed in place later.
-    pub(crate) fn mutable(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        Self::create(disk, paths, None)
+    /// A storage whose bytes are changed in place later: mutable or live.
+    pub(crate) fn in_place(kind: StorageKind, disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
+        Self::create(disk, paths, Future::InPlace(kind))
     }
 
-    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, sealing: Option<Box<Sealing>>) -> Result<Self> {
+    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, future: Future) -> Result<Self> {
         let dir = paths.storages_dir();
         let staged = Staged::create(disk, &dir).map_err(|e| Error::denied("stage a storage in", &dir, e))?;
-        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, sealing })
+        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, future })
     }
 
     pub(crate) fn length_bytes(&self) -> u64 {
@@ -85,7 +93,7 @@ impl StorageWriter {
         Ok(())
     }
 
-    /// Fills a mutable storage with zeros up to `length_bytes`, for which room was reserved: room reads as zeros.
+    /// Fills a storage that is changed in place with zeros up to `length_bytes`, for which room was reserved: room reads as zeros.
     pub(crate) fn write_zeros(&mut self, length_bytes: u64) -> Result<()> {
         let stat = self.staged.file().stat().map_err(|e| self.error("allocate storage", e))?;
         if stat.size_bytes >= length_bytes {
@@ -112,7 +120,8 @@ impl StorageWriter {
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         // Small tensors come one by one, and nobody reserved room for them.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
-        if let Some(Sealing { sealer, digests }) = self.sealing.as_deref_mut() {
+        if let Future::Sealed(sealing) = &mut self.future {
+            let Sealing { sealer, digests } = &mut **sealing;
             sealer.update(chunk, |full| digests.push(full));
         }
         self.put(chunk)?;
@@ -156,9 +165,10 @@ impl StorageWriter {
         if durable {
             self.staged.file().sync().map_err(|e| self.error("sync storage", e).after_failed_sync())?;
         }
-        let (kind, sum) = match self.sealing.as_deref() {
-            None => (StorageKind::Mutable, None),
-            Some(Sealing { sealer, digests }) => {
+        let (kind, sum) = match self.future {
+            Future::InPlace(kind) => (kind, None),
+            Future::Sealed(sealing) => {
+                let Sealing { sealer, digests } = &*sealing;
                 (StorageKind::Sealed(sealer.sealed(0)), stage_sum(disk, paths, digests, durable)?)
             }
         };

@@ -68,9 +68,10 @@ impl Store {
     }
 
     /// Opens a store whose elements can be borrowed: [`Tensor::as_slice`], [`Tensor::as_array`], and those of mutable
-    /// tensors through the guards of [`Tensor::lock_shared`] and [`Tensor::lock_exclusive`]. A sealed storage is mapped
-    /// into memory once a process, read-only; a mutable one when a guard first lends it, once a handle for reading and
-    /// once for writing. All processes share the pages.
+    /// tensors through the guards of [`Tensor::lock_shared`] and [`Tensor::lock_exclusive`]; or read and written beside
+    /// everybody else, by [`Tensor::as_live`]. A sealed storage is mapped into memory once a process, read-only; a mutable
+    /// one when a guard first lends it, once a handle for reading and once for writing; a live one when it is first asked
+    /// for, once a process. All processes share the pages.
     ///
     /// # Safety
     /// While the store's files are mapped, nobody outside this library's locks writes, truncates or replaces them.
@@ -169,16 +170,17 @@ impl Store {
     }
 
     /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable`, whose elements can then be changed
-    /// in place.
+    /// in place under a lock, or `Live`, whose elements everybody changes at the same time.
     ///
     /// # Errors
-    /// Those of [`save`](Self::save); `InvalidArgument` for another kind.
+    /// Those of [`save`](Self::save); `InvalidArgument` for another kind, and for a dtype that cannot be
+    /// [live](crate::LiveElement).
     pub fn save_as(&self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
         self.commit_one(|txn| txn.save_as(name, source, kind)).map(drop)
     }
 
-    /// Creates a tensor of zeros under a name, with a mutable storage of its own, to be filled in place: large data need
-    /// not exist in memory first. A tensor that had the name loses it.
+    /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place: large
+    /// data need not exist in memory first. A tensor that had the name loses it.
     ///
     /// The zeros and the name are durable when it returns, with [`Durability::Full`](crate::Durability::Full): with
     /// `Process` no later flush makes the name so. The disk has room for all elements. What is written in
@@ -197,7 +199,8 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store`]; `Io` when the disk is full; `LimitExceeded` for too large a size; `InvalidArgument` for the name,
-    /// and for a kind other than `Mutable`: a sealed tensor can only be [saved](Self::save).
+    /// for a kind other than `Mutable` and `Live`, as a sealed tensor can only be [saved](Self::save), and for a dtype that
+    /// cannot be [live](crate::LiveElement).
     pub fn create_tensor(
         &self,
         name: &str,

@@ -90,7 +90,7 @@ pub enum StorageKind {
     Sealed,
     /// In place, under an exclusive lock.
     Mutable,
-    /// At any time, by atomics.
+    /// At any time, by atomics, all of one size.
     Live,
     /// The file is not the store's.
     External,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stridemap_format::limits::MAX_STORAGE_BYTES;
-use stridemap_format::{DType, TensorParts, TensorRecord, check_name};
+use stridemap_format::{DType, StorageKind as RecordKind, TensorParts, TensorRecord, check_name};
 
 use super::loader::{Loader, layout_of};
 use super::snapshot::StorageKind;
@@ -12,7 +12,7 @@ use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::{Identity, StagedStorage, Storage, StorageWriter};
-use crate::tensor::{Source, Tensor};
+use crate::tensor::{Source, Tensor, is_live};
 
 /// From this size on a tensor has a storage of its own, whose space comes back when its last name goes. Below, all
 /// tensors of a transaction share one.
@@ -104,24 +104,24 @@ impl<'a> Transaction<'a> {
         self.save_as(name, source, StorageKind::Sealed)
     }
 
-    /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable`, which it then has for itself.
+    /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable` or `Live`, which it then has for itself.
     ///
     /// # Errors
-    /// Those of [`save`](Self::save); `InvalidArgument` for another kind.
+    /// Those of [`save`](Self::save); `InvalidArgument` for another kind, and for a dtype that cannot be live.
     pub fn save_as(&mut self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
         let op = format!("save {name:?}");
-        check_kind(&op, kind)?;
+        let in_place = in_place_kind(&op, kind, source.dtype())?;
         let layout = layout_for(source).map_err(|e| e.context(&op))?;
-        self.put("save", name, (source.dtype(), &layout), |txn, size_bytes| match kind {
-            StorageKind::Mutable => txn.stage_alone(StorageWriter::mutable, size_bytes, |writer| {
-                write_elements(writer, source, size_bytes)
-            }),
-            _ => txn.stage(source, size_bytes),
+        self.put("save", name, (source.dtype(), &layout), |txn, size_bytes| match in_place {
+            Some(kind) => {
+                txn.stage_in_place(kind, size_bytes, |writer| write_elements(writer, source, size_bytes))
+            }
+            None => txn.stage(source, size_bytes),
         })
     }
 
-    /// A tensor of zeros under a name to be, with a mutable storage of its own, to be filled in place once it is
-    /// committed. No element is in memory. A tensor that had the name loses it.
+    /// A tensor of zeros under a name to be, with a mutable or live storage of its own, to be filled in place once
+    /// it is committed. No element is in memory. A tensor that had the name loses it.
     ///
     /// # Errors
     /// As [`Store::create_tensor`](crate::Store::create_tensor).
@@ -133,16 +133,15 @@ impl<'a> Transaction<'a> {
         kind: StorageKind,
     ) -> Result<()> {
         let op = format!("create_tensor {name:?}");
-        check_kind(&op, kind)?;
-        if kind == StorageKind::Sealed {
+        let Some(kind) = in_place_kind(&op, kind, dtype)? else {
             let message = format!(
-                "{op}: a sealed storage cannot be filled later; create it as Mutable, or save the elements"
+                "{op}: a sealed storage cannot be filled later; create it as Mutable or Live, or save the elements"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
+        };
         let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
         self.put("create_tensor", name, (dtype, &layout), |txn, size_bytes| {
-            txn.stage_alone(StorageWriter::mutable, size_bytes, |writer| writer.write_zeros(size_bytes))
+            txn.stage_in_place(kind, size_bytes, |writer| writer.write_zeros(size_bytes))
         })
     }
 
@@ -180,7 +179,7 @@ impl<'a> Transaction<'a> {
     /// Writes a storage for one tensor; gives its provisional id, and that the tensor begins at its beginning.
     fn stage_alone(
         &mut self,
-        create: fn(&Arc<dyn Disk>, &StorePaths) -> Result<StorageWriter>,
+        create: impl FnOnce(&Arc<dyn Disk>, &StorePaths) -> Result<StorageWriter>,
         size_bytes: u64,
         write: impl FnOnce(&mut StorageWriter) -> Result<()>,
     ) -> Result<(u64, u64)> {
@@ -191,6 +190,16 @@ impl<'a> Transaction<'a> {
         let whole = writer.finish(&history.disk, &history.paths, history.is_durable())?;
         self.staged.push(Stage::Whole(whole));
         Ok((Changes::provisional_id(self.staged.len() - 1), 0))
+    }
+
+    /// Writes a storage for one tensor whose elements are changed in place; as [`stage_alone`](Self::stage_alone).
+    fn stage_in_place(
+        &mut self,
+        kind: RecordKind,
+        size_bytes: u64,
+        write: impl FnOnce(&mut StorageWriter) -> Result<()>,
+    ) -> Result<(u64, u64)> {
+        self.stage_alone(|disk, paths| StorageWriter::in_place(kind, disk, paths), size_bytes, write)
     }
 
     /// Writes elements that will not change; gives the provisional id of their storage and where in it they begin.
@@ -365,14 +374,25 @@ fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
     }
 }
 
-/// Whether tensors can be saved into storages of this kind.
-fn check_kind(op: &str, kind: StorageKind) -> Result<()> {
+/// The kind of storage that elements of this dtype are changed in place on; none for a sealed one.
+fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result<Option<RecordKind>> {
     let why = match kind {
-        StorageKind::Sealed | StorageKind::Mutable => return Ok(()),
-        StorageKind::Live => "this version does not write live storages yet",
-        StorageKind::External => "an external storage is a file that is not the store's",
+        StorageKind::Sealed => return Ok(None),
+        StorageKind::Mutable => return Ok(Some(RecordKind::Mutable)),
+        StorageKind::Live if is_live(dtype) => {
+            return Ok(Some(RecordKind::Live { access_bytes: dtype.itemsize() as u8 }));
+        }
+        StorageKind::Live => {
+            format!(
+                "elements of {dtype} cannot be live; those that can are integers of 8 to 64 bits, float16, bfloat16, \
+                 float32 and float64"
+            )
+        }
+        StorageKind::External => {
+            "an external storage is a file that is not the store's; choose Sealed, Mutable or Live".to_owned()
+        }
     };
-    Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}; choose Sealed or Mutable")))
+    Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")))
 }
 
 fn write_elements(

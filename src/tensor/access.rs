@@ -112,6 +112,13 @@ impl Tensor {
                 format!("{op}: a mutable storage lends its elements under a lock; take lock_shared, or read");
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
+        if self.storage().as_live().is_some() && self.numel() > 0 {
+            let message = format!(
+                "{op}: a live storage lends no elements, for others change them at any time; as_live reads and writes \
+                 them one by one, and read copies them"
+            );
+            return Err(Error::new(ErrorKind::NotMapped, message));
+        }
         self.reach_in(op, self.storage().borrow())
     }
 

@@ -78,6 +78,22 @@ impl Tensor {
         Ok(ExclusiveGuard { tensor: self.clone(), storage, of_this_thread: PhantomData })
     }
 
+    /// PyTorch's rule: no element is written twice.
+    pub(super) fn check_writable(&self, op: &str) -> Result<()> {
+        if !self.overlaps_itself() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Overlapping,
+            format!(
+                "{op}: in size {:?} with stride {:?} several indices are one element; write through a view where each \
+                 is its own",
+                self.size(),
+                self.stride()
+            ),
+        ))
+    }
+
     fn lockable(&self, op: &str) -> Result<&Arc<MutableFile>> {
         self.storage().as_mutable().ok_or_else(|| {
             let copy = "save_as with StorageKind::Mutable copies its elements to where they can";
@@ -85,12 +101,15 @@ impl Tensor {
                 Identity::Heap => format!("a tensor in memory cannot be locked; {copy}"),
                 Identity::Staged { .. } => "the tensor is not committed; commit, and load it".to_owned(),
                 Identity::Stored { id, record, .. } => {
-                    let kind = match record.kind {
-                        StorageKind::Sealed(_) => "sealed: its elements never change",
-                        StorageKind::Live { .. } => "live: its elements are under no lock",
-                        _ => "not the store's own",
+                    let (kind, advice) = match record.kind {
+                        StorageKind::Sealed(_) => ("sealed: its elements never change", copy),
+                        StorageKind::Live { .. } => (
+                            "live: its elements are under no lock",
+                            "as_live reads and writes them, beside everyone else who does",
+                        ),
+                        _ => ("not the store's own", copy),
                     };
-                    format!("storage {id:016x} is {kind}; {copy}")
+                    format!("storage {id:016x} is {kind}; {advice}")
                 }
             };
             Error::new(ErrorKind::NotMutable, format!("{op}: {why}"))
@@ -267,22 +286,6 @@ impl ExclusiveGuard<'_> {
         let range = self.tensor.reached_bytes(op)?;
         let bytes = self.storage.bytes_mut()?.ok_or_else(|| not_mapped(op))?;
         T::borrow_mut(bytes.get_mut(range).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
-    }
-
-    /// PyTorch's rule: no element is written twice.
-    pub(super) fn check_writable(&self, op: &str) -> Result<()> {
-        if !self.tensor.overlaps_itself() {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Overlapping,
-            format!(
-                "{op}: in size {:?} with stride {:?} several indices are one element; write through a view where each \
-                 is its own",
-                self.tensor.size(),
-                self.tensor.stride()
-            ),
-        ))
     }
 
     /// The view, and the storage that it is on.

@@ -1,0 +1,72 @@
+use std::sync::Arc;
+
+use super::in_place::InPlaceFile;
+use super::mapping::{LiveMapping, LiveRefusal};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The file of a live storage: changed at any time, by any process, by atomics of one size.
+#[derive(Debug)]
+pub(crate) struct LiveFile {
+    in_place: InPlaceFile,
+    access_bytes: u8,
+}
+
+impl LiveFile {
+    pub(super) fn new(in_place: InPlaceFile, access_bytes: u8) -> Self {
+        LiveFile { in_place, access_bytes }
+    }
+
+    pub(super) fn in_place(&self) -> &InPlaceFile {
+        &self.in_place
+    }
+
+    /// Whether the two are one storage.
+    pub(crate) fn is_same(&self, other: &LiveFile) -> bool {
+        self.in_place.is_same(&other.in_place)
+    }
+
+    /// How many bytes every access has.
+    pub(crate) fn access_bytes(&self) -> u8 {
+        self.access_bytes
+    }
+
+    /// Maps it, or shares the mapping of this process that stands.
+    ///
+    /// # Errors
+    /// `NotMapped` where that is not permitted or not possible; `Busy` in a forked child; `ReadOnly`; `LockReplaced`,
+    /// `Conflict`, as for an exclusive lock; `Corrupt` for a file that is too short, or is something else too; `Io`.
+    pub(crate) fn map(&self) -> Result<Arc<LiveMapping>> {
+        let own = &self.in_place;
+        own.check_process()?;
+        let not_mapped =
+            |why: &str| Error::new(ErrorKind::NotMapped, format!("{}: {why}", own.path.display()));
+        let permit = own.permit.ok_or_else(|| {
+            not_mapped(
+                "live elements are shared in memory, and the store is not mapped; open it with open_mapped",
+            )
+        })?;
+        let file = own.open_to_write()?;
+        own.check_changeable(&file)?;
+        let os_file = file.as_file().ok_or_else(|| not_mapped("a file of this disk cannot be mapped"))?;
+        let stat = own.stat_to_map(&file, true)?;
+        let length_bytes = usize::try_from(own.length_bytes).map_err(|_| {
+            Error::new(ErrorKind::LimitExceeded, format!("{} bytes to map", own.length_bytes))
+        })?;
+        LiveMapping::of(os_file, stat, length_bytes, self.access_bytes, permit).map_err(|e| match e {
+            LiveRefusal::Is(what) => own.broken(format!("the file is a {what}")),
+            LiveRefusal::Io(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
+                not_mapped("the file system does not map files to be shared; keep the store on another")
+            }
+            LiveRefusal::Io(e) => own.error("map storage", e),
+        })
+    }
+
+    /// Makes everything durable that was written into it.
+    ///
+    /// # Errors
+    /// `Io`; `Poisoned`; `Busy` in a forked child, which would be told of a failure in its parent's place.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.in_place.check_process()?;
+        self.in_place.sync(&[])
+    }
+}
