@@ -13,7 +13,9 @@ mod index;
 mod names;
 mod overlap;
 mod permute;
+mod reach;
 mod reinterpret;
+mod repack;
 mod reshape;
 mod split;
 mod subscript;
@@ -21,5 +23,7 @@ mod window;
 
 pub use axis::{Axes, Axis};
 pub(crate) use header::Layout;
+pub(crate) use reach::{View, reached_bytes};
+pub(crate) use repack::{Placed, Repacked, repack};
 pub use split::Sections;
 pub use subscript::Index;

@@ -1,0 +1,154 @@
+//! Which bytes of a storage a view reaches: runs of bytes, at regular steps.
+
+use std::ops::Range;
+
+use stridemap_format::{DType, Extent, Result, TensorRecord};
+
+/// A view as its record says it, in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) size: &'a [u64],
+    pub(crate) stride: &'a [i64],
+    pub(crate) offset_elems: u64,
+    pub(crate) dtype: DType,
+}
+
+impl<'a> From<&'a TensorRecord> for View<'a> {
+    fn from(record: &'a TensorRecord) -> Self {
+        View {
+            size: &record.size,
+            stride: &record.stride,
+            offset_elems: record.offset_elems,
+            dtype: record.dtype,
+        }
+    }
+}
+
+impl View<'_> {
+    pub(super) fn itemsize(&self) -> u64 {
+        self.dtype.itemsize() as u64
+    }
+
+    /// The dimensions along which elements differ in place: none of size 1, or of stride 0.
+    pub(super) fn moving_dims(&self) -> impl Iterator<Item = (u64, i64)> + '_ {
+        self.size.iter().copied().zip(self.stride.iter().copied()).filter(|&(n, stride)| n > 1 && stride != 0)
+    }
+
+    /// # Errors
+    /// Those of [`Extent::of`]: the view is not inside a storage of `length_bytes`.
+    pub(super) fn extent(&self, length_bytes: u64) -> Result<Extent> {
+        let dims = self.size.iter().zip(self.stride).map(|(&n, &stride)| (i128::from(n), i128::from(stride)));
+        Extent::of(dims, i128::from(self.offset_elems), self.dtype, length_bytes)
+    }
+}
+
+/// `count` places, `stride` bytes from each other; at least two places and one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Step {
+    pub(super) stride: u64,
+    pub(super) count: u64,
+}
+
+impl Step {
+    pub(super) fn reach(self) -> u64 {
+        self.stride.saturating_mul(self.count.saturating_sub(1))
+    }
+}
+
+/// The bytes that a view reaches: a run of them at each place that the steps lead to.
+///
+/// All numbers are below the length of a storage, which fits in 63 bits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Reach {
+    pub(super) lowest: u64,
+    pub(super) run_bytes: u64,
+    /// Longest stride first.
+    pub(super) steps: Vec<Step>,
+    /// What the elements' places are multiples of.
+    pub(super) unit: u64,
+}
+
+impl Reach {
+    /// None for a view without elements.
+    ///
+    /// # Errors
+    /// Those of [`Extent::of`].
+    pub(super) fn of(view: &View<'_>, length_bytes: u64) -> Result<Option<Self>> {
+        let extent = view.extent(length_bytes)?;
+        if extent.span_bytes() == 0 {
+            return Ok(None);
+        }
+        let unit = view.itemsize();
+        let step =
+            |(count, stride): (u64, i64)| Step { stride: stride.unsigned_abs().saturating_mul(unit), count };
+        let mut inner_first: Vec<Step> = view.moving_dims().map(step).collect();
+        inner_first.sort_unstable();
+        let mut run_bytes = unit;
+        let mut steps: Vec<Step> = Vec::new();
+        for step in inner_first {
+            match steps.last_mut() {
+                // Copies of a run that touch each other are one.
+                None if step.stride <= run_bytes => run_bytes = run_bytes.saturating_add(step.reach()),
+                // So are copies of a row of places, when they go on at the same pace.
+                Some(row)
+                    if step.stride.checked_rem(row.stride) == Some(0)
+                        && step.stride <= row.stride.saturating_mul(row.count) =>
+                {
+                    let more = step.reach().checked_div(row.stride).unwrap_or_default();
+                    row.count = row.count.saturating_add(more);
+                }
+                _ => steps.push(step),
+            }
+        }
+        steps.reverse();
+        Ok(Some(Reach { lowest: extent.start_bytes(), run_bytes, steps, unit }))
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        let reached = self.steps.iter().fold(self.run_bytes, |sum, step| sum.saturating_add(step.reach()));
+        self.lowest.saturating_add(reached)
+    }
+
+    fn run_count(&self) -> u64 {
+        self.steps.iter().fold(1, |count, step| count.saturating_mul(step.count))
+    }
+
+    fn push_runs(&self, runs: &mut Vec<Range<u64>>) {
+        let mut starts = vec![self.lowest];
+        for step in &self.steps {
+            let shifted = |i: u64| step.stride.saturating_mul(i);
+            starts = (starts.iter())
+                .flat_map(|&start| (0..step.count).map(move |i| start.saturating_add(shifted(i))))
+                .collect();
+        }
+        runs.extend(starts.into_iter().map(|start| start..start.saturating_add(self.run_bytes)));
+    }
+}
+
+/// How many bytes of a storage some view reaches; none when their runs are more than `most_runs`, and counting them would
+/// take too long.
+///
+/// # Errors
+/// Those of [`Extent::of`].
+pub(crate) fn reached_bytes(views: &[View<'_>], length_bytes: u64, most_runs: u64) -> Result<Option<u64>> {
+    let mut reaches = Vec::new();
+    for view in views {
+        reaches.extend(Reach::of(view, length_bytes)?);
+    }
+    reaches.sort_unstable();
+    reaches.dedup();
+    if reaches.iter().fold(0u64, |sum, reach| sum.saturating_add(reach.run_count())) > most_runs {
+        return Ok(None);
+    }
+    let mut runs = Vec::new();
+    for reach in &reaches {
+        reach.push_runs(&mut runs);
+    }
+    runs.sort_unstable_by_key(|run| run.start);
+    let (mut bytes, mut counted_to) = (0u64, 0);
+    for run in runs {
+        bytes = bytes.saturating_add(run.end.saturating_sub(run.start.max(counted_to)));
+        counted_to = counted_to.max(run.end);
+    }
+    Ok(Some(bytes))
+}

@@ -1,0 +1,284 @@
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+
+use proptest::prelude::*;
+use stridemap_format::DType;
+
+use super::*;
+use crate::layout::reached_bytes;
+
+/// A view that owns its sizes and strides.
+#[derive(Clone, Debug)]
+struct Owned {
+    size: Vec<u64>,
+    stride: Vec<i64>,
+    offset_elems: u64,
+    dtype: DType,
+}
+
+impl Owned {
+    fn new(dtype: DType, dims: &[(u64, i64)], offset_elems: u64) -> Self {
+        let (size, stride) = dims.iter().copied().unzip();
+        Owned { size, stride, offset_elems, dtype }
+    }
+
+    fn view(&self) -> View<'_> {
+        View { size: &self.size, stride: &self.stride, offset_elems: self.offset_elems, dtype: self.dtype }
+    }
+
+    fn moved(&self, placed: &Placed) -> Owned {
+        Owned { stride: placed.stride.clone(), offset_elems: placed.offset_elems, ..self.clone() }
+    }
+
+    /// The places of its bytes, in the order of its elements.
+    fn bytes(&self) -> Vec<i64> {
+        let mut places = vec![self.offset_elems as i64];
+        for (&n, &stride) in self.size.iter().zip(&self.stride) {
+            places = places.iter().flat_map(|at| (0..n as i64).map(move |i| at + i * stride)).collect();
+        }
+        let width = self.dtype.itemsize() as i64;
+        places.iter().flat_map(|at| (0..width).map(move |byte| at * width + byte)).collect()
+    }
+}
+
+fn views(owned: &[Owned]) -> Vec<View<'_>> {
+    owned.iter().map(Owned::view).collect()
+}
+
+/// Repacks, checks all that must hold whatever the views are, and gives the new length.
+fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
+    let repacked = repack(&views(owned), length_bytes).unwrap();
+    assert!(repacked.length_bytes <= length_bytes, "{repacked:?}");
+    // Each new byte says which old one it was: so views that read the same also share the same.
+    let mut from = vec![None; repacked.length_bytes as usize];
+    let (mut old_end, mut new_end) = (0, 0);
+    repacked
+        .each_move::<Infallible>(&mut |old, new_start| {
+            assert!(
+                old_end <= old.start && old.start < old.end && old.end <= length_bytes,
+                "order of {old:?}"
+            );
+            assert!(new_end <= new_start && new_start <= old.start, "{old:?} to {new_start}");
+            let new_range = new_start as usize..(new_start + old.end - old.start) as usize;
+            for (slot, byte) in from[new_range].iter_mut().zip(old.clone()) {
+                *slot = Some(byte as i64);
+            }
+            (old_end, new_end) = (old.end, new_start + old.end - old.start);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(new_end, repacked.length_bytes, "nothing stands at the end");
+    for (before, placed) in owned.iter().zip(&repacked.views) {
+        let after = before.moved(placed);
+        after.view().extent(repacked.length_bytes).unwrap();
+        let read: Vec<i64> = after.bytes().iter().map(|&at| from[at as usize].unwrap()).collect();
+        assert_eq!(read, before.bytes(), "{before:?} became {after:?}");
+        for (old, new) in before.stride.iter().zip(&after.stride) {
+            assert_eq!(old.signum(), new.signum(), "{before:?} became {after:?}");
+        }
+    }
+    // What is kept fits again, and is kept as it is.
+    let after: Vec<Owned> =
+        owned.iter().zip(&repacked.views).map(|(before, placed)| before.moved(placed)).collect();
+    let again = repack(&views(&after), repacked.length_bytes).unwrap();
+    assert!(again.length_bytes <= repacked.length_bytes);
+    repacked.length_bytes
+}
+
+fn reached(owned: &[Owned]) -> BTreeSet<i64> {
+    owned.iter().flat_map(Owned::bytes).collect()
+}
+
+const DTYPES: [DType; 5] = [DType::U8, DType::I16, DType::F32, DType::F64, DType::C128];
+
+/// Any view that lies inside so many bytes.
+fn any_view(length_bytes: u64) -> impl Strategy<Value = Owned> {
+    let dims = prop::collection::vec((0..7u64, -40..41i64), 0..5);
+    (0..DTYPES.len(), dims, 0..1_000u64).prop_map(move |(dtype, mut dims, offset)| {
+        let dtype = DTYPES[dtype];
+        let room = length_bytes / dtype.itemsize() as u64;
+        loop {
+            let owned = Owned::new(dtype, &dims, offset % (room + 1));
+            if owned.view().extent(length_bytes).is_ok() {
+                return owned;
+            }
+            // One dimension fewer, until it fits.
+            if dims.pop().is_none() {
+                return Owned::new(dtype, &[], 0);
+            }
+        }
+    })
+}
+
+/// A slice of a matrix of bytes, as programs make them: rows and columns, by steps.
+fn slice(rows: u64, columns: u64) -> impl Strategy<Value = Owned> {
+    (0..3usize, 0..rows, 1..5u64, 0..columns, 1..5u64, 1..6u64, 1..6u64, any::<[bool; 2]>()).prop_map(
+        move |(dtype, row, row_step, column, column_step, m, n, flipped)| {
+            let dtype = DTYPES[dtype];
+            let columns = columns / dtype.itemsize() as u64;
+            let column = column % columns;
+            let m = m.min((rows - row).div_ceil(row_step));
+            let n = n.min((columns - column).div_ceil(column_step));
+            let (mut offset, mut strides) =
+                (row * columns + column, [(row_step * columns) as i64, column_step as i64]);
+            for ((stride, count), flip) in strides.iter_mut().zip([m, n]).zip(flipped) {
+                if flip {
+                    offset += *stride as u64 * (count - 1);
+                    *stride = -*stride;
+                }
+            }
+            Owned::new(dtype, &[(m, strides[0]), (n, strides[1])], offset)
+        },
+    )
+}
+
+fn sets() -> impl Strategy<Value = (Vec<Owned>, u64)> {
+    let any =
+        (16..600u64).prop_flat_map(|length| (prop::collection::vec(any_view(length), 1..6), Just(length)));
+    let slices = prop::collection::vec(slice(40, 64), 1..7).prop_map(|views| (views, 40 * 64));
+    let mixed = (prop::collection::vec(slice(40, 64), 0..4), prop::collection::vec(any_view(2560), 0..3))
+        .prop_map(|(mut views, more)| {
+            views.extend(more);
+            (views, 2560)
+        });
+    prop_oneof![any, slices, mixed]
+}
+
+/// Views of nested strides, which no two indices of reach one element of.
+fn nested() -> impl Strategy<Value = Owned> {
+    let dims = prop::collection::vec((1..5u64, 0..9u64, any::<bool>()), 0..5);
+    (0..DTYPES.len(), dims, 0..40u64).prop_map(|(dtype, dims, mut offset)| {
+        let mut stride = 1;
+        let mut inner_first = Vec::new();
+        for (n, gap, is_flipped) in dims {
+            stride += gap;
+            if is_flipped {
+                offset += stride * (n - 1);
+            }
+            inner_first.push((n, if is_flipped { -(stride as i64) } else { stride as i64 }));
+            stride *= n;
+        }
+        inner_first.reverse();
+        Owned::new(DTYPES[dtype], &inner_first, offset)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn views_read_and_share_what_they_did((owned, length_bytes) in sets()) {
+        let new_length = checked(&owned, length_bytes);
+        let reached = reached(&owned);
+        prop_assert!(new_length >= reached.len() as u64);
+        prop_assert_eq!(
+            reached_bytes(&views(&owned), length_bytes, 1 << 20).unwrap(),
+            Some(reached.len() as u64)
+        );
+    }
+
+    #[test]
+    fn of_one_slice_only_what_it_reaches_is_kept(owned in nested()) {
+        let reached = reached(std::slice::from_ref(&owned));
+        let (first, last) = (*reached.first().unwrap() as u64, *reached.last().unwrap() as u64);
+        let new_length = checked(&[owned], last + 77);
+        prop_assert_eq!(new_length, first % 64 + reached.len() as u64);
+    }
+}
+
+const F32: DType = DType::F32;
+
+#[test]
+fn a_slice_becomes_as_dense_as_it_can() {
+    let repacked = |owned: &Owned| repack(&[owned.view()], 1 << 40).unwrap();
+    // x[::10] of ten million rows, a column, a block of columns, and every third column of odd rows.
+    for (dims, strides, bytes) in [
+        ([(10_000_000, 80), (8, 1)], [8, 1], 320_000_000),
+        ([(10_000_000, 80), (1, 1)], [1, 1], 40_000_000),
+        ([(10_000_000, 80), (20, 1)], [20, 1], 800_000_000),
+        ([(5_000_000, 26), (5, 3)], [5, 1], 100_000_000),
+    ] {
+        let owned = Owned::new(F32, &dims, 16);
+        let repacked = repacked(&owned);
+        assert_eq!((&repacked.views[0].stride[..], repacked.length_bytes), (&strides[..], bytes), "{dims:?}");
+    }
+}
+
+#[test]
+fn columns_of_different_rows_keep_their_rows() {
+    // A matrix of 1000 rows of 100: columns 0 to 10; columns 50 to 60 of every other row from the fifth on; a part of a
+    // row; and a row that ends where the next begins.
+    let owned = [
+        Owned::new(F32, &[(1000, 100), (10, 1)], 0),
+        Owned::new(F32, &[(400, 200), (10, 1)], 550),
+        Owned::new(F32, &[(20, 1)], 70_045),
+        Owned::new(F32, &[(7, 1)], 70_095),
+    ];
+    // Of each row columns 0 to 10, 45 to 65 and 95 to 100.
+    assert_eq!(checked(&owned, 400_000), 4 * (999 * 35 + 10));
+}
+
+#[test]
+fn what_steps_at_several_paces_is_kept_whole() {
+    let owned = [Owned::new(F32, &[(40, 7)], 100), Owned::new(F32, &[(40, 5)], 100)];
+    assert_eq!(checked(&owned, 4000), 400 % 64 + (39 * 7 + 1) * 4);
+    // A diagonal beside a column; the diagonal alone.
+    let diagonal = Owned::new(F32, &[(100, 101)], 0);
+    let column = Owned::new(F32, &[(100, 100)], 3);
+    assert_eq!(checked(&[diagonal.clone(), column], 40_000), 40_000);
+    assert_eq!(checked(&[diagonal], 40_000), 400);
+}
+
+#[test]
+fn several_dtypes_over_the_same_bytes_stay_aligned() {
+    let owned = [
+        Owned::new(DType::C64, &[(30, 5)], 1),
+        Owned::new(F32, &[(30, 10)], 3),
+        Owned::new(DType::U8, &[(30, 40)], 9),
+        Owned::new(DType::U8, &[(3, 1)], 2_000),
+    ];
+    let new_length = checked(&owned, 4096);
+    // Eight of every forty bytes, and three more at the remainder that they had.
+    assert_eq!(new_length, next_like(8 + 30 * 8, 2_000, 64) + 3);
+}
+
+#[test]
+fn views_without_elements_stand_inside() {
+    let empty = Owned::new(F32, &[(0, 5), (3, 1)], 1000);
+    assert_eq!(checked(std::slice::from_ref(&empty), 4000), 0);
+    let scalar = Owned::new(F32, &[], 500);
+    assert_eq!(checked(&[empty, scalar], 4000), 2000 % 64 + 4);
+}
+
+#[test]
+fn repeated_and_single_dimensions_keep_their_strides() {
+    let owned = Owned::new(F32, &[(9, 0), (1, 999), (5, -20), (1, -3)], 200);
+    let repacked = repack(&[owned.view()], 4000).unwrap();
+    assert_eq!(repacked.views[0].stride, [0, 999, -1, -3]);
+    checked(&[owned], 4000);
+}
+
+#[test]
+fn a_view_past_the_storage_is_refused() {
+    let owned = Owned::new(F32, &[(10, 10)], 0);
+    assert!(repack(&[owned.view()], 363).is_err());
+    assert!(repack(&[owned.view()], 364).is_ok());
+    let huge = Owned::new(F32, &[(u64::MAX, i64::MAX)], u64::MAX);
+    assert!(repack(&[huge.view()], u64::MAX).is_err());
+}
+
+#[test]
+fn work_is_bounded_whatever_the_views_are() {
+    // Each pair of a thousand views steps at a pace of its own; none can be dropped, and that is found out soon.
+    let owned: Vec<Owned> = (0..3000)
+        .map(|i| Owned::new(DType::U8, &[(2, 1 << 30), (2, 1 << 29), (2, 3 + i), (2, 1 << 28)], i as u64))
+        .collect();
+    let mut work = 0;
+    let reaches = owned.iter().map(|owned| Reach::of(&owned.view(), 1 << 40).unwrap().unwrap()).collect();
+    pack(reaches, (ALIGNMENT_BYTES, 1), &mut work);
+    assert!(work <= MAX_WORK + 3000, "{work}");
+    assert_eq!(reached_bytes(&views(&owned), 1 << 40, 1000).unwrap(), None);
+    let column = Owned::new(F32, &[(1 << 40, 1 << 20)], 0);
+    assert_eq!(reached_bytes(&[column.view()], 1 << 62, 1 << 20).unwrap(), None);
+    assert_eq!(repack(&[column.view()], 1 << 62).unwrap().length_bytes, 4 << 40);
+}
