@@ -20,6 +20,7 @@ mod queries;
 mod refusals;
 mod scale;
 mod store;
+mod stress;
 mod support;
 mod tutorials;
 mod views;

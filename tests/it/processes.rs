@@ -15,14 +15,14 @@ const STORE: &str = "STRIDEMAP_TEST_STORE";
 
 /// Starts this binary to play a role on a store.
 pub(crate) fn start(role: &str, path: &Path) -> Child {
-    Command::new(env::current_exe().unwrap())
-        .args(["--exact", "processes::other_process", "--nocapture"])
-        .env(ROLE, role)
-        .env(STORE, path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+    command(role, path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// The same, not yet started.
+pub(crate) fn command(role: &str, path: &Path) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "processes::other_process", "--nocapture"]).env(ROLE, role).env(STORE, path);
+    command
 }
 
 /// The next line that the other process says to us.
@@ -133,6 +133,7 @@ fn other_process() {
                 say(format!("{:?}", x.read::<f32>().unwrap()));
             }
         }
+        role if role.starts_with("stress ") => crate::stress::play(role, Path::new(&path)),
         role => crate::forks::play(role, Path::new(&path)),
     }
 }

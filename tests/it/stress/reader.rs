@@ -1,0 +1,194 @@
+//! What a reader does: takes snapshots, holds them for a while, and compares all that it sees with what it must be.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::thread;
+use std::time::Instant;
+
+use stridemap::{ErrorKind, Snapshot, Store, StoreOptions, Tensor};
+
+use super::WRITERS;
+use super::content::content_of;
+use super::diary::{Count, Diary, Ledger};
+use super::random::Random;
+use super::writer::{LOCK_TIMEOUT, WINDOW, commits_in, own_name, own_prefix};
+
+/// A snapshot that is held, and what was in it when it was taken.
+struct Held {
+    snapshot: Snapshot,
+    names: Vec<String>,
+    until: Instant,
+}
+
+struct Reader<'a> {
+    random: Random,
+    diary: &'a mut Diary,
+    ledgers: Vec<Ledger>,
+    /// The commits of each writer that were seen so far.
+    seen: Vec<u64>,
+    held: Vec<Held>,
+    /// Tensors whose snapshots are gone.
+    kept: Vec<(String, Tensor)>,
+}
+
+/// Reads until it is killed.
+pub(super) fn read(path: &Path, shared: &Path, seed: u64, diary: &mut Diary) {
+    let ledgers = (0..WRITERS).map(|writer| Ledger::open(shared, writer)).collect();
+    let (held, kept, seen) = (Vec::new(), Vec::new(), vec![0; WRITERS]);
+    let mut reader = Reader { random: Random::new(seed), diary, ledgers, seen, held, kept };
+    loop {
+        let acknowledged = reader.acknowledged();
+        let Some(store) = reader.open(path) else { continue };
+        // A handle that was opened just now is on what was committed before.
+        reader.look(&store, &acknowledged);
+        for _ in 0..reader.random.below(20) {
+            reader.step(&store);
+        }
+        reader.held.clear();
+    }
+}
+
+impl Reader<'_> {
+    fn open(&mut self, path: &Path) -> Option<Store> {
+        let options = StoreOptions::new().lock_timeout(LOCK_TIMEOUT);
+        self.diary.note("open");
+        let opened = if self.random.one_in(3) {
+            options.open(path)
+        } else {
+            // SAFETY: all processes of this test write through the library only.
+            unsafe { options.open_mapped(path) }
+        };
+        match opened {
+            Err(e) if e.kind() == ErrorKind::Busy => {
+                self.diary.note(e);
+                self.diary.count(Count::Busy, 1);
+                None
+            }
+            opened => Some(opened.unwrap()),
+        }
+    }
+
+    fn acknowledged(&self) -> Vec<u64> {
+        self.ledgers.iter().map(Ledger::acknowledged).collect()
+    }
+
+    fn step(&mut self, store: &Store) {
+        match self.random.below(10) {
+            0 => {
+                self.diary.note("verify");
+                let findings = store.verify(|_| {}).unwrap();
+                assert!(findings.is_empty(), "{findings:?}");
+                self.diary.count(Count::Verified, 1);
+            }
+            1 => {
+                self.diary.note(format!("check {} tensors whose snapshots are gone", self.kept.len()));
+                for (name, tensor) in std::mem::take(&mut self.kept) {
+                    self.check(&name, &tensor);
+                    self.diary.count(Count::KeptTensors, 1);
+                }
+            }
+            2 | 3 => {
+                self.diary.note("wait");
+                let longest = if self.random.one_in(6) { 2000 } else { 60 };
+                thread::sleep(self.random.millis(longest));
+            }
+            _ => {
+                let acknowledged = self.acknowledged();
+                self.diary.note("refresh");
+                match store.refresh() {
+                    Err(e) if e.kind() == ErrorKind::Busy => self.diary.count(Count::Busy, 1),
+                    refreshed => {
+                        refreshed.unwrap();
+                        self.look(store, &acknowledged);
+                    }
+                }
+            }
+        }
+        self.look_again();
+    }
+
+    /// Takes a snapshot, and compares what is in it.
+    fn look(&mut self, store: &Store, acknowledged: &[u64]) {
+        let snapshot = store.snapshot();
+        self.diary.note(format!("snapshot of generation {}", snapshot.generation()));
+        self.diary.count(Count::Snapshots, 1);
+        for (writer, &acknowledged) in acknowledged.iter().enumerate() {
+            let commits = commits_in(&snapshot, writer);
+            assert!(
+                commits >= acknowledged,
+                "writer {writer}: {commits} commits, of {acknowledged} that returned"
+            );
+            assert!(
+                commits >= self.seen[writer],
+                "writer {writer}: {commits} commits, after {}",
+                self.seen[writer]
+            );
+            self.seen[writer] = commits;
+        }
+        let names = snapshot.names().unwrap();
+        check_windows(&snapshot, &names);
+        self.check_some(&snapshot, &names);
+        let seconds = if self.random.one_in(8) { 2000 } else { 100 };
+        self.held.push(Held { snapshot, names, until: Instant::now() + self.random.millis(seconds) });
+    }
+
+    /// Compares a snapshot with what it was; lets it go when its time has come.
+    fn look_again(&mut self) {
+        let at = self.random.below(self.held.len().max(1) as u64) as usize;
+        if self.held.is_empty() {
+            return;
+        }
+        let held = self.held.swap_remove(at);
+        let age = held.snapshot.generation();
+        self.diary.note(format!("generation {age} again"));
+        assert_eq!(held.snapshot.names().unwrap(), held.names);
+        self.check_some(&held.snapshot, &held.names);
+        if Instant::now() < held.until && self.held.len() < 4 {
+            self.held.push(held);
+        }
+    }
+
+    fn check_some(&mut self, snapshot: &Snapshot, names: &[String]) {
+        if self.random.one_in(3) {
+            self.diary.note(format!("check all of {}", names.len()));
+            let all: Vec<(String, Tensor)> = snapshot.load_all("").unwrap().map(Result::unwrap).collect();
+            assert!(all.iter().map(|(name, _)| name).eq(names));
+            for (name, tensor) in &all {
+                self.check(name, tensor);
+            }
+            return;
+        }
+        for _ in 0..8 {
+            let Some(name) = self.random.pick(names) else { return };
+            self.diary.note(format!("check {name}"));
+            let tensor = snapshot.load(name).unwrap();
+            self.check(name, &tensor);
+            if self.kept.len() < 30 && self.random.one_in(4) {
+                self.kept.push((name.clone(), tensor));
+            }
+        }
+    }
+
+    fn check(&mut self, name: &str, tensor: &Tensor) {
+        match content_of(name).and_then(|content| content.check(tensor)) {
+            Ok(compared) => {
+                self.diary.count(Count::Tensors, 1);
+                self.diary.count(Count::Elements, compared);
+            }
+            Err(e) => panic!("{name}: {e}; {tensor:?}"),
+        }
+    }
+}
+
+/// Each writer's numbered commits add one tensor, take one away, and say their number, all at once.
+pub(super) fn check_windows(snapshot: &Snapshot, names: &[String]) {
+    for writer in 0..WRITERS {
+        let commits = commits_in(snapshot, writer);
+        let expected: BTreeSet<String> =
+            (1..=commits).rev().take(WINDOW as usize).map(|commit| own_name(writer, commit)).collect();
+        let prefix = own_prefix(writer);
+        let found: BTreeSet<String> =
+            names.iter().filter(|name| name.starts_with(&prefix)).cloned().collect();
+        assert_eq!(found, expected, "generation {}, writer {writer}", snapshot.generation());
+    }
+}

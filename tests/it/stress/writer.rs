@@ -1,0 +1,311 @@
+//! What a writer does: random changes, as single commits and in transactions.
+
+use std::path::Path;
+use std::time::Duration;
+
+use stridemap::{
+    Durability, Error, ErrorKind, OnExisting, Snapshot, StorageKind, Store, StoreOptions, Tensor, Transaction,
+};
+
+use super::content::{Content, content_of, name};
+use super::diary::{Count, Diary, Ledger};
+use super::random::{Random, mixed};
+
+/// How many tensors of its own a writer keeps: each of its numbered commits adds one and takes the oldest away.
+pub(super) const WINDOW: u64 = 8;
+
+/// How many tensors of everybody there may be, about, and how many of them large.
+const MANY: usize = 120;
+const MANY_LARGE: usize = 5;
+
+/// From this size on a tensor has a storage of its own.
+const LARGE_BYTES: u64 = 4 << 20;
+
+/// Longer than any wait should be, and shorter than the parent's patience.
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// The attribute that says how many numbered commits of a writer there were.
+pub(super) fn attribute(writer: usize) -> String {
+    format!("commits of {writer}")
+}
+
+/// The prefix of the names that only this writer changes.
+pub(super) fn own_prefix(writer: usize) -> String {
+    format!("own {writer}-")
+}
+
+/// The tensor that a writer's numbered commit adds: the same for whoever asks.
+pub(super) fn own_name(writer: usize, commit: u64) -> String {
+    name(format!("{}{commit}", own_prefix(writer)), &own_content(writer, commit), 0)
+}
+
+fn own_content(writer: usize, commit: u64) -> Content {
+    let mut random = Random::new(mixed(commit) ^ writer as u64);
+    let size_bytes =
+        if random.one_in(40) { LARGE_BYTES + random.below(LARGE_BYTES / 2) } else { random.below(20_000) };
+    Content::draw(&mut random, size_bytes)
+}
+
+/// The number of commits that a snapshot says a writer made.
+pub(super) fn commits_in(snapshot: &Snapshot, writer: usize) -> u64 {
+    snapshot.attributes().get(&attribute(writer)).map_or(0, |number| number.parse().unwrap())
+}
+
+struct Writer<'a> {
+    number: usize,
+    random: Random,
+    diary: &'a mut Diary,
+    ledger: Ledger,
+    /// Loaded some time ago: what they stand on may be gone.
+    kept: Vec<(String, Tensor)>,
+}
+
+/// Writes until it is killed.
+pub(super) fn write(path: &Path, shared: &Path, number: usize, seed: u64, diary: &mut Diary) {
+    let mut random = Random::new(seed);
+    let mut open = |durability| {
+        let options = StoreOptions::new().durability(durability).lock_timeout(LOCK_TIMEOUT);
+        if random.one_in(2) {
+            options.open(path).unwrap()
+        } else {
+            // SAFETY: all processes of this test write through the library only.
+            unsafe { options.open_mapped(path).unwrap() }
+        }
+    };
+    let stores = [open(Durability::Full), open(Durability::Process)];
+    let mut ledger = Ledger::open(shared, number);
+    let commits = commits_in(&stores[0].snapshot(), number);
+    let (acknowledged, begun) = (ledger.acknowledged(), ledger.begun());
+    assert!(
+        (acknowledged..=begun).contains(&commits),
+        "{commits} commits; {acknowledged} returned, {begun} began"
+    );
+    // The one who was killed may have had no time to.
+    ledger.acknowledge(commits);
+    let mut writer = Writer { number, random, diary, ledger, kept: Vec::new() };
+    loop {
+        let store = writer.random.pick(&stores).unwrap();
+        writer.step(store);
+        if writer.random.one_in(10) {
+            // A handle that is not moved on holds an old generation back; that must not last for ever.
+            for store in &stores {
+                store.refresh().unwrap();
+            }
+        }
+    }
+}
+
+impl Writer<'_> {
+    fn step(&mut self, store: &Store) {
+        match self.random.below(12) {
+            0 => {
+                self.diary.note("gc");
+                if self.is_done(store.gc().map(drop), &[]) {
+                    self.diary.count(Count::Collections, 1);
+                }
+            }
+            1 => self.keep(store),
+            2 | 3 => self.change_once(store),
+            _ => self.change_much(store),
+        }
+    }
+
+    /// Whether it was done; otherwise it was refused for one of these reasons, or because others held the lock.
+    fn is_done(&mut self, result: Result<(), Error>, refusals: &[ErrorKind]) -> bool {
+        let Err(e) = result else { return true };
+        self.diary.note(format!("refused: {e}"));
+        if refusals.contains(&e.kind()) {
+            self.diary.count(Count::Conflicts, 1);
+        } else if e.kind() == ErrorKind::Busy && e.to_string().contains("another writer holds it") {
+            self.diary.count(Count::Busy, 1);
+        } else {
+            panic!("{e:?}");
+        }
+        false
+    }
+
+    /// Remembers some tensors for later, and forgets others.
+    fn keep(&mut self, store: &Store) {
+        self.diary.note("keep");
+        store.refresh().unwrap();
+        let snapshot = store.snapshot();
+        let names = snapshot.names().unwrap();
+        self.kept.truncate(8);
+        for _ in 0..4 {
+            let Some(name) = self.random.pick(&names) else { return };
+            let at = self.random.below(self.kept.len() as u64 + 1) as usize;
+            self.kept.insert(at, (name.clone(), snapshot.load(name).unwrap()));
+        }
+    }
+
+    /// One change by one call of the store, of names that were there a while ago.
+    fn change_once(&mut self, store: &Store) {
+        let names: Vec<String> = names_of_all(store.names().unwrap());
+        let Some(from) = self.random.pick(&names).cloned() else { return };
+        let is_done = match self.random.below(5) {
+            0 => {
+                self.diary.note(format!("remove {from}"));
+                store.remove(&from)
+            }
+            1 => {
+                let to = self.renumbered(&from);
+                self.diary.note(format!("rename {from} to {to}"));
+                store.rename(&from, &to)
+            }
+            2 => {
+                let to = self.renumbered(&from);
+                self.diary.note(format!("copy {from} to {to}"));
+                store.copy(&from, &to)
+            }
+            3 => {
+                let Some((name, tensor)) = self.random.pick(&self.kept).cloned() else { return };
+                let (name, view) = self.view_of(&name, &tensor);
+                self.diary.note(format!("save view {name}"));
+                store.save_view(&name, &view)
+            }
+            _ => {
+                let (name, tensor) = self.fresh();
+                self.diary.note(format!("save {name}"));
+                store.save(&name, &tensor)
+            }
+        };
+        if self.is_done(is_done, &[ErrorKind::NameNotFound, ErrorKind::Conflict]) {
+            self.diary.count(Count::Commits, 1);
+        }
+    }
+
+    /// A transaction of several changes. Most are numbered, and say so in an attribute: whoever sees that must see all.
+    fn change_much(&mut self, store: &Store) {
+        let is_numbered = !self.random.one_in(4);
+        self.diary.note(format!("begin, numbered: {is_numbered}"));
+        let mut txn = store.begin().unwrap();
+        let changed = self.change(&mut txn, is_numbered);
+        if !self.is_done(changed, &[ErrorKind::NameExists]) {
+            return;
+        }
+        if self.random.one_in(8) {
+            self.diary.note("abort");
+            self.diary.count(Count::Aborted, 1);
+            return;
+        }
+        if !is_numbered {
+            self.diary.note("commit");
+            if self.is_done(txn.commit().map(drop), &[ErrorKind::Conflict]) {
+                self.diary.count(Count::Commits, 1);
+            }
+            return;
+        }
+        let commit = self.ledger.acknowledged() + 1;
+        self.diary.note(format!("commit {commit}"));
+        txn.set_attribute(&attribute(self.number), &commit.to_string()).unwrap();
+        let content = own_content(self.number, commit);
+        txn.save(&own_name(self.number, commit), &content.tensor(0, 1)).unwrap();
+        if commit > WINDOW {
+            txn.remove(&own_name(self.number, commit - WINDOW)).unwrap();
+        }
+        self.ledger.begin(commit);
+        if self.is_done(txn.commit().map(drop), &[ErrorKind::Conflict]) {
+            self.ledger.acknowledge(commit);
+            self.diary.count(Count::Commits, 1);
+        }
+    }
+
+    fn change(&mut self, txn: &mut Transaction<'_>, is_numbered: bool) -> Result<(), Error> {
+        if self.random.one_in(8) {
+            txn.on_existing(OnExisting::Refuse);
+        }
+        let least = u64::from(!is_numbered);
+        // Now and then so many that a table is due.
+        let count = if self.random.one_in(15) { 80 } else { least + self.random.below(6) };
+        for _ in 0..count {
+            let names = names_of_all(txn.names()?);
+            let large = names.iter().filter(|name| is_large(name)).collect::<Vec<_>>();
+            if names.len() > MANY || large.len() > MANY_LARGE {
+                let name = if large.len() > MANY_LARGE {
+                    large[0].clone()
+                } else {
+                    self.random.pick(&names).unwrap().clone()
+                };
+                self.diary.note(format!("  remove {name}"));
+                txn.remove(&name)?;
+                continue;
+            }
+            let from = self.random.pick(&names).cloned();
+            match (self.random.below(8), from) {
+                (0, Some(from)) => {
+                    self.diary.note(format!("  remove {from}"));
+                    txn.remove(&from)?;
+                }
+                (1, Some(from)) => {
+                    let to = self.renumbered(&from);
+                    self.diary.note(format!("  rename {from} to {to}"));
+                    txn.rename(&from, &to)?;
+                }
+                (2, Some(from)) => {
+                    let to = self.renumbered(&from);
+                    self.diary.note(format!("  copy {from} to {to}"));
+                    txn.copy(&from, &to)?;
+                }
+                (3 | 4, Some(from)) => {
+                    let tensor = txn.load(&from)?;
+                    let (name, view) = self.view_of(&from, &tensor);
+                    self.diary.note(format!("  save view {name}"));
+                    txn.save_view(&name, &view)?;
+                }
+                (5, Some(from)) => {
+                    self.diary.note(format!("  check {from}"));
+                    // Staged by this transaction, or on the newest generation that there was when it began.
+                    let tensor = txn.load(&from)?;
+                    let compared = content_of(&from).and_then(|content| content.check(&tensor));
+                    let compared = compared.unwrap_or_else(|e| panic!("{from} in a transaction: {e}"));
+                    self.diary.count(Count::Elements, compared);
+                }
+                _ => {
+                    let (name, tensor) = self.fresh();
+                    self.diary.note(format!("  save {name}"));
+                    if self.random.one_in(8) {
+                        txn.save_as(&name, &tensor, StorageKind::Mutable)?;
+                    } else {
+                        txn.save(&name, &tensor)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A tensor that nobody has seen, and its name.
+    fn fresh(&mut self) -> (String, Tensor) {
+        let size_bytes = match self.random.below(60) {
+            0 => LARGE_BYTES + self.random.below(LARGE_BYTES / 2),
+            1..10 => self.random.below(600_000),
+            _ => self.random.below(8000),
+        };
+        let content = Content::draw(&mut self.random, size_bytes);
+        (name("any", &content, self.random.below(3)), content.tensor(0, 1))
+    }
+
+    fn view_of(&mut self, of: &str, tensor: &Tensor) -> (String, Tensor) {
+        let content = content_of(of).unwrap();
+        let (content, view) = match content.view_count() {
+            0..8 => content.draw_view(tensor, &mut self.random),
+            _ => (content, tensor.clone()),
+        };
+        (name("any", &content, self.random.below(3)), view)
+    }
+
+    /// The same content under another name, or perhaps the same.
+    fn renumbered(&mut self, of: &str) -> String {
+        name("any", &content_of(of).unwrap(), self.random.below(3))
+    }
+}
+
+/// The names that everybody may change.
+fn names_of_all(mut names: Vec<String>) -> Vec<String> {
+    names.retain(|name| name.starts_with("any/"));
+    names
+}
+
+fn is_large(name: &str) -> bool {
+    content_of(name).is_ok_and(|content| content.size_bytes() as u64 >= LARGE_BYTES)
+}
