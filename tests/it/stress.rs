@@ -20,6 +20,7 @@ use crate::support::{scaled, temporary};
 
 mod content;
 mod diary;
+mod hesitant;
 mod random;
 mod reader;
 mod writer;
@@ -71,18 +72,29 @@ impl Slot {
         Slot { number, child, log_bytes: 0, heard: Instant::now() }
     }
 
-    /// Whether it has ended by itself, which it never should; or said nothing for too long.
-    fn trouble(&mut self, shared: &Path) -> Option<String> {
+    /// Whether it still runs, and has not been killed: by itself, on a disk that lets it die. Anything else is trouble.
+    fn is_alive(&mut self, shared: &Path) -> Result<bool, String> {
         let number = self.number;
         if let Some(status) = self.child.try_wait().unwrap() {
-            return Some(format!("process {number} ended: {status}"));
+            return self.was_killed(status).map(|()| false);
         }
         let log_bytes = fs::metadata(log_path(shared, number)).map_or(0, |log| log.len());
         if log_bytes != self.log_bytes {
             (self.log_bytes, self.heard) = (log_bytes, Instant::now());
         }
-        let silence = self.heard.elapsed();
-        (silence > PATIENCE).then(|| format!("process {number} made no progress for {silence:?}"))
+        match self.heard.elapsed() {
+            silence if silence > PATIENCE => {
+                Err(format!("process {number} made no progress for {silence:?}"))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn was_killed(&self, status: ExitStatus) -> Result<(), String> {
+        match status.signal() {
+            Some(libc::SIGKILL) => Ok(()),
+            _ => Err(format!("process {} ended: {status}", self.number)),
+        }
     }
 
     /// Waits a moment for it to be at what is worth to be interrupted.
@@ -104,9 +116,10 @@ impl Slot {
         assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
     }
 
-    fn kill(&mut self) -> ExitStatus {
+    fn kill(&mut self) -> Result<(), String> {
         self.child.kill().unwrap();
-        self.child.wait().unwrap()
+        let status = self.child.wait().unwrap();
+        self.was_killed(status)
     }
 }
 
@@ -118,55 +131,64 @@ fn stderr_path(path: &Path, number: usize) -> PathBuf {
 #[derive(Debug, Default)]
 struct Suffered {
     kills: u64,
+    deaths: u64,
     restarts: u64,
     stops: u64,
 }
 
 /// Lets the processes run, and kills them at random; gives what went wrong, if anything did.
 fn torment(path: &Path, until: Instant, random: &mut Random, suffered: &mut Suffered) -> Result<(), String> {
-    let shared = path.parent().unwrap();
     let mut slots: Vec<Slot> =
         (0..WRITERS + READERS).map(|number| Slot::start(number, path, random)).collect();
-    let mut trouble = None;
-    while trouble.is_none() && Instant::now() < until {
-        thread::sleep(random.millis(250));
-        trouble = slots.iter_mut().find_map(|slot| slot.trouble(shared));
-        // Writers as often as readers, which are twice as many.
-        let number = match random.below(2) {
-            0 => random.below(WRITERS as u64) as usize,
-            _ => WRITERS + random.below(READERS as u64) as usize,
-        };
-        if trouble.is_some() {
-            break;
-        }
-        if number < WRITERS {
-            slots[number].wait_for_a_commit(shared, random);
-        }
-        if random.one_in(6) {
-            // A process that is only slow, perhaps with a lock in its hands.
-            slots[number].signal(libc::SIGSTOP);
-            thread::sleep(random.millis(300));
-            slots[number].signal(libc::SIGCONT);
-            suffered.stops += 1;
-        } else {
-            let status = slots[number].kill();
-            if status.signal() != Some(libc::SIGKILL) {
-                trouble = Some(format!("process {number} ended: {status}"));
-                continue;
-            }
-            slots[number] = Slot::start(number, path, random);
-            suffered.kills += 1;
+    let mut outcome = Ok(());
+    while outcome.is_ok() && Instant::now() < until {
+        outcome = strike(&mut slots, path, random, suffered);
+    }
+    for slot in &mut slots {
+        outcome = outcome.and(slot.kill());
+        suffered.kills += 1;
+    }
+    outcome
+}
+
+/// After a while, puts processes in the place of dead ones, and kills one or stops it for a moment.
+fn strike(
+    slots: &mut [Slot],
+    path: &Path,
+    random: &mut Random,
+    suffered: &mut Suffered,
+) -> Result<(), String> {
+    let shared = path.parent().unwrap();
+    thread::sleep(random.millis(250));
+    for slot in slots.iter_mut() {
+        if !slot.is_alive(shared)? {
+            *slot = Slot::start(slot.number, path, random);
+            suffered.deaths += 1;
             suffered.restarts += 1;
         }
     }
-    for slot in &mut slots {
-        let status = slot.kill();
-        suffered.kills += 1;
-        if status.signal() != Some(libc::SIGKILL) && trouble.is_none() {
-            trouble = Some(format!("process {} ended: {status}", slot.number));
-        }
+    // Writers as often as readers, which are twice as many.
+    let number = match random.below(2) {
+        0 => random.below(WRITERS as u64) as usize,
+        _ => WRITERS + random.below(READERS as u64) as usize,
+    };
+    let slot = &mut slots[number];
+    if number < WRITERS {
+        slot.wait_for_a_commit(shared, random);
     }
-    trouble.map_or(Ok(()), Err)
+    if random.one_in(6) {
+        // A process that is only slow, perhaps with a lock in its hands.
+        slot.signal(libc::SIGSTOP);
+        thread::sleep(random.millis(300));
+        slot.signal(libc::SIGCONT);
+        suffered.stops += 1;
+    } else {
+        slot.kill()?;
+        *slot = Slot::start(number, path, random);
+        suffered.kills += 1;
+        suffered.restarts += 1;
+    }
+    Ok(())
 }
 
 /// What is left when all were killed: everything that was acknowledged, whole; and once garbage is collected, no file

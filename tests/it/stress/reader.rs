@@ -5,13 +5,13 @@ use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
-use stridemap::{ErrorKind, Snapshot, Store, StoreOptions, Tensor};
+use stridemap::{ErrorKind, Snapshot, Store, Tensor};
 
 use super::WRITERS;
 use super::content::content_of;
 use super::diary::{Count, Diary, Ledger};
 use super::random::Random;
-use super::writer::{LOCK_TIMEOUT, WINDOW, commits_in, own_name, own_prefix};
+use super::writer::{WINDOW, commits_in, options, own_name, own_prefix};
 
 /// A snapshot that is held, and what was in it when it was taken.
 struct Held {
@@ -50,7 +50,7 @@ pub(super) fn read(path: &Path, shared: &Path, seed: u64, diary: &mut Diary) {
 
 impl Reader<'_> {
     fn open(&mut self, path: &Path) -> Option<Store> {
-        let options = StoreOptions::new().lock_timeout(LOCK_TIMEOUT);
+        let options = options(&mut self.random);
         self.diary.note("open");
         let opened = if self.random.one_in(3) {
             options.open(path)
@@ -87,7 +87,22 @@ impl Reader<'_> {
                     self.diary.count(Count::KeptTensors, 1);
                 }
             }
-            2 | 3 => {
+            2 => {
+                // What a reader sees first is what a writer may be about to delete.
+                for _ in 0..40 {
+                    let acknowledged = self.acknowledged();
+                    let Some(store) = self.open(store.path()) else { continue };
+                    let snapshot = store.snapshot();
+                    self.check_commits(&snapshot, &acknowledged);
+                    let names = snapshot.names().unwrap();
+                    check_windows(&snapshot, &names);
+                    if let Some(name) = self.random.pick(&names) {
+                        let tensor = snapshot.load(name).unwrap();
+                        self.check(name, &tensor);
+                    }
+                }
+            }
+            3 => {
                 self.diary.note("wait");
                 let longest = if self.random.one_in(6) { 2000 } else { 60 };
                 thread::sleep(self.random.millis(longest));
@@ -111,9 +126,19 @@ impl Reader<'_> {
     fn look(&mut self, store: &Store, acknowledged: &[u64]) {
         let snapshot = store.snapshot();
         self.diary.note(format!("snapshot of generation {}", snapshot.generation()));
+        self.check_commits(&snapshot, acknowledged);
+        let names = snapshot.names().unwrap();
+        check_windows(&snapshot, &names);
+        self.check_some(&snapshot, &names);
+        let seconds = if self.random.one_in(8) { 2000 } else { 100 };
+        self.held.push(Held { snapshot, names, until: Instant::now() + self.random.millis(seconds) });
+    }
+
+    /// What had returned before the snapshot was taken is in it, and so is what an earlier one had.
+    fn check_commits(&mut self, snapshot: &Snapshot, acknowledged: &[u64]) {
         self.diary.count(Count::Snapshots, 1);
         for (writer, &acknowledged) in acknowledged.iter().enumerate() {
-            let commits = commits_in(&snapshot, writer);
+            let commits = commits_in(snapshot, writer);
             assert!(
                 commits >= acknowledged,
                 "writer {writer}: {commits} commits, of {acknowledged} that returned"
@@ -125,11 +150,6 @@ impl Reader<'_> {
             );
             self.seen[writer] = commits;
         }
-        let names = snapshot.names().unwrap();
-        check_windows(&snapshot, &names);
-        self.check_some(&snapshot, &names);
-        let seconds = if self.random.one_in(8) { 2000 } else { 100 };
-        self.held.push(Held { snapshot, names, until: Instant::now() + self.random.millis(seconds) });
     }
 
     /// Compares a snapshot with what it was; lets it go when its time has come.

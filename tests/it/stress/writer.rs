@@ -1,6 +1,7 @@
 //! What a writer does: random changes, as single commits and in transactions.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stridemap::{
@@ -9,6 +10,7 @@ use stridemap::{
 
 use super::content::{Content, content_of, name};
 use super::diary::{Count, Diary, Ledger};
+use super::hesitant::HesitantDisk;
 use super::random::{Random, mixed};
 
 /// How many tensors of its own a writer keeps: each of its numbered commits adds one and takes the oldest away.
@@ -22,7 +24,7 @@ const MANY_LARGE: usize = 5;
 const LARGE_BYTES: u64 = 4 << 20;
 
 /// Longer than any wait should be, and shorter than the parent's patience.
-pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(40);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// The attribute that says how many numbered commits of a writer there were.
 pub(super) fn attribute(writer: usize) -> String {
@@ -51,6 +53,12 @@ pub(super) fn commits_in(snapshot: &Snapshot, writer: usize) -> u64 {
     snapshot.attributes().get(&attribute(writer)).map_or(0, |number| number.parse().unwrap())
 }
 
+/// How a store is opened: half of the processes do everything as fast as they can.
+pub(super) fn options(random: &mut Random) -> StoreOptions {
+    let options = StoreOptions::new().lock_timeout(LOCK_TIMEOUT);
+    if random.one_in(2) { options } else { options.disk(Arc::new(HesitantDisk::new(random.next()))) }
+}
+
 struct Writer<'a> {
     number: usize,
     random: Random,
@@ -64,7 +72,7 @@ struct Writer<'a> {
 pub(super) fn write(path: &Path, shared: &Path, number: usize, seed: u64, diary: &mut Diary) {
     let mut random = Random::new(seed);
     let mut open = |durability| {
-        let options = StoreOptions::new().durability(durability).lock_timeout(LOCK_TIMEOUT);
+        let options = options(&mut random).durability(durability);
         if random.one_in(2) {
             options.open(path).unwrap()
         } else {
