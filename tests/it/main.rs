@@ -19,6 +19,7 @@ mod python;
 mod queries;
 mod refusals;
 mod scale;
+mod sharing;
 mod store;
 mod stress;
 mod support;

@@ -1,6 +1,6 @@
 //! Several processes on one store. The other processes are this test binary, started again.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) fn command(role: &str, path: &Path) -> Command {
 }
 
 /// The next line that the other process says to us.
-pub(crate) fn hear(child: &mut BufReader<std::process::ChildStdout>) -> String {
+pub(crate) fn hear(child: &mut impl BufRead) -> String {
     let mut line = String::new();
     while !line.starts_with("> ") {
         line.clear();
@@ -35,13 +35,13 @@ pub(crate) fn hear(child: &mut BufReader<std::process::ChildStdout>) -> String {
     line[2..].trim_end().to_owned()
 }
 
-fn say(line: impl std::fmt::Display) {
+pub(crate) fn say(line: impl std::fmt::Display) {
     println!("\n> {line}");
     std::io::stdout().flush().unwrap();
 }
 
 /// Whether a line came, and not the end.
-fn wait_for_a_line() -> bool {
+pub(crate) fn wait_for_a_line() -> bool {
     std::io::stdin().read_line(&mut String::new()).unwrap() > 0
 }
 
@@ -133,6 +133,7 @@ fn other_process() {
                 say(format!("{:?}", x.read::<f32>().unwrap()));
             }
         }
+        "sum" => crate::sharing::sum(Path::new(&path)),
         role if role.starts_with("stress ") => crate::stress::play(role, Path::new(&path)),
         role => crate::forks::play(role, Path::new(&path)),
     }
