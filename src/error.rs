@@ -61,6 +61,8 @@ pub enum ErrorKind {
     ExternalRefused,
     /// Another process, or another guard, holds the lock.
     Busy,
+    /// The value belongs to the process that this one was forked from.
+    Forked,
     /// The store's lock file is missing, or was replaced while it was in use.
     LockReplaced,
     /// Another commit changed what this one stands on.
@@ -123,6 +125,13 @@ impl Error {
             error.0.kind = ErrorKind::ReadOnly;
         }
         error
+    }
+
+    /// `what` says of a value how it came to be: "x.smap: the store was opened".
+    pub(crate) fn forked(what: impl fmt::Display) -> Self {
+        let advice =
+            "by the process that this one was forked from, whose locks it shares; open the store again here";
+        Error::new(ErrorKind::Forked, format!("{what} {advice}"))
     }
 
     /// The bytes of the file at `path` break a rule.

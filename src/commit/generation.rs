@@ -3,7 +3,7 @@ use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use stridemap_format::{Manifest, StorageRecord, TensorRecord};
+use stridemap_format::{Manifest, StorageRecord, TensorRecord, Uuid};
 
 use super::table::Table;
 use crate::disk::DiskFile;
@@ -16,8 +16,24 @@ use crate::error::Result;
 pub(crate) struct Generation {
     manifest: Manifest,
     table: Option<Arc<Table>>,
-    _pin: Arc<dyn DiskFile>,
+    _pin: Option<Pin>,
     is_synced: bool,
+}
+
+/// A manifest's file, under a shared lock.
+#[derive(Debug)]
+struct Pin {
+    file: Arc<dyn DiskFile>,
+    process: u32,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // Not left to the closing of the file: a forked child, or one that is being started, may have it open.
+        if self.process == std::process::id() {
+            let _ = self.file.unlock();
+        }
+    }
 }
 
 impl Generation {
@@ -28,7 +44,14 @@ impl Generation {
         pin: Arc<dyn DiskFile>,
         is_synced: bool,
     ) -> Self {
-        Generation { manifest, table, _pin: pin, is_synced }
+        let pin = Pin { file: pin, process: std::process::id() };
+        Generation { manifest, table, _pin: Some(pin), is_synced }
+    }
+
+    /// One that has a number and holds nothing: for a forked child, which is refused everything else.
+    pub(super) fn stand_in(uuid: Uuid, number: u64) -> Self {
+        let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
+        Generation { manifest, table: None, _pin: None, is_synced: false }
     }
 
     /// Whether a power cut is known not to take it back.

@@ -1,12 +1,12 @@
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use stridemap_format::Uuid;
 
 use super::{Generation, recover};
-use crate::disk::{Disk, StorePaths};
+use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a commit survives once it has returned.
@@ -44,15 +44,22 @@ pub(crate) struct History {
     pub(crate) uuid: Uuid,
     pub(crate) options: Options,
     current: Mutex<Arc<Generation>>,
+    /// Of `current`, for who may not wait for it.
+    number: AtomicU64,
     poison: OnceLock<Error>,
     /// Whether this handle has deleted what dead writers left.
     pub(super) is_swept: AtomicBool,
+    /// The watch of whoever waited last: to end one takes longer than to begin it.
+    idle_watch: Mutex<Option<Box<dyn Watch>>>,
+    /// Who opened it. A forked child shares its open files, and with them their locks.
+    process: u32,
 }
 
 impl History {
     pub(crate) fn open(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Result<Self> {
         let newest = recover::newest(&*disk, &paths, uuid, None)?;
         Ok(History {
+            number: AtomicU64::new(newest.number()),
             disk,
             paths,
             uuid,
@@ -60,16 +67,37 @@ impl History {
             current: Mutex::new(newest),
             poison: OnceLock::new(),
             is_swept: AtomicBool::new(false),
+            idle_watch: Mutex::default(),
+            process: std::process::id(),
         })
     }
 
-    /// The generation that this handle is on.
+    /// Refuses a child that was forked from the process that opened the store, before it waits for a mutex that another
+    /// thread of its parent held, or does anything to a lock that is its parent's.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        Err(Error::forked(format!("{}: the store was opened", self.paths.root().display())))
+    }
+
+    /// The number of the generation that this handle is on.
+    pub(crate) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// The generation that this handle is on; in a forked child one of the same number and without content, for another
+    /// thread of the parent may have held the mutex, and nobody is left here to give it back.
     pub(crate) fn current(&self) -> Arc<Generation> {
+        if self.check_process().is_err() {
+            return Arc::new(Generation::stand_in(self.uuid, self.number()));
+        }
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The newest generation on disk.
     pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
+        self.check_process()?;
         recover::newest(&*self.disk, &self.paths, self.uuid, Some(self.current()))
     }
 
@@ -78,9 +106,27 @@ impl History {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let moves = current.number() < generation.number();
         if moves {
+            self.number.store(generation.number(), Ordering::Release);
             *current = generation;
         }
         moves
+    }
+
+    /// A watch for new generations, that tells of nothing before this call; none where the system has none to give.
+    pub(crate) fn watch(&self) -> Option<Box<dyn Watch>> {
+        let idle = self.idle_watch.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match idle {
+            Some(watch) if watch.wait(Duration::ZERO).is_ok() => Some(watch),
+            _ => self.disk.watch(&self.paths.meta_dir()).ok().flatten(),
+        }
+    }
+
+    /// Keeps a watch for who waits next.
+    pub(crate) fn keep_watch(&self, watch: Option<Box<dyn Watch>>) {
+        let mut idle = self.idle_watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let other = std::mem::replace(&mut *idle, watch);
+        drop(idle);
+        drop(other);
     }
 
     /// Whether syncs are asked for.

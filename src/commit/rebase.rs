@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use stridemap_format::{self as format, Manifest, Rule, StorageRecord, TensorRecord};
 
-use super::Generation;
 use super::generation::Merged;
+use super::{Generation, History};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Ids from here on are provisional: they number the storages that a transaction has staged.
@@ -41,9 +41,33 @@ pub(crate) struct Changes {
     /// The storages of earlier generations that the new headers stand on, as they were seen.
     pub(crate) expected: BTreeMap<u64, StorageRecord>,
     pub(crate) on_existing: OnExisting,
+    /// The only generation that they may be made on.
+    pub(crate) expected_generation: Option<u64>,
 }
 
 impl Changes {
+    /// Whether the newest generation is the one that was expected, if one was.
+    pub(super) fn check_newest(&self, newest: &Generation) -> Result<()> {
+        match self.expected_generation {
+            Some(expected) if expected != newest.number() => Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "commit on generation {expected} only: the newest is {}, of another commit; read it, and begin again",
+                    newest.number()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, for a transaction that has nothing to commit.
+    pub(crate) fn check_generation(&self, history: &History) -> Result<()> {
+        match self.expected_generation {
+            Some(_) => self.check_newest(&*history.newest()?),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.names.is_empty() && self.attributes.is_empty()
     }
@@ -159,6 +183,7 @@ pub(super) fn plan(
     draft: Draft,
     staged: &[StorageRecord],
 ) -> Result<Plan> {
+    changes.check_newest(newest)?;
     let draft = if draft.generation.number() == newest.number() {
         draft
     } else {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk};
+use super::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, Watch};
 
 /// Bytes that went through a disk, and operations. What lies in `storages/` is data; everything else is metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,14 @@ impl Disk for Counted {
         self.real().is_dir(path)
     }
 
+    fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        self.real().watch(dir)
+    }
+
+    fn is_network(&self, path: &Path) -> io::Result<bool> {
+        self.real().is_network(path)
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.real().create_dir(path)
     }
@@ -159,8 +167,8 @@ impl DiskFile for CountedFile {
         self.file.unlock()
     }
 
-    fn lock_holder(&self) -> Option<u32> {
-        self.file.lock_holder()
+    fn lock_holders(&self) -> Vec<u32> {
+        self.file.lock_holders()
     }
 
     fn as_file(&self) -> Option<&File> {

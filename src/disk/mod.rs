@@ -10,12 +10,14 @@ mod real;
 #[cfg(feature = "simulation")]
 mod simulated;
 mod staged;
+mod watch;
 
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(feature = "simulation")]
 pub use counted::{Counted, Counts};
@@ -141,6 +143,32 @@ pub trait Disk: Debug + Send + Sync {
     /// # Errors
     /// Those of the file system.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+
+    /// Begins to watch the names in a directory; none where the system does not tell of them.
+    ///
+    /// # Errors
+    /// Those of the system, which has only so many watches to give.
+    fn watch(&self, _dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        Ok(None)
+    }
+
+    /// Whether a path is on a file system that other machines write too, as far as that can be told.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn is_network(&self, _path: &Path) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
+/// A directory that is watched for as long as this lives.
+pub trait Watch: Debug + Send + Sync {
+    /// Waits until a file got a name, other than one of an unfinished file, since the watch began or was last waited for;
+    /// at most `timeout`. May return sooner, for no reason.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn wait(&self, timeout: Duration) -> io::Result<()>;
 }
 
 /// An open file. Dropping it gives its lock back.
@@ -195,9 +223,9 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of the file system.
     fn unlock(&self) -> io::Result<()>;
 
-    /// The process that holds the file's lock, where the system says so.
-    fn lock_holder(&self) -> Option<u32> {
-        None
+    /// The processes that hold the file's lock, as far as the system says so: those that took it, each once.
+    fn lock_holders(&self) -> Vec<u32> {
+        Vec::new()
     }
 
     /// The operating system's file, to map it; none for a simulated one.

@@ -9,7 +9,8 @@ use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
-use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX};
+use super::watch::Inotify;
+use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX, Watch};
 
 /// The operating system's file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,6 +113,30 @@ impl Disk for RealDisk {
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir_all(path)
     }
+
+    fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        Ok(Some(Box::new(Inotify::new(dir)?)))
+    }
+
+    fn is_network(&self, path: &Path) -> io::Result<bool> {
+        // The numbers of linux/magic.h and of the file systems themselves. A file system of a user (FUSE) may be either.
+        const NETWORK: [u32; 11] = [
+            0x6969,      // NFS
+            0x517b,      // SMB, the old
+            0xff53_4d42, // CIFS
+            0xfe53_4d42, // SMB 2 and 3
+            0x5346_414f, // AFS
+            0x6b41_4653, // AFS, that of the kernel
+            0x7375_7245, // Coda
+            0x00c3_6400, // Ceph
+            0x0bd0_0bd0, // Lustre
+            0x4750_4653, // GPFS
+            0x0102_1997, // 9P
+        ];
+        // The field is signed, or longer, on some machines.
+        let kind = rustix::fs::statfs(path)?.f_type as u32;
+        Ok(NETWORK.contains(&kind))
+    }
 }
 
 /// A file of a fresh name, with the permissions that any new file has.
@@ -171,14 +196,23 @@ impl DiskFile for RealFile {
         fs2::FileExt::unlock(&self.0)
     }
 
-    /// Looked up in `/proc/locks`: `3: FLOCK  ADVISORY  WRITE 4711 08:01:131082 0 EOF`.
-    fn lock_holder(&self) -> Option<u32> {
-        let FileStat { device, inode, .. } = self.stat().ok()?;
+    /// Looked up in `/proc/locks`: `3: FLOCK  ADVISORY  WRITE 4711 08:01:131082 0 EOF`. Who waits has an arrow before its
+    /// `FLOCK`, and a process of another namespace the number 0.
+    fn lock_holders(&self) -> Vec<u32> {
+        let (Ok(FileStat { device, inode, .. }), Ok(locks)) =
+            (self.stat(), fs::read_to_string("/proc/locks"))
+        else {
+            return Vec::new();
+        };
         let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
-        let locks = fs::read_to_string("/proc/locks").ok()?;
         let held = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        held.filter(|fields| fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&place.as_str()))
-            .find_map(|fields| fields.get(4)?.parse().ok())
+        let held =
+            held.filter(|fields| fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&place.as_str()));
+        let mut holders: Vec<u32> = held.filter_map(|fields| fields.get(4)?.parse().ok()).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        holders.retain(|&process| process != 0);
+        holders
     }
 
     fn as_file(&self) -> Option<&File> {

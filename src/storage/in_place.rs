@@ -77,16 +77,12 @@ impl InPlaceFile {
     }
 
     /// # Errors
-    /// `Busy` in a forked child of the process that loaded the storage.
+    /// `Forked` in a forked child of the process that loaded the storage.
     pub(super) fn check_process(&self) -> Result<()> {
         if self.process == std::process::id() {
             return Ok(());
         }
-        let message = format!(
-            "{}: loaded by the process that this one was forked from; open the store again",
-            self.path.display()
-        );
-        Err(Error::new(ErrorKind::Busy, message))
+        Err(Error::forked(format!("{}: the tensor was loaded", self.path.display())))
     }
 
     pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {

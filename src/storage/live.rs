@@ -33,7 +33,7 @@ impl LiveFile {
     /// Maps it, or shares the mapping of this process that stands.
     ///
     /// # Errors
-    /// `NotMapped` where that is not permitted or not possible; `Busy` in a forked child; `ReadOnly`; `LockReplaced`,
+    /// `NotMapped` where that is not permitted or not possible; `Forked`; `ReadOnly`; `LockReplaced`,
     /// `Conflict`, as for an exclusive lock; `Corrupt` for a file that is too short, or is something else too; `Io`.
     pub(crate) fn map(&self) -> Result<Arc<LiveMapping>> {
         let own = &self.in_place;
@@ -64,7 +64,7 @@ impl LiveFile {
     /// Makes everything durable that was written into it.
     ///
     /// # Errors
-    /// `Io`; `Poisoned`; `Busy` in a forked child, which would be told of a failure in its parent's place.
+    /// `Io`; `Poisoned`; `Forked` in a child of the process that loaded it, which would be told of a failure in its parent's place.
     pub(crate) fn sync(&self) -> Result<()> {
         self.in_place.check_process()?;
         self.in_place.sync(&[])

@@ -127,7 +127,8 @@ impl FileLock {
                 let rival = match is_another_thread {
                     true => "another thread of this process".to_owned(),
                     false => {
-                        file.lock_holder().map_or("another process".to_owned(), |id| format!("process {id}"))
+                        let holder = file.lock_holders().first().copied();
+                        holder.map_or("another process".to_owned(), |id| format!("process {id}"))
                     }
                 };
                 return busy(format!(
@@ -157,8 +158,11 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
         let mut held = held();
-        let Some(holders) = held.by_file.get_mut(&self.id).filter(|_| self.is_ours()) else { return };
+        let Some(holders) = held.by_file.get_mut(&self.id) else { return };
         if let Some(mine) = holders.threads.iter().position(|&thread| thread == self.thread) {
             holders.threads.swap_remove(mine);
         }

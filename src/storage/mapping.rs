@@ -32,6 +32,8 @@ impl MapPermit {
 pub(crate) struct Mapping {
     map: Mmap,
     file: FileId,
+    /// Whose it is: in a forked child another thread may have held the mutex that it is counted under.
+    process: u32,
 }
 
 /// The mappings of each file: one, or several when the earlier were too short. A live mapping keeps its inode from being
@@ -80,7 +82,7 @@ impl Mapping {
             //   the contract of `MapPermit` nobody else does;
             // - alive: `Mmap` owns the mapping, and every borrow of its bytes borrows the `Mapping`.
             let map = unsafe { MmapOptions::new().len(length_bytes).map(file)? };
-            let mapping = Arc::new(Mapping { map, file: id });
+            let mapping = Arc::new(Mapping { map, file: id, process: std::process::id() });
             mappings.entry(id).or_default().push(Arc::downgrade(&mapping));
             Ok(Some(mapping))
         });
@@ -94,6 +96,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(of_file) = mappings.get_mut(&self.file) {
             of_file.retain(|standing| standing.strong_count() > 0);

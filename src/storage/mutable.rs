@@ -5,7 +5,7 @@ use super::in_place::InPlaceFile;
 use super::lock::{FileLock, file_id};
 use super::mapping::LockedMapping;
 use crate::disk::{Access, DiskFile, LockMode};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// The file of a mutable storage.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl MutableFile {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// `Busy`, at once in a forked child of the process that loaded the storage; for an exclusive one `ReadOnly`,
+    /// `Busy`; `Forked` in a child of the process that loaded the storage; for an exclusive one `ReadOnly`,
     /// `LockReplaced` when another file has the name of this one, and `Conflict` when no tensor stands on it any more, so
     /// that what is written would be lost, or the file has several names.
     pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
@@ -123,10 +123,6 @@ impl LockedStorage {
         if self.lock.is_ours() {
             return Ok(());
         }
-        let message = format!(
-            "{}: the guard belongs to the process that this one was forked from; open the store again",
-            self.storage.in_place.path.display()
-        );
-        Err(Error::new(ErrorKind::Busy, message))
+        Err(Error::forked(format!("{}: the guard was taken", self.storage.in_place.path.display())))
     }
 }

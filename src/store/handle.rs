@@ -17,20 +17,31 @@ use crate::tensor::{Source, Tensor};
 /// A store on disk: a directory of storages and a table of named tensors.
 ///
 /// A handle is on one generation: what it reads was all true at once. Its own commits move it on;
-/// [`refresh`](Self::refresh) moves it to what other processes have committed. It can be shared between threads.
+/// [`refresh`](Self::refresh) moves it to what other processes have committed, and
+/// [`wait_for_change`](Self::wait_for_change) waits until there is such a commit.
+///
+/// Handles, transactions, snapshots and tensors are `Send` and `Sync`: threads share them, or clone them at no cost. A
+/// guard stays on its thread.
+///
+/// # Forks
+/// A forked child shares the open files of its parent, and with them its locks. So what it inherits is refused there, with
+/// `Forked`, by every method that returns a [`Result`], and harms nothing when it is dropped; [`attributes`](Self::attributes)
+/// are empty. Two things are allowed: to read a tensor that was loaded before, and to open the store again, for a handle of
+/// its own. The latter takes locks within the process, and so wants a parent that had no other thread at work in this
+/// library; after an `exec` there is no such limit.
 ///
 /// Every method that changes the store is one commit, whole or not at all, and durable when it returns, with
 /// [`Durability::Full`](crate::Durability::Full). For several changes in one commit there is [`begin`](Self::begin).
 ///
 /// # Errors
-/// All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` when another writer holds the store for
-/// longer than the timeout, `Conflict` when it changed what this commit stands on, `LimitExceeded` for what is past a
+/// All share `Forked`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` when other writers hold
+/// the store for longer than the timeout, `Conflict` when it changed what this commit stands on, `LimitExceeded` for what is past a
 /// limit of the format, `LockReplaced` when the store's `LOCK` is gone or another, `Corrupt`, `ReadOnly`, `Io` (a full
 /// disk among them), `CommitUnknown` and `Poisoned` when a sync failed. Except after `CommitUnknown` the store is as it
 /// was.
 #[derive(Clone)]
 pub struct Store {
-    loader: Arc<Loader>,
+    pub(super) loader: Arc<Loader>,
 }
 
 impl fmt::Debug for Store {
@@ -101,7 +112,7 @@ impl Store {
     /// The number of the generation that this handle is on.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.loader.history.current().number()
+        self.loader.history.number()
     }
 
     /// Moves to the newest generation; gives whether that was another.
@@ -154,6 +165,7 @@ impl Store {
     /// # Errors
     /// `Poisoned`; `LimitExceeded` when the store has no more storage ids; those of [`refresh`](Self::refresh).
     pub fn begin(&self) -> Result<Transaction<'_>> {
+        self.loader.history.check_process()?;
         self.loader.history.check_poison()?;
         let newest = self.loader.history.newest()?;
         commit::check_ids_left(&newest)?;
@@ -247,7 +259,10 @@ impl Store {
         self.commit_one(|txn| txn.copy(from, to)).map(drop)
     }
 
-    fn commit_one(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<()>) -> Result<Arc<Generation>> {
+    pub(super) fn commit_one(
+        &self,
+        change: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
+    ) -> Result<Arc<Generation>> {
         let mut txn = self.begin()?;
         change(&mut txn)?;
         txn.publish()
@@ -261,6 +276,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]. What had been deleted until then stays so.
     pub fn gc(&self) -> Result<Collected> {
+        self.loader.history.check_process()?;
         commit::collect_all(&self.loader.history)
     }
 
@@ -271,6 +287,7 @@ impl Store {
     /// # Errors
     /// `Io` for metadata that cannot be read, and `Busy` as in [`open`](Self::open).
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Vec<Finding>> {
+        self.loader.history.check_process()?;
         commit::verify(&self.loader.history, self.snapshot().inner(), &mut progress)
     }
 }

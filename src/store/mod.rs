@@ -1,10 +1,12 @@
 //! What a user holds: a store, a transaction on it, a snapshot of it.
 
+mod conditions;
 mod handle;
 mod loader;
 mod options;
 mod snapshot;
 mod transaction;
+mod watch;
 
 pub use handle::Store;
 pub use options::StoreOptions;

@@ -145,6 +145,7 @@ impl Snapshot {
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a record or a file that breaks a rule of the format;
     /// `ExternalRefused` for a storage outside the store; `LimitExceeded` for sizes that this machine cannot count; `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
+        self.loader.history.check_process()?;
         match self.generation.tensor(name)? {
             Some(record) => self.loader.tensor(&self.generation, name, &record),
             None => Err(commit::not_found("load", name, |prefix| self.generation.tensors(prefix))),
@@ -160,6 +161,7 @@ impl Snapshot {
         &'a self,
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, Tensor)>> + 'a> {
+        self.loader.history.check_process()?;
         let entries = self.generation.tensors(prefix)?;
         Ok(entries.map(|entry| {
             let (name, record) = entry?;
@@ -173,6 +175,7 @@ impl Snapshot {
     /// # Errors
     /// Those of reading the metadata.
     pub fn contains(&self, name: &str) -> Result<bool> {
+        self.loader.history.check_process()?;
         Ok(self.generation.tensor(name)?.is_some())
     }
 
@@ -181,6 +184,7 @@ impl Snapshot {
     /// # Errors
     /// Those of reading the metadata.
     pub fn names(&self) -> Result<Vec<String>> {
+        self.loader.history.check_process()?;
         self.generation.tensors("")?.map(|entry| Ok(entry?.0)).collect()
     }
 
@@ -190,6 +194,7 @@ impl Snapshot {
     /// # Errors
     /// Those of reading the metadata, here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
+        self.loader.history.check_process()?;
         let entries = self.generation.tensors(prefix)?;
         Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::new(name, &record))))
     }
@@ -225,7 +230,10 @@ impl Snapshot {
     /// # Errors
     /// Those of reading the metadata, for each item.
     pub fn storages(&self) -> impl Iterator<Item = Result<StorageInfo>> + '_ {
-        self.generation.storages().map(|entry| entry.map(|(id, record)| self.storage_info(id, record)))
+        let refused = self.loader.history.check_process().err();
+        let storages = refused.is_none().then(|| self.generation.storages()).into_iter().flatten();
+        let infos = storages.map(|entry| entry.map(|(id, record)| self.storage_info(id, record)));
+        refused.map(Err).into_iter().chain(infos)
     }
 
     fn storage_info(&self, id: u64, record: StorageRecord) -> StorageInfo {

@@ -27,7 +27,7 @@ const OWN_STORAGE_BYTES: u64 = 4 << 20;
 pub struct Transaction<'a> {
     loader: &'a Loader,
     number: u64,
-    changes: Changes,
+    pub(super) changes: Changes,
     draft: Draft,
     staged: Vec<Stage>,
     /// The index in `staged` of the storage that small tensors share.
@@ -67,6 +67,7 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// Those of reading the metadata.
     pub fn names(&self) -> Result<Vec<String>> {
+        self.loader.history.check_process()?;
         self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
     }
 
@@ -234,6 +235,7 @@ impl<'a> Transaction<'a> {
     /// `ForeignStorage` for a tensor that stands elsewhere; `InvalidArgument` for the name; `NameExists` after
     /// [`OnExisting::Refuse`].
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        self.loader.history.check_process()?;
         self.draft.check_new("save_view", name, self.changes.on_existing)?;
         let foreign = |what: &str| {
             Err(Error::new(
@@ -320,14 +322,22 @@ impl<'a> Transaction<'a> {
         self.changes.attributes.insert(key.to_owned(), None);
     }
 
+    /// The generation that it began on.
+    pub(super) fn generation(&self) -> &Arc<Generation> {
+        self.draft.generation()
+    }
+
     fn apply(&mut self, change: Change) -> Result<()> {
+        self.loader.history.check_process()?;
         let on_existing = self.changes.on_existing;
         self.draft.apply(&change, on_existing)?;
         self.changes.names.push((change, on_existing));
         Ok(())
     }
 
+    /// Refuses a forked child, and to go on after a save that failed.
     fn check_failure(&self, action: &str) -> Result<()> {
+        self.loader.history.check_process()?;
         match &self.failure {
             None => Ok(()),
             Some(first) => {
@@ -351,9 +361,10 @@ impl<'a> Transaction<'a> {
     /// As [`commit`](Self::commit); gives the generation.
     pub(super) fn publish(self) -> Result<Arc<Generation>> {
         let history = &self.loader.history;
-        history.check_poison()?;
         self.check_failure("commit")?;
+        history.check_poison()?;
         if self.changes.is_empty() {
+            self.changes.check_generation(history)?;
             return Ok(Arc::clone(self.draft.generation()));
         }
         let seal = |stage| match stage {

@@ -42,7 +42,7 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
     /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds an exclusive guard of the
-    /// storage, or this process was forked from the one that loaded the tensor; [`ErrorKind::Io`].
+    /// storage; [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::Io`].
     pub fn lock_shared(&self) -> Result<SharedGuard> {
         let storage = self.lockable("lock_shared")?.lock(LockMode::Shared);
         let storage = Arc::new(storage.map_err(|e| e.context("lock_shared"))?);
@@ -68,8 +68,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
-    /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage, or
-    /// this process was forked from the one that loaded the tensor; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when
+    /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage;
+    /// [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when
     /// no tensor of the newest generation stands on the storage, or its file has a second name; [`ErrorKind::LockReplaced`] when another file took its place;
     /// [`ErrorKind::Corrupt`] when it is lent as a sealed storage's; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {

@@ -4,14 +4,18 @@
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::panic::{self, AssertUnwindSafe};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
-use std::{io, thread};
 
-use stridemap::disk::{Access, Disk, DiskFile, FileStat, RealDisk};
-use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
+use stridemap::{
+    DType, Error, ErrorKind, ExclusiveGuard, SharedGuard, Snapshot, StorageKind, Store, StoreOptions, Tensor,
+    Transaction,
+};
 
+use crate::hooked::Hooked;
 use crate::processes::start;
 use crate::refusals::assert_refused;
 use crate::support::temporary;
@@ -43,8 +47,8 @@ impl Forked {
     }
 }
 
-/// What the started process does.
-pub(crate) fn play(role: &str, path: &Path) {
+/// What the started process does; false for another's role.
+pub(crate) fn play(role: &str, path: &Path) -> bool {
     match role {
         "fork under a guard" => {
             let is_free = || {
@@ -57,9 +61,13 @@ pub(crate) fn play(role: &str, path: &Path) {
             let guard = x.lock_shared().unwrap();
             assert!(!is_free());
             let child = fork(|| {
-                assert_refused(x.lock_shared(), ErrorKind::Busy, &["forked", "open the store again"]);
-                assert_refused(x.lock_exclusive(), ErrorKind::Busy, &["forked", "open the store again"]);
-                assert_refused(guard.as_slice::<i64>(), ErrorKind::Busy, &["forked", "open the store again"]);
+                assert_refused(x.lock_shared(), ErrorKind::Forked, &["forked", "open the store again"]);
+                assert_refused(x.lock_exclusive(), ErrorKind::Forked, &["forked", "open the store again"]);
+                assert_refused(
+                    guard.as_slice::<i64>(),
+                    ErrorKind::Forked,
+                    &["forked", "open the store again"],
+                );
                 let own = Store::open(path).unwrap().load("x").unwrap();
                 assert_eq!(own.lock_shared().unwrap().read::<i64>().unwrap(), [0; 4]);
             });
@@ -72,14 +80,20 @@ pub(crate) fn play(role: &str, path: &Path) {
         "fork while committing" => {
             let options = StoreOptions::new().lock_timeout(Duration::from_secs(1));
             // The children are forked where the writers' lock is held: when the manifest is given its name.
-            let disk = ForkingDisk { children: Mutex::default() };
-            let disk = Arc::new(disk);
-            let store = options.clone().disk(Arc::clone(&disk) as Arc<dyn Disk>).open(path).unwrap();
+            let children = Arc::<Mutex<Vec<Forked>>>::default();
+            let forked = Arc::clone(&children);
+            let disk = Hooked::after(move |operation, path| {
+                if operation == "rename_new" && path.extension().is_some_and(|extension| extension == "man") {
+                    let child = fork(|| thread::sleep(Duration::from_secs(60)));
+                    forked.lock().unwrap().push(child);
+                }
+            });
+            let store = options.clone().disk(Arc::new(disk)).open(path).unwrap();
             for value in 0..3 {
                 store.save("x", &Tensor::from_vec(vec![value], &[1]).unwrap()).unwrap();
             }
             options.open(path).unwrap().remove("x").unwrap();
-            for child in disk.children.lock().unwrap().drain(..) {
+            for child in children.lock().unwrap().drain(..) {
                 // SAFETY: the child was forked here, and not waited for.
                 assert_eq!(unsafe { libc::kill(child.0, libc::SIGKILL) }, 0);
                 assert!(!child.succeeds());
@@ -94,6 +108,73 @@ pub(crate) fn play(role: &str, path: &Path) {
             txn.unwrap().commit().unwrap();
             assert_eq!(store.load("x").unwrap().read::<i64>().unwrap(), [1]);
         }
+        "fork with everything open" => {
+            // SAFETY: only this library writes the store.
+            let store = unsafe { Store::open_mapped(path).unwrap() };
+            let (x, live) = (store.load("x").unwrap(), store.load("changing").unwrap());
+            let snapshot = store.snapshot();
+            let mut txn = Some(store.begin().unwrap());
+            txn.as_mut().unwrap().save("staged", &x).unwrap();
+            let (mut x, mut live, mut snapshot) = (Some(x), Some(live), Some(snapshot));
+            let child = fork(|| {
+                let txn = txn.as_mut().unwrap();
+                for refused in everything_that_can_be_refused(&store, snapshot.as_ref().unwrap(), txn) {
+                    assert_refused(refused, ErrorKind::Forked, &["x.smap", "forked", "open the store again"]);
+                }
+                assert_eq!((store.generation(), store.attributes().len()), (3, 0));
+                assert_eq!(snapshot.as_ref().unwrap().attributes().len(), 1);
+                assert_eq!(x.as_ref().unwrap().as_slice::<i64>().unwrap(), [1, 2, 3]);
+                assert_eq!(live.as_ref().unwrap().read::<i64>().unwrap(), [0; 4]);
+            });
+            assert!(child.succeeds());
+            let child = fork(|| {
+                assert_refused(txn.take().unwrap().commit(), ErrorKind::Forked, &["open the store again"]);
+                drop((x.take(), live.take(), snapshot.take()));
+                let own = Store::open(path).unwrap();
+                own.save("of the child", &Tensor::from_vec(vec![4i64], &[1]).unwrap()).unwrap();
+            });
+            assert!(child.succeeds());
+            assert!(store.refresh().unwrap(), "the child committed nothing by its own handle");
+            // The parent's snapshot is still pinned, its transaction whole.
+            store.gc().unwrap();
+            assert_eq!(snapshot.take().unwrap().load("gone").unwrap_err().kind(), ErrorKind::NameNotFound);
+            txn.take().unwrap().commit().unwrap();
+            assert_eq!(store.load("staged").unwrap().read::<i64>().unwrap(), [1, 2, 3]);
+            assert_eq!(store.names().unwrap(), ["changing", "of the child", "staged", "x"]);
+        }
+        "fork while a thread locks" => {
+            let (locking, is_locking) = channel();
+            let (go_on, may_go_on) = channel::<()>();
+            let may_go_on = Mutex::new(may_go_on);
+            // Within the process the lock is taken under a mutex: the thread stays in there.
+            let disk = Hooked::before(move |operation, path| {
+                if operation == "try_lock" && path.extension().is_some_and(|extension| extension == "bin") {
+                    locking.send(()).unwrap();
+                    let _ = may_go_on.lock().unwrap().recv();
+                }
+                Ok(())
+            });
+            let options = StoreOptions::new().disk(Arc::new(disk));
+            // SAFETY: only this library writes the store.
+            let store = unsafe { options.open_mapped(path).unwrap() };
+            let (x, changing) = (store.load("x").unwrap(), store.load("changing").unwrap());
+            let mut inherited = Some((x, store.clone()));
+            thread::scope(|scope| {
+                let locking = scope.spawn(|| changing.lock_shared().map(drop).unwrap());
+                is_locking.recv().unwrap();
+                let child = fork(|| {
+                    // SAFETY: changes this process only, which it ends if it still waits then.
+                    unsafe { libc::alarm(20) };
+                    assert_refused(changing.lock_shared(), ErrorKind::Forked, &["open the store again"]);
+                    assert_refused(changing.lock_exclusive(), ErrorKind::Forked, &["open the store again"]);
+                    assert_refused(store.load("x"), ErrorKind::Forked, &["open the store again"]);
+                    drop(inherited.take());
+                });
+                assert!(child.succeeds());
+                drop(go_on);
+                locking.join().unwrap();
+            });
+        }
         "create as nobody" => {
             // SAFETY: calls of the system that change this process only, which ends here.
             assert_eq!(unsafe { libc::setgid(NOBODY) }, 0);
@@ -101,9 +182,108 @@ pub(crate) fn play(role: &str, path: &Path) {
             assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
             Store::create(path).unwrap();
         }
-        role => panic!("no role {role}"),
+        _ => return false,
     }
+    true
 }
+
+fn everything_that_can_be_refused(
+    store: &Store,
+    snapshot: &Snapshot,
+    txn: &mut Transaction<'_>,
+) -> Vec<stridemap::Result<()>> {
+    let one = Tensor::from_vec(vec![1i64], &[1]).unwrap();
+    let x = &one;
+    vec![
+        store.refresh().map(drop),
+        store.wait_for_change(Duration::from_secs(60)).map(drop),
+        store.names().map(drop),
+        store.contains("x").map(drop),
+        store.load("x").map(drop),
+        store.begin().map(drop),
+        store.save("y", x),
+        store.save_new("y", x),
+        store.save_view("y", x),
+        store.create_tensor("y", DType::F32, &[1], StorageKind::Mutable).map(drop),
+        store.remove("x"),
+        store.rename("x", "y"),
+        store.copy("x", "y"),
+        store.gc().map(drop),
+        store.verify(|_| ()).map(drop),
+        store.snapshot().load("x").map(drop),
+        snapshot.load("x").map(drop),
+        snapshot.load_all("").map(drop),
+        snapshot.contains("x").map(drop),
+        snapshot.names().map(drop),
+        snapshot.tensors("").map(drop),
+        snapshot.storages().next().unwrap().map(drop),
+        snapshot.overlapping("x").map(drop),
+        txn.names().map(drop),
+        txn.load("x").map(drop),
+        txn.save("y", x),
+        txn.save_new("y", x),
+        txn.save_view("y", x),
+        txn.create_tensor("y", DType::F32, &[1], StorageKind::Mutable),
+        txn.remove("x"),
+        txn.rename("x", "y"),
+        txn.copy("x", "y"),
+    ]
+}
+
+/// A store of a sealed tensor, one to be changed, and an attribute, at generation 3.
+fn store_of_two(path: &Path) {
+    let store = Store::create(path).unwrap();
+    store.create_tensor("changing", DType::I64, &[4], StorageKind::Mutable).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("x", &Tensor::from_vec(vec![1i64, 2, 3], &[3]).unwrap()).unwrap();
+    txn.set_attribute("key", "value").unwrap();
+    txn.commit().unwrap();
+}
+
+#[test]
+fn forked_child_is_refused_everything_but_to_read_what_was_loaded() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    store_of_two(&path);
+    assert!(start("fork with everything open", &path).wait().unwrap().success());
+}
+
+#[test]
+fn forked_child_waits_for_no_mutex_that_a_thread_of_its_parent_held() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    store_of_two(&path);
+    assert!(start("fork while a thread locks", &path).wait().unwrap().success());
+}
+
+/// Does not compile when a type is what it must not be: then two of the traits fit.
+macro_rules! assert_not_impl {
+    ($type:ty: $trait:path) => {
+        const _: fn() = || {
+            trait FitsOnce<A> {
+                fn fit() {}
+            }
+            impl<T: ?Sized> FitsOnce<()> for T {}
+            struct Another;
+            impl<T: ?Sized + $trait> FitsOnce<Another> for T {}
+            <$type as FitsOnce<_>>::fit();
+        };
+    };
+}
+
+const _: fn() = || {
+    fn shared_between_threads<T: Send + Sync>() {}
+    shared_between_threads::<Store>();
+    shared_between_threads::<StoreOptions>();
+    shared_between_threads::<Transaction<'_>>();
+    shared_between_threads::<Snapshot>();
+    shared_between_threads::<Tensor>();
+    shared_between_threads::<Error>();
+};
+assert_not_impl!(SharedGuard: Send);
+assert_not_impl!(SharedGuard: Sync);
+assert_not_impl!(ExclusiveGuard<'static>: Send);
+assert_not_impl!(ExclusiveGuard<'static>: Sync);
 
 #[test]
 fn forked_child_neither_takes_nor_gives_back_the_locks_of_its_parent() {
@@ -129,71 +309,6 @@ fn store_is_created_over_an_empty_directory_of_another_owner() {
     assert!(start("create as nobody", &path).wait().unwrap().success());
     let found = fs::metadata(&path).unwrap();
     assert_eq!((found.uid(), found.mode() & 0o7777), (NOBODY, 0o750));
-}
-
-/// The real disk, which forks a child that does nothing whenever a manifest gets its name.
-#[derive(Debug)]
-struct ForkingDisk {
-    children: Mutex<Vec<Forked>>,
-}
-
-impl Disk for ForkingDisk {
-    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename_new(from, to)?;
-        if to.extension().is_some_and(|extension| extension == "man") {
-            let child = fork(|| thread::sleep(Duration::from_secs(60)));
-            self.children.lock().unwrap().push(child);
-        }
-        Ok(())
-    }
-
-    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
-        RealDisk.open(path, access)
-    }
-
-    fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
-        RealDisk.create_staged(dir)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove(path)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        RealDisk.list(dir)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(dir)
-    }
-
-    fn sync_file_system(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.sync_file_system(dir)
-    }
-
-    fn stat(&self, path: &Path) -> io::Result<FileStat> {
-        RealDisk.stat(path)
-    }
-
-    fn is_dir(&self, path: &Path) -> io::Result<bool> {
-        RealDisk.is_dir(path)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        RealDisk.create_dir(path)
-    }
-
-    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.copy_access(from, to)
-    }
-
-    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename_dir(from, to)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_dir_all(path)
-    }
 }
 
 #[test]

@@ -135,7 +135,11 @@ fn other_process() {
         }
         "sum" => crate::sharing::sum(Path::new(&path)),
         role if role.starts_with("stress ") => crate::stress::play(role, Path::new(&path)),
-        role => crate::forks::play(role, Path::new(&path)),
+        role => {
+            let played =
+                crate::waiting::play(role, Path::new(&path)) || crate::forks::play(role, Path::new(&path));
+            assert!(played, "no role {role}");
+        }
     }
 }
 

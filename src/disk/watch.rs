@@ -1,0 +1,66 @@
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+
+use super::{STAGE_PREFIX, Watch};
+
+/// A directory that the kernel tells of.
+#[derive(Debug)]
+pub(super) struct Inotify(OwnedFd);
+
+impl Inotify {
+    pub(super) fn new(dir: &Path) -> io::Result<Self> {
+        let watched = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        // A file gets its name by a rename, or where the file system cannot do that safely, by a link.
+        let changes =
+            WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+        inotify::add_watch(&watched, dir, changes | WatchFlags::ONLYDIR)?;
+        Ok(Inotify(watched))
+    }
+
+    /// Takes all that the kernel has to tell; gives whether any of it matters.
+    fn take_news(&self) -> io::Result<bool> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut news = inotify::Reader::new(&self.0, &mut buffer);
+        let mut matters = false;
+        loop {
+            match news.next() {
+                Ok(event) => {
+                    let is_lost = event.events().intersects(ReadFlags::QUEUE_OVERFLOW | ReadFlags::IGNORED);
+                    matters |= is_lost || event.file_name().is_none_or(is_finished);
+                }
+                Err(Errno::AGAIN) => return Ok(matters),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+fn is_finished(name: &CStr) -> bool {
+    !name.to_bytes().starts_with(STAGE_PREFIX.as_bytes())
+}
+
+impl Watch for Inotify {
+    fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let began = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(began.elapsed());
+            let left_or_forever = Timespec::try_from(left).ok();
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], left_or_forever.as_ref()) {
+                Ok(0) | Err(Errno::INTR) => return Ok(()),
+                polled => polled?,
+            };
+            if self.take_news()? || left.is_zero() {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The real disk, with something done before or after its operations.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stridemap::disk::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, Watch};
+
+/// Told the name of the operation, as the trait has it, and the path. Of a lock that is the path of its file.
+pub(crate) type Hook = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) struct Hooked {
+    pub(crate) before: Hook,
+    pub(crate) after: Hook,
+    pub(crate) is_network: bool,
+    pub(crate) has_watches: bool,
+}
+
+impl fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooked")
+    }
+}
+
+impl Default for Hooked {
+    fn default() -> Self {
+        let nothing: Hook = Arc::new(|_, _| Ok(()));
+        Hooked { before: Arc::clone(&nothing), after: nothing, is_network: false, has_watches: true }
+    }
+}
+
+impl Hooked {
+    /// What an operation ends in that this refuses.
+    pub(crate) fn before(hook: impl Fn(&str, &Path) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Hooked { before: Arc::new(hook), ..Self::default() }
+    }
+
+    pub(crate) fn after(hook: impl Fn(&str, &Path) + Send + Sync + 'static) -> Self {
+        let after: Hook = Arc::new(move |operation, path| {
+            hook(operation, path);
+            Ok(())
+        });
+        Hooked { after, ..Self::default() }
+    }
+
+    fn around<T>(
+        &self,
+        operation: &str,
+        path: &Path,
+        act: impl FnOnce(RealDisk) -> io::Result<T>,
+    ) -> io::Result<T> {
+        (self.before)(operation, path)?;
+        let done = act(RealDisk)?;
+        (self.after)(operation, path)?;
+        Ok(done)
+    }
+
+    fn file(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(HookedFile { disk: self.clone(), path: path.to_owned(), file })
+    }
+}
+
+impl Disk for Hooked {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.around("open", path, |disk| disk.open(path, access))?;
+        Ok(self.file(path, file))
+    }
+
+    fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
+        let (path, file) = self.around("create_staged", dir, |disk| disk.create_staged(dir))?;
+        let file = self.file(&path, file);
+        Ok((path, file))
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.around("rename_new", to, |disk| disk.rename_new(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.around("remove", path, |disk| disk.remove(path))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.around("list", dir, |disk| disk.list(dir))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.around("sync_dir", dir, |disk| disk.sync_dir(dir))
+    }
+
+    fn sync_file_system(&self, dir: &Path) -> io::Result<()> {
+        self.around("sync_file_system", dir, |disk| disk.sync_file_system(dir))
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        self.around("stat", path, |disk| disk.stat(path))
+    }
+
+    fn is_dir(&self, path: &Path) -> io::Result<bool> {
+        self.around("is_dir", path, |disk| disk.is_dir(path))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.around("create_dir", path, |disk| disk.create_dir(path))
+    }
+
+    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.around("copy_access", to, |disk| disk.copy_access(from, to))
+    }
+
+    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.around("rename_dir", to, |disk| disk.rename_dir(from, to))
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.around("remove_dir_all", path, |disk| disk.remove_dir_all(path))
+    }
+
+    fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        if !self.has_watches {
+            return Ok(None);
+        }
+        self.around("watch", dir, |disk| disk.watch(dir))
+    }
+
+    fn is_network(&self, _: &Path) -> io::Result<bool> {
+        Ok(self.is_network)
+    }
+}
+
+#[derive(Debug)]
+struct HookedFile {
+    disk: Hooked,
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+}
+
+impl DiskFile for HookedFile {
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset_bytes)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset_bytes)
+    }
+
+    fn allocate(&self, length_bytes: u64) -> io::Result<()> {
+        self.file.allocate(length_bytes)
+    }
+
+    fn set_len(&self, length_bytes: u64) -> io::Result<()> {
+        self.file.set_len(length_bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        self.file.stat()
+    }
+
+    fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
+        self.disk.around("try_lock", &self.path, |_| self.file.try_lock(mode))
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        self.file.unlock()
+    }
+
+    fn lock_holders(&self) -> Vec<u32> {
+        self.file.lock_holders()
+    }
+
+    fn as_file(&self) -> Option<&File> {
+        self.file.as_file()
+    }
+}
