@@ -169,8 +169,8 @@ impl DiskFile for HesitantFile {
         self.file().unlock()
     }
 
-    fn lock_holder(&self) -> Option<u32> {
-        self.file.lock_holder()
+    fn lock_holders(&self) -> Vec<u32> {
+        self.file.lock_holders()
     }
 
     fn as_file(&self) -> Option<&File> {
