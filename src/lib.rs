@@ -68,10 +68,13 @@ mod storage;
 mod store;
 mod tensor;
 
-pub use commit::{Collected, Durability, Finding, OnExisting};
+pub use commit::{Collected, Compacted, Durability, Finding, OnExisting, SkipReason, Skipped};
 pub use error::{Error, ErrorKind, Result};
 pub use layout::{Axes, Axis, Index, Sections};
-pub use store::{Snapshot, StorageInfo, StorageKind, Store, StoreOptions, TensorInfo, Transaction};
+pub use store::{
+    Reclaimable, Snapshot, SpaceReason, Stats, StorageInfo, StorageKind, StorageStats, Store, StoreOptions,
+    TensorInfo, Transaction,
+};
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{
     Element, ExclusiveGuard, F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, LiveElement,

@@ -72,8 +72,10 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     let lock = WriterLock::take(history)?;
     history.watched(unsynced::settle(history, &lock))?;
     let newest = history.newest()?;
-    // Its writer may have died before this. What it replaced must not go while its name can.
-    history.watched(history.sync_dir(&history.paths.meta_dir()))?;
+    if !newest.is_synced() {
+        // Its writer may have died before this. What it replaced must not go while its name can.
+        history.watched(history.sync_dir(&history.paths.meta_dir()))?;
+    }
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
     let older = Older::collect(history, newest.number(), &mut collected);

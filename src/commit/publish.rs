@@ -24,14 +24,27 @@ pub(crate) fn publish(
     history: &History,
     changes: &Changes,
     draft: Draft,
-    mut staged: Vec<StagedStorage>,
+    staged: Vec<StagedStorage>,
 ) -> Result<Arc<Generation>> {
+    Ok(publish_taking(history, changes, draft, staged)?.0)
+}
+
+/// As [`publish`]; gives also the indices of the staged storages that the generation has taken.
+pub(super) fn publish_taking(
+    history: &History,
+    changes: &Changes,
+    draft: Draft,
+    mut staged: Vec<StagedStorage>,
+) -> Result<(Arc<Generation>, Vec<usize>)> {
     // 1. The lock, and the newest generation under it.
     let lock = WriterLock::take(history)?; // crash: the kernel gives it back
     unsynced::settle(history, &lock)?; // crash: the generations so far, for good
     let newest = history.newest()?;
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records)?;
+    if changes.are_moves() && taken.is_empty() {
+        return Ok((newest, Vec::new()));
+    }
 
     // 2. Storages.
     let forgotten = collect::delete_garbage(history, &newest, &mut manifest)?; // crash: garbage, deleted again next time
@@ -80,7 +93,7 @@ pub(crate) fn publish(
     history.install(Arc::clone(&generation));
     drop(newest);
     collect::after_commit(history, &generation, &lock); // crash: garbage, deleted next time
-    Ok(generation)
+    Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
 }
 
 /// A table is due when the changes since the last one outgrow the square root of its entries: then neither the

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stridemap_format::{self as format, Manifest, Rule, StorageRecord, TensorRecord};
 
 use super::generation::Merged;
+use super::relocate::Relocation;
 use super::{Generation, History};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -26,10 +27,23 @@ pub enum OnExisting {
 /// generation when another writer was faster.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    Put { name: String, record: TensorRecord },
-    Remove { name: String },
-    Rename { from: String, to: String },
-    Copy { from: String, to: String },
+    Put {
+        name: String,
+        record: TensorRecord,
+    },
+    Remove {
+        name: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Copy {
+        from: String,
+        to: String,
+    },
+    /// Made only where nothing about the storage has changed, and left out without a word where something has.
+    Move(Relocation),
 }
 
 /// All that a transaction changes.
@@ -66,6 +80,11 @@ impl Changes {
             Some(_) => self.check_newest(&*history.newest()?),
             None => Ok(()),
         }
+    }
+
+    /// Whether nothing is lost when none of them is made.
+    pub(super) fn are_moves(&self) -> bool {
+        self.attributes.is_empty() && self.names.iter().all(|(change, _)| matches!(change, Change::Move(_)))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -131,6 +150,11 @@ impl Draft {
             Change::Copy { from, to } => {
                 let record = self.existing("copy", from)?;
                 self.put("copy to", to, record, on_existing)?;
+            }
+            Change::Move(relocation) => {
+                if relocation.is_up_to_date(&self.generation)? {
+                    self.tensors.extend(relocation.moved());
+                }
             }
         }
         Ok(())
@@ -277,8 +301,8 @@ fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<O
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "save a view: storage {id:016x}, on which it stands, is gone from generation {}; save copies the \
-                     elements instead",
+                    "save a view: storage {id:016x}, on which it stands, is gone from generation {}: its names went, or were \
+                     moved by a compaction; load the tensor again, or save it, which copies its elements",
                     newest.number()
                 ),
             ));

@@ -135,7 +135,6 @@ impl VerifiedStorage {
     /// # Errors
     /// Those of `take`; `Corrupt` by [`Rule::ChunkDigest`] at the first damaged chunk, by [`Rule::StorageFile`] for a range
     /// past the end; `Io`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for who copies sealed bytes; growing does not"))]
     pub(crate) fn read(
         &mut self,
         range: Range<u64>,

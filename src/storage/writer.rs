@@ -111,10 +111,15 @@ impl StorageWriter {
     /// Pads with zeros to where a tensor may begin; gives that offset in bytes.
     pub(crate) fn align(&mut self) -> Result<u64> {
         let offset_bytes = self.length_bytes().next_multiple_of(ALIGNMENT_BYTES);
-        let padding = [0; ALIGNMENT_BYTES as usize];
-        let (padding, _) = padding.split_at((offset_bytes - self.length_bytes()) as usize);
-        self.write(padding)?;
+        self.pad_to(offset_bytes)?;
         Ok(offset_bytes)
+    }
+
+    /// Pads with zeros up to `offset_bytes`, which is nearer than the alignment.
+    pub(crate) fn pad_to(&mut self, offset_bytes: u64) -> Result<()> {
+        let padding = [0; ALIGNMENT_BYTES as usize];
+        let missing_bytes = offset_bytes.saturating_sub(self.length_bytes()).min(ALIGNMENT_BYTES);
+        self.write(padding.split_at(missing_bytes as usize).0)
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
@@ -208,6 +213,13 @@ pub(crate) struct StagedStorage {
 impl StagedStorage {
     pub(crate) fn record(&self) -> &StorageRecord {
         &self.record
+    }
+
+    /// Asks readers to reserve address space for the storage, if it is sealed, to grow into.
+    pub(crate) fn reserve_addresses(&mut self, reserved_bytes: u64) {
+        if let StorageKind::Sealed(sealed) = &mut self.record.kind {
+            sealed.reserved_bytes = reserved_bytes;
+        }
     }
 
     /// The bytes, for the transaction itself to read, under their provisional identity.

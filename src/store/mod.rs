@@ -3,12 +3,15 @@
 mod conditions;
 mod handle;
 mod loader;
+mod maintain;
 mod options;
 mod snapshot;
+mod stats;
 mod transaction;
 mod watch;
 
 pub use handle::Store;
 pub use options::StoreOptions;
 pub use snapshot::{Snapshot, StorageInfo, StorageKind, TensorInfo};
+pub use stats::{Reclaimable, SpaceReason, Stats, StorageStats};
 pub use transaction::Transaction;

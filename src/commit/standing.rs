@@ -1,0 +1,110 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use stridemap_format::{StorageKind, StorageRecord, TensorRecord};
+
+use super::{Generation, History};
+use crate::error::{Error, Result};
+use crate::layout::{Repacked, View, repack};
+
+/// How many tensors are in memory at a time, unless one storage has more.
+const BATCH_TENSORS: u64 = 1 << 20;
+
+/// A storage of the store's own, and every tensor on it.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) id: u64,
+    pub(crate) record: StorageRecord,
+    pub(crate) tensors: BTreeMap<String, TensorRecord>,
+}
+
+impl Standing {
+    pub(crate) fn views(&self) -> Vec<View<'_>> {
+        self.tensors.values().map(View::from).collect()
+    }
+
+    /// # Errors
+    /// `Corrupt` for a tensor that reaches past its storage.
+    pub(crate) fn repacked(&self, history: &History) -> Result<Repacked> {
+        repack(&self.views(), self.record.length_bytes)
+            .map_err(|e| Error::corrupt(&history.paths.storage(self.id), e))
+    }
+}
+
+/// Goes through the storages of a generation that are the store's own and `wanted`, with all tensors on each.
+///
+/// The tensors are found by a scan, and there may be millions: so it scans for some storages, and then again for others.
+pub(crate) fn each_standing(
+    generation: &Generation,
+    wanted: impl Fn(u64) -> bool,
+    mut visit: impl FnMut(Standing) -> Result<()>,
+) -> Result<()> {
+    let mut records = Vec::new();
+    for entry in generation.storages() {
+        let (id, record) = entry?;
+        if !matches!(record.kind, StorageKind::External(_)) && wanted(id) {
+            records.push((id, record));
+        }
+    }
+    let mut rest = records.into_iter().peekable();
+    while rest.peek().is_some() {
+        let mut batch: BTreeMap<u64, Standing> = BTreeMap::new();
+        let mut tensor_count = 0u64;
+        while let Some((id, record)) = rest.next_if(|(_, record)| {
+            tensor_count = tensor_count.saturating_add(record.tensor_count);
+            tensor_count <= BATCH_TENSORS || batch.is_empty()
+        }) {
+            batch.insert(id, Standing { id, record, tensors: BTreeMap::new() });
+        }
+        for entry in generation.tensors("")? {
+            let (name, record) = entry?;
+            if let Some(standing) = batch.get_mut(&record.storage_id) {
+                standing.tensors.insert(name, record);
+            }
+        }
+        batch.into_values().try_for_each(&mut visit)?;
+    }
+    Ok(())
+}
+
+/// What it would bring to write a storage again, without the bytes that nothing reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Worth {
+    Nothing,
+    /// Something, but less than it costs.
+    Little,
+    Much,
+}
+
+/// A block of a file system: files take whole ones, so that less gives nothing back.
+const BLOCK_BYTES: u64 = 4096;
+
+/// At least a quarter of the storage, so that no more than three bytes are copied for one that is given back; and a block.
+pub(crate) fn worth(before_bytes: u64, after_bytes: u64) -> Worth {
+    match before_bytes.saturating_sub(after_bytes) {
+        0 => Worth::Nothing,
+        gain if gain >= BLOCK_BYTES && gain >= before_bytes / 4 => Worth::Much,
+        _ => Worth::Little,
+    }
+}
+
+/// The ids in groups: each at least one, and then as many as together stay below both limits.
+pub(super) fn grouped(
+    storages: &[(u64, u64, u64)],
+    (most_bytes, most_tensors): (u64, u64),
+) -> Vec<BTreeSet<u64>> {
+    let mut groups: Vec<(BTreeSet<u64>, u64, u64)> = Vec::new();
+    for &(id, size_bytes, tensor_count) in storages {
+        match groups.last_mut() {
+            Some((ids, bytes, tensors))
+                if bytes.saturating_add(size_bytes) <= most_bytes
+                    && tensors.saturating_add(tensor_count) <= most_tensors =>
+            {
+                ids.insert(id);
+                *bytes += size_bytes;
+                *tensors += tensor_count;
+            }
+            _ => groups.push((BTreeSet::from([id]), size_bytes, tensor_count)),
+        }
+    }
+    groups.into_iter().map(|(ids, ..)| ids).collect()
+}

@@ -1,0 +1,79 @@
+use std::io;
+use std::path::Path;
+
+use stridemap_format::{Manifest, limits};
+
+use super::recover::manifest_numbers;
+use super::{Generation, History};
+use crate::disk::{Access, DiskFile, LockMode, read_capped};
+use crate::error::{Error, Result};
+
+/// Somebody who is on an older generation, and holds back what that one needs.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    pub(crate) generation: u64,
+    /// The processes, as far as the system says so.
+    pub(crate) processes: Vec<u32>,
+    /// Storages from this id on came later.
+    next_storage_id: u64,
+}
+
+impl Pin {
+    /// Whether it holds back a storage that lost its last name at generation `dropped`.
+    pub(crate) fn needs(&self, id: u64, dropped: u64) -> bool {
+        id < self.next_storage_id && self.generation < dropped
+    }
+}
+
+/// Who is on a generation before `newest`. Nothing is changed: no lock is kept, and none that anybody waits for is taken.
+pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
+    let mut pins = Vec::new();
+    for generation in manifest_numbers(&*history.disk, &history.paths)? {
+        if generation >= newest.number() {
+            continue;
+        }
+        let path = history.paths.manifest(generation);
+        match pin(history, &path, generation) {
+            Ok(pin) => pins.extend(pin),
+            // It was deleted since it was listed.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io("open manifest", &path, e)),
+        }
+    }
+    Ok(pins)
+}
+
+fn pin(history: &History, path: &Path, generation: u64) -> io::Result<Option<Pin>> {
+    let file = history.disk.open(path, Access::Read)?;
+    let processes = holders(&*file);
+    if processes.is_empty() && !is_locked(&*file, LockMode::Exclusive)? {
+        return Ok(None);
+    }
+    // One that cannot be read may need anything: so does who collects see it.
+    let manifest =
+        Manifest::decode(&read_capped(&*file, limits::MAX_MANIFEST_BYTES)?, history.uuid, generation);
+    let next_storage_id = manifest.map_or(u64::MAX, |manifest| manifest.next_storage_id);
+    Ok(Some(Pin { generation, processes, next_storage_id }))
+}
+
+/// Whether a lock of this mode is refused now. Only asked where the system does not say who holds one.
+fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
+    let is_free = file.try_lock(mode)?;
+    if is_free {
+        file.unlock()?;
+    }
+    Ok(!is_free)
+}
+
+/// The processes that hold a file's lock, as far as the system says so.
+pub(crate) fn holders(file: &dyn DiskFile) -> Vec<u32> {
+    file.lock_holder().into_iter().collect()
+}
+
+/// The processes that are writing a file, which an exclusive lock of it says; none when nobody is.
+pub(crate) fn unfinished_by(history: &History, path: &Path) -> Option<Vec<u32>> {
+    let file = history.disk.open(path, Access::Read).ok()?;
+    let processes = holders(&*file);
+    let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Shared).ok()?;
+    is_held.then_some(processes)
+}

@@ -1,0 +1,39 @@
+use super::handle::Store;
+use crate::commit::{self, Compacted};
+use crate::error::Result;
+
+impl Store {
+    /// Writes sealed storages again without the bytes that no tensor reaches: those of which at least a quarter can be
+    /// given back, and a block of 4 KiB. Tensors keep their names, sizes and elements, and share what they shared; their
+    /// strides and offsets change, and their storages. `progress` is called with the bytes written since the last call;
+    /// [`stats`](Self::stats) says how many there will be.
+    ///
+    /// First it does what [`gc`](Self::gc) does. Then storages are copied, some 64 MiB to a commit, smaller ones first, so
+    /// that the space of some is there for the next; so much is needed beside the store, or the length to be of the
+    /// longest storage. Each commit is durable before the next begins, and the old files go with it, or once no snapshot
+    /// in any process needs them. A tensor that was loaded before keeps its elements, but views of it can no longer be saved
+    /// without a copy: [`save_view`](Self::save_view) ends in `Conflict`; load it again.
+    ///
+    /// A storage that others are changing or that is damaged is left as it was, and
+    /// [`Compacted::skipped`] says which and why; mutable and live storages are always left.
+    ///
+    /// ```
+    /// use stridemap::{Store, Tensor};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("all", &Tensor::from_vec(vec![1f32; 100_000], &[1000, 100])?)?;
+    /// store.save_view("column", &store.load("all")?.select(1, 7)?)?;
+    /// store.remove("all")?;
+    /// let compacted = store.compact(|_| ())?;
+    /// assert_eq!((compacted.before_bytes, compacted.after_bytes), (400_000, 4_028)); // 28 bytes keep the alignment
+    /// assert_eq!(store.load("column")?.stride(), [1]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`]. What had been compacted until then stays so, and nothing else has changed.
+    pub fn compact(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
+        commit::compact(&self.loader.history, &mut progress)
+    }
+}
