@@ -1,17 +1,17 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 
 use stridemap_format::{Sealed, StorageKind, TensorRecord};
 
 use super::collect::{Collected, collect_all};
+use super::lock::Held;
 use super::publish::publish_taking;
 use super::rebase::{Change, Changes, Draft, OnExisting, check_ids_left};
 use super::relocate::{Moved, Relocation};
-use super::standing::{Standing, Worth, each_standing, grouped, worth};
-use super::{Generation, History, stats};
-use crate::disk::{DiskFile, LockMode};
+use super::standing::{Standing, Worth, each_standing, worth};
+use super::{Generation, History};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Placed, Repacked};
 use crate::storage::{StagedStorage, StorageWriter, VerifiedStorage, open_whole};
@@ -111,16 +111,24 @@ fn compact_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compa
     let mut compacted = Compacted { collected: collect_all(history)?, ..Compacted::default() };
     // Smaller ones first: on a full disk they make room for the others.
     let mut candidates = candidates(history, &mut compacted)?;
-    candidates.sort_unstable_by_key(|&(id, size_bytes, _)| (size_bytes, id));
-    for group in grouped(&candidates, (COMMIT_BYTES, COMMIT_TENSORS)) {
-        compact_group(history, &group, progress, &mut compacted)?;
+    candidates.sort_unstable_by_key(|candidate| (candidate.new_bytes, candidate.id));
+    let mut rest: VecDeque<Candidate> = candidates.into();
+    while !rest.is_empty() {
+        compact_some(history, &mut rest, progress, &mut compacted)?;
     }
     compacted.skipped.sort_by_key(|skipped| skipped.storage_id);
     Ok(compacted)
 }
 
-/// Id, length to be and number of tensors of each storage that is worth it. Their names are forgotten until its turn comes.
-fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<(u64, u64, u64)>> {
+/// A storage that is worth it. The names on it are forgotten until its turn comes.
+#[derive(Clone, Copy)]
+struct Candidate {
+    id: u64,
+    new_bytes: u64,
+    tensor_count: u64,
+}
+
+fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
     let mut candidates = Vec::new();
     each_standing(
         &*history.newest()?,
@@ -135,7 +143,8 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<(u64, 
                 StorageKind::Mutable => SkipReason::Mutable,
                 StorageKind::Live { .. } => SkipReason::Live,
                 _ => {
-                    candidates.push((standing.id, new_bytes, standing.record.tensor_count));
+                    let tensor_count = standing.record.tensor_count;
+                    candidates.push(Candidate { id: standing.id, new_bytes, tensor_count });
                     return Ok(());
                 }
             };
@@ -146,36 +155,44 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<(u64, 
     Ok(candidates)
 }
 
-/// Some storages, in one commit. They are planned again, on the newest generation.
-fn compact_group(
+/// The first few of the storages that are left, in one commit. They are planned again, on the newest generation.
+fn compact_some(
     history: &History,
-    ids: &BTreeSet<u64>,
+    rest: &mut VecDeque<Candidate>,
     progress: &mut dyn FnMut(u64),
     compacted: &mut Compacted,
 ) -> Result<()> {
     let newest = history.newest()?;
     check_ids_left(&newest)?;
-    let plans = plans(history, &newest, ids)?;
+    let group = next_group(rest);
+    let mut plans = plans(history, &newest, &group)?;
     let (mut changes, mut staged, mut moved) = (Changes::default(), Vec::new(), Vec::new());
     // The locks are given back once the commit is done.
     let mut locks = Vec::new();
-    for plan in plans {
-        let (id, before_bytes) = (plan.standing.id, plan.standing.record.length_bytes);
+    for (index, candidate) in group.iter().enumerate() {
+        // It may have changed, and not be worth it any more.
+        let Some(plan) = plans.remove(&candidate.id) else { continue };
+        let (id, before_bytes) = (candidate.id, plan.standing.record.length_bytes);
         let after_bytes = plan.repacked.length_bytes;
-        match rewrite(history, &plan, progress) {
+        let reason = match rewrite(history, &plan, progress) {
             Ok(Ok((lock, storage))) => {
                 let relocation = relocation(plan, Changes::provisional_id(staged.len()))?;
                 changes.names.push((Change::Move(relocation), OnExisting::Replace));
                 staged.push(storage);
                 locks.push(lock);
                 moved.push((id, before_bytes, after_bytes));
+                continue;
             }
-            Ok(Err(reason)) => compacted.skip(id, before_bytes - after_bytes, reason),
-            Err(e) if e.kind() == ErrorKind::Corrupt => {
-                compacted.skip(id, before_bytes - after_bytes, SkipReason::Damaged(e.to_string()));
+            Ok(Err(reason)) => reason,
+            Err(e) if e.kind() == ErrorKind::Corrupt => SkipReason::Damaged(e.to_string()),
+            // Once the commit has given the space of these back, there may be room for the others.
+            Err(e) if is_disk_full(&e) && !staged.is_empty() => {
+                group.iter().skip(index).rev().for_each(|left| rest.push_front(*left));
+                break;
             }
             Err(e) => return Err(e),
-        }
+        };
+        compacted.skip(id, before_bytes - after_bytes, reason);
     }
     if changes.is_empty() {
         return Ok(());
@@ -198,8 +215,28 @@ fn compact_group(
     Ok(())
 }
 
-fn plans(history: &History, newest: &Generation, ids: &BTreeSet<u64>) -> Result<Vec<Plan>> {
-    let mut plans = Vec::new();
+/// Takes at least one, and then as many as go into one commit.
+fn next_group(rest: &mut VecDeque<Candidate>) -> Vec<Candidate> {
+    let (mut group, mut size_bytes, mut tensor_count) = (Vec::new(), 0u64, 0u64);
+    while let Some(next) = rest.front() {
+        size_bytes = size_bytes.saturating_add(next.new_bytes);
+        tensor_count = tensor_count.saturating_add(next.tensor_count);
+        if !group.is_empty() && (size_bytes > COMMIT_BYTES || tensor_count > COMMIT_TENSORS) {
+            break;
+        }
+        group.extend(rest.pop_front());
+    }
+    group
+}
+
+fn is_disk_full(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+}
+
+fn plans(history: &History, newest: &Generation, group: &[Candidate]) -> Result<BTreeMap<u64, Plan>> {
+    let ids: BTreeSet<u64> = group.iter().map(|candidate| candidate.id).collect();
+    let mut plans = BTreeMap::new();
     each_standing(
         newest,
         |id| ids.contains(&id),
@@ -208,7 +245,7 @@ fn plans(history: &History, newest: &Generation, ids: &BTreeSet<u64>) -> Result<
             if let StorageKind::Sealed(sealed) = standing.record.kind
                 && worth(standing.record.length_bytes, repacked.length_bytes) == Worth::Much
             {
-                plans.push(Plan { standing, sealed, repacked });
+                plans.insert(standing.id, Plan { standing, sealed, repacked });
             }
             Ok(())
         },
@@ -216,7 +253,7 @@ fn plans(history: &History, newest: &Generation, ids: &BTreeSet<u64>) -> Result<
     Ok(plans)
 }
 
-type Rewritten = (Arc<dyn DiskFile>, StagedStorage);
+type Rewritten = (Held, StagedStorage);
 
 /// Copies what is kept of a storage into one that is staged, under the storage's growth lock, which is given too.
 ///
@@ -228,14 +265,14 @@ fn rewrite(
 ) -> Result<std::result::Result<Rewritten, SkipReason>> {
     let Plan { standing: Standing { id, record, .. }, sealed, repacked } = plan;
     let path = history.paths.storage(*id);
-    let lock = match open_whole(&*history.disk, &path, record.length_bytes) {
+    let file = match open_whole(&*history.disk, &path, record.length_bytes) {
         // Somebody took its last name away, and nothing is left to do.
         Err(_) if history.newest()?.storage(*id)?.is_none() => return Ok(Err(SkipReason::Changed)),
         opened => opened?,
     };
-    if !lock.try_lock(LockMode::Exclusive).map_err(|e| Error::io("lock storage", &path, e))? {
-        return Ok(Err(SkipReason::Busy(stats::holders(&*lock))));
-    }
+    let Some(lock) = Held::try_take(&file).map_err(|e| Error::io("lock storage", &path, e))? else {
+        return Ok(Err(SkipReason::Busy(file.lock_holders())));
+    };
     let mut old = VerifiedStorage::open(&*history.disk, &history.paths, *id, (record.length_bytes, sealed))?;
     let mut writer = StorageWriter::sealed(&history.disk, &history.paths)?;
     writer.reserve(repacked.length_bytes)?;

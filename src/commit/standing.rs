@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use stridemap_format::{StorageKind, StorageRecord, TensorRecord};
 
@@ -85,26 +85,4 @@ pub(crate) fn worth(before_bytes: u64, after_bytes: u64) -> Worth {
         gain if gain >= BLOCK_BYTES && gain >= before_bytes / 4 => Worth::Much,
         _ => Worth::Little,
     }
-}
-
-/// The ids in groups: each at least one, and then as many as together stay below both limits.
-pub(super) fn grouped(
-    storages: &[(u64, u64, u64)],
-    (most_bytes, most_tensors): (u64, u64),
-) -> Vec<BTreeSet<u64>> {
-    let mut groups: Vec<(BTreeSet<u64>, u64, u64)> = Vec::new();
-    for &(id, size_bytes, tensor_count) in storages {
-        match groups.last_mut() {
-            Some((ids, bytes, tensors))
-                if bytes.saturating_add(size_bytes) <= most_bytes
-                    && tensors.saturating_add(tensor_count) <= most_tensors =>
-            {
-                ids.insert(id);
-                *bytes += size_bytes;
-                *tensors += tensor_count;
-            }
-            _ => groups.push((BTreeSet::from([id]), size_bytes, tensor_count)),
-        }
-    }
-    groups.into_iter().map(|(ids, ..)| ids).collect()
 }

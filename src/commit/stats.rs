@@ -45,7 +45,7 @@ pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
 
 fn pin(history: &History, path: &Path, generation: u64) -> io::Result<Option<Pin>> {
     let file = history.disk.open(path, Access::Read)?;
-    let processes = holders(&*file);
+    let processes = file.lock_holders();
     if processes.is_empty() && !is_locked(&*file, LockMode::Exclusive)? {
         return Ok(None);
     }
@@ -65,15 +65,10 @@ fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
     Ok(!is_free)
 }
 
-/// The processes that hold a file's lock, as far as the system says so.
-pub(crate) fn holders(file: &dyn DiskFile) -> Vec<u32> {
-    file.lock_holder().into_iter().collect()
-}
-
 /// The processes that are writing a file, which an exclusive lock of it says; none when nobody is.
 pub(crate) fn unfinished_by(history: &History, path: &Path) -> Option<Vec<u32>> {
     let file = history.disk.open(path, Access::Read).ok()?;
-    let processes = holders(&*file);
+    let processes = file.lock_holders();
     let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Shared).ok()?;
     is_held.then_some(processes)
 }

@@ -34,6 +34,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]. What had been compacted until then stays so, and nothing else has changed.
     pub fn compact(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
+        self.loader.history.check_process()?;
         commit::compact(&self.loader.history, &mut progress)
     }
 }

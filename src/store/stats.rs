@@ -211,6 +211,7 @@ impl Store {
     /// `Corrupt` for metadata that breaks a rule, `Busy` as in [`open`](Self::open), `Io`.
     pub fn stats(&self) -> Result<Stats> {
         let history = &self.loader.history;
+        history.check_process()?;
         let found = Found::look(history)?;
         let mut stats = Stats {
             generation: found.newest.number(),

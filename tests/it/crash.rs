@@ -36,8 +36,9 @@ struct Script {
     contents: Vec<Content>,
 }
 
-/// Four commits and a collection: storages of one and of two chunks, a removal whose storage becomes garbage, views,
-/// enough names for a table, a commit of a header alone on that table.
+/// Six commits and a collection: storages of one and of two chunks, a removal whose storage becomes garbage, views,
+/// enough names for a table, a commit of a header alone on that table, one that leaves much of two storages unreached, and
+/// the compaction of these.
 fn run_script() -> Script {
     let disk = SimulatedDisk::new();
     let store = StoreOptions::new().disk(Arc::new(disk.clone())).create(STORE).unwrap();
@@ -70,6 +71,20 @@ fn run_script() -> Script {
         store
             .save_view("stepped", &store.load("chunked").unwrap().slice(0, None, None, 1000).unwrap())
             .unwrap();
+    });
+    commit(&|store| {
+        let mut txn = store.begin().unwrap();
+        txn.save("all", &vector(6_000, 4)).unwrap();
+        let half = txn.load("all").unwrap().slice(0, None, None, 2).unwrap();
+        txn.save_view("half", &half).unwrap();
+        txn.remove("all").unwrap();
+        // What stays of its storage is `stepped`, and small ones.
+        txn.remove("chunked").unwrap();
+        txn.commit().unwrap();
+    });
+    commit(&|store| {
+        let compacted = store.compact(|_| ()).unwrap();
+        assert_eq!((compacted.storage_count, compacted.collected.file_count), (2, 0), "{compacted:?}");
     });
     store.gc().unwrap();
     disk.mark("collected");
@@ -156,6 +171,38 @@ fn power_cut_at_any_point_leaves_the_old_or_the_new_content() {
         states > 4 * (script.log.len() - created),
         "{states} states are too few for four outcomes at every point"
     );
+}
+
+/// The compaction of a storage whose copy has a full chunk, and so a file of digests, beside one that has none.
+fn run_compaction() -> Script {
+    let disk = SimulatedDisk::new();
+    let store = StoreOptions::new().disk(Arc::new(disk.clone())).create(STORE).unwrap();
+    for (name, n, step) in [("half", 600_000, 2), ("some", 6_000, -3)] {
+        store.save("all", &vector(n, 4)).unwrap();
+        store.save_view(name, &store.load("all").unwrap().slice(0, None, None, step).unwrap()).unwrap();
+    }
+    store.remove("all").unwrap();
+    let before = content(&store).unwrap();
+    disk.mark("returned");
+    disk.mark("began");
+    let compacted = store.compact(|_| ()).unwrap();
+    assert_eq!((compacted.storage_count, compacted.reclaimed_bytes()), (2, 1_216_000), "{compacted:?}");
+    disk.mark("returned");
+    Script { log: disk.log(), contents: vec![before, content(&store).unwrap()] }
+}
+
+#[test]
+fn compaction_that_a_power_cut_ends_anywhere_has_lost_nothing() {
+    let script = run_compaction();
+    let began = script.log.iter().position(|op| *op == Op::Mark("began".into())).unwrap();
+    let states = cut_everywhere(&script.log, began, &script.contents).unwrap();
+    println!("{states} states of a compaction, none wrong");
+    // The sizes of steps tell the two contents apart; the elements are the same.
+    for (name, (size, _, bytes)) in &script.contents[0] {
+        let (size_now, stride_now, bytes_now) = &script.contents[1][name];
+        assert_eq!((size, bytes), (size_now, bytes_now));
+        assert_eq!(stride_now[0].abs(), 1);
+    }
 }
 
 /// A store that was made and written without a sync, and then `settled` by a handle that syncs.

@@ -8,13 +8,13 @@ use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
 
 use crate::support::temporary;
 
-struct SmallDisk {
-    path: PathBuf,
+pub(crate) struct SmallDisk {
+    pub(crate) path: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    fn mount(size: &str) -> Option<SmallDisk> {
+    pub(crate) fn mount(size: &str) -> Option<SmallDisk> {
         let dir = temporary();
         let path = dir.path().join("small");
         std::fs::create_dir(&path).unwrap();

@@ -3,6 +3,7 @@
 
 mod arithmetic;
 mod casts;
+mod compact;
 mod conformance;
 mod crash;
 mod damage;
