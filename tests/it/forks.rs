@@ -175,6 +175,24 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
                 locking.join().unwrap();
             });
         }
+        "fork with a live tensor" => {
+            // SAFETY: only this library writes the store.
+            let store = unsafe { Store::open_mapped(path).unwrap() };
+            let x = store.load("x").unwrap();
+            let live = x.as_live::<i64>().unwrap();
+            let child = fork(|| {
+                let own = live.clone();
+                assert_eq!(own.fetch_add(&[0], 5).unwrap(), 0);
+                own.at(&own.flip([0]).unwrap()).unwrap().set(&[0], 7).unwrap();
+                assert_refused(x.as_live::<i64>(), ErrorKind::Forked, &["as_live", "forked"]);
+                assert_refused(own.flush(), ErrorKind::Forked, &["flush", "forked"]);
+            });
+            assert!(child.succeeds());
+            assert_eq!(live.read().unwrap(), [5, 0, 0, 7]);
+            live.flush().unwrap();
+            x.as_live::<i64>().unwrap().fill(1);
+            assert_eq!(live.read().unwrap(), [1; 4]);
+        }
         "create as nobody" => {
             // SAFETY: calls of the system that change this process only, which ends here.
             assert_eq!(unsafe { libc::setgid(NOBODY) }, 0);
@@ -291,6 +309,14 @@ fn forked_child_neither_takes_nor_gives_back_the_locks_of_its_parent() {
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().create_tensor("x", DType::I64, &[4], StorageKind::Mutable).unwrap();
     assert!(start("fork under a guard", &path).wait().unwrap().success());
+}
+
+#[test]
+fn forked_child_goes_on_with_a_live_tensor_that_it_inherited() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap().create_tensor("x", DType::I64, &[4], StorageKind::Live).unwrap();
+    assert!(start("fork with a live tensor", &path).wait().unwrap().success());
 }
 
 const NOBODY: u32 = 65534;

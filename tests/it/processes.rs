@@ -135,6 +135,7 @@ fn other_process() {
         }
         "sum" => crate::sharing::sum(Path::new(&path)),
         role if role.starts_with("compact") => crate::compact::play(role, Path::new(&path)),
+        role if role.starts_with("live ") => crate::live::play(role, Path::new(&path)),
         role if role.starts_with("stress ") => crate::stress::play(role, Path::new(&path)),
         role => {
             let played =

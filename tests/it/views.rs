@@ -11,6 +11,7 @@ use crate::support::{scaled, temporary};
 
 mod draws;
 mod dtypes;
+mod live;
 mod model;
 mod reopened;
 use draws::{Draws, Step};

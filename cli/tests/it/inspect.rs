@@ -1,6 +1,6 @@
 //! `inspect` and `ls`.
 
-use stridemap::{DType, Store, Tensor};
+use stridemap::{DType, StorageKind, Store, Tensor};
 
 use crate::harness::Dir;
 
@@ -36,6 +36,29 @@ fn inspect_json_of_an_empty_store_has_empty_lists() {
     Store::create(dir.path("s.smap")).unwrap();
     let json = dir.stdout(&["inspect", "s.smap", "--json"]);
     assert!(json.ends_with("\"stored_size_bytes\":0},\"tensors\":[],\"storages\":[]}\n"), "{json}");
+}
+
+#[test]
+fn live_storage_is_listed_by_its_kind_and_its_tensors_as_any_other() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let x = Tensor::from_vec(vec![1i32, 2, 3, 4, 5, 6], &[2, 3]).unwrap();
+    store.save_as("x", &x, StorageKind::Live).unwrap();
+    let json = dir.stdout(&["inspect", "s.smap", "--json"]);
+    assert!(
+        json.contains(r#""storages":[{"id":"0000000000000001","kind":"live","size_bytes":24,"#),
+        "{json}"
+    );
+    let text = dir.stdout(&["inspect", "s.smap"]);
+    assert!(text.contains("0000000000000001  live  24     storages/0000000000000001.bin"), "{text}");
+    assert_eq!(dir.stdout(&["ls", "s.smap"]), "x\tint32\t[2, 3]\n");
+    assert_eq!(
+        dir.stdout(&["show", "s.smap", "x[:, ::2]"]),
+        "tensor([[1, 3],\n        [4, 6]], dtype=torch.int32)\n"
+    );
+    dir.stdout(&["view", "s.smap", "x_t", "x.t()"]);
+    dir.messages(&["export", "s.smap", "x.safetensors", "x", "x_t"]);
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Tensor {
     /// the storage was made for: all of its elements are accessed by one width; [`ErrorKind::Overlapping`] for an expanded
     /// or unfolded view; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when no tensor of the newest generation stands on
     /// the storage, or its file has a second name; [`ErrorKind::LockReplaced`] when another file took its place;
-    /// [`ErrorKind::Forked`] in a process that was forked from the one that loaded the tensor; [`ErrorKind::Corrupt`] when the
+    /// [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::Corrupt`] when the
     /// file is shorter than it should be, or a storage of another kind too; [`ErrorKind::Io`], a full disk among them.
     pub fn as_live<T: LiveElement>(&self) -> Result<LiveTensor<T>> {
         let op = "as_live";
@@ -218,7 +218,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # Errors
     /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and trying again would not tell; also when what
     /// another process wrote was lost since the tensor was loaded. [`ErrorKind::Poisoned`] when an earlier flush of the
-    /// storage in this process failed, through whatever handle. [`ErrorKind::Forked`] in a child of the process that loaded it, which the kernel would
+    /// storage in this process failed, through whatever handle. [`ErrorKind::Forked`] in a forked child, which the kernel would
     /// tell of a failure instead of its parent.
     pub fn flush(&self) -> Result<()> {
         self.tensor.live_file("flush")?.sync().map_err(|e| e.context("flush"))

@@ -1,0 +1,167 @@
+//! A replay buffer that four processes share: three actors write transitions into a ring, and a learner samples them
+//! while they do, whole ones only.
+//!
+//! A transition is a row of float32. An actor claims a place by adding 1 to a cursor: the sum before is its ticket, which
+//! nobody else has, and the ticket's place in the ring is its row. Each row has a sequence number, which tells whose it
+//! is and whether it is being written. Elements have no order among themselves, so fences put the row between the two
+//! changes of its number; a learner that finds one number before and after it copied a row has a whole row.
+//!
+//! ```text
+//! cargo run --release --example replay_buffer
+//! ```
+
+use std::collections::BTreeSet;
+use std::env;
+use std::error::Error;
+use std::process::{Child, Command};
+use std::sync::atomic::{Ordering, fence};
+use std::thread::yield_now;
+
+use stridemap::{DType, LiveTensor, Result, StorageKind, Store};
+
+type Outcome = std::result::Result<(), Box<dyn Error>>;
+
+const ACTORS: usize = 3;
+const TRANSITIONS: usize = 30_000;
+const ROWS: usize = 256;
+/// The ticket, the actor, and the state that follow from both.
+const COLUMNS: usize = 34;
+
+/// A ring of rows, shared.
+struct Ring {
+    rows: LiveTensor<f32>,
+    /// For each row: 0 before the first transition, then `2 * ticket + 1` while it is written and `2 * ticket + 2` once
+    /// it is whole.
+    numbers: LiveTensor<u64>,
+    /// How many tickets are given.
+    cursor: LiveTensor<u64>,
+}
+
+fn main() -> Outcome {
+    let args: Vec<String> = env::args().collect();
+    match &args[..] {
+        [_, path, actor] => act(path, actor.parse()?),
+        _ => learn(),
+    }
+}
+
+impl Ring {
+    fn create(path: &str) -> Result<()> {
+        let store = Store::create(path)?;
+        let mut txn = store.begin()?;
+        txn.create_tensor("rows", DType::F32, &[ROWS, COLUMNS], StorageKind::Live)?;
+        txn.create_tensor("numbers", DType::U64, &[ROWS], StorageKind::Live)?;
+        txn.create_tensor("cursor", DType::U64, &[], StorageKind::Live)?;
+        txn.commit()?;
+        Ok(())
+    }
+
+    fn open(path: &str) -> Result<Ring> {
+        // SAFETY: only stridemap writes this store.
+        let store = unsafe { Store::open_mapped(path)? };
+        Ok(Ring {
+            rows: store.load("rows")?.as_live()?,
+            numbers: store.load("numbers")?.as_live()?,
+            cursor: store.load("cursor")?.as_live()?,
+        })
+    }
+
+    /// Puts the transition of the next ticket into the ring.
+    fn push(&self, transition: impl FnOnce(u64) -> Vec<f32>) -> Result<()> {
+        let ticket = self.cursor.fetch_add(&[], 1)?;
+        let transition = transition(ticket);
+        let row = (ticket % ROWS as u64) as isize;
+        // Who had the row a lap ago may still be at it.
+        let before = if ticket < ROWS as u64 { 0 } else { 2 * (ticket - ROWS as u64) + 2 };
+        while self.numbers.compare_exchange(&[row], before, 2 * ticket + 1)?.is_err() {
+            yield_now();
+        }
+        // Whoever sees an element of this row sees the number that it is being written; and what was written into the row
+        // a lap ago comes before it.
+        fence(Ordering::AcqRel);
+        self.rows.write_row_from(row, &transition)?;
+        // Whoever sees the number that it is whole sees every element.
+        fence(Ordering::Release);
+        self.numbers.set(&[row], 2 * ticket + 2)
+    }
+
+    /// Copies a row; gives its ticket, if it is whole.
+    fn sample(&self, row: isize, transition: &mut [f32]) -> Result<Option<u64>> {
+        let before = self.numbers.get(&[row])?;
+        if before % 2 == 1 || before == 0 {
+            return Ok(None);
+        }
+        fence(Ordering::Acquire);
+        self.rows.read_row_into(row, transition)?;
+        fence(Ordering::Acquire);
+        let is_whole = self.numbers.get(&[row])? == before;
+        Ok(is_whole.then_some((before - 2) / 2))
+    }
+}
+
+/// What an actor would have seen of a world: every element follows from the first two, so that a mixture shows.
+fn transition(actor: usize, ticket: u64) -> Vec<f32> {
+    let state = |i: usize| ((ticket as usize * 31 + actor * 7 + i * i) % 1000) as f32;
+    [ticket as f32, actor as f32].into_iter().chain((2..COLUMNS).map(state)).collect()
+}
+
+/// Another process: one of those that play.
+fn act(path: &str, actor: usize) -> Outcome {
+    let ring = Ring::open(path)?;
+    for _ in 0..TRANSITIONS {
+        ring.push(|ticket| transition(actor, ticket))?;
+    }
+    Ok(())
+}
+
+/// The first process: starts the actors and samples while they play.
+fn learn() -> Outcome {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("replay.smap");
+    let path = path.to_str().ok_or("the path is no text")?;
+    Ring::create(path)?;
+    let ring = Ring::open(path)?;
+    let start = |actor: usize| Command::new(env::current_exe()?).arg(path).arg(actor.to_string()).spawn();
+    let mut actors = (0..ACTORS).map(start).collect::<std::result::Result<Vec<Child>, _>>()?;
+
+    let (mut whole, mut refused, mut by_actor) = (0u64, 0u64, [0u64; ACTORS]);
+    let mut tickets = BTreeSet::new();
+    let mut row = 0;
+    let mut sampled = vec![0f32; COLUMNS];
+    while actors.iter_mut().any(|actor| matches!(actor.try_wait(), Ok(None))) {
+        for _ in 0..1000 {
+            // Any order would do; this one comes to every row.
+            row = (row + 101) % ROWS as isize;
+            match ring.sample(row, &mut sampled)? {
+                None => refused += 1,
+                Some(ticket) => {
+                    let actor = sampled[1] as usize;
+                    assert_eq!(sampled, transition(actor, ticket), "half of one transition, half of another");
+                    whole += 1;
+                    by_actor[actor] += 1;
+                    tickets.insert(ticket);
+                }
+            }
+        }
+    }
+    for actor in &mut actors {
+        if !actor.wait()?.success() {
+            return Err("an actor failed".into());
+        }
+    }
+    println!("{whole} whole transitions sampled, {} different ones, by actor {by_actor:?}", tickets.len());
+    println!("{refused} times a row was not there yet, or was just being written");
+
+    // Nobody's ticket was lost, and the ring holds the last of them.
+    let given = (ACTORS * TRANSITIONS) as u64;
+    assert_eq!(ring.cursor.get(&[])?, given);
+    let mut last = BTreeSet::new();
+    for row in 0..ROWS as isize {
+        let ticket = ring.sample(row, &mut sampled)?.ok_or("a row is not whole, and nobody writes")?;
+        assert_eq!(sampled, transition(sampled[1] as usize, ticket));
+        last.insert(ticket);
+    }
+    assert!(last.into_iter().eq(given - ROWS as u64..given), "the ring does not hold the last transitions");
+    println!("the ring holds the last {ROWS} of {given}");
+    Ok(())
+}
