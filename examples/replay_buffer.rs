@@ -71,7 +71,7 @@ impl Ring {
         let ticket = self.cursor.fetch_add(&[], 1)?;
         let transition = transition(ticket);
         let row = (ticket % ROWS as u64) as isize;
-        // Who had the row a lap ago may still be at it.
+        // Who had the row a lap ago may still be at it. (Were it killed there, its row would be for somebody to free.)
         let before = if ticket < ROWS as u64 { 0 } else { 2 * (ticket - ROWS as u64) + 2 };
         while self.numbers.compare_exchange(&[row], before, 2 * ticket + 1)?.is_err() {
             yield_now();

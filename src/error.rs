@@ -43,7 +43,7 @@ pub enum ErrorKind {
     NeedsCopy,
     /// A borrow needs contiguous elements.
     NotContiguous,
-    /// A borrow needs a store opened with `open_mapped`.
+    /// A borrow, and a live tensor, needs a store opened with `open_mapped`.
     NotMapped,
     /// Elements are locked and changed in mutable storages only.
     NotMutable,

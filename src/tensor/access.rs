@@ -11,6 +11,9 @@ use crate::layout::Index;
 ///
 /// Copies are row-major whatever the strides are, and work on every tensor. Borrows need memory: a tensor on the heap, or
 /// one of a store that was opened with [`Store::open_mapped`](crate::Store::open_mapped).
+///
+/// Elements that others change meanwhile may be copied half changed: those of a mutable storage unless a guard is held, and
+/// those of a live one, which [`as_live`](Self::as_live) reads whole.
 impl Tensor {
     /// Copies all elements, in row-major order.
     ///
