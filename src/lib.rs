@@ -24,7 +24,8 @@
 //! # Types
 //!
 //! - [`Store`]: a handle on a store, on one generation of it. [`StoreOptions`] opens it otherwise than by default.
-//! - [`Transaction`]: many changes, one commit. [`Snapshot`]: one generation, for good.
+//! - [`Transaction`]: many changes, one commit. [`Snapshot`]: one generation, for good, and the [`NameChanges`] from one
+//!   to another.
 //! - [`Tensor`]: a header over a storage, on disk or on the heap; its views, and its elements, copied or borrowed.
 //! - [`SharedGuard`] and [`ExclusiveGuard`]: a tensor on a mutable storage under a lock, to be read and to be changed in
 //!   place, by an [`Operand`].
@@ -68,7 +69,7 @@ mod storage;
 mod store;
 mod tensor;
 
-pub use commit::{Collected, Compacted, Durability, Finding, OnExisting, SkipReason, Skipped};
+pub use commit::{Collected, Compacted, Durability, Finding, NameChanges, OnExisting, SkipReason, Skipped};
 pub use error::{Error, ErrorKind, Result};
 pub use layout::{Axes, Axis, Index, Sections};
 pub use store::{

@@ -68,6 +68,13 @@ pub(crate) enum Command {
     /// Read a whole store and report what is damaged; exits with 1 if anything is
     #[command(after_help = "Example:\n  stridemap verify model.smap && echo whole")]
     Verify(StoreArgs),
+    /// Print a line a commit, as other processes make them, until it is interrupted
+    ///
+    /// A line is the generation, and the names that came (+), have another header (~), or went (-). Commits that come faster
+    /// than they can be told are told together: "7 since 4" is all that 5 to 7 changed. What is changed in place is no
+    /// commit.
+    #[command(after_help = "Example:\n  stridemap watch model.smap --json | jq -c .added")]
+    Watch(WatchArgs),
 }
 
 #[derive(clap::Args)]
@@ -178,6 +185,21 @@ pub(crate) struct CpArgs {
 pub(crate) struct StoreArgs {
     /// The store
     pub(crate) store: PathBuf,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct WatchArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// End after so many lines
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// End when there was no commit for so long, with exit code 1
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) timeout: Option<u64>,
 }
 
 #[derive(clap::Args)]

@@ -13,6 +13,7 @@ mod maintain;
 mod names;
 mod output;
 mod show;
+mod watch;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -25,7 +26,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use crate::args::{Args, Command};
 use crate::error::{Error, Result};
 
-/// `verify` found damage.
+/// `verify` found damage, or `watch` no commit in time.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -57,6 +58,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Rm(args) => names::rm(args)?,
         Command::Gc(args) => maintain::gc(args, &mut out)?,
         Command::Verify(args) => is_positive = maintain::verify(args, &mut out)?,
+        Command::Watch(args) => is_positive = watch::run(args, &mut out)?,
     }
     out.flush()?;
     Ok(if is_positive { ExitCode::SUCCESS } else { ExitCode::from(NEGATIVE) })

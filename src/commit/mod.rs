@@ -1,5 +1,6 @@
 //! Generations of a store: how the newest is found and pinned, how the next is published, what goes when none needs it.
 
+mod changes;
 mod collect;
 mod compact;
 mod create;
@@ -17,6 +18,8 @@ mod table;
 mod unsynced;
 mod verify;
 
+pub use changes::NameChanges;
+pub(crate) use changes::changes_between;
 pub use collect::Collected;
 pub(crate) use collect::collect_all;
 pub use compact::{Compacted, SkipReason, Skipped};

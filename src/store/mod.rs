@@ -1,5 +1,6 @@
 //! What a user holds: a store, a transaction on it, a snapshot of it.
 
+mod changes;
 mod conditions;
 mod handle;
 mod loader;

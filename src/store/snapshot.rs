@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 /// While it lives, the files of its generation are not collected. Snapshots isolate names, headers and sealed elements.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    loader: Arc<Loader>,
+    pub(super) loader: Arc<Loader>,
     generation: Arc<Generation>,
 }
 

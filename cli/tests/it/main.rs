@@ -11,3 +11,4 @@ mod output;
 mod readme;
 mod refusals;
 mod show;
+mod watch;

@@ -20,6 +20,7 @@ fn on_store(store: &str) -> Vec<Vec<&str>> {
         vec!["cp", store, "x", "y"],
         vec!["gc", store],
         vec!["verify", store],
+        vec!["watch", store],
     ]
 }
 

@@ -1,0 +1,129 @@
+//! `watch`: a line a commit, as it comes.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use serde::Serialize;
+use signal_hook::flag;
+use stridemap::{NameChanges, Store};
+
+use crate::args::WatchArgs;
+use crate::error::{Error, Result};
+use crate::expr::quoted;
+use crate::output::{message, one_line, write_json};
+
+/// How often it looks whether anybody still reads what it prints.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Gives whether as many commits came as were asked for.
+pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
+    let signals = Signals::catch()?;
+    let store = Store::open(&args.store)?;
+    let mut seen = store.snapshot();
+    let mut line_count = 0;
+    let mut began = Instant::now();
+    message(&format!("watching {} from generation {}", store.path().display(), seen.generation()));
+    while args.count.is_none_or(|count| line_count < count) {
+        let left = args.timeout.map(|seconds| Duration::from_secs(seconds).saturating_sub(began.elapsed()));
+        let has_changed =
+            signals.end_it_while(|| store.wait_for_change(left.map_or(PAUSE, |left| left.min(PAUSE))));
+        let Some(has_changed) = has_changed else { return Ok(true) };
+        if !has_changed? {
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+            if is_output_gone() {
+                return Ok(true);
+            }
+            continue;
+        }
+        let now = store.snapshot();
+        let line = Line {
+            generation: now.generation(),
+            since: seen.generation(),
+            changes: now.changes_since(&seen)?,
+        };
+        line.print(args.json, out)?;
+        out.flush()?;
+        seen = now;
+        line_count += 1;
+        began = Instant::now();
+    }
+    Ok(true)
+}
+
+/// What the commits after one generation, up to another, have changed: mostly those of one commit.
+struct Line {
+    generation: u64,
+    since: u64,
+    changes: NameChanges,
+}
+
+impl Line {
+    fn print(&self, is_json: bool, out: &mut impl Write) -> Result<()> {
+        #[derive(Serialize)]
+        struct Record<'a> {
+            generation: u64,
+            since: u64,
+            added: &'a [String],
+            changed: &'a [String],
+            removed: &'a [String],
+        }
+        let Line { generation, since, changes: NameChanges { added, changed, removed, .. } } = self;
+        if is_json {
+            return write_json(
+                out,
+                Record { generation: *generation, since: *since, added, changed, removed },
+            );
+        }
+        write!(out, "{generation}")?;
+        if since + 1 != *generation {
+            write!(out, " since {since}")?;
+        }
+        for (mark, names) in [('+', added), ('~', changed), ('-', removed)] {
+            for name in names {
+                write!(out, "\t{mark}{}", one_line(&quoted(name)))?;
+            }
+        }
+        Ok(writeln!(out)?)
+    }
+}
+
+/// The signals that ask a process to end: at once while it waits, and after the line that it prints.
+struct Signals {
+    is_waiting: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn catch() -> Result<Self> {
+        let signals = Signals { is_waiting: Arc::default(), is_over: Arc::default() };
+        for signal in [Signal::INT, Signal::TERM] {
+            let caught =
+                flag::register_conditional_shutdown(signal.as_raw(), 0, Arc::clone(&signals.is_waiting))
+                    .and_then(|_| flag::register(signal.as_raw(), Arc::clone(&signals.is_over)));
+            caught.map_err(|e| Error::Refused(format!("catch the signals that end it: {e}")))?;
+        }
+        Ok(signals)
+    }
+
+    /// Waits for something; none when a signal came before.
+    fn end_it_while<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
+        self.is_waiting.store(true, Ordering::SeqCst);
+        let waited = (!self.is_over.load(Ordering::SeqCst)).then(wait);
+        self.is_waiting.store(false, Ordering::SeqCst);
+        waited
+    }
+}
+
+/// Whether standard output is a pipe that nobody reads any more: without a commit there is nothing to write that would tell.
+fn is_output_gone() -> bool {
+    let out = io::stdout();
+    let mut polled = [PollFd::new(&out, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled.iter().any(|fd| fd.revents().contains(PollFlags::ERR))
+}

@@ -1,0 +1,136 @@
+//! `watch`: what it says of the commits of other processes, and how it ends.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, ChildStderr, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+use stridemap::Tensor;
+
+use crate::harness::Dir;
+
+/// A watching process that has begun.
+struct Watcher {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Watcher {
+    fn start(dir: &Dir, args: &[&str]) -> Self {
+        let args: Vec<&str> = ["watch", "s.smap"].into_iter().chain(args.iter().copied()).collect();
+        let mut child = dir.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut watcher = Watcher { child, stdout, stderr };
+        let mut begun = String::new();
+        watcher.stderr.read_line(&mut begun).unwrap();
+        assert_eq!(begun, "stridemap: watching s.smap from generation 2\n");
+        watcher
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = std::process::Command::new("sh").args(["-c", &format!("kill -s {name} {id}")]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// How it ends, and what else it said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+#[test]
+fn watch_prints_a_line_a_commit() {
+    let dir = Dir::with_store();
+    let mut watcher = Watcher::start(&dir, &["--count", "3"]);
+    dir.stdout(&["cp", "s.smap", "points", "tab\there"]);
+    assert_eq!(watcher.line(), "3\t+'tab\\there'\n");
+    let store = dir.store();
+    let mut txn = store.begin().unwrap();
+    txn.remove("odd [name]").unwrap();
+    txn.rename("points_t", "moved").unwrap();
+    txn.save("points", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
+    txn.commit().unwrap();
+    assert_eq!(watcher.line(), "4\t+moved\t~points\t-'odd [name]'\t-points_t\n");
+    let mut txn = store.begin().unwrap();
+    txn.set_attribute("key", "value").unwrap();
+    txn.commit().unwrap();
+    assert_eq!(watcher.line(), "5\n");
+    assert_eq!(watcher.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn watch_prints_json_objects() {
+    let dir = Dir::with_store();
+    let mut watcher = Watcher::start(&dir, &["--json", "--count", "1"]);
+    dir.stdout(&["mv", "s.smap", "points", "xy"]);
+    let line: Value = serde_json::from_str(&watcher.line()).unwrap();
+    let expected =
+        json!({"v": 1, "generation": 3, "since": 2, "added": ["xy"], "changed": [], "removed": ["points"]});
+    assert_eq!(line, expected);
+    assert_eq!(watcher.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn commits_that_come_while_it_cannot_look_are_told_together() {
+    let dir = Dir::with_store();
+    let mut watcher = Watcher::start(&dir, &["--count", "1"]);
+    watcher.signal("STOP");
+    for name in ["a", "b", "c"] {
+        dir.stdout(&["cp", "s.smap", "points", name]);
+    }
+    dir.stdout(&["rm", "s.smap", "b"]);
+    watcher.signal("CONT");
+    assert_eq!(watcher.line(), "6 since 2\t+a\t+c\n");
+    assert_eq!(watcher.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn watch_ends_well_at_a_signal() {
+    for signal in ["INT", "TERM"] {
+        let dir = Dir::with_store();
+        let mut watcher = Watcher::start(&dir, &[]);
+        dir.stdout(&["cp", "s.smap", "points", "a"]);
+        assert_eq!(watcher.line(), "3\t+a\n");
+        watcher.signal(signal);
+        assert_eq!(watcher.end(), (Some(0), String::new()), "{signal}");
+    }
+}
+
+#[test]
+fn watch_ends_well_when_nobody_reads_it() {
+    let dir = Dir::with_store();
+    let Watcher { mut child, stdout, mut stderr } = Watcher::start(&dir, &[]);
+    drop(stdout);
+    let mut messages = String::new();
+    stderr.read_to_string(&mut messages).unwrap();
+    assert_eq!((child.wait().unwrap().code(), messages.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn watch_says_no_after_its_timeout() {
+    let dir = Dir::with_store();
+    assert_eq!(Watcher::start(&dir, &["--timeout", "0"]).end(), (Some(1), String::new()));
+    assert_eq!(Watcher::start(&dir, &["--timeout", "1", "--json"]).end(), (Some(1), String::new()));
+}
+
+#[test]
+fn watch_of_a_store_that_vanishes_is_an_error() {
+    let dir = Dir::with_store();
+    let watcher = Watcher::start(&dir, &[]);
+    fs::rename(dir.path("s.smap"), dir.path("elsewhere")).unwrap();
+    let (code, said) = watcher.end();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.starts_with("stridemap: list: s.smap/meta: "), "{said}");
+}

@@ -1,0 +1,71 @@
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+use stridemap_format::TensorRecord;
+
+use super::Generation;
+use crate::error::Result;
+
+/// What became of names between two generations; each list ascends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NameChanges {
+    /// Names that the earlier one does not have.
+    pub added: Vec<String>,
+    /// Names whose headers, or whose storages, are others.
+    pub changed: Vec<String>,
+    /// Names that the later one does not have.
+    pub removed: Vec<String>,
+}
+
+impl NameChanges {
+    /// Whether all names and headers are the same.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+    }
+
+    fn note(&mut self, name: String, before: Option<&TensorRecord>, after: Option<&TensorRecord>) {
+        match (before, after) {
+            (None, Some(_)) => self.added.push(name),
+            (Some(_), None) => self.removed.push(name),
+            (before, after) if before != after => self.changed.push(name),
+            _ => {}
+        }
+    }
+}
+
+/// Compares the names of two generations of one store. On the same table only those that either changed since can differ;
+/// on different ones all are gone through, side by side.
+pub(crate) fn changes_between(earlier: &Generation, later: &Generation) -> Result<NameChanges> {
+    let mut changes = NameChanges::default();
+    let table = |generation: &Generation| generation.manifest().table;
+    if table(earlier) == table(later) {
+        let names = |generation: &'_ Generation| generation.manifest().tensors.keys().cloned().collect();
+        let mut candidates: BTreeSet<String> = names(earlier);
+        candidates.append(&mut names(later));
+        for name in candidates {
+            let (before, after) = (earlier.tensor(&name)?, later.tensor(&name)?);
+            changes.note(name, before.as_ref(), after.as_ref());
+        }
+        return Ok(changes);
+    }
+    let (mut old, mut new) = (earlier.tensors("")?.peekable(), later.tensors("")?.peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return Ok(changes),
+            (Some(Ok((before, _))), Some(Ok((after, _)))) => before.cmp(after),
+            (Some(Err(_)), _) | (_, None) => Ordering::Less,
+            (_, Some(_)) => Ordering::Greater,
+        };
+        let before = if order == Ordering::Greater { None } else { old.next().transpose()? };
+        let after = if order == Ordering::Less { None } else { new.next().transpose()? };
+        match (before, after) {
+            (Some((name, before)), after) => {
+                changes.note(name, Some(&before), after.as_ref().map(|(_, after)| after));
+            }
+            (None, Some((name, after))) => changes.note(name, None, Some(&after)),
+            (None, None) => {}
+        }
+    }
+}
