@@ -57,6 +57,8 @@ pub enum ErrorKind {
     LimitExceeded,
     /// The tensor stands on a storage that this store does not hold.
     ForeignStorage,
+    /// The store is on a network file system, and the opener did not allow that its files be mapped there.
+    NetworkFileSystem,
     /// The storage lies outside the store, and the opener did not allow that.
     ExternalRefused,
     /// Another process, or another guard, holds the lock.
@@ -110,8 +112,15 @@ impl Error {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
         };
-        let advice = match source.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::MFILE) => "; raise the limit of open files (ulimit -n)",
+        let advice = match errno(&source) {
+            Some(Errno::MFILE) => {
+                "; raise the limit of open files (ulimit -n), or drop tensors, each storage is one"
+            }
+            Some(Errno::NFILE) => "; all processes together have too many files open (sysctl fs.file-max)",
+            Some(Errno::NOMEM) if action.starts_with("map ") => {
+                "; raise the limit of mappings (sysctl vm.max_map_count) or of address space (ulimit -v), or use a store \
+                 opened with open, which reads without mapping"
+            }
             _ => "",
         };
         Error::new(kind, format!("{action}: {}: {source}{advice}", path.display())).with_source(source)
@@ -211,6 +220,12 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
     }
+}
+
+/// What the system said; who names temporary files wraps it once more.
+fn errno(e: &io::Error) -> Option<Errno> {
+    let wrapped = || e.get_ref()?.source()?.downcast_ref::<io::Error>()?.raw_os_error();
+    e.raw_os_error().or_else(wrapped).map(Errno::from_raw_os_error)
 }
 
 /// The names of files may hold anything: control characters, as Rust writes them in text.

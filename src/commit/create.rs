@@ -52,7 +52,10 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         })
     });
     if let Err(e) = built {
-        let _ = disk.remove_dir_all(&building);
+        // Its parts first: without a descriptor left to list them, only what is empty can be deleted.
+        for dir in [&paths.storages_dir(), &paths.meta_dir(), &building] {
+            let _ = disk.remove_dir_all(dir);
+        }
         return Err(e);
     }
     if durable {

@@ -111,7 +111,8 @@ impl Disk for RealDisk {
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        fs::remove_dir_all(path)
+        // One that is empty is deleted without being opened, which takes a descriptor.
+        fs::remove_dir(path).or_else(|_| fs::remove_dir_all(path))
     }
 
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {

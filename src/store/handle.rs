@@ -88,7 +88,8 @@ impl Store {
     /// While the store's files are mapped, nobody outside this library's locks writes, truncates or replaces them.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// Those of [`open`](Self::open); `NetworkFileSystem` on one of those, unless
+    /// [allowed](crate::StoreOptions::allow_network_mapping).
     #[expect(
         unsafe_code,
         reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"

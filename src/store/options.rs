@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::handle::Store;
 use crate::commit::{self, Durability, History, Options};
 use crate::disk::{Disk, RealDisk, StorePaths};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::storage::MapPermit;
 
 /// How to open or create a store, when the defaults of [`Store`] do not fit.
@@ -23,12 +23,13 @@ use crate::storage::MapPermit;
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     options: Options,
+    allows_network_mapping: bool,
     disk: Arc<dyn Disk>,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        StoreOptions { options: Options::default(), disk: Arc::new(RealDisk) }
+        StoreOptions { options: Options::default(), allows_network_mapping: false, disk: Arc::new(RealDisk) }
     }
 }
 
@@ -51,6 +52,20 @@ impl StoreOptions {
     #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.options.lock_timeout = timeout;
+        self
+    }
+
+    /// Whether [`open_mapped`](Self::open_mapped) may map files of a network file system: NFS, SMB, AFS, Coda, Ceph, Lustre,
+    /// GPFS, 9P. By default it ends in [`ErrorKind::NetworkFileSystem`](crate::ErrorKind::NetworkFileSystem), and
+    /// [`open`](Self::open) serves there.
+    ///
+    /// There another machine can truncate or replace a file without being asked: the next access to the mapping is a
+    /// `SIGBUS`, which ends the process, where a read gives an error. The locks of one machine may not be seen on another,
+    /// and its writes not in a mapping. Who allows it knows that one machine alone writes the store, or nobody. A file system
+    /// that a program serves (FUSE, `sshfs` among them) cannot be told apart, and is mapped.
+    #[must_use]
+    pub fn allow_network_mapping(mut self, is_allowed: bool) -> Self {
+        self.allows_network_mapping = is_allowed;
         self
     }
 
@@ -86,7 +101,7 @@ impl StoreOptions {
     /// That of [`Store::open_mapped`].
     ///
     /// # Errors
-    /// Those of [`Store::open`].
+    /// Those of [`Store::open_mapped`].
     #[expect(
         unsafe_code,
         reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"
@@ -98,7 +113,23 @@ impl StoreOptions {
     pub(super) fn open_with(&self, path: &Path, permit: Option<MapPermit>) -> Result<Store> {
         let paths = StorePaths::new(path);
         let uuid = commit::read_marker(&*self.disk, &paths)?;
+        if permit.is_some() && !self.allows_network_mapping {
+            self.check_local(&paths)?;
+        }
         let history = History::open(Arc::clone(&self.disk), paths, uuid, self.options)?;
         Ok(Store::new(history, permit))
+    }
+
+    fn check_local(&self, paths: &StorePaths) -> Result<()> {
+        let dir = paths.storages_dir();
+        if !self.disk.is_network(&dir).map_err(|e| Error::io("look at the file system of", &dir, e))? {
+            return Ok(());
+        }
+        let message = format!(
+            "open_mapped {}: it is on a network file system, where another machine can truncate a mapped file, and end \
+             this process; use open, or StoreOptions::allow_network_mapping if one machine alone writes it",
+            paths.root().display()
+        );
+        Err(Error::new(ErrorKind::NetworkFileSystem, message))
     }
 }

@@ -3,10 +3,9 @@
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 use std::{env, fs};
 
-use stridemap::{DType, Durability, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
+use stridemap::{DType, Durability, StorageKind, Store, StoreOptions, Tensor};
 
 use crate::support::{scaled, temporary};
 
@@ -73,14 +72,6 @@ fn other_process() {
                 say(format!("{:?} {:?} {borrowed:?}", tensor.size(), tensor.stride()));
             }
         }
-        "pin" => {
-            let store = Store::open(&path).unwrap();
-            let snapshot = store.snapshot();
-            say("pinned");
-            wait_for_a_line();
-            say(snapshot.load("x").unwrap().get::<f32>(&[0]).unwrap());
-            wait_for_a_line();
-        }
         "write" => {
             let store = StoreOptions::new().durability(Durability::Process).open(&path).unwrap();
             for i in 0..50 {
@@ -119,13 +110,6 @@ fn other_process() {
                 }
             }
         }
-        "hold" => {
-            let x = Store::open(&path).unwrap().load("x").unwrap();
-            let mut guard = x.lock_exclusive().unwrap();
-            guard.fill_(5).unwrap();
-            say(std::process::id());
-            wait_for_a_line();
-        }
         "watch" => {
             let x = Store::open(&path).unwrap().load("x").unwrap();
             say(format!("{:?}", x.read::<f32>().unwrap()));
@@ -139,7 +123,9 @@ fn other_process() {
         role if role.starts_with("stress ") => crate::stress::play(role, Path::new(&path)),
         role => {
             let played =
-                crate::waiting::play(role, Path::new(&path)) || crate::forks::play(role, Path::new(&path));
+                [crate::forks::play, crate::hazards::play, crate::surroundings::play, crate::waiting::play]
+                    .iter()
+                    .any(|play| play(role, Path::new(&path)));
             assert!(played, "no role {role}");
         }
     }
@@ -159,29 +145,6 @@ fn second_process_reads_views_that_the_first_saved() {
     assert_eq!(hear(&mut said), "[3, 2] [1, 3] [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]");
     assert_eq!(hear(&mut said), "[2, 2] [3, 2] [0.0, 2.0, 3.0, 5.0]");
     assert!(reader.wait().unwrap().success());
-}
-
-#[test]
-fn pinned_reader_keeps_its_data_and_gives_the_space_back_when_killed() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = Store::create(&path).unwrap();
-    store.save("x", &vector(1000, 1.)).unwrap();
-    let storages = || fs::read_dir(path.join("storages")).unwrap().count();
-    let mut reader = start("pin", &path);
-    let mut said = BufReader::new(reader.stdout.take().unwrap());
-    assert_eq!(hear(&mut said), "pinned");
-    for i in 2..20 {
-        store.save("x", &vector(1000, i as f32)).unwrap();
-    }
-    store.gc().unwrap();
-    assert_eq!(storages(), 2, "the pinned storage and the newest");
-    writeln!(reader.stdin.as_mut().unwrap()).unwrap();
-    assert_eq!(hear(&mut said), "1");
-    reader.kill().unwrap();
-    reader.wait().unwrap();
-    store.save("y", &vector(1, 0.)).unwrap();
-    assert_eq!(storages(), 2, "the killed reader still holds its storage");
 }
 
 #[test]
@@ -228,32 +191,6 @@ fn processes_that_change_elements_under_the_guard_lose_nothing() {
         assert!(process.wait().unwrap().success());
     }
     assert_eq!(x.read::<i64>().unwrap(), [4 * (2 * ADDITIONS + 1000); 100]);
-}
-
-#[test]
-fn exclusive_guard_of_another_process_is_waited_for_and_ends_when_it_is_killed() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = StoreOptions::new().lock_timeout(Duration::from_millis(50)).create(&path).unwrap();
-    let x = store.create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
-    let mut holder = start("hold", &path);
-    let mut said = BufReader::new(holder.stdout.take().unwrap());
-    let id = hear(&mut said);
-    for busy in [x.lock_shared().map(drop), x.lock_exclusive().map(drop)] {
-        let error = busy.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy);
-        println!("{error}");
-        // The kernel tells who holds it, where the file system and the namespace of processes allow.
-        assert!(
-            error.to_string().contains(&format!("process {id} "))
-                || error.to_string().contains("another process")
-        );
-    }
-    assert_eq!(x.read::<i64>().unwrap(), [5; 3], "reading takes no lock");
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    x.lock_exclusive().unwrap().add_(1).unwrap();
-    assert_eq!(x.read::<i64>().unwrap(), [6; 3]);
 }
 
 /// `STRIDEMAP_TEST_LARGE_MIB` sets the size of the tensor; by default 64.

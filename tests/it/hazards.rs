@@ -1,0 +1,360 @@
+//! What processes on one store do to each other, one test a case: the number in a test's name is that of the case. The other
+//! processes are this test binary, started again.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use stridemap::{DType, Durability, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
+
+use crate::hooked::Hooked;
+use crate::processes::{say, start, wait_for_a_line};
+use crate::refusals::assert_refused;
+use crate::support::temporary;
+use crate::waiting::Player;
+
+fn vector(value: f32) -> Tensor {
+    Tensor::from_vec(vec![value; 1000], &[1000]).unwrap()
+}
+
+fn value(store: &Store, name: &str) -> f32 {
+    let elements: Vec<f32> = store.load(name).unwrap().read().unwrap();
+    assert_eq!(elements, vec![elements[0]; 1000]);
+    elements[0]
+}
+
+fn fast() -> StoreOptions {
+    StoreOptions::new().durability(Durability::Process)
+}
+
+fn storages(path: &Path) -> usize {
+    fs::read_dir(path.join("storages")).unwrap().count()
+}
+
+/// What a started process does; false for another's role.
+pub(crate) fn play(role: &str, path: &Path) -> bool {
+    match role {
+        "stop before publishing" => {
+            let disk = Hooked::before(|operation, path| {
+                if operation == "rename_new" && path.extension().is_some_and(|extension| extension == "man") {
+                    say("publishing");
+                    wait_for_a_line();
+                }
+                Ok(())
+            });
+            let store = StoreOptions::new().disk(Arc::new(disk)).open(path).unwrap();
+            store.save("of the other", &vector(7.)).unwrap();
+        }
+        "say when LOCK is open" => {
+            let disk = Hooked::after(|operation, path| {
+                if operation == "open" && path.ends_with("LOCK") {
+                    say("opened");
+                }
+            });
+            let store = StoreOptions::new().disk(Arc::new(disk)).open(path).unwrap();
+            let refused = store.save("of the other", &vector(7.)).unwrap_err();
+            say(format!("{:?}", refused.kind()));
+        }
+        "pin" => {
+            let store = Store::open(path).unwrap();
+            let snapshot = store.snapshot();
+            say("pinned");
+            wait_for_a_line();
+            say(snapshot.load("x").unwrap().get::<f32>(&[0]).unwrap());
+            wait_for_a_line();
+        }
+        "open in a loop" => {
+            say("ready");
+            let is_over = AtomicBool::new(false);
+            let count = thread::scope(|scope| {
+                scope.spawn(|| {
+                    wait_for_a_line();
+                    is_over.store(true, Ordering::Relaxed);
+                });
+                let mut count = 0;
+                let mut last = 0.;
+                while !is_over.load(Ordering::Relaxed) || count == 0 {
+                    let store = Store::open(path).unwrap();
+                    let found = value(&store, "x");
+                    assert!(found >= last, "a commit was undone");
+                    last = found;
+                    count += 1;
+                }
+                count
+            });
+            say(count);
+        }
+        "hold a guard" => {
+            let x = Store::open(path).unwrap().load("x").unwrap();
+            let mut guard = x.lock_exclusive().unwrap();
+            guard.fill_(5).unwrap();
+            say(std::process::id());
+            wait_for_a_line();
+        }
+        "leave a transaction" => {
+            let store = Store::open(path).unwrap();
+            let mut txn = store.begin().unwrap();
+            txn.save("small", &vector(1.)).unwrap();
+            let large = Tensor::from_vec(vec![0u8; 5 << 20], &[5 << 20]).unwrap();
+            txn.save("large", &large).unwrap();
+            say("staged");
+            if wait_for_a_line() {
+                drop(txn);
+                say("dropped");
+                wait_for_a_line();
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+#[test]
+fn hazard_16_two_writers_one_waits_or_is_busy() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let hasty = StoreOptions::new().lock_timeout(Duration::from_millis(50)).open(&path).unwrap();
+    let mut other = Player::start("stop before publishing", &path);
+    assert_eq!(other.hear(), "publishing");
+    assert_refused(hasty.save("y", &vector(1.)), ErrorKind::Busy, &["LOCK", "50ms", "try again"]);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| store.save("x", &vector(1.)).unwrap());
+        other.go_on();
+        waiter.join().unwrap();
+    });
+    other.succeeds();
+    store.refresh().unwrap();
+    assert_eq!(store.names().unwrap(), ["of the other", "x"]);
+    assert_eq!(store.generation(), 3);
+}
+
+#[test]
+fn hazard_17_writer_killed_holding_lock() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let mut other = Player::start("stop before publishing", &path);
+    assert_eq!(other.hear(), "publishing");
+    assert_eq!(storages(&path), 1, "the other had not got as far as its storage");
+    other.kill();
+    store.save("x", &vector(1.)).unwrap();
+    assert_eq!((store.names().unwrap(), store.generation()), (vec!["x".to_owned()], 2));
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.gc().unwrap().file_count, 0, "the next commit left what the dead writer left");
+}
+
+#[test]
+fn hazard_18_lock_replaced_while_a_writer_waits() {
+    for is_recreated in [true, false] {
+        let dir = temporary();
+        let path = dir.path().join("x.smap");
+        let store = Store::create(&path).unwrap();
+        let lock = File::open(path.join("LOCK")).unwrap();
+        fs2::FileExt::lock_exclusive(&lock).unwrap();
+        let mut other = Player::start("say when LOCK is open", &path);
+        assert_eq!(other.hear(), "opened");
+        fs::remove_file(path.join("LOCK")).unwrap();
+        if is_recreated {
+            fs::write(path.join("LOCK"), "").unwrap();
+        }
+        fs2::FileExt::unlock(&lock).unwrap();
+        assert_eq!(other.hear(), "LockReplaced");
+        other.succeeds();
+        assert!(!store.refresh().unwrap());
+        if !is_recreated {
+            assert_refused(store.save("x", &vector(1.)), ErrorKind::LockReplaced, &["LOCK", "empty file"]);
+            fs::write(path.join("LOCK"), "").unwrap();
+        }
+        store.save("x", &vector(1.)).unwrap();
+        assert_eq!(store.names().unwrap(), ["x"]);
+    }
+}
+
+#[test]
+fn hazard_19_reader_pinned_across_many_commits_and_collections_keeps_its_data() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = fast().create(&path).unwrap();
+    store.save("x", &vector(1.)).unwrap();
+    let mut reader = Player::start("pin", &path);
+    assert_eq!(reader.hear(), "pinned");
+    for i in 2..40 {
+        store.save("x", &vector(i as f32)).unwrap();
+        if i % 10 == 0 {
+            store.gc().unwrap();
+        }
+    }
+    store.gc().unwrap();
+    assert_eq!(storages(&path), 2, "the pinned storage and the newest");
+    reader.go_on();
+    assert_eq!(reader.hear(), "1");
+    reader.go_on();
+    reader.succeeds();
+}
+
+#[test]
+fn hazard_20_pinned_reader_killed_and_its_space_comes_back() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = fast().create(&path).unwrap();
+    store.save("x", &vector(1.)).unwrap();
+    let mut reader = Player::start("pin", &path);
+    assert_eq!(reader.hear(), "pinned");
+    store.save("x", &vector(2.)).unwrap();
+    store.save("y", &vector(3.)).unwrap();
+    assert_eq!(storages(&path), 3);
+    reader.kill();
+    store.save("z", &vector(4.)).unwrap();
+    assert_eq!(storages(&path), 3, "the killed reader still holds its storage");
+    assert_eq!(store.gc().unwrap().file_count, 0);
+}
+
+#[test]
+fn hazard_21_collection_races_a_readers_open() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = fast().create(&path).unwrap();
+    store.save("x", &vector(0.)).unwrap();
+    let mut readers: Vec<Player> = (0..2).map(|_| Player::start("open in a loop", &path)).collect();
+    readers.iter_mut().for_each(|reader| assert_eq!(reader.hear(), "ready"));
+    for i in 1..400 {
+        store.save("x", &vector(i as f32)).unwrap();
+        store.gc().unwrap();
+    }
+    readers.iter_mut().for_each(Player::go_on);
+    for mut reader in readers {
+        let opened = reader.hear();
+        println!("opened {opened} times beside 400 commits and collections");
+        reader.succeeds();
+    }
+}
+
+/// At each point between the listing and the lock, the listed generation is replaced and collected.
+#[test]
+fn hazard_21_manifest_collected_between_list_and_pin() {
+    for (operation, is_listing) in [("list", true), ("open", false), ("try_lock", false)] {
+        let dir = temporary();
+        let path = dir.path().join("x.smap");
+        fast().create(&path).unwrap().save("x", &vector(1.)).unwrap();
+        let (root, is_due) = (path.clone(), AtomicBool::new(true));
+        let lists = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&lists);
+        let intrude = move |done: &str, at: &Path| {
+            counted.fetch_add(usize::from(done == "list"), Ordering::Relaxed);
+            let is_manifest = at.extension().is_some_and(|extension| extension == "man");
+            let is_here = done == operation && (is_manifest || at.ends_with("meta"));
+            if is_here && is_due.swap(false, Ordering::Relaxed) {
+                let writer = fast().open(&root).unwrap();
+                writer.save("x", &vector(2.)).unwrap();
+                writer.gc().unwrap();
+            }
+        };
+        let disk = match is_listing {
+            true => Hooked::after(intrude),
+            false => Hooked::before(move |done, at| {
+                intrude(done, at);
+                Ok(())
+            }),
+        };
+        let reader = fast().disk(Arc::new(disk)).open(&path).unwrap();
+        assert_eq!((reader.generation(), value(&reader, "x")), (3, 2.), "{operation}");
+        assert_eq!(lists.load(Ordering::Relaxed), 2, "{operation}: the reader lists again, once");
+    }
+}
+
+#[test]
+fn hazard_21_manifest_under_the_lock_of_its_collector() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = fast().create(&path).unwrap();
+    let manifest = File::open(path.join("meta/0000000000000001.man")).unwrap();
+    drop(store);
+    fs2::FileExt::lock_exclusive(&manifest).unwrap();
+    let tries = AtomicUsize::new(0);
+    let disk = Hooked::before(move |operation, path| {
+        if operation == "try_lock" && path.ends_with("0000000000000001.man") {
+            // The collector dies before it deletes.
+            if tries.fetch_add(1, Ordering::Relaxed) == 5 {
+                fs2::FileExt::unlock(&manifest)?;
+            }
+        }
+        Ok(())
+    });
+    assert_eq!(fast().disk(Arc::new(disk)).open(&path).unwrap().generation(), 1);
+}
+
+#[test]
+fn hazard_22_forked_child_is_refused_and_harms_no_lock() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    crate::forks::store_of_two(&path);
+    for role in ["fork with everything open", "fork while a thread locks", "fork under a guard"] {
+        assert!(start(role, &path).wait().unwrap().success(), "{role}");
+    }
+}
+
+#[test]
+fn hazard_23_guard_against_guard() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = StoreOptions::new().lock_timeout(Duration::from_millis(50)).create(&path).unwrap();
+    let x = store.create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
+    let mut holder = Player::start("hold a guard", &path);
+    let id = holder.hear();
+    for busy in [x.lock_shared().map(drop), x.lock_exclusive().map(drop)] {
+        let error = busy.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        // The kernel tells who holds it, where the file system and the namespace of processes allow.
+        let text = error.to_string();
+        assert!(text.contains(&format!("process {id} ")) || text.contains("another process"), "{text}");
+    }
+    assert_eq!(x.read::<i64>().unwrap(), [5; 3], "reading takes no lock");
+    holder.kill();
+    x.lock_exclusive().unwrap().add_(1).unwrap();
+    assert_eq!(x.read::<i64>().unwrap(), [6; 3]);
+}
+
+#[test]
+fn hazard_24_aborted_transaction_leaves_nothing() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let mut dropping = Player::start("leave a transaction", &path);
+    let mut dying = Player::start("leave a transaction", &path);
+    assert_eq!((dropping.hear(), dying.hear()), ("staged".to_owned(), "staged".to_owned()));
+    assert_eq!(storages(&path), 6, "two storages each, and the chunk digests of one");
+    dropping.go_on();
+    assert_eq!(dropping.hear(), "dropped");
+    assert_eq!(storages(&path), 3, "what was dropped is still there");
+    dying.kill();
+    dropping.go_on();
+    dropping.succeeds();
+    store.save("x", &vector(1.)).unwrap();
+    assert_eq!(storages(&path), 1, "the next commit left what a killed process had staged");
+    assert_eq!((store.names().unwrap(), store.generation()), (vec!["x".to_owned()], 2));
+    assert_eq!(store.gc().unwrap().file_count, 0);
+}
+
+#[test]
+fn hazard_24_ids_are_not_reused() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap();
+    let mut ids = Vec::new();
+    for i in 0..5 {
+        let store = fast().open(&path).unwrap();
+        store.save("x", &vector(i as f32)).unwrap();
+        ids.push(store.load("x").unwrap().storage_id().unwrap());
+        let mut aborted = store.begin().unwrap();
+        aborted.save("y", &vector(0.)).unwrap();
+        drop(aborted);
+        store.remove("x").unwrap();
+        store.gc().unwrap();
+        assert_eq!(storages(&path), 0);
+    }
+    assert!(ids.is_sorted_by(|before, after| before < after), "{ids:?}");
+}
