@@ -15,6 +15,7 @@ pub(super) enum Count {
     Busy,
     Aborted,
     Collections,
+    Compacted,
     Snapshots,
     Tensors,
     Elements,
@@ -22,12 +23,13 @@ pub(super) enum Count {
     KeptTensors,
 }
 
-pub(super) const COUNTS: [Count; 10] = [
+pub(super) const COUNTS: [Count; 11] = [
     Count::Commits,
     Count::Conflicts,
     Count::Busy,
     Count::Aborted,
     Count::Collections,
+    Count::Compacted,
     Count::Snapshots,
     Count::Tensors,
     Count::Elements,

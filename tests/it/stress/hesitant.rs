@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use stridemap::disk::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk};
+use stridemap::disk::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, Watch};
 
 use super::random::mixed;
 
@@ -112,6 +112,10 @@ impl Disk for HesitantDisk {
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         self.real().remove_dir_all(path)
+    }
+
+    fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        self.real().watch(dir)
     }
 }
 

@@ -109,8 +109,14 @@ impl Reader<'_> {
             }
             _ => {
                 let acknowledged = self.acknowledged();
-                self.diary.note("refresh");
-                match store.refresh() {
+                let refreshed = if self.random.one_in(3) {
+                    self.diary.note("wait for a change");
+                    store.wait_for_change(self.random.millis(200))
+                } else {
+                    self.diary.note("refresh");
+                    store.refresh()
+                };
+                match refreshed {
                     Err(e) if e.kind() == ErrorKind::Busy => self.diary.count(Count::Busy, 1),
                     refreshed => {
                         refreshed.unwrap();

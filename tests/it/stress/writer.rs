@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stridemap::{
-    Durability, Error, ErrorKind, OnExisting, Snapshot, StorageKind, Store, StoreOptions, Tensor, Transaction,
+    Durability, Error, ErrorKind, OnExisting, SkipReason, Skipped, Snapshot, StorageKind, Store,
+    StoreOptions, Tensor, Transaction,
 };
 
 use super::content::{Content, content_of, name};
@@ -112,6 +113,7 @@ impl Writer<'_> {
                     self.diary.count(Count::Collections, 1);
                 }
             }
+            1 if self.random.one_in(2) => self.compact(store),
             1 => self.keep(store),
             2 | 3 => self.change_once(store),
             _ => self.change_much(store),
@@ -124,12 +126,23 @@ impl Writer<'_> {
         self.diary.note(format!("refused: {e}"));
         if refusals.contains(&e.kind()) {
             self.diary.count(Count::Conflicts, 1);
-        } else if e.kind() == ErrorKind::Busy && e.to_string().contains("another writer holds it") {
+        } else if e.kind() == ErrorKind::Busy && e.to_string().contains("lock the store for writing") {
             self.diary.count(Count::Busy, 1);
         } else {
             panic!("{e:?}");
         }
         false
+    }
+
+    fn compact(&mut self, store: &Store) {
+        self.diary.note("compact");
+        let compacted = store.compact(|_| {});
+        if let Ok(compacted) = &compacted {
+            let is_damaged = |skipped: &Skipped| matches!(skipped.reason, SkipReason::Damaged(_));
+            assert!(!compacted.skipped.iter().any(is_damaged), "{compacted:?}");
+            self.diary.count(Count::Compacted, compacted.storage_count);
+        }
+        self.is_done(compacted.map(drop), &[]);
     }
 
     /// Remembers some tensors for later, and forgets others.
