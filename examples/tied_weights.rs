@@ -60,7 +60,10 @@ fn write() -> Outcome {
     // What the second process changed in the head is what the embedding holds, here as well.
     let embedding = store.load("embedding")?;
     assert_eq!(embedding.select(0, 7)?.read::<f32>()?, [0.25; WIDTH]);
-    println!("the first process sees the change in the embedding: [7, 0] is {}", embedding.get::<f32>(&[7, 0])?);
+    println!(
+        "the first process sees the change in the embedding: [7, 0] is {}",
+        embedding.get::<f32>(&[7, 0])?
+    );
     Ok(())
 }
 
