@@ -49,6 +49,8 @@ pub enum ErrorKind {
     NotMutable,
     /// Elements are read and written by atomics in live storages only.
     NotLive,
+    /// Rows are appended to a contiguous tensor at the end of its sealed storage only.
+    NotGrowable,
     /// Two indices of a view that is to be written are one element.
     Overlapping,
     /// A borrow needs elements at an address that is a multiple of their alignment.

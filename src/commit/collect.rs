@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use stridemap_format::{Manifest, StorageKind, is_chunked, limits};
+use stridemap_format::{Digest, Manifest, StorageKind, full_chunk_count, limits};
 
 use super::lock::WriterLock;
 use super::recover::{manifest_numbers, pin};
 use super::{Generation, History, unsynced};
 use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, number_in, read_capped};
 use crate::error::{Error, Result};
+use crate::storage::GrowthLock;
 
 /// What a collection deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +19,7 @@ use crate::error::{Error, Result};
 pub struct Collected {
     /// How many files.
     pub file_count: u64,
-    /// Their bytes together.
+    /// Their bytes together, and those that were cut off where an append had not become a commit.
     pub size_bytes: u64,
 }
 
@@ -66,7 +67,8 @@ pub(super) fn after_commit(history: &History, newest: &Generation, _lock: &Write
     }
 }
 
-/// Deletes every file that neither the newest generation nor a pinned one needs.
+/// Deletes every file that neither the newest generation nor a pinned one needs, and what is past the end of sealed
+/// storages.
 pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.check_poison()?;
     let lock = WriterLock::take(history)?;
@@ -79,30 +81,43 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
     let older = Older::collect(history, newest.number(), &mut collected);
-    let mut needed = storages_of(&newest)?;
+    let mut needed = BTreeMap::new();
+    add_storages(&newest, &mut needed)?;
     for manifest in &older.pinned {
         if let Some(pinned) = pin(&*history.disk, &history.paths, history.uuid, manifest.generation)? {
-            needed.extend(storages_of(&pinned)?);
+            add_storages(&pinned, &mut needed)?;
         }
     }
     let is_needed = |id: u64, is_sum: bool| match needed.get(&id) {
-        Some(&has_sum) => !is_sum || has_sum,
+        Some(&sealed_bytes) => !is_sum || full_chunk_count(sealed_bytes.unwrap_or_default()) > 0,
         None => older.is_unclear,
     };
     collected.sweep(history, &newest, &older, is_needed)?;
+    if !older.is_unclear {
+        for entry in newest.storages() {
+            let (id, _) = entry?;
+            if let Some(&Some(sealed_bytes)) = needed.get(&id) {
+                collected.cut_storage(history, id, sealed_bytes);
+            }
+        }
+    }
     Ok(collected)
 }
 
-/// The store's own files that a generation's storages have, and whether a `.sum` is among them.
-fn storages_of(generation: &Generation) -> Result<BTreeMap<u64, bool>> {
-    let own = generation.storages().filter_map(|entry| match entry {
-        Ok((_, record)) if matches!(record.kind, StorageKind::External(_)) => None,
-        Ok((id, record)) => {
-            Some(Ok((id, matches!(record.kind, StorageKind::Sealed(_)) && is_chunked(record.length_bytes))))
-        }
-        Err(e) => Some(Err(e)),
-    });
-    own.collect()
+/// Adds the storages of a generation that are in the store's own files: how many bytes of a sealed one are needed.
+fn add_storages(generation: &Generation, needed: &mut BTreeMap<u64, Option<u64>>) -> Result<()> {
+    for entry in generation.storages() {
+        let (id, record) = entry?;
+        let sealed_bytes = match record.kind {
+            StorageKind::External(_) => continue,
+            StorageKind::Sealed(_) => Some(record.length_bytes),
+            StorageKind::Mutable | StorageKind::Live { .. } => None,
+        };
+        // An older generation needs as much of a storage that grows, or less.
+        let known = needed.entry(id).or_insert(sealed_bytes);
+        *known = known.zip(sealed_bytes).map(|(known, bytes)| known.max(bytes));
+    }
+    Ok(())
 }
 
 /// The generations before the newest that somebody is still on.
@@ -155,6 +170,28 @@ impl Collected {
         self.file_count += 1;
         self.size_bytes += size_bytes;
         Ok(())
+    }
+
+    /// Takes back what an append left that did not become a commit, unless one is under way. The caller holds the writers'
+    /// lock: the length is the newest. Best effort.
+    fn cut_storage(&mut self, history: &History, id: u64, length_bytes: u64) {
+        let (bin, sum) = (history.paths.storage(id), history.paths.sum(id));
+        let sum_bytes = full_chunk_count(length_bytes) * size_of::<Digest>() as u64;
+        let is_longer =
+            |path: &Path, bytes: u64| history.disk.stat(path).is_ok_and(|stat| stat.size_bytes > bytes);
+        if !is_longer(&bin, length_bytes) && !is_longer(&sum, sum_bytes) {
+            return;
+        }
+        let Ok(Some(lock)) = GrowthLock::try_take(&*history.disk, &bin) else { return };
+        self.size_bytes += lock.cut(length_bytes).unwrap_or_default();
+        if is_longer(&sum, sum_bytes)
+            && let Ok(file) = history.disk.open(&sum, Access::Write)
+            && let Ok(stat) = file.stat()
+            && stat.link_count == 1
+            && file.set_len(sum_bytes).is_ok()
+        {
+            self.size_bytes += stat.size_bytes - sum_bytes;
+        }
     }
 
     /// Gives whether the storage's files are gone.

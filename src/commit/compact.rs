@@ -201,7 +201,7 @@ fn compact_some(
     for (change, on_existing) in &changes.names {
         draft.apply(change, *on_existing)?;
     }
-    let (_, taken) = publish_taking(history, &changes, draft, staged)?;
+    let (_, taken) = publish_taking(history, &changes, draft, staged, Vec::new())?;
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
         if taken.contains(&index) {
             compacted.storage_count += 1;

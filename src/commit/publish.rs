@@ -12,12 +12,13 @@ use super::table::Table;
 use super::unsynced;
 use crate::disk::{LockMode, Staged};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::StagedStorage;
+use crate::storage::{Grown, StagedStorage};
 
 /// Publishes a transaction as the next generation, and moves the handle there.
 ///
-/// The storages are whole and synced. What stands in `draft` was made on some generation; it is made again on the
-/// newest if another writer has published since. Gives the generation, whose files stay for as long as it is held.
+/// The storages are whole and synced, those that have `grown` as well, whose growth locks are held until this returns.
+/// What stands in `draft` was made on some generation; it is made again on the newest if another writer has published
+/// since. Gives the generation, whose files stay for as long as it is held.
 ///
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
@@ -25,8 +26,9 @@ pub(crate) fn publish(
     changes: &Changes,
     draft: Draft,
     staged: Vec<StagedStorage>,
+    grown: Vec<Grown>,
 ) -> Result<Arc<Generation>> {
-    Ok(publish_taking(history, changes, draft, staged)?.0)
+    Ok(publish_taking(history, changes, draft, staged, grown)?.0)
 }
 
 /// As [`publish`]; gives also the indices of the staged storages that the generation has taken.
@@ -35,13 +37,14 @@ pub(super) fn publish_taking(
     changes: &Changes,
     draft: Draft,
     mut staged: Vec<StagedStorage>,
+    mut grown: Vec<Grown>,
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
     // 1. The lock, and the newest generation under it.
     let lock = WriterLock::take(history)?; // crash: the kernel gives it back
     unsynced::settle(history, &lock)?; // crash: the generations so far, for good
     let newest = history.newest()?;
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
-    let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records)?;
+    let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records, &grown)?;
     if changes.are_moves() && taken.is_empty() {
         return Ok((newest, Vec::new()));
     }
@@ -52,7 +55,11 @@ pub(super) fn publish_taking(
         let storage = staged.get_mut(index);
         storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later
     }
-    if forgotten || !taken.is_empty() {
+    let mut has_new_names = forgotten || !taken.is_empty();
+    for grown in &mut grown {
+        has_new_names |= grown.publish(&history.paths)?; // crash: chunk digests of nobody, replaced or deleted later
+    }
+    if has_new_names {
         history.sync_dir(&history.paths.storages_dir())?; // crash: the same, for good
     }
 

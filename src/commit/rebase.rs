@@ -2,12 +2,13 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use stridemap_format::{self as format, Manifest, Rule, StorageRecord, TensorRecord};
+use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecord, TensorRecord};
 
 use super::generation::Merged;
 use super::relocate::Relocation;
 use super::{Generation, History};
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::Grown;
 
 /// Ids from here on are provisional: they number the storages that a transaction has staged.
 const FIRST_PROVISIONAL: u64 = 1 << 63;
@@ -44,6 +45,12 @@ pub(crate) enum Change {
     },
     /// Made only where nothing about the storage has changed, and left out without a word where something has.
     Move(Relocation),
+    /// Rows that were written behind the tensor of a name as it was then.
+    Grow {
+        name: String,
+        from: TensorRecord,
+        to: TensorRecord,
+    },
 }
 
 /// All that a transaction changes.
@@ -156,6 +163,15 @@ impl Draft {
                     self.tensors.extend(relocation.moved());
                 }
             }
+            Change::Grow { name, from, to } => {
+                if self.existing("append to", name)? != *from {
+                    let message = format!(
+                        "append to {name:?}: the name stands for another tensor than the rows were written behind; append them again"
+                    );
+                    return Err(Error::new(ErrorKind::Conflict, message));
+                }
+                self.tensors.insert(name.clone(), Some(to.clone()));
+            }
         }
         Ok(())
     }
@@ -181,7 +197,7 @@ impl Draft {
     }
 
     /// Makes the same changes on a newer generation.
-    fn rebased(changes: &Changes, newest: Arc<Generation>) -> Result<Self> {
+    pub(crate) fn rebased(changes: &Changes, newest: Arc<Generation>) -> Result<Self> {
         let number = newest.number();
         let mut draft = Draft::new(newest);
         for (change, on_existing) in &changes.names {
@@ -206,6 +222,7 @@ pub(super) fn plan(
     changes: &Changes,
     draft: Draft,
     staged: &[StorageRecord],
+    grown: &[Grown],
 ) -> Result<Plan> {
     changes.check_newest(newest)?;
     let draft = if draft.generation.number() == newest.number() {
@@ -229,6 +246,10 @@ pub(super) fn plan(
         }
     }
     drop(before);
+    let grown = grown_storages(newest, grown)?;
+    for &id in grown.keys() {
+        gains.entry(id).or_default();
+    }
 
     let (mut taken, mut new_ids) = (Vec::new(), BTreeMap::new());
     for (&id, &gain) in &gains {
@@ -241,7 +262,10 @@ pub(super) fn plan(
                 new_ids.insert(id, new_id);
                 (new_id, staged.get(index).cloned())
             }
-            None => (id, expected_storage(newest, changes, id)?),
+            None => match grown.get(&id) {
+                Some(grown) => (id, Some(grown.clone())),
+                None => (id, expected_storage(newest, changes, id)?),
+            },
         };
         let counted = record.and_then(|mut record| {
             record.tensor_count = record.tensor_count.checked_add_signed(gain)?;
@@ -251,7 +275,7 @@ pub(super) fn plan(
         if record.tensor_count == 0 {
             manifest.garbage.insert(id, manifest.generation);
             manifest.storages.insert(id, None);
-        } else if gain != 0 {
+        } else if gain != 0 || grown.contains_key(&id) {
             manifest.storages.insert(id, Some(record));
         }
     }
@@ -290,23 +314,47 @@ fn out_of_numbers(what: &str) -> Error {
     )
 }
 
+/// The storages that have grown, as they are from now on. Their growth locks have been held since they were looked at, and
+/// their records must be those that the new bytes were written behind.
+fn grown_storages(newest: &Generation, grown: &[Grown]) -> Result<BTreeMap<u64, StorageRecord>> {
+    let record = |grown: &Grown| match newest.storage(grown.id)? {
+        Some(now) if now.length_bytes == grown.from.length_bytes && now.kind == grown.from.kind => {
+            Ok((grown.id, StorageRecord { tensor_count: now.tensor_count, ..grown.to.clone() }))
+        }
+        _ => Err(Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "append: storage {:016x} is another in generation {} than the rows were written behind; append them again",
+                grown.id,
+                newest.number()
+            ),
+        )),
+    };
+    grown.iter().map(record).collect()
+}
+
+/// Whether a storage is what it was, or has grown since.
+fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
+    let is_longer_sealed =
+        matches!((&now.kind, &seen.kind), (StorageKind::Sealed(_), StorageKind::Sealed(_)))
+            && now.length_bytes > seen.length_bytes;
+    is_longer_sealed || (now.kind == seen.kind && now.length_bytes >= seen.length_bytes)
+}
+
 /// The record of a storage that the newest generation must still hold.
 fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<Option<StorageRecord>> {
     let found = newest.storage(id)?;
-    if let Some(expected) = changes.expected.get(&id) {
-        let holds = found
-            .as_ref()
-            .is_some_and(|now| now.kind == expected.kind && now.length_bytes >= expected.length_bytes);
-        if !holds {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!(
-                    "save a view: storage {id:016x}, on which it stands, is gone from generation {}: its names went, or were \
-                     moved by a compaction; load the tensor again, or save it, which copies its elements",
-                    newest.number()
-                ),
-            ));
-        }
+    if let Some(expected) = changes.expected.get(&id)
+        && !found.as_ref().is_some_and(|now| still_holds(now, expected))
+    {
+        return Err(Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "save a view: storage {id:016x}, on which it stands, is gone from generation {}: its names went, or were \
+                 moved by a compaction; load the tensor again, or save it, which copies its elements",
+                newest.number()
+            ),
+        ));
     }
     Ok(found)
 }

@@ -1,5 +1,6 @@
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -143,8 +144,8 @@ impl DiskFile for CountedFile {
         self.file.write_all_at(bytes, offset_bytes)
     }
 
-    fn allocate(&self, length_bytes: u64) -> io::Result<()> {
-        self.file.allocate(length_bytes)
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        self.file.allocate(range)
     }
 
     fn set_len(&self, length_bytes: u64) -> io::Result<()> {

@@ -15,6 +15,7 @@ mod watch;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -185,12 +186,12 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of the file system.
     fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()>;
 
-    /// Makes sure that the file has `length_bytes`, and the disk the room for them. Where the file system cannot
-    /// promise room, nothing happens: the writes will tell.
+    /// Makes sure that the file reaches to the end of a range of bytes, and that the disk has the room for them. Where the
+    /// file system cannot promise room, nothing happens: the writes will tell.
     ///
     /// # Errors
     /// `StorageFull`, and those of the file system.
-    fn allocate(&self, length_bytes: u64) -> io::Result<()>;
+    fn allocate(&self, range: Range<u64>) -> io::Result<()>;
 
     /// Sets the length.
     ///

@@ -1,5 +1,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -158,9 +159,10 @@ impl DiskFile for RealFile {
         self.0.write_all_at(bytes, offset_bytes)
     }
 
-    fn allocate(&self, length_bytes: u64) -> io::Result<()> {
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        let length_bytes = range.end.saturating_sub(range.start);
         loop {
-            match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, length_bytes) {
+            match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), range.start, length_bytes) {
                 Err(Errno::INTR) => {}
                 Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
                 allocated => return Ok(allocated?),

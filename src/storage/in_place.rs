@@ -130,6 +130,19 @@ impl InPlaceFile {
         if (self.in_use.0)()? { Ok(()) } else { Err(self.nameless()) }
     }
 
+    /// That an open file, if it is the one that was loaded, is as long as the record says.
+    ///
+    /// # Errors
+    /// `Corrupt`; `Io`.
+    pub(super) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
+        let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
+        if stat.size_bytes < self.length_bytes && self.is_file(stat) {
+            let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
+            return Err(self.broken(detail));
+        }
+        Ok(())
+    }
+
     /// The file's stat just before it is mapped; with `allocated`, its room is there as well.
     ///
     /// # Errors
@@ -142,7 +155,7 @@ impl InPlaceFile {
         }
         if allocated && self.length_bytes > 0 {
             // A hole that somebody made by copying would be filled on the first write: a full disk is an error now.
-            file.allocate(self.length_bytes).map_err(|e| self.error("allocate storage", e))?;
+            file.allocate(0..self.length_bytes).map_err(|e| self.error("allocate storage", e))?;
         }
         Ok(stat)
     }

@@ -1,5 +1,5 @@
-//! Locks on files that are changed in place: between processes by `flock`, and within this one by a registry, because
-//! the kernel does not tell the threads of a process apart.
+//! Locks on files that are changed in place, or grow: between processes by `flock`, and within this one by a registry,
+//! because the kernel does not tell the threads of a process apart.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use stridemap_format::Rule;
 
-use super::mapping::{is_mapped_live, is_mapped_sealed};
+use super::mapping::{is_mapped_live, is_mapped_sealed, lent_bytes};
 use crate::disk::{DiskFile, FileStat, LockMode};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -20,13 +20,40 @@ pub(super) fn file_id(stat: FileStat) -> FileId {
     (stat.device, stat.inode)
 }
 
+/// What a lock is held for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To read what others change under a lock.
+    Share,
+    /// To change bytes in place.
+    Change,
+    /// To write past the end of what anybody reads, or to cut that off: sealed readers go on beside it.
+    Grow,
+}
+
+impl Purpose {
+    pub(super) fn of(mode: LockMode) -> Self {
+        match mode {
+            LockMode::Shared => Purpose::Share,
+            LockMode::Exclusive => Purpose::Change,
+        }
+    }
+
+    fn mode(self) -> LockMode {
+        match self {
+            Purpose::Share => LockMode::Shared,
+            Purpose::Change | Purpose::Grow => LockMode::Exclusive,
+        }
+    }
+}
+
 /// A lock that is held, until it is dropped.
 ///
-/// Who holds an exclusive one is alone: no other lock on the file is held, in any process or thread.
+/// Who holds one that is not to share is alone: no other lock on the file is held, in any process or thread.
 #[derive(Debug)]
 pub(crate) struct FileLock {
     id: FileId,
-    mode: LockMode,
+    purpose: Purpose,
     thread: ThreadId,
     process: u32,
 }
@@ -40,7 +67,9 @@ struct Held {
 
 /// `flock` is held once a file, by the descriptor of whoever came first, and given back by the last.
 struct Holders {
-    mode: LockMode,
+    purpose: Purpose,
+    /// How many bytes from the file's beginning nobody changes, as long as the lock is held.
+    stable_bytes: u64,
     threads: Vec<ThreadId>,
     file: Arc<dyn DiskFile>,
 }
@@ -58,11 +87,13 @@ fn held() -> MutexGuard<'static, Held> {
     held
 }
 
-/// Does something while nobody in this process takes a lock; not when one to change the file is held.
-pub(super) fn unless_locked_exclusive<T>(id: FileId, act: impl FnOnce() -> T) -> Option<T> {
+/// Does something while nobody in this process takes a lock; not when one is held under which the first `length_bytes` of
+/// the file may change.
+pub(super) fn unless_changing<T>(id: FileId, length_bytes: usize, act: impl FnOnce() -> T) -> Option<T> {
     let held = held();
-    let is_exclusive = held.by_file.get(&id).is_some_and(|holders| holders.mode == LockMode::Exclusive);
-    (!is_exclusive).then(act)
+    let may_change =
+        |holders: &Holders| holders.purpose != Purpose::Share && holders.stable_bytes < length_bytes as u64;
+    (!held.by_file.get(&id).is_some_and(may_change)).then(act)
 }
 
 /// The same; not when any lock of the file is held.
@@ -75,17 +106,17 @@ impl FileLock {
     /// Waits for the lock of `file`, at most `timeout`; between those who wait there is no order.
     ///
     /// # Errors
-    /// `Busy` after the timeout, and at once when this thread itself is in the way; `Corrupt` for an exclusive one on a file
-    /// that is mapped as a sealed storage too, and for any on one that is mapped as a live storage.
+    /// `Busy` after the timeout, and at once when this thread itself is in the way; `Corrupt` for one to change a file that
+    /// is mapped as a sealed storage too, and for any on one that is mapped as a live storage.
     pub(super) fn take(
         file: &Arc<dyn DiskFile>,
         id: FileId,
-        mode: LockMode,
+        purpose: Purpose,
         path: &Path,
         timeout: Duration,
     ) -> Result<FileLock> {
         let thread = thread::current().id();
-        let busy = |why: String| Err(Error::new(ErrorKind::Busy, format!("{}: {why}", path.display())));
+        let busy = |why: &str| Err(Error::new(ErrorKind::Busy, format!("{}: {why}", path.display())));
         let lies =
             |detail| Err(Error::corrupt(path, stridemap_format::Error::new(Rule::StorageFile, detail)));
         // A timeout past the end of time is none.
@@ -94,27 +125,34 @@ impl FileLock {
         let mut held = held();
         loop {
             let is_another_thread = match held.by_file.get_mut(&id) {
-                Some(holders) if (holders.mode, mode) == (LockMode::Shared, LockMode::Shared) => {
+                Some(holders) if (holders.purpose, purpose) == (Purpose::Share, Purpose::Share) => {
                     holders.threads.push(thread);
                     break;
                 }
                 Some(holders) if holders.threads.contains(&thread) => {
-                    let guard = match holders.mode {
-                        LockMode::Shared => "a shared guard",
-                        LockMode::Exclusive => "an exclusive guard",
-                    };
-                    return busy(format!("this thread holds {guard} of the storage; drop it first"));
+                    return busy(match holders.purpose {
+                        Purpose::Share => "this thread holds a shared guard of the storage; drop it first",
+                        Purpose::Change => {
+                            "this thread holds an exclusive guard of the storage; drop it first"
+                        }
+                        Purpose::Grow => {
+                            "a transaction of this thread has appended to the storage; commit it, or drop it, first"
+                        }
+                    });
                 }
                 Some(_) => true,
-                None if mode == LockMode::Exclusive && is_mapped_sealed(id) => {
+                None if purpose == Purpose::Change && is_mapped_sealed(id) => {
                     return lies("the file is a sealed storage too, which is lent without a lock");
                 }
                 None if is_mapped_live(id) => {
                     return lies("the file is a live storage too, which is changed without a lock");
                 }
                 None => {
-                    if file.try_lock(mode).map_err(|e| Error::io("lock storage", path, e))? {
-                        let holders = Holders { mode, threads: vec![thread], file: Arc::clone(file) };
+                    if file.try_lock(purpose.mode()).map_err(|e| Error::io("lock storage", path, e))? {
+                        // Who changes has any byte to change; who grows says which when it knows.
+                        let stable_bytes = if purpose == Purpose::Change { 0 } else { u64::MAX };
+                        let file = Arc::clone(file);
+                        let holders = Holders { purpose, stable_bytes, threads: vec![thread], file };
                         held.by_file.insert(id, holders);
                         break;
                     }
@@ -131,23 +169,43 @@ impl FileLock {
                         holder.map_or("another process".to_owned(), |id| format!("process {id}"))
                     }
                 };
-                return busy(format!(
-                    "{rival} holds a guard of the storage, and {timeout:?} have passed; try again when it is done"
+                let what = match purpose {
+                    Purpose::Grow => "appends to the storage, or compacts it",
+                    Purpose::Share | Purpose::Change => "holds a guard of the storage",
+                };
+                return busy(&format!(
+                    "{rival} {what}, and {timeout:?} have passed; try again when it is done"
                 ));
             }
             // Another process cannot wake us, so we look again.
             held = RELEASED.wait_timeout(held, pause).unwrap_or_else(PoisonError::into_inner).0;
             pause = (pause * 2).min(Duration::from_millis(2));
         }
-        Ok(FileLock { id, mode, thread, process: held.process })
+        Ok(FileLock { id, purpose, thread, process: held.process })
     }
 
     pub(super) fn id(&self) -> FileId {
         self.id
     }
 
-    pub(super) fn mode(&self) -> LockMode {
-        self.mode
+    pub(super) fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// Says that from here on all but the first `stable_bytes` of the file may change under this lock, for growth. Not when
+    /// more of them are lent in this process, which only a store that lies brings about; gives whether it is so.
+    pub(super) fn keep_stable(&self, stable_bytes: u64) -> bool {
+        if !self.is_ours() {
+            return false;
+        }
+        let mut held = held();
+        let Some(holders) = held.by_file.get_mut(&self.id) else { return false };
+        // Nobody maps meanwhile: that takes the registry first.
+        let is_free = lent_bytes(self.id) <= stable_bytes;
+        if is_free {
+            holders.stable_bytes = stable_bytes;
+        }
+        is_free
     }
 
     /// Whether it was taken by this process, and not by the one that this one was forked from.

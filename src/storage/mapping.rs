@@ -7,12 +7,13 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-use memmap2::{Mmap, MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw};
 
-use super::lock::{FileId, FileLock, file_id, unless_locked, unless_locked_exclusive};
+use super::address_space::Reservation;
+use super::lock::{FileId, FileLock, Purpose, file_id, unless_changing, unless_locked};
 use crate::disk::{FileStat, LockMode};
 
 /// The word of whoever opened the store, by `Store::open_mapped`, that while its files are mapped nobody outside this
@@ -27,28 +28,48 @@ impl MapPermit {
     }
 }
 
-/// The first bytes of a file, mapped read-only and shared with every other process that maps them.
+/// The first bytes of a file, mapped read-only and shared with every other process that maps them, and maybe address space
+/// beyond, into which the file can grow.
+///
+/// Only what is known to be there is lent.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    map: Mmap,
+    map: MmapRaw,
     file: FileId,
     /// Whose it is: in a forked child another thread may have held the mutex that it is counted under.
     process: u32,
+    /// How many bytes may be lent: the file had as many, and they are those of a sealed storage.
+    checked_bytes: AtomicUsize,
+    /// The address space beyond what was asked for, which counts.
+    _reservation: Reservation,
 }
 
 /// The mappings of each file: one, or several when the earlier were too short. A live mapping keeps its inode from being
 /// given to another file.
 static MAPPINGS: LazyLock<Mutex<HashMap<FileId, Vec<Weak<Mapping>>>>> = LazyLock::new(Mutex::default);
 
+fn standing(file: FileId) -> Vec<Arc<Mapping>> {
+    let mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    mappings.get(&file).into_iter().flatten().filter_map(Weak::upgrade).collect()
+}
+
 /// Whether the bytes of a file may be lent by a [`Mapping`], under no lock.
 pub(super) fn is_mapped_sealed(file: FileId) -> bool {
-    let mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    mappings.get(&file).is_some_and(|standing| standing.iter().any(|mapping| mapping.strong_count() > 0))
+    !standing(file).is_empty()
+}
+
+/// How many bytes of a file may be lent by a [`Mapping`], under no lock.
+pub(super) fn lent_bytes(file: FileId) -> u64 {
+    let lent = standing(file).into_iter().map(|mapping| mapping.checked_bytes.load(Ordering::Relaxed));
+    lent.max().unwrap_or_default() as u64
 }
 
 impl Mapping {
     /// Maps the first `length_bytes` of a file of the given stat, or shares the mapping that stands; none while this
-    /// process holds a lock to change the file, or maps it as a live storage.
+    /// process holds a lock under which they change, or maps the file as a live storage.
+    ///
+    /// A new mapping has address space for `reserved_bytes`, or for twice as much as the one that has become too short, as
+    /// far as there is any: who follows a file that grows maps it once, or now and then.
     ///
     /// # Errors
     /// `UnexpectedEof` when the file is shorter: a mapping beyond its end would be a fault when touched.
@@ -56,15 +77,16 @@ impl Mapping {
         file: &File,
         stat: FileStat,
         length_bytes: usize,
+        reserved_bytes: u64,
         _: MapPermit,
     ) -> io::Result<Option<Arc<Mapping>>> {
         if stat.size_bytes < length_bytes as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let id = file_id(stat);
-        // A store that lies can have one file as a sealed and a mutable storage. Who locks it to change it looks here, in
-        // the same order.
-        let mapped = unless_locked_exclusive(id, || {
+        // A store that lies can have one file as a sealed and a mutable storage, or as two sealed ones of which one grows.
+        // Who locks it to change it looks here, in the same order.
+        let mapped = unless_changing(id, length_bytes, || {
             if is_mapped_live(id) {
                 return Ok(None);
             }
@@ -73,24 +95,53 @@ impl Mapping {
             let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
             standing = mappings.get(&id).into_iter().flatten().filter_map(Weak::upgrade).collect();
             if let Some(mapping) = standing.iter().find(|mapping| mapping.map.len() >= length_bytes) {
+                mapping.checked_bytes.fetch_max(length_bytes, Ordering::Relaxed);
                 return Ok(Some(Arc::clone(mapping)));
             }
-            // SAFETY:
-            // - in bounds: the file had at least `length_bytes` when `stat` was taken, just after it was opened;
-            // - no concurrent write or truncation: only sealed storages are mapped here, whose bytes this library
-            //   changes under none of its names while they are mapped in this process, nor maps while it can; and by
-            //   the contract of `MapPermit` nobody else does;
-            // - alive: `Mmap` owns the mapping, and every borrow of its bytes borrows the `Mapping`.
-            let map = unsafe { MmapOptions::new().len(length_bytes).map(file)? };
-            let mapping = Arc::new(Mapping { map, file: id, process: std::process::id() });
+            let longest = standing.iter().map(|mapping| mapping.map.len()).max().unwrap_or_default();
+            let reserved = usize::try_from(reserved_bytes).unwrap_or_default();
+            // Address space may be limited, or scattered.
+            let (mut map, mut reservation) = (Err(io::ErrorKind::OutOfMemory.into()), Reservation::of(0));
+            let doubled = longest.saturating_mul(2);
+            for wanted in [reserved.max(doubled), doubled, length_bytes] {
+                reservation = Reservation::of(wanted.saturating_sub(length_bytes));
+                map = MmapOptions::new().len(length_bytes + reservation.bytes()).map_raw_read_only(file);
+                if map.is_ok() {
+                    break;
+                }
+            }
+            let mapping = Arc::new(Mapping {
+                map: map?,
+                file: id,
+                process: std::process::id(),
+                checked_bytes: AtomicUsize::new(length_bytes),
+                _reservation: reservation,
+            });
             mappings.entry(id).or_default().push(Arc::downgrade(&mapping));
             Ok(Some(mapping))
         });
         mapped.unwrap_or(Ok(None))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.map
+    pub(super) fn file(&self) -> FileId {
+        self.file
+    }
+
+    /// Lends the first `length_bytes`; none when they are more than [`of`](Self::of) was asked for.
+    pub(crate) fn bytes(&self, length_bytes: usize) -> Option<&[u8]> {
+        if length_bytes > self.checked_bytes.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY:
+        // - in bounds: for each value that `checked_bytes` had, `of` has seen that the map is as long, and by a stat
+        //   that the file was, after a record had said that it is;
+        // - still so: this library cuts a file off only past the newest record's length and past `checked_bytes` in this
+        //   process; and by the contract of `MapPermit` nobody else truncates it;
+        // - no concurrent write: only sealed storages are mapped here, whose bytes below a record's length this library
+        //   changes under none of their names while they are lent in this process, nor lends while it can: who grows a
+        //   file writes past `checked_bytes`. By the contract of `MapPermit` nobody else writes;
+        // - alive: `self` owns the mapping, and is borrowed for as long as the slice.
+        Some(unsafe { std::slice::from_raw_parts(self.map.as_ptr(), length_bytes) })
     }
 }
 
@@ -143,14 +194,14 @@ impl LockedMapping {
         Ok(LockedMapping { map, file: file_id(stat), mode })
     }
 
-    /// Borrows the bytes under a lock of this file; none under another.
+    /// Borrows the bytes under a guard of this file; none under another lock.
     pub(super) fn bytes<'a>(&'a self, lock: &'a FileLock) -> Option<&'a [u8]> {
-        if lock.id() != self.file {
+        if lock.id() != self.file || lock.purpose() == Purpose::Grow {
             return None;
         }
         // SAFETY:
-        // - in bounds: the file had the map's length when `stat` was taken, and by the contract of `MapPermit` nobody
-        //   truncates it;
+        // - in bounds: the file had the map's length when it was locked, this library cuts it off under no other lock, and
+        //   by the contract of `MapPermit` nobody else truncates it;
         // - alive: `self` owns the mapping, and is borrowed for as long as the slice;
         // - no concurrent write: the slice borrows a lock of this file. While one is held, this library writes only
         //   with an exclusive one, borrowed mutably: that is not this one, which is borrowed, and there is none beside
@@ -160,7 +211,7 @@ impl LockedMapping {
 
     /// Borrows the bytes, to change them, under an exclusive lock of this file; none under another.
     pub(super) fn bytes_mut<'a>(&'a self, lock: &'a mut FileLock) -> Option<&'a mut [u8]> {
-        if lock.id() != self.file || (lock.mode(), self.mode) != (LockMode::Exclusive, LockMode::Exclusive) {
+        if lock.id() != self.file || (lock.purpose(), self.mode) != (Purpose::Change, LockMode::Exclusive) {
             return None;
         }
         // SAFETY:

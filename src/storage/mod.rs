@@ -1,6 +1,8 @@
 //! Storages: flat runs of bytes, in a file or on the heap.
 
+mod address_space;
 mod digests;
+mod growth;
 mod heap;
 mod in_place;
 mod live;
@@ -11,6 +13,7 @@ mod stored;
 mod writer;
 
 pub(crate) use digests::{VerifiedStorage, open_whole};
+pub(crate) use growth::{Grown, Growth, GrowthLock};
 pub(crate) use heap::{AlignedBytes, out_of_memory};
 pub(crate) use in_place::InUse;
 pub(crate) use live::LiveFile;

@@ -2,7 +2,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::in_place::InPlaceFile;
-use super::lock::{FileLock, file_id};
+use super::lock::{FileLock, Purpose, file_id};
 use super::mapping::LockedMapping;
 use crate::disk::{Access, DiskFile, LockMode};
 use crate::error::{Error, Result};
@@ -22,6 +22,7 @@ pub(crate) struct MutableFile {
 pub(crate) struct LockedStorage {
     storage: Arc<MutableFile>,
     lock: FileLock,
+    mode: LockMode,
     /// As the lock needs it: for writing when it is exclusive.
     file: Arc<dyn DiskFile>,
 }
@@ -54,11 +55,13 @@ impl MutableFile {
             },
             LockMode::Exclusive => self.in_place.open_to_write()?,
         };
-        let lock = FileLock::take(&file, *id, mode, path, self.lock_timeout)?;
+        let lock = FileLock::take(&file, *id, Purpose::of(mode), path, self.lock_timeout)?;
+        // What is mapped already would be a fault when touched, were the file shorter by now.
+        self.in_place.check_length(&file)?;
         if mode == LockMode::Exclusive {
             self.in_place.check_changeable(&file)?;
         }
-        Ok(LockedStorage { storage: Arc::clone(self), lock, file })
+        Ok(LockedStorage { storage: Arc::clone(self), lock, mode, file })
     }
 
     /// The file mapped as a lock of this mode needs it; none where that is not permitted or not possible.
@@ -90,14 +93,14 @@ impl LockedStorage {
     /// The bytes, where they can be borrowed: the store is mapped.
     pub(crate) fn bytes(&self) -> Result<Option<&[u8]>> {
         self.check_process()?;
-        let mapping = self.storage.mapping(&self.file, self.lock.mode())?;
+        let mapping = self.storage.mapping(&self.file, self.mode)?;
         Ok(mapping.and_then(|mapping| mapping.bytes(&self.lock)))
     }
 
     /// The bytes to be changed, where they can be borrowed: the store is mapped, and the lock exclusive.
     pub(crate) fn bytes_mut(&mut self) -> Result<Option<&mut [u8]>> {
         self.check_process()?;
-        let mapping = self.storage.mapping(&self.file, self.lock.mode())?;
+        let mapping = self.storage.mapping(&self.file, self.mode)?;
         Ok(mapping.and_then(|mapping| mapping.bytes_mut(&mut self.lock)))
     }
 

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap_format::{Rule, StorageKind, StorageRecord, Uuid};
+use stridemap_format::{Rule, Sealed, StorageKind, StorageRecord, Uuid};
 
 use super::in_place::{InPlaceFile, InUse};
 use super::live::LiveFile;
+use super::lock::file_id;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::MutableFile;
-use crate::disk::{Access, Disk, DiskFile};
+use crate::disk::{Access, Disk, DiskFile, FileStat};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a storage is to a store.
@@ -80,7 +81,10 @@ impl Storage {
             return Err(broken(format!("{} bytes, where the record says {length_bytes}", stat.size_bytes)));
         }
         // Only bytes that never change can be lent without a lock.
-        let map_permit = permit.filter(|_| matches!(record.kind, StorageKind::Sealed(_)));
+        let (map_permit, reserved_bytes) = match record.kind {
+            StorageKind::Sealed(Sealed { reserved_bytes, .. }) => (permit, reserved_bytes),
+            _ => (None, 0),
+        };
         let in_place =
             |file| InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, in_use, permit);
         let bytes = match (&record.kind, file.as_file(), map_permit) {
@@ -92,11 +96,12 @@ impl Storage {
             (_, Some(os_file), Some(permit)) => {
                 let too_long =
                     |_| Error::new(ErrorKind::LimitExceeded, format!("{length_bytes} bytes to map"));
-                match Mapping::of(os_file, stat, usize::try_from(length_bytes).map_err(too_long)?, permit) {
+                let length_bytes = usize::try_from(length_bytes).map_err(too_long)?;
+                match Mapping::of(os_file, stat, length_bytes, reserved_bytes, permit) {
                     Ok(Some(mapping)) => Bytes::Mapped(mapping),
                     Ok(None) => {
                         let detail =
-                            "the file is a mutable storage too, which is locked to be changed, or a live one";
+                            "the file is another storage too, which is locked to be changed, or a live one";
                         return Err(broken(detail.to_owned()));
                     }
                     // Some file systems refuse shared maps; positional reads still serve.
@@ -136,7 +141,7 @@ impl Storage {
             Bytes::None => Some(&[]),
             Bytes::Heap(bytes) => Some((**bytes).as_ref()),
             // The mapping may be longer: another generation of the store may have grown the file.
-            Bytes::Mapped(mapping) => mapping.bytes().get(..usize::try_from(self.length_bytes).ok()?),
+            Bytes::Mapped(mapping) => mapping.bytes(usize::try_from(self.length_bytes).ok()?),
             Bytes::File(..) | Bytes::Mutable(_) | Bytes::Live(_) => None,
         }
     }
@@ -149,20 +154,23 @@ impl Storage {
         }
     }
 
-    /// The file, when its bytes are changed in place.
-    pub(crate) fn in_place(&self) -> Option<&InPlaceFile> {
-        match &self.bytes {
-            Bytes::Mutable(file) => Some(file.in_place()),
-            Bytes::Live(file) => Some(file.in_place()),
-            _ => None,
-        }
-    }
-
     /// The file, when its bytes are changed at any time, by atomics.
     pub(crate) fn as_live(&self) -> Option<&LiveFile> {
         match &self.bytes {
             Bytes::Live(file) => Some(file),
             _ => None,
+        }
+    }
+
+    /// Whether it stands on a file of this stat; one without bytes might.
+    pub(crate) fn is_on_file(&self, stat: FileStat) -> bool {
+        match &self.bytes {
+            Bytes::None => true,
+            Bytes::Heap(_) => false,
+            Bytes::File(file, _) => file.stat().is_ok_and(|own| file_id(own) == file_id(stat)),
+            Bytes::Mapped(mapping) => mapping.file() == file_id(stat),
+            Bytes::Mutable(file) => file.in_place().is_file(stat),
+            Bytes::Live(file) => file.in_place().is_file(stat),
         }
     }
 

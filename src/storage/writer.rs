@@ -36,6 +36,7 @@ struct Sealing {
     sealer: Sealer,
     /// Of the full chunks.
     digests: Vec<Digest>,
+    reserved_bytes: u64,
 }
 
 impl StorageWriter {
@@ -59,6 +60,13 @@ impl StorageWriter {
         self.written_bytes + self.pending.len() as u64
     }
 
+    /// Has a sealed storage ask its readers for address space to grow into; no room on the disk is taken.
+    pub(crate) fn reserve_address_space(&mut self, reserved_bytes: u64) {
+        if let Future::Sealed(sealing) = &mut self.future {
+            sealing.reserved_bytes = reserved_bytes;
+        }
+    }
+
     /// Asks the disk for the room for so many more bytes, so that a full disk is an error now.
     pub(crate) fn reserve(&mut self, additional_bytes: u64) -> Result<()> {
         self.allocate(self.length_bytes().saturating_add(additional_bytes))
@@ -66,7 +74,10 @@ impl StorageWriter {
 
     fn allocate(&mut self, end_bytes: u64) -> Result<()> {
         if end_bytes > self.allocated_bytes {
-            self.staged.file().allocate(end_bytes).map_err(|e| self.error("allocate storage", e))?;
+            self.staged
+                .file()
+                .allocate(self.allocated_bytes..end_bytes)
+                .map_err(|e| self.error("allocate storage", e))?;
             self.allocated_bytes = end_bytes;
         }
         Ok(())
@@ -93,10 +104,11 @@ impl StorageWriter {
         Ok(())
     }
 
-    /// Fills a storage that is changed in place with zeros up to `length_bytes`, for which room was reserved: room reads as zeros.
+    /// Fills a storage with zeros up to `length_bytes`. Room that was reserved for one that is changed in place reads as
+    /// zeros.
     pub(crate) fn write_zeros(&mut self, length_bytes: u64) -> Result<()> {
         let stat = self.staged.file().stat().map_err(|e| self.error("allocate storage", e))?;
-        if stat.size_bytes >= length_bytes {
+        if stat.size_bytes >= length_bytes && matches!(self.future, Future::InPlace(_)) {
             self.written_bytes = length_bytes;
         }
         // Where the file system cannot promise room, only bytes that were written have it.
@@ -126,7 +138,7 @@ impl StorageWriter {
         // Small tensors come one by one, and nobody reserved room for them.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
         if let Future::Sealed(sealing) = &mut self.future {
-            let Sealing { sealer, digests } = &mut **sealing;
+            let Sealing { sealer, digests, .. } = &mut **sealing;
             sealer.update(chunk, |full| digests.push(full));
         }
         self.put(chunk)?;
@@ -173,8 +185,11 @@ impl StorageWriter {
         let (kind, sum) = match self.future {
             Future::InPlace(kind) => (kind, None),
             Future::Sealed(sealing) => {
-                let Sealing { sealer, digests } = &*sealing;
-                (StorageKind::Sealed(sealer.sealed(0)), stage_sum(disk, paths, digests, durable)?)
+                let Sealing { sealer, digests, reserved_bytes } = &*sealing;
+                (
+                    StorageKind::Sealed(sealer.sealed(*reserved_bytes)),
+                    stage_sum(disk, paths, digests, durable)?,
+                )
             }
         };
         let record = StorageRecord { length_bytes, tensor_count: 0, kind };

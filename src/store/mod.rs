@@ -2,11 +2,13 @@
 
 mod changes;
 mod conditions;
+mod growth;
 mod handle;
 mod loader;
 mod maintain;
 mod options;
 mod snapshot;
+mod staging;
 mod stats;
 mod transaction;
 mod watch;

@@ -1,22 +1,18 @@
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stridemap_format::limits::MAX_STORAGE_BYTES;
-use stridemap_format::{DType, StorageKind as RecordKind, TensorParts, TensorRecord, check_name};
+use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, check_name};
 
 use super::loader::{Loader, layout_of};
 use super::snapshot::StorageKind;
+use super::staging::{Stage, in_place_kind, layout_for, record_of, write_elements};
 use crate::commit::{self, Change, Changes, Draft, Generation, OnExisting};
-use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::storage::{Identity, StagedStorage, Storage, StorageWriter};
-use crate::tensor::{Source, Tensor, is_live};
-
-/// From this size on a tensor has a storage of its own, whose space comes back when its last name goes. Below, all
-/// tensors of a transaction share one.
-const OWN_STORAGE_BYTES: u64 = 4 << 20;
+use crate::storage::{Grown, Growth, Identity, StagedStorage, Storage};
+use crate::tensor::{Source, Tensor};
 
 /// Several changes that become one commit, or none.
 ///
@@ -25,21 +21,17 @@ const OWN_STORAGE_BYTES: u64 = 4 << 20;
 /// last-writer-wins, and removing or renaming what is gone is a `Conflict`.
 #[derive(Debug)]
 pub struct Transaction<'a> {
-    loader: &'a Loader,
-    number: u64,
+    pub(super) loader: &'a Loader,
+    pub(super) number: u64,
     pub(super) changes: Changes,
-    draft: Draft,
-    staged: Vec<Stage>,
+    pub(super) draft: Draft,
+    pub(super) staged: Vec<Stage>,
+    /// The storages that rows were appended to, by id, under their growth locks.
+    pub(super) growths: BTreeMap<u64, Growth>,
     /// The index in `staged` of the storage that small tensors share.
-    pack: Option<usize>,
+    pub(super) pack: Option<usize>,
     /// Why it cannot be committed: elements that were half written may lie among those of other tensors.
-    failure: Option<Error>,
-}
-
-#[derive(Debug)]
-enum Stage {
-    Open(StorageWriter),
-    Whole(StagedStorage),
+    pub(super) failure: Option<Error>,
 }
 
 impl<'a> Transaction<'a> {
@@ -51,6 +43,7 @@ impl<'a> Transaction<'a> {
             changes: Changes::default(),
             draft: Draft::new(generation),
             staged: Vec::new(),
+            growths: BTreeMap::new(),
             pack: None,
             failure: None,
         }
@@ -74,12 +67,21 @@ impl<'a> Transaction<'a> {
     /// The tensor of a name as it stands in this transaction, one just saved among them.
     ///
     /// # Errors
-    /// Those of [`Store::load`](crate::Store::load).
+    /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for one that rows were appended to.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.check_failure("load")?;
         let record = self.draft.existing("load", name)?;
         let Some(index) = Changes::staged_index(record.storage_id) else {
-            return self.loader.tensor(self.draft.generation(), name, &record);
+            let generation = self.draft.generation();
+            if self.growths.contains_key(&record.storage_id)
+                && let Some(storage) = generation.storage(record.storage_id)?
+                && record.extent(storage.length_bytes).is_err()
+            {
+                // What is not committed is written over when this transaction is dropped, which a tensor would outlive.
+                let message = format!("load {name:?}: rows were appended in this transaction; commit first");
+                return Err(Error::new(ErrorKind::ForeignStorage, message));
+            }
+            return self.loader.tensor(generation, name, &record);
         };
         let identity = (self.number, record.storage_id);
         let storage: Arc<Storage> = match self.staged.get(index) {
@@ -114,9 +116,9 @@ impl<'a> Transaction<'a> {
         let in_place = in_place_kind(&op, kind, source.dtype())?;
         let layout = layout_for(source).map_err(|e| e.context(&op))?;
         self.put("save", name, (source.dtype(), &layout), |txn, size_bytes| match in_place {
-            Some(kind) => {
-                txn.stage_in_place(kind, size_bytes, |writer| write_elements(writer, source, size_bytes))
-            }
+            Some(kind) => txn.stage_in_place(kind, size_bytes, |writer| {
+                write_elements(source, size_bytes, |bytes| writer.write(bytes))
+            }),
             None => txn.stage(source, size_bytes),
         })
     }
@@ -146,89 +148,6 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Gives a name to a row-major tensor that `stage` writes, of so many bytes.
-    fn put(
-        &mut self,
-        action: &str,
-        name: &str,
-        (dtype, layout): (DType, &Layout),
-        stage: impl FnOnce(&mut Self, u64) -> Result<(u64, u64)>,
-    ) -> Result<()> {
-        let op = format!("{action} {name:?}");
-        self.check_failure(&op)?;
-        self.draft.check_new(action, name, self.changes.on_existing)?;
-        let size_bytes =
-            (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
-        let size_bytes = size_bytes.ok_or_else(|| {
-            Error::new(
-                ErrorKind::LimitExceeded,
-                format!("{op}: size {:?} of {dtype} is too large", layout.size()),
-            )
-        })?;
-        let staged = stage(self, size_bytes).map_err(|e| e.context(&op));
-        if let Err(e) = &staged {
-            self.failure = Some(e.clone());
-        }
-        let (storage_id, offset_bytes) = self.loader.history.watched(staged)?;
-        let offset_elems = offset_bytes / dtype.itemsize() as u64;
-        self.apply(Change::Put {
-            name: name.to_owned(),
-            record: record_of(action, dtype, layout, offset_elems, storage_id)?,
-        })
-    }
-
-    /// Writes a storage for one tensor; gives its provisional id, and that the tensor begins at its beginning.
-    fn stage_alone(
-        &mut self,
-        create: impl FnOnce(&Arc<dyn Disk>, &StorePaths) -> Result<StorageWriter>,
-        size_bytes: u64,
-        write: impl FnOnce(&mut StorageWriter) -> Result<()>,
-    ) -> Result<(u64, u64)> {
-        let history = &self.loader.history;
-        let mut writer = create(&history.disk, &history.paths)?;
-        writer.reserve(size_bytes)?;
-        write(&mut writer)?;
-        let whole = writer.finish(&history.disk, &history.paths, history.is_durable())?;
-        self.staged.push(Stage::Whole(whole));
-        Ok((Changes::provisional_id(self.staged.len() - 1), 0))
-    }
-
-    /// Writes a storage for one tensor whose elements are changed in place; as [`stage_alone`](Self::stage_alone).
-    fn stage_in_place(
-        &mut self,
-        kind: RecordKind,
-        size_bytes: u64,
-        write: impl FnOnce(&mut StorageWriter) -> Result<()>,
-    ) -> Result<(u64, u64)> {
-        self.stage_alone(|disk, paths| StorageWriter::in_place(kind, disk, paths), size_bytes, write)
-    }
-
-    /// Writes elements that will not change; gives the provisional id of their storage and where in it they begin.
-    fn stage(&mut self, source: &(impl Source + ?Sized), size_bytes: u64) -> Result<(u64, u64)> {
-        let history = &self.loader.history;
-        if size_bytes >= OWN_STORAGE_BYTES {
-            return self.stage_alone(StorageWriter::sealed, size_bytes, |writer| {
-                write_elements(writer, source, size_bytes)
-            });
-        }
-        let index = match self.pack {
-            Some(index) => index,
-            None => {
-                self.staged.push(Stage::Open(StorageWriter::sealed(&history.disk, &history.paths)?));
-                *self.pack.insert(self.staged.len() - 1)
-            }
-        };
-        let Some(Stage::Open(writer)) = self.staged.get_mut(index) else {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "the shared storage of this transaction is sealed",
-            ));
-        };
-        let offset_bytes = writer.align()?;
-        write_elements(writer, source, size_bytes)?;
-        Ok((Changes::provisional_id(index), offset_bytes))
-    }
-
     /// Gives a view of a tensor of this store, or of this transaction, a name to be. No element is copied.
     ///
     /// # Errors
@@ -246,8 +165,8 @@ impl<'a> Transaction<'a> {
             ))
         };
         let storage_id = match tensor.storage().identity() {
-            Identity::Stored { store, id, .. }
-                if *store == self.loader.history.uuid && self.is_of_a_copy(tensor, *id)? =>
+            Identity::Stored { store, id, record }
+                if *store == self.loader.history.uuid && self.is_of_a_copy(tensor, (*id, record))? =>
             {
                 return foreign(
                     "a storage of a copy of this store, or on a file that is no longer this one's",
@@ -268,14 +187,22 @@ impl<'a> Transaction<'a> {
     }
 
     /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed storages
-    /// that does not matter: their records say that their bytes are the same.
-    fn is_of_a_copy(&self, tensor: &Tensor, id: u64) -> Result<bool> {
-        let Some(file) = tensor.storage().in_place() else { return Ok(false) };
+    /// with one record that does not matter: it says that their bytes are the same. After that the two may have grown
+    /// apart.
+    fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
+        let is_sealed = matches!(record.kind, RecordKind::Sealed(_));
+        let is_as_here =
+            |now: StorageRecord| (now.length_bytes, &now.kind) == (record.length_bytes, &record.kind);
+        if is_sealed && self.draft.generation().storage(id)?.is_none_or(is_as_here) {
+            return Ok(false);
+        }
         let path = self.loader.history.paths.storage(id);
         match self.loader.history.disk.stat(&path) {
             // To commit finds out whether the storage is gone.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            stat => Ok(!file.is_file(stat.map_err(|e| Error::io("save_view: look at", &path, e))?)),
+            stat => {
+                Ok(!tensor.storage().is_on_file(stat.map_err(|e| Error::io("save_view: look at", &path, e))?))
+            }
         }
     }
 
@@ -327,7 +254,7 @@ impl<'a> Transaction<'a> {
         self.draft.generation()
     }
 
-    fn apply(&mut self, change: Change) -> Result<()> {
+    pub(super) fn apply(&mut self, change: Change) -> Result<()> {
         self.loader.history.check_process()?;
         let on_existing = self.changes.on_existing;
         self.draft.apply(&change, on_existing)?;
@@ -336,7 +263,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Refuses a forked child, and to go on after a save that failed.
-    fn check_failure(&self, action: &str) -> Result<()> {
+    pub(super) fn check_failure(&self, action: &str) -> Result<()> {
         self.loader.history.check_process()?;
         match &self.failure {
             None => Ok(()),
@@ -372,75 +299,12 @@ impl<'a> Transaction<'a> {
             Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
-        history.watched(staged.and_then(|staged| commit::publish(history, &self.changes, self.draft, staged)))
+        let durable = history.is_durable();
+        let grown =
+            self.growths.into_values().map(|growth| growth.finish(&history.disk, &history.paths, durable));
+        let grown: Result<Vec<Grown>> = grown.collect();
+        history.watched(
+            staged.and_then(|staged| commit::publish(history, &self.changes, self.draft, staged, grown?)),
+        )
     }
-}
-
-/// The layout of a row-major copy.
-fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
-    let layout = Layout::contiguous(&source.size())?;
-    match source.names().as_slice() {
-        [] => Ok(layout),
-        names => layout.rename(names),
-    }
-}
-
-/// The kind of storage that elements of this dtype are changed in place on; none for a sealed one.
-fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result<Option<RecordKind>> {
-    let why = match kind {
-        StorageKind::Sealed => return Ok(None),
-        StorageKind::Mutable => return Ok(Some(RecordKind::Mutable)),
-        StorageKind::Live if is_live(dtype) => {
-            return Ok(Some(RecordKind::Live { access_bytes: dtype.itemsize() as u8 }));
-        }
-        StorageKind::Live => {
-            format!(
-                "elements of {dtype} cannot be live; those that can are integers of 8 to 64 bits, float16, bfloat16, \
-                 float32 and float64"
-            )
-        }
-        StorageKind::External => {
-            "an external storage is a file that is not the store's; choose Sealed, Mutable or Live".to_owned()
-        }
-    };
-    Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")))
-}
-
-fn write_elements(
-    writer: &mut StorageWriter,
-    source: &(impl Source + ?Sized),
-    size_bytes: u64,
-) -> Result<()> {
-    let mut written_bytes = 0u64;
-    source.write_to(&mut |bytes| {
-        written_bytes = written_bytes.saturating_add(bytes.len() as u64);
-        if written_bytes > size_bytes { Ok(()) } else { writer.write(bytes) }
-    })?;
-    if written_bytes == size_bytes {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::SizeMismatch,
-        format!("the size says {size_bytes} bytes of elements, and {written_bytes} came"),
-    ))
-}
-
-fn record_of(
-    action: &str,
-    dtype: DType,
-    layout: &Layout,
-    offset_elems: u64,
-    storage_id: u64,
-) -> Result<TensorRecord> {
-    TensorRecord::new(TensorParts {
-        dtype,
-        size: layout.size().iter().map(|&n| n as u64).collect(),
-        stride: layout.stride().iter().map(|&n| n as i64).collect(),
-        offset_elems,
-        storage_id,
-        dim_names: layout
-            .has_names()
-            .then(|| layout.names().map(|name| name.as_deref().map(str::to_owned)).collect()),
-    })
-    .map_err(|e| Error::refused(action, e))
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk};
-use stridemap::{Durability, Store, StoreOptions, Tensor};
+use stridemap::{DType, Durability, Store, StoreOptions, Tensor};
 
 const STORE: &str = "store";
 
@@ -40,52 +40,70 @@ struct Script {
 /// enough names for a table, a commit of a header alone on that table, one that leaves much of two storages unreached, and
 /// the compaction of these.
 fn run_script() -> Script {
+    let commits: [&dyn Fn(&Store); 6] = [
+        &|store| {
+            let mut txn = store.begin().unwrap();
+            txn.save("chunked", &vector(300_000, 1)).unwrap();
+            txn.save("small", &vector(12, 2).view(&[3, 4]).unwrap()).unwrap();
+            txn.commit().unwrap();
+        },
+        &|store| store.save("doomed", &vector(270_000, 3)).unwrap(),
+        &|store| {
+            let small = store.load("small").unwrap();
+            let mut txn = store.begin().unwrap();
+            txn.remove("doomed").unwrap();
+            txn.save_view("transposed", &small.t().unwrap()).unwrap();
+            for i in 0..70 {
+                txn.save(&format!("row.{i}"), &vector(3, i)).unwrap();
+            }
+            txn.commit().unwrap();
+        },
+        &|store| {
+            let chunked = store.load("chunked").unwrap();
+            store.save_view("stepped", &chunked.slice(0, None, None, 1000).unwrap()).unwrap();
+        },
+        &|store| {
+            let mut txn = store.begin().unwrap();
+            txn.save("all", &vector(6_000, 4)).unwrap();
+            let half = txn.load("all").unwrap().slice(0, None, None, 2).unwrap();
+            txn.save_view("half", &half).unwrap();
+            txn.remove("all").unwrap();
+            // What stays of its storage is `stepped`, and small ones.
+            txn.remove("chunked").unwrap();
+            txn.commit().unwrap();
+        },
+        &|store| {
+            let compacted = store.compact(|_| ()).unwrap();
+            assert_eq!((compacted.storage_count, compacted.collected.file_count), (2, 0), "{compacted:?}");
+        },
+    ];
+    run(&commits)
+}
+
+/// Five commits and a collection: a storage that grows to less than a chunk, to the first one, to the second, and by no
+/// more than a few bytes; so without chunk digests, with their first, and with more.
+fn run_growth() -> Script {
+    let append = |count, seed| move |store: &Store| store.append("log", &vector(count, seed)).unwrap();
+    run(&[
+        &|store| store.create_growable("log", DType::U32, &[1000], 0).unwrap(),
+        &append(200_000, 1),
+        &append(62_000, 2),
+        &append(270_000, 3),
+        &append(5, 4),
+    ])
+}
+
+fn run(commits: &[&dyn Fn(&Store)]) -> Script {
     let disk = SimulatedDisk::new();
     let store = StoreOptions::new().disk(Arc::new(disk.clone())).create(STORE).unwrap();
     let mut contents = vec![content(&store).unwrap()];
     disk.mark("returned");
-    let mut commit = |change: &dyn Fn(&Store)| {
+    for commit in commits {
         disk.mark("began");
-        change(&store);
+        commit(&store);
         disk.mark("returned");
         contents.push(content(&store).unwrap());
-    };
-    commit(&|store| {
-        let mut txn = store.begin().unwrap();
-        txn.save("chunked", &vector(300_000, 1)).unwrap();
-        txn.save("small", &vector(12, 2).view(&[3, 4]).unwrap()).unwrap();
-        txn.commit().unwrap();
-    });
-    commit(&|store| store.save("doomed", &vector(270_000, 3)).unwrap());
-    commit(&|store| {
-        let small = store.load("small").unwrap();
-        let mut txn = store.begin().unwrap();
-        txn.remove("doomed").unwrap();
-        txn.save_view("transposed", &small.t().unwrap()).unwrap();
-        for i in 0..70 {
-            txn.save(&format!("row.{i}"), &vector(3, i)).unwrap();
-        }
-        txn.commit().unwrap();
-    });
-    commit(&|store| {
-        store
-            .save_view("stepped", &store.load("chunked").unwrap().slice(0, None, None, 1000).unwrap())
-            .unwrap();
-    });
-    commit(&|store| {
-        let mut txn = store.begin().unwrap();
-        txn.save("all", &vector(6_000, 4)).unwrap();
-        let half = txn.load("all").unwrap().slice(0, None, None, 2).unwrap();
-        txn.save_view("half", &half).unwrap();
-        txn.remove("all").unwrap();
-        // What stays of its storage is `stepped`, and small ones.
-        txn.remove("chunked").unwrap();
-        txn.commit().unwrap();
-    });
-    commit(&|store| {
-        let compacted = store.compact(|_| ()).unwrap();
-        assert_eq!((compacted.storage_count, compacted.collected.file_count), (2, 0), "{compacted:?}");
-    });
+    }
     store.gc().unwrap();
     disk.mark("collected");
     Script { log: disk.log(), contents }
@@ -112,31 +130,43 @@ fn check(disk: &SimulatedDisk, contents: &[Content], returned: usize, under_way:
     let probe = vector(5, 9);
     expected.insert("probe".into(), (vec![5], vec![1], probe.to_bytes().unwrap()));
     store.save("probe", &probe).map_err(|e| fails("save", e))?;
-    let leftovers = leftovers(disk, &store);
-    if !leftovers.is_empty() {
-        return Err(format!("left over after the next commit: {leftovers:?}"));
+    let (left, orphaned) = leftovers(disk, &store);
+    if !left.is_empty() {
+        return Err(format!("left over after the next commit: {left:?}"));
+    }
+    if orphaned > 0 {
+        store.gc().map_err(|e| fails("collect", e))?;
+        if leftovers(disk, &store).1 > 0 {
+            return Err("chunk digests of nobody left over after a collection".into());
+        }
     }
     let reopened = open(disk).and_then(|store| content(&store)).map_err(|e| fails("reopen", e))?;
     if reopened == expected { Ok(()) } else { Err("the next commit lost something".into()) }
 }
 
-/// Files that no generation needs.
-fn leftovers(disk: &SimulatedDisk, store: &Store) -> Vec<String> {
+/// Files that no generation needs; and how many there are of the first chunk digests of a storage that was to grow, which
+/// the next append replaces, and a collection deletes.
+fn leftovers(disk: &SimulatedDisk, store: &Store) -> (Vec<String>, usize) {
     let snapshot = store.snapshot();
-    let mut known = Vec::new();
+    let (mut known, mut orphans) = (Vec::new(), Vec::new());
     for storage in snapshot.storages() {
         let storage = storage.unwrap();
         known.push(format!("{:016x}.bin", storage.id));
         if storage.size_bytes >= 1 << 20 {
             known.push(format!("{:016x}.sum", storage.id));
+        } else {
+            orphans.push(format!("{:016x}.sum", storage.id));
         }
     }
     let mut found = disk.list(&Path::new(STORE).join("storages")).unwrap();
     found.retain(|name| !known.contains(name));
+    let all = found.len();
+    found.retain(|name| !orphans.contains(name));
+    let orphaned = all - found.len();
     found.extend(
         disk.list(&Path::new(STORE).join("meta")).unwrap().into_iter().filter(|name| name.contains("stage")),
     );
-    found
+    (found, orphaned)
 }
 
 /// Cuts the power after every operation from `first` on, with every outcome; gives how many states were tried, or the
@@ -163,14 +193,15 @@ fn cut_everywhere(log: &[Op], first: usize, contents: &[Content]) -> Result<usiz
 
 #[test]
 fn power_cut_at_any_point_leaves_the_old_or_the_new_content() {
-    let script = run_script();
-    let created = script.log.iter().position(|op| *op == Op::Mark("returned".into())).unwrap() + 1;
-    let states = cut_everywhere(&script.log, created, &script.contents).unwrap();
-    println!("{states} states after {} operations, none wrong", script.log.len());
-    assert!(
-        states > 4 * (script.log.len() - created),
-        "{states} states are too few for four outcomes at every point"
-    );
+    for script in [run_script(), run_growth()] {
+        let created = script.log.iter().position(|op| *op == Op::Mark("returned".into())).unwrap() + 1;
+        let states = cut_everywhere(&script.log, created, &script.contents).unwrap();
+        println!("{states} states after {} operations, none wrong", script.log.len());
+        assert!(
+            states > 4 * (script.log.len() - created),
+            "{states} states are too few for four outcomes at every point"
+        );
+    }
 }
 
 /// The compaction of a storage whose copy has a full chunk, and so a file of digests, beside one that has none.
@@ -280,7 +311,10 @@ fn steps_of_commit(log: &[Op], number: usize) -> Vec<(usize, String)> {
 
 #[test]
 fn every_sync_that_is_left_out_is_noticed() {
-    let script = run_script();
+    [run_script(), run_growth()].iter().for_each(leave_out_every_sync);
+}
+
+fn leave_out_every_sync(script: &Script) {
     for commit in 1..script.contents.len() {
         for (at, name) in
             steps_of_commit(&script.log, commit).into_iter().filter(|(_, name)| name.starts_with("sync"))
@@ -305,7 +339,15 @@ const COMMUTING: [&[&str]; 4] = [
 
 #[test]
 fn steps_that_are_swapped_are_noticed_unless_they_commute() {
-    let script = run_script();
+    swap_all_steps(&run_script());
+}
+
+#[test]
+fn steps_of_an_append_that_are_swapped_are_noticed_unless_they_commute() {
+    swap_all_steps(&run_growth());
+}
+
+fn swap_all_steps(script: &Script) {
     let mut tried = BTreeMap::from([(true, 0), (false, 0)]);
     for commit in 1..script.contents.len() {
         let steps = steps_of_commit(&script.log, commit);

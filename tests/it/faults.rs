@@ -70,6 +70,63 @@ fn any_operation_that_fails_leaves_the_old_content_or_the_new_and_a_store_that_g
 }
 
 #[test]
+fn any_operation_of_an_append_that_fails_leaves_the_old_rows_or_the_new_and_a_tensor_that_grows_on() {
+    let rows = |count: usize, value: u32| Tensor::from_vec(vec![value; count], &[count]).unwrap();
+    let open = |disk: &SimulatedDisk| StoreOptions::new().disk(Arc::new(disk.clone())).open("x").unwrap();
+    // Without chunk digests, with their first, and with more.
+    for (before, count) in [(10, 10), (200_000, 100_000), (300_000, 300_000)] {
+        let new_tensor = || {
+            let (disk, store) = new_store();
+            store.create_growable("x", stridemap::DType::U32, &[0], 0).unwrap();
+            store.append("x", &rows(before, 1)).unwrap();
+            (disk, store)
+        };
+        let operations = {
+            let (disk, store) = new_tensor();
+            let began = disk.log().len();
+            store.append("x", &rows(count, 2)).unwrap();
+            disk.log().len() - began
+        };
+        let (mut refused, mut unknown, mut committed) = (0, 0, 0);
+        for failing in 0..operations {
+            let (disk, store) = new_tensor();
+            let seen = std::sync::atomic::AtomicUsize::new(0);
+            disk.fail(move |_| seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == failing);
+            match store.append("x", &rows(count, 2)) {
+                Err(e) if e.kind() == ErrorKind::CommitUnknown => unknown += 1,
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+                    assert!(e.to_string().contains("injected fault"), "{e}");
+                    assert_eq!(open(&disk).load("x").unwrap().size(), [before], "operation {failing}: {e}");
+                    refused += 1;
+                }
+                Ok(()) => {
+                    assert_eq!(open(&disk).load("x").unwrap().size(), [before + count]);
+                    committed += 1;
+                }
+            }
+            let another = open(&disk);
+            let mut expected = another.load("x").unwrap().read::<u32>().unwrap();
+            another.append("x", &rows(300_000, 3)).unwrap();
+            expected.extend(vec![3; 300_000]);
+            let x = another.load("x").unwrap();
+            assert!(x.read::<u32>().unwrap() == expected, "operation {failing}");
+            assert_eq!(another.verify(|_| ()).unwrap(), [], "operation {failing}");
+            let collected = another.gc().unwrap();
+            assert_eq!(
+                (collected.file_count, collected.size_bytes),
+                (0, 0),
+                "operation {failing} left something that the next append did not write over"
+            );
+        }
+        println!(
+            "{operations} operations failed in turn: {refused} refused, {unknown} unknown, {committed} after the commit"
+        );
+        assert!(refused > 5 && unknown == 2 && committed > 0, "{refused} {unknown} {committed}");
+    }
+}
+
+#[test]
 fn failed_sync_poisons_the_handle_and_is_the_source_of_every_later_refusal() {
     let (disk, store) = new_store();
     disk.fail(|op| matches!(op, Op::Sync(_)));

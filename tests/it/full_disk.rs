@@ -54,7 +54,14 @@ fn full_disk_is_an_error_that_leaves_the_store_as_it_was() {
     drop(txn);
     let large = store.save("large", &bytes(8 << 20)).unwrap_err();
     let zeros = store.create_tensor("large", DType::U8, &[8 << 20], StorageKind::Mutable).unwrap_err();
-    for error in [large, zeros, by_and_by.unwrap()] {
+    store.create_growable("growing", DType::U8, &[10], 0).unwrap();
+    let appended = store.append("growing", &bytes(8 << 20)).unwrap_err();
+    assert_eq!(store.load("growing").unwrap().size(), [10]);
+    store.append("growing", &bytes(10)).unwrap();
+    assert_eq!(store.load("growing").unwrap().size(), [20]);
+    store.remove("growing").unwrap();
+    store.gc().unwrap();
+    for error in [large, zeros, by_and_by.unwrap(), appended] {
         assert_eq!(error.kind(), ErrorKind::Io);
         let cause =
             std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>()).unwrap();

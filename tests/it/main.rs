@@ -12,6 +12,7 @@ mod faults;
 mod forks;
 mod full_disk;
 mod gather;
+mod growth;
 mod hazards;
 mod hooked;
 mod indexing;

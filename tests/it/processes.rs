@@ -45,7 +45,7 @@ pub(crate) fn wait_for_a_line() -> bool {
 }
 
 /// The number that the kernel keeps of this process under a key.
-fn proc(file: &str, key: &str) -> u64 {
+pub(crate) fn proc(file: &str, key: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap();
     let line = text.lines().find(|line| line.starts_with(key)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
@@ -119,6 +119,7 @@ fn other_process() {
         }
         "sum" => crate::sharing::sum(Path::new(&path)),
         role if role.starts_with("compact") => crate::compact::play(role, Path::new(&path)),
+        role if role.starts_with("grow") => crate::growth::play(role, Path::new(&path)),
         role if role.starts_with("live ") => crate::live::play(role, Path::new(&path)),
         role if role.starts_with("stress ") => crate::stress::play(role, Path::new(&path)),
         role => {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -272,9 +273,9 @@ impl DiskFile for SimulatedFile {
         self.disk.state().record(Op::Write { file: self.inode, offset_bytes, bytes: bytes.into() })
     }
 
-    fn allocate(&self, length_bytes: u64) -> io::Result<()> {
-        if self.stat()?.size_bytes < length_bytes {
-            self.set_len(length_bytes)?;
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        if self.stat()?.size_bytes < range.end {
+            self.set_len(range.end)?;
         }
         Ok(())
     }

@@ -147,8 +147,8 @@ impl DiskFile for HesitantFile {
         self.file.write_all_at(bytes, offset_bytes)
     }
 
-    fn allocate(&self, length_bytes: u64) -> io::Result<()> {
-        self.file().allocate(length_bytes)
+    fn allocate(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+        self.file().allocate(range)
     }
 
     fn set_len(&self, length_bytes: u64) -> io::Result<()> {

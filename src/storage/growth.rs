@@ -1,0 +1,307 @@
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stridemap_format::{
+    CHUNK_BYTES, Digest, Error as FormatError, Rule, Sealed, Sealer, StorageKind, StorageRecord,
+    full_chunk_count,
+};
+
+use super::lock::{FileLock, Purpose, file_id};
+use super::writer::stage_sum;
+use crate::disk::{Access, Disk, DiskFile, Staged, StorePaths};
+use crate::error::{Error, ErrorKind, Result};
+
+const CHUNK: usize = CHUNK_BYTES as usize;
+const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
+
+/// The right to write past the end of a sealed storage, to cut off what is there, and to move its tensors elsewhere. The
+/// kernel gives it back when its holder dies.
+///
+/// It comes before the writers' lock: who has that takes this one without waiting.
+#[derive(Debug)]
+pub(crate) struct GrowthLock {
+    lock: FileLock,
+    /// Open for writing.
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    /// Where in the file that begins which its holder has written and not finished: cut off when the lock goes.
+    leftover_from: Option<u64>,
+}
+
+impl Drop for GrowthLock {
+    fn drop(&mut self) {
+        if let Some(length_bytes) = self.leftover_from.filter(|_| self.lock.is_ours()) {
+            // What stays is written over by the next growth, or cut off by a collection.
+            let _ = self.cut(length_bytes);
+        }
+    }
+}
+
+impl GrowthLock {
+    /// Waits for the lock of the storage at a path; none when no file has the path any more.
+    ///
+    /// # Errors
+    /// `Busy` after the timeout, and at once when this thread has it; `ReadOnly`, `Corrupt` for what is no regular file,
+    /// `Io`.
+    pub(crate) fn take(disk: &dyn Disk, path: &Path, timeout: Duration) -> Result<Option<Self>> {
+        // Opened for each lock: a lock is on the open file.
+        let file = match disk.open(path, Access::Write) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Err(broken(path, e.to_string())),
+            opened => opened.map_err(|e| Error::denied("open storage for writing", path, e))?,
+        };
+        let failed = |e| Error::io("lock storage", path, e);
+        let id = file_id(file.stat().map_err(failed)?);
+        let lock = FileLock::take(&file, id, Purpose::Grow, path, timeout)?;
+        // While we waited, the file may have lost its name.
+        let is_named = match disk.stat(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            stat => file_id(stat.map_err(failed)?) == id,
+        };
+        Ok(is_named.then(|| GrowthLock { lock, file, path: path.to_path_buf(), leftover_from: None }))
+    }
+
+    /// The lock, if nobody has it.
+    ///
+    /// # Errors
+    /// Those of [`take`](Self::take), but for `Busy`.
+    pub(crate) fn try_take(disk: &dyn Disk, path: &Path) -> Result<Option<Self>> {
+        match Self::take(disk, path, Duration::ZERO) {
+            Err(e) if e.kind() == ErrorKind::Busy => Ok(None),
+            taken => taken,
+        }
+    }
+
+    /// Deletes what is past the first `length_bytes`, which every record knows: it belongs to nobody. Gives how many bytes
+    /// that were; none when more is lent in this process, or the file has other names.
+    pub(crate) fn cut(&self, length_bytes: u64) -> io::Result<u64> {
+        let stat = self.file.stat()?;
+        if stat.size_bytes <= length_bytes || stat.link_count != 1 || !self.lock.keep_stable(length_bytes) {
+            return Ok(0);
+        }
+        self.file.set_len(length_bytes)?;
+        Ok(stat.size_bytes - length_bytes)
+    }
+}
+
+/// A sealed storage that grows: bytes are written past the end that its record states, where nobody reads, until a commit
+/// gives it a longer record. Nothing that is there already is written again.
+pub(crate) struct Growth {
+    lock: GrowthLock,
+    id: u64,
+    from: StorageRecord,
+    sealed: Sealed,
+    sealer: Sealer,
+    /// Of the chunks that have become full.
+    digests: Vec<Digest>,
+    /// The `.sum` file, open for writing; none while no chunk was full.
+    sum: Option<(Arc<dyn DiskFile>, PathBuf)>,
+    /// Where in the file the bytes end that were digested and written.
+    written_bytes: u64,
+    /// What comes behind them and is not written yet.
+    pending: Vec<u8>,
+}
+
+impl Growth {
+    /// Makes ready to write behind the storage of this record, the newest one, under its lock.
+    ///
+    /// # Errors
+    /// `Corrupt` when a file is missing or short, or the tail has not the digest of the record: damage must not get a
+    /// digest of its own. `Conflict` for a file of several names; `NotGrowable` for a storage that is not sealed; `Io`.
+    pub(crate) fn begin(
+        disk: &dyn Disk,
+        paths: &StorePaths,
+        mut lock: GrowthLock,
+        (id, from): (u64, StorageRecord),
+    ) -> Result<Self> {
+        let StorageKind::Sealed(sealed) = from.kind else {
+            return Err(Error::new(ErrorKind::NotGrowable, format!("storage {id:016x} is not sealed")));
+        };
+        let length_bytes = from.length_bytes;
+        check_file(&*lock.file, &lock.path, length_bytes)?;
+        let sum = match full_chunk_count(length_bytes) {
+            0 => None,
+            chunk_count => {
+                let path = paths.sum(id);
+                let file = disk.open(&path, Access::Write).map_err(|e| match e.kind() {
+                    io::ErrorKind::NotFound => broken(&path, "the file is missing".to_owned()),
+                    io::ErrorKind::InvalidInput => broken(&path, e.to_string()),
+                    _ => Error::denied("open chunk digests for writing", &path, e),
+                })?;
+                check_file(&*file, &path, chunk_count * DIGEST_BYTES)?;
+                Some((file, path))
+            }
+        };
+        if !lock.lock.keep_stable(length_bytes) {
+            let detail = "the file is another storage too, which is longer and lent";
+            return Err(broken(&lock.path, detail.to_owned()));
+        }
+        let mut tail = vec![0; (length_bytes % CHUNK_BYTES) as usize];
+        let tail_offset_bytes = length_bytes - tail.len() as u64;
+        lock.file
+            .read_exact_at(&mut tail, tail_offset_bytes)
+            .map_err(|e| Error::io("read the end of storage", &lock.path, e))?;
+        let sealer =
+            Sealer::resume(&sealed, length_bytes, &tail).map_err(|e| Error::corrupt(&lock.path, e))?;
+        lock.leftover_from = Some(length_bytes);
+        Ok(Growth {
+            lock,
+            id,
+            from,
+            sealed,
+            sealer,
+            digests: Vec::new(),
+            sum,
+            written_bytes: length_bytes,
+            pending: Vec::new(),
+        })
+    }
+
+    pub(crate) fn length_bytes(&self) -> u64 {
+        self.written_bytes + self.pending.len() as u64
+    }
+
+    /// Asks the disk for the room for so many more bytes, so that a full disk is an error now.
+    pub(crate) fn reserve(&self, additional_bytes: u64) -> Result<()> {
+        self.check_process()?;
+        if additional_bytes == 0 {
+            return Ok(());
+        }
+        let end = self.length_bytes().saturating_add(additional_bytes);
+        let allocated = self.lock.file.allocate(self.length_bytes()..end);
+        allocated.map_err(|e| Error::io("allocate storage", &self.lock.path, e))
+    }
+
+    /// The next bytes.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.check_process()?;
+        if self.pending.len() + bytes.len() >= CHUNK {
+            self.flush()?;
+        }
+        if bytes.len() < CHUNK {
+            self.pending.extend_from_slice(bytes);
+            return Ok(());
+        }
+        bytes.chunks(CHUNK).try_for_each(|piece| self.put(piece))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        self.put(&pending)?;
+        self.pending = pending;
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sealer.update(bytes, |full| self.digests.push(full));
+        if !bytes.is_empty() {
+            let written = self.lock.file.write_all_at(bytes, self.written_bytes);
+            written.map_err(|e| Error::io("write storage", &self.lock.path, e))?;
+            self.written_bytes += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Ends the growth: the digests of new full chunks, and unless `durable` is false the syncs.
+    ///
+    /// The comments say what a crash just after the step leaves behind.
+    pub(crate) fn finish(mut self, disk: &Arc<dyn Disk>, paths: &StorePaths, durable: bool) -> Result<Grown> {
+        self.check_process()?;
+        self.flush()?; // crash: bytes past the record's length, which the next growth writes over
+        let new_sum = match &self.sum {
+            // No file yet: it gets its name under the writers' lock.
+            None => stage_sum(disk, paths, &self.digests, durable)?, // crash: an unfinished file, deleted later
+            Some((file, path)) => {
+                if !self.digests.is_empty() {
+                    let offset_bytes = full_chunk_count(self.from.length_bytes) * DIGEST_BYTES;
+                    let written = file.write_all_at(self.digests.as_flattened(), offset_bytes);
+                    written.map_err(|e| Error::io("write chunk digests", path, e))?; // crash: the same as for bytes
+                    if durable {
+                        let synced = file.sync();
+                        synced.map_err(|e| Error::io("sync chunk digests", path, e).after_failed_sync())?;
+                    }
+                }
+                None
+            }
+        };
+        if durable && self.written_bytes > self.from.length_bytes {
+            let synced = self.lock.file.sync(); // crash: the same, for good
+            synced.map_err(|e| Error::io("sync storage", &self.lock.path, e).after_failed_sync())?;
+        }
+        self.lock.leftover_from = None;
+        // From here on nobody writes: once the commit says so, the new bytes may be lent.
+        self.lock.lock.keep_stable(u64::MAX);
+        let kind = StorageKind::Sealed(self.sealer.sealed(self.sealed.reserved_bytes));
+        let to = StorageRecord { length_bytes: self.written_bytes, kind, ..self.from.clone() };
+        Ok(Grown { id: self.id, from: self.from, to, new_sum, _lock: self.lock })
+    }
+
+    /// The lock of a process is not that of a child that it forks.
+    fn check_process(&self) -> Result<()> {
+        if self.lock.lock.is_ours() {
+            return Ok(());
+        }
+        Err(Error::forked(format!("{}: rows were appended", self.lock.path.display())))
+    }
+}
+
+/// A storage that has grown, and waits for the commit that says so.
+#[derive(Debug)]
+pub(crate) struct Grown {
+    pub(crate) id: u64,
+    /// The record that it grew from; only the count of tensors may be another by now.
+    pub(crate) from: StorageRecord,
+    pub(crate) to: StorageRecord,
+    new_sum: Option<Staged>,
+    /// Until the commit is made, or given up.
+    _lock: GrowthLock,
+}
+
+impl Grown {
+    /// Gives the first chunk digests their name, under the writers' lock; gives whether there are any.
+    pub(crate) fn publish(&mut self, paths: &StorePaths) -> Result<bool> {
+        let Some(sum) = &mut self.new_sum else { return Ok(false) };
+        let target = paths.sum(self.id);
+        let failed = |e| Error::io("publish chunk digests", &target, e);
+        sum.publish_over_orphan(&target).map_err(failed)?;
+        // The lock said that the file was unfinished.
+        sum.file().unlock().map_err(failed)?;
+        Ok(true)
+    }
+}
+
+/// That a file of a sealed storage is as long as its record says, and changes under no other name.
+fn check_file(file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
+    let stat = file.stat().map_err(|e| Error::io("look at storage", path, e))?;
+    if stat.size_bytes < length_bytes {
+        return Err(broken(path, format!("{} bytes, where the record says {length_bytes}", stat.size_bytes)));
+    }
+    if stat.link_count == 1 {
+        return Ok(());
+    }
+    let message = format!(
+        "{}: the file has {} names (hard links), and what stands under the others would grow too; give the store a copy \
+         of its own",
+        path.display(),
+        stat.link_count
+    );
+    Err(Error::new(ErrorKind::Conflict, message))
+}
+
+fn broken(path: &Path, detail: String) -> Error {
+    Error::corrupt(path, FormatError::new(Rule::StorageFile, detail))
+}
+
+impl fmt::Debug for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Growth")
+            .field("path", &self.lock.path)
+            .field("from", &self.from)
+            .field("length_bytes", &self.length_bytes())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,284 @@
+//! Tensors that grow: rows written behind those that are there, which nobody who has them notices.
+
+use stridemap_format::limits::{MAX_RESERVED_BYTES, MAX_STORAGE_BYTES};
+use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
+
+use super::handle::Store;
+use super::loader::layout_of;
+use super::staging::{record_of, write_elements};
+use super::transaction::Transaction;
+use crate::commit::{Change, Changes, Draft};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::storage::{Growth, GrowthLock, StorageWriter};
+use crate::tensor::Source;
+
+impl Store {
+    /// Writes rows behind those of a tensor, along dimension 0, and makes it as much longer. Only the new rows are
+    /// written; tensors that are loaded, snapshots and other names keep what they have. The names of its dimensions stay,
+    /// and those of the source do not matter. No rows are no change.
+    ///
+    /// The tensor must be contiguous and end its sealed storage, as one made by [`create_growable`](Self::create_growable)
+    /// does, or a saved one of 4 MiB and more. One appends at a time, for each storage: others wait, in any process, for as
+    /// long as the lock timeout.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use stridemap::{DType, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.create_growable("log", DType::F32, &[0, 2], 1_000_000)?;
+    /// store.append("log", &array![[1f32, 2.], [3., 4.]])?;
+    /// let log = store.load("log")?;
+    /// store.append("log", &array![[5f32, 6.]])?;
+    /// assert_eq!(log.size(), [2, 2]);
+    /// assert_eq!(store.load("log")?.read::<f32>()?, [1., 2., 3., 4., 5., 6.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`]; `NameNotFound`; `DTypeMismatch`; `SizeMismatch` for another number of dimensions or another size
+    /// beyond dimension 0; `NotGrowable` for a tensor that cannot grow where it stands; `Busy` while another appends or
+    /// holds the storage for longer than the timeout, at once when it is a transaction of this thread; `Conflict` for a
+    /// storage whose file has several names; `Corrupt` when the end of the storage is damaged.
+    pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
+        self.commit_one(|txn| txn.append(name, source)).map(drop)
+    }
+
+    /// Creates a tensor of zeros, in a sealed storage of its own, to [`append`](Self::append) to: dimension 0 of its size
+    /// is usually 0. A tensor that had the name loses it.
+    ///
+    /// `capacity`, in rows, is advice to those who open the store mapped: they set as much address space aside, and need
+    /// not map the storage again until it is longer. It takes no room on the disk, and the tensor may outgrow it.
+    ///
+    /// # Errors
+    /// See [`Store`]; `SizeMismatch` for a size without dimensions; `LimitExceeded` for too large a size, and a capacity of
+    /// more than 2^46 bytes; `InvalidArgument` for the name.
+    pub fn create_growable(&self, name: &str, dtype: DType, size: &[usize], capacity: usize) -> Result<()> {
+        self.commit_one(|txn| txn.create_growable(name, dtype, size, capacity)).map(drop)
+    }
+}
+
+impl Transaction<'_> {
+    /// Writes rows behind those of a tensor; they are part of it once this transaction commits. As [`Store::append`].
+    ///
+    /// The transaction goes on from the newest generation, and nobody else appends to the storage until it ends.
+    ///
+    /// # Errors
+    /// Those of [`Store::append`]; `NotGrowable` for a tensor that was saved in this transaction: commit it first;
+    /// `Conflict` when an earlier change cannot be made on the newest generation; its own. After a failure to write, the
+    /// transaction can only be dropped.
+    pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
+        let op = format!("append to {name:?}");
+        self.check_failure(&op)?;
+        let record = self.draft.existing("append to", name)?;
+        if check_rows(&op, &record, source)? == 0 {
+            return Ok(());
+        }
+        let record = self.hold_storage(&op, name, record)?;
+        // Another may have come while this one waited.
+        let rows = check_rows(&op, &record, source)?;
+        let (to, size_bytes) = longer(&op, &record, rows)?;
+        let Some(growth) = self.growths.get_mut(&record.storage_id) else {
+            return Err(Error::new(ErrorKind::Conflict, format!("{op}: its storage is not held")));
+        };
+        let written = growth
+            .reserve(size_bytes)
+            .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
+        if let Err(e) = written.map_err(|e| e.context(&op)) {
+            self.failure = Some(e.clone());
+            return self.loader.history.watched(Err(e));
+        }
+        self.apply(Change::Grow { name: name.to_owned(), from: record, to })
+    }
+
+    /// A tensor of zeros under a name to be, to append to once it is committed. As [`Store::create_growable`].
+    ///
+    /// # Errors
+    /// Those of [`Store::create_growable`], and its own.
+    pub fn create_growable(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        size: &[usize],
+        capacity: usize,
+    ) -> Result<()> {
+        let op = format!("create_growable {name:?}");
+        let Some((_, row)) = size.split_first() else {
+            let message = format!("{op}: a tensor without dimensions has no rows; size [0] begins a vector");
+            return Err(Error::new(ErrorKind::SizeMismatch, message));
+        };
+        let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
+        let elems = row.iter().try_fold(capacity as u64, |n, &size| n.checked_mul(size as u64));
+        let reserved_bytes = elems.and_then(|n| n.checked_mul(dtype.itemsize() as u64));
+        let reserved_bytes = reserved_bytes.filter(|&n| n <= MAX_RESERVED_BYTES).ok_or_else(|| {
+            let message = format!(
+                "{op}: a capacity of {capacity} rows of {row:?} {dtype} is more than {MAX_RESERVED_BYTES} bytes of address \
+                 space; give a smaller one, which the tensor may outgrow"
+            );
+            Error::new(ErrorKind::LimitExceeded, message)
+        })?;
+        self.put("create_growable", name, (dtype, &layout), |txn, size_bytes| {
+            txn.stage_alone(StorageWriter::sealed, size_bytes, |writer| {
+                writer.reserve_address_space(reserved_bytes);
+                writer.write_zeros(size_bytes)
+            })
+        })
+    }
+
+    /// Takes the growth lock of the storage that a name stands on, unless this transaction has it, and looks at the newest
+    /// generation then; gives the tensor of the name there, which can grow.
+    fn hold_storage(&mut self, op: &str, name: &str, mut record: TensorRecord) -> Result<TensorRecord> {
+        // Each time round somebody has moved the tensor to another storage.
+        const ATTEMPTS: usize = 20;
+        let history = &self.loader.history;
+        for _ in 0..ATTEMPTS {
+            let id = record.storage_id;
+            if Changes::staged_index(id).is_some() {
+                let message = format!("{op}: it was saved in this transaction; commit first, then append");
+                return Err(Error::new(ErrorKind::NotGrowable, message));
+            }
+            if let Some(growth) = self.growths.get(&id) {
+                self.check_growable(op, name, &record, growth.length_bytes())?;
+                return Ok(record);
+            }
+            // What cannot grow is refused without waiting for anybody.
+            self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
+            let path = history.paths.storage(id);
+            let lock = GrowthLock::take(&*history.disk, &path, history.options.lock_timeout);
+            let lock = lock.map_err(|e| e.context(op))?;
+            let newest = history.newest()?;
+            if newest.number() != self.draft.generation().number() {
+                self.draft = Draft::rebased(&self.changes, newest)?;
+            }
+            record = self.draft.existing("append to", name)?;
+            if record.storage_id != id {
+                continue;
+            }
+            let storage = self.storage_record(op, id)?;
+            self.check_growable(op, name, &record, storage.length_bytes)?;
+            let Some(lock) = lock else {
+                let detail =
+                    stridemap_format::Error::new(stridemap_format::Rule::StorageFile, "the file is missing");
+                return Err(Error::corrupt(&path, detail).context(op));
+            };
+            let growth = Growth::begin(&*history.disk, &history.paths, lock, (id, storage));
+            self.growths.insert(id, growth.map_err(|e| e.context(op))?);
+            return Ok(record);
+        }
+        let message = format!("{op}: its storage is replaced faster than it can be locked; try again");
+        Err(Error::new(ErrorKind::Busy, message))
+    }
+
+    fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {
+        let generation = self.draft.generation();
+        generation.storage(id)?.ok_or_else(|| {
+            let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
+            let missing = stridemap_format::Error::new(stridemap_format::Rule::StorageMissing, detail);
+            Error::corrupt(&self.loader.history.paths.storage(id), missing).context(op)
+        })
+    }
+
+    /// Whether rows written behind the first `length_bytes` of its storage are behind the tensor's own.
+    fn check_growable(&self, op: &str, name: &str, record: &TensorRecord, length_bytes: u64) -> Result<()> {
+        let layout = layout_of(record)?;
+        let kind = self.storage_record(op, record.storage_id)?.kind;
+        let end_bytes = end_bytes(record, &layout);
+        let why = match kind {
+            RecordKind::Mutable => {
+                "its storage is mutable: it is changed in place, and has a size for good".to_owned()
+            }
+            RecordKind::Live { .. } => {
+                "its storage is live: it is shared as it is, and has a size for good".to_owned()
+            }
+            RecordKind::External(_) => "its storage is external: a file that is not the store's".to_owned(),
+            RecordKind::Sealed(_) if !layout.is_contiguous() => {
+                format!(
+                    "it is a view with stride {:?} of size {:?}, and not contiguous",
+                    layout.stride(),
+                    layout.size()
+                )
+            }
+            RecordKind::Sealed(_) if end_bytes != Some(length_bytes) => {
+                self.why_not_last(name, record.storage_id, length_bytes)?
+            }
+            RecordKind::Sealed(_) => return Ok(()),
+        };
+        let row: Vec<usize> = [0].iter().chain(layout.size().iter().skip(1)).copied().collect();
+        let copied_bytes = layout.numel() as u128 * record.dtype.itemsize() as u128;
+        let message = format!(
+            "{op}: {why}; create_growable makes another of size {row:?}, and appending this one to it copies {copied_bytes} bytes"
+        );
+        Err(Error::new(ErrorKind::NotGrowable, message))
+    }
+
+    /// What stands behind a tensor that is not the last of its storage.
+    fn why_not_last(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<String> {
+        for entry in self.draft.tensors("")? {
+            let (other_name, other) = entry?;
+            if other.storage_id == storage_id
+                && other_name != name
+                && other.size.iter().all(|&n| n > 0)
+                && other.extent(length_bytes).is_ok_and(|extent| extent.end_bytes() == length_bytes)
+            {
+                return Ok(format!("{other_name:?} stands behind it in the same storage"));
+            }
+        }
+        Ok("bytes that no name reaches any more stand behind it in its storage".to_owned())
+    }
+}
+
+/// That a source has rows for a tensor; gives how many.
+fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) -> Result<usize> {
+    let (dtype, size) = (source.dtype(), source.size());
+    if dtype != record.dtype {
+        let message = format!("{op}: rows of {dtype}, where the tensor is {}", record.dtype);
+        return Err(Error::new(ErrorKind::DTypeMismatch, message));
+    }
+    let row_of = |size: &[u64]| size.split_first().map(|(_, row)| row.to_vec());
+    let wide: Vec<u64> = size.iter().map(|&n| n as u64).collect();
+    match (size.first(), row_of(&wide), row_of(&record.size)) {
+        (Some(&rows), Some(row), Some(expected)) if row == expected => Ok(rows),
+        (_, _, None) => {
+            let message = format!(
+                "{op}: rows of size {size:?}, where the tensor has no dimensions, and therefore no rows"
+            );
+            Err(Error::new(ErrorKind::SizeMismatch, message))
+        }
+        _ => {
+            let message = format!(
+                "{op}: rows of size {size:?}, where the tensor is {:?}: all but dimension 0 must be the same",
+                record.size
+            );
+            Err(Error::new(ErrorKind::SizeMismatch, message))
+        }
+    }
+}
+
+/// The tensor with so many more rows, and how many bytes those are.
+fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
+    let layout = layout_of(record)?;
+    let too_large = || {
+        let message =
+            format!("{op}: {rows} more rows on size {:?} of {} are too many", record.size, record.dtype);
+        Error::new(ErrorKind::LimitExceeded, message)
+    };
+    let mut size = layout.size().to_vec();
+    let first = size.first_mut().ok_or_else(too_large)?;
+    *first = first.checked_add(rows).ok_or_else(too_large)?;
+    let grown = Layout::contiguous(&size).map_err(|e| e.context(op))?.named(layout.names().cloned());
+    let size_bytes = (grown.numel() as u64)
+        .checked_sub(layout.numel() as u64)
+        .and_then(|elems| elems.checked_mul(record.dtype.itemsize() as u64));
+    let to = record_of("append", record.dtype, &grown, record.offset_elems, record.storage_id)?;
+    match (size_bytes, end_bytes(&to, &grown)) {
+        (Some(size_bytes), Some(end)) if end <= MAX_STORAGE_BYTES => Ok((to, size_bytes)),
+        _ => Err(too_large()),
+    }
+}
+
+/// Where in its storage a contiguous tensor ends.
+fn end_bytes(record: &TensorRecord, layout: &Layout) -> Option<u64> {
+    record.offset_elems.checked_add(layout.numel() as u64)?.checked_mul(record.dtype.itemsize() as u64)
+}
