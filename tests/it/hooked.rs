@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stridemap::disk::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, Watch};
 
-/// Told the name of the operation, as the trait has it, and the path. Of a lock that is the path of its file.
+/// Told the name of the operation, as the trait has it, and the path. Of a lock and a sync that is the path of its file.
 pub(crate) type Hook = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
 
 #[derive(Clone)]
@@ -156,7 +156,7 @@ impl DiskFile for HookedFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync()
+        self.disk.around("sync", &self.path, |_| self.file.sync())
     }
 
     fn stat(&self) -> io::Result<FileStat> {

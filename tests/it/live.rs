@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::fs;
-use std::io::{BufReader, Write as _};
+use std::io::{self, BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -15,11 +15,11 @@ use half::{bf16, f16};
 use stridemap::disk::SimulatedDisk;
 use stridemap::{DType, ErrorKind, LiveElement, LiveTensor, StorageKind, Store, StoreOptions, Tensor};
 
+use crate::hooked::Hooked;
 use crate::processes::{hear, say, start, wait_for_a_line};
 use crate::refusals::assert_refused;
 use crate::support::temporary;
 
-mod disk;
 mod lies;
 
 /// A store whose elements can be shared in memory.
@@ -197,7 +197,8 @@ fn other_dtypes_cannot_be_live() {
         let created = store.create_tensor("x", dtype, &[2], StorageKind::Live);
         let saved = store.save_as("x", &Tensor::zeros(dtype, &[2]).unwrap(), StorageKind::Live);
         if live.contains(&dtype.name()) {
-            (created.unwrap(), saved.unwrap());
+            assert_eq!(created.unwrap().dtype(), dtype);
+            saved.unwrap();
             live_count += 1;
         } else {
             let says = [dtype.name(), "\"x\"", "8 to 64 bits", "float16, bfloat16, float32 and float64"];
@@ -496,7 +497,14 @@ fn failed_flush_of_live_elements_is_known_to_every_handle() {
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
     let fails = Arc::new(AtomicBool::new(false));
-    let options = StoreOptions::new().disk(Arc::new(disk::FailingDisk(Arc::clone(&fails))));
+    let hook = {
+        let fails = Arc::clone(&fails);
+        move |operation: &str, _: &Path| match operation == "sync" && fails.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("injected fault")),
+            false => Ok(()),
+        }
+    };
+    let options = StoreOptions::new().disk(Arc::new(Hooked::before(hook)));
     // SAFETY: the tests write through the library only.
     let store = unsafe { options.open_mapped(&path).unwrap() };
     let x = store.load("x").unwrap().as_live::<i32>().unwrap();
