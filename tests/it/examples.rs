@@ -1,31 +1,45 @@
 //! The examples, run as a user would: each starts its own processes and checks what they came to.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Once;
+use std::sync::Mutex;
+use std::time::SystemTime;
+use std::{env, fs};
 
-/// Builds the examples, unless that is done, and gives the one of this name.
+/// The example of this name, built from the source as it is.
 ///
-/// Cargo builds them beside the tests, but not when it was asked for some tests only; so it is asked again, for the same
-/// profile and target directory.
+/// Cargo builds the examples beside the tests, but not when it was asked for some tests only: then it is asked for them
+/// here, for the same profile and target directory.
 fn example(name: &str) -> PathBuf {
-    static BUILT: Once = Once::new();
+    static BUILT: Mutex<()> = Mutex::new(());
     // <target>/<profile>/deps/it-<hash>
     let test = env::current_exe().unwrap();
     let profile_dir = test.ancestors().nth(2).unwrap();
-    BUILT.call_once(|| {
+    let example = profile_dir.join("examples").join(name);
+    let _built = BUILT.lock().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = ["Cargo.lock", "src", "format/src", "examples"].map(|part| changed(&source.join(part)));
+    let built = fs::metadata(&example).and_then(|built| built.modified());
+    if !built.is_ok_and(|built| sources.iter().all(|changed| *changed <= built)) {
         let profile = match profile_dir.file_name().unwrap().to_str().unwrap() {
             "debug" => "dev",
             profile => profile,
         };
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--examples", "--package", "stridemap", "--profile", profile]);
-        cargo.arg("--target-dir").arg(profile_dir.parent().unwrap());
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        cargo.args(["build", "--quiet", "--package", "stridemap", "--example", name, "--profile", profile]);
+        cargo.arg("--target-dir").arg(profile_dir.parent().unwrap()).current_dir(source);
         assert!(cargo.status().unwrap().success(), "{cargo:?}");
-    });
-    profile_dir.join("examples").join(name)
+    }
+    example
+}
+
+/// When a file, or the last of those in a directory, was changed.
+fn changed(path: &Path) -> SystemTime {
+    if path.is_dir() {
+        let inside = fs::read_dir(path).unwrap().map(|entry| changed(&entry.unwrap().path()));
+        return inside.max().unwrap_or(SystemTime::UNIX_EPOCH);
+    }
+    fs::metadata(path).and_then(|file| file.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// Runs an example that succeeds; gives what it says.
