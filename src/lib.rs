@@ -43,6 +43,9 @@
 //! are found by [`Store::verify`]. Opening, loading and committing a header cost about the square root of the number of
 //! tensors at most, and nothing for the size of the data.
 //!
+//! Writers in several processes queue, and [`Store::wait_for_change`] sleeps until one has committed. What a forked child
+//! inherits is refused there.
+//!
 //! [`Store::open`] is safe whatever other processes do to the files. [`Store::open_mapped`] is unsafe, because borrowing
 //! the pages of a file is a promise about those who write it.
 //!

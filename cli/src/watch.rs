@@ -14,7 +14,7 @@ use stridemap::{NameChanges, Store};
 use crate::args::WatchArgs;
 use crate::error::{Error, Result};
 use crate::expr::quoted;
-use crate::output::{message, one_line, write_json};
+use crate::output::{message, write_json};
 
 /// How often it looks whether anybody still reads what it prints.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ impl Line {
         }
         for (mark, names) in [('+', added), ('~', changed), ('-', removed)] {
             for name in names {
-                write!(out, "\t{mark}{}", one_line(&quoted(name)))?;
+                write!(out, "\t{mark}{}", quoted(name))?;
             }
         }
         Ok(writeln!(out)?)

@@ -146,6 +146,9 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
             let (locking, is_locking) = channel();
             let (go_on, may_go_on) = channel::<()>();
             let may_go_on = Mutex::new(may_go_on);
+            let another = Store::open(path).unwrap();
+            let another = another.create_tensor("another", DType::I64, &[1], StorageKind::Mutable).unwrap();
+            let mut guard = Some(another.lock_exclusive().unwrap());
             // Within the process the lock is taken under a mutex: the thread stays in there.
             let disk = Hooked::before(move |operation, path| {
                 if operation == "try_lock" && path.extension().is_some_and(|extension| extension == "bin") {
@@ -168,7 +171,7 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
                     assert_refused(changing.lock_shared(), ErrorKind::Forked, &["open the store again"]);
                     assert_refused(changing.lock_exclusive(), ErrorKind::Forked, &["open the store again"]);
                     assert_refused(store.load("x"), ErrorKind::Forked, &["open the store again"]);
-                    drop(inherited.take());
+                    drop((inherited.take(), guard.take()));
                 });
                 assert!(child.succeeds());
                 drop(go_on);
@@ -227,6 +230,8 @@ fn everything_that_can_be_refused(
         store.rename("x", "y"),
         store.copy("x", "y"),
         store.gc().map(drop),
+        store.compact(|_| ()).map(drop),
+        store.stats().map(drop),
         store.verify(|_| ()).map(drop),
         store.snapshot().load("x").map(drop),
         snapshot.load("x").map(drop),
@@ -236,6 +241,7 @@ fn everything_that_can_be_refused(
         snapshot.tensors("").map(drop),
         snapshot.storages().next().unwrap().map(drop),
         snapshot.overlapping("x").map(drop),
+        snapshot.changes_since(snapshot).map(drop),
         txn.names().map(drop),
         txn.load("x").map(drop),
         txn.save("y", x),

@@ -47,3 +47,19 @@ fn readme_session_prints_what_the_readme_says() {
         assert!(output.status.success(), "{command}");
     }
 }
+
+#[test]
+fn readme_lists_every_command() {
+    let output = Command::new(env!("CARGO_BIN_EXE_stridemap")).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let lines = commands.lines().take_while(|line| line.starts_with("  "));
+    let mut commands: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+    commands.retain(|command| *command != "help");
+    commands.sort_unstable();
+    let (_, listed) = README.split_once("The commands are ").unwrap();
+    let (listed, _) = listed.split_once(';').unwrap();
+    let mut listed: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, commands);
+}
