@@ -114,7 +114,7 @@ impl Error {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
         };
-        let advice = match errno(&source) {
+        let advice = match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::MFILE) => {
                 "; raise the limit of open files (ulimit -n), or drop tensors, each storage is one"
             }
@@ -222,12 +222,6 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
     }
-}
-
-/// What the system said; who names temporary files wraps it once more.
-fn errno(e: &io::Error) -> Option<Errno> {
-    let wrapped = || e.get_ref()?.source()?.downcast_ref::<io::Error>()?.raw_os_error();
-    e.raw_os_error().or_else(wrapped).map(Errno::from_raw_os_error)
 }
 
 /// The names of files may hold anything: control characters, as Rust writes them in text.

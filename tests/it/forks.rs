@@ -93,6 +93,10 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
                 store.save("x", &Tensor::from_vec(vec![value], &[1]).unwrap()).unwrap();
             }
             options.open(path).unwrap().remove("x").unwrap();
+            // The children have the files open that this handle was pinned by; it has moved on.
+            store.gc().unwrap();
+            let metadata = fs::read_dir(path.join("meta")).unwrap();
+            assert_eq!(metadata.count(), 1, "a child keeps a pin of its parent's");
             for child in children.lock().unwrap().drain(..) {
                 // SAFETY: the child was forked here, and not waited for.
                 assert_eq!(unsafe { libc::kill(child.0, libc::SIGKILL) }, 0);

@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::{BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdout};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -212,6 +212,46 @@ fn busy_writer_is_told_who_commits() {
     assert!(text.contains("LOCK") && text.contains("20ms"), "{text}");
     holder.kill();
     store.save("x", &scalar(1)).unwrap();
+}
+
+/// A disk, and the files that locks were asked of on it.
+fn recording() -> (StoreOptions, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let recorded = Arc::clone(&asked);
+    let disk = Hooked::before(move |operation, path| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if operation == "try_lock" && (name == "LOCK" || name == "FORMAT") {
+            recorded.lock().unwrap().push(name.to_owned());
+        }
+        Ok(())
+    });
+    (fast().disk(Arc::new(disk)), asked)
+}
+
+#[test]
+fn writer_behind_another_does_not_ask_for_the_lock_and_one_at_the_front_stays_there() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    fast().create(&path).unwrap();
+    let (options, asked) = recording();
+    let store = options.lock_timeout(Duration::from_secs(4)).open(&path).unwrap();
+    let front = File::open(path.join("FORMAT")).unwrap();
+    fs2::FileExt::lock_exclusive(&front).unwrap();
+    store.save("x", &scalar(1)).unwrap();
+    let behind = std::mem::take(&mut *asked.lock().unwrap());
+    let first = behind.iter().position(|name| name == "LOCK").unwrap();
+    assert!(first > 1, "it asks for the lock while another stands before it: {behind:?}");
+    drop(front);
+
+    let held = File::open(path.join("LOCK")).unwrap();
+    fs2::FileExt::lock_exclusive(&held).unwrap();
+    let (options, asked) = recording();
+    let store = options.lock_timeout(Duration::from_millis(100)).open(&path).unwrap();
+    assert_refused(store.save("x", &scalar(1)), ErrorKind::Busy, &["100ms"]);
+    let asked = asked.lock().unwrap();
+    // A newcomer steps back once.
+    assert_eq!(asked[..4], ["FORMAT", "LOCK", "FORMAT", "LOCK"], "{asked:?}");
+    assert!(asked[4..].iter().all(|name| name == "LOCK"), "{asked:?}");
 }
 
 #[test]
@@ -497,6 +537,8 @@ fn changes_between_snapshots_are_those_of_their_names_whatever_tables_they_stand
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = fast().create(&path).unwrap();
+    store.save("base", &Tensor::from_vec(vec![0i64; 10], &[10]).unwrap()).unwrap();
+    let base = store.load("base").unwrap();
     let mut snapshots = vec![store.snapshot()];
     // Few names without a table, many names and so a first one, some changes on it, and many again.
     for (round, count) in [3u32, 200, 3, 5, 150].into_iter().enumerate() {
@@ -504,6 +546,7 @@ fn changes_between_snapshots_are_those_of_their_names_whatever_tables_they_stand
         for i in 0..count {
             txn.save(&format!("{}", i * 7 % 211), &scalar(0)).unwrap();
         }
+        txn.save_view("view", &base.narrow(0, round as isize, 1).unwrap()).unwrap();
         if round > 0 {
             txn.remove("7").unwrap();
             txn.rename("14", &format!("moved.{round}")).unwrap();
