@@ -65,6 +65,16 @@ pub(crate) enum Command {
     /// Delete the files that nothing needs any more
     #[command(after_help = "Example:\n  stridemap gc model.smap")]
     Gc(StoreArgs),
+    /// Write storages again without the bytes that no tensor reaches
+    ///
+    /// Those of which at least a quarter can be given back, and 4 KiB. First it does what gc does. Tensors keep their names,
+    /// sizes and elements. The space of what readers are still on comes back when they are gone. A storage that another
+    /// process is changing is left, and so is one that is damaged: then the exit code is 1.
+    #[command(after_help = "Example:\n  stridemap compact model.smap")]
+    Compact(StoreArgs),
+    /// Say where the space of a store is: what no tensor reaches, and why it is still there
+    #[command(after_help = "Example:\n  stridemap stats model.smap --json | jq .reclaimable_bytes")]
+    Stats(StatsArgs),
     /// Read a whole store and report what is damaged; exits with 1 if anything is
     #[command(after_help = "Example:\n  stridemap verify model.smap && echo whole")]
     Verify(StoreArgs),
@@ -106,6 +116,15 @@ pub(crate) struct ExportArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct InspectArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct StatsArgs {
     /// The store
     pub(crate) store: PathBuf,
     /// Print one JSON object

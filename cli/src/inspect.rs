@@ -14,7 +14,7 @@ use crate::expr::quoted;
 use crate::output::{List, TensorRecord, one_line, storage_id, write_json};
 
 /// Rows of a printed table. More are not for reading, and a table is in memory as a whole; JSON has no such bound.
-const MAX_ROWS: usize = 1000;
+pub(crate) const MAX_ROWS: usize = 1000;
 
 pub(crate) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
     let snapshot = Store::open(&args.store)?.snapshot();
@@ -171,7 +171,7 @@ fn listed(names: Option<&[Option<String>]>) -> String {
     if names.is_empty() { String::new() } else { format!("[{}]", names.join(", ")) }
 }
 
-fn columns<'a>(names: impl IntoIterator<Item = &'a str>) -> Table {
+pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(names);
     for column in table.column_iter_mut() {
@@ -181,7 +181,7 @@ fn columns<'a>(names: impl IntoIterator<Item = &'a str>) -> Table {
 }
 
 /// Nothing, for a table without rows. `count` is how many there would be.
-fn print_table(table: &Table, count: u64, out: &mut impl Write) -> Result<()> {
+pub(crate) fn print_table(table: &Table, count: u64, out: &mut impl Write) -> Result<()> {
     if !table.is_empty() {
         writeln!(out, "\n{}", table.trim_fmt())?;
     }

@@ -13,6 +13,7 @@ mod maintain;
 mod names;
 mod output;
 mod show;
+mod space;
 mod watch;
 
 use std::io::{self, BufWriter, Write};
@@ -26,7 +27,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use crate::args::{Args, Command};
 use crate::error::{Error, Result};
 
-/// `verify` found damage, or `watch` no commit in time.
+/// `verify` or `compact` found damage, or `watch` no commit in time.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -57,6 +58,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Mv(args) => names::mv(args)?,
         Command::Rm(args) => names::rm(args)?,
         Command::Gc(args) => maintain::gc(args, &mut out)?,
+        Command::Compact(args) => is_positive = space::compact(args, &mut out)?,
+        Command::Stats(args) => space::stats(args, &mut out)?,
         Command::Verify(args) => is_positive = maintain::verify(args, &mut out)?,
         Command::Watch(args) => is_positive = watch::run(args, &mut out)?,
     }

@@ -11,4 +11,5 @@ mod output;
 mod readme;
 mod refusals;
 mod show;
+mod space;
 mod watch;

@@ -91,7 +91,10 @@ fn line_break_in_a_path_does_not_begin_a_message() {
 #[test]
 fn help_of_every_command_has_an_example() {
     let dir = Dir::empty();
-    for command in ["import", "export", "inspect", "ls", "show", "view", "mv", "rm", "cp", "gc", "verify"] {
+    for command in [
+        "import", "export", "inspect", "ls", "show", "view", "mv", "rm", "cp", "gc", "compact", "stats",
+        "verify",
+    ] {
         let help = dir.stdout(&[command, "--help"]);
         assert!(help.contains(&format!("Example:\n  stridemap {command} ")), "{help}");
     }

@@ -19,6 +19,8 @@ fn on_store(store: &str) -> Vec<Vec<&str>> {
         vec!["rm", store, "x"],
         vec!["cp", store, "x", "y"],
         vec!["gc", store],
+        vec!["compact", store],
+        vec!["stats", store],
         vec!["verify", store],
         vec!["watch", store],
     ]
@@ -236,9 +238,12 @@ fn npy_takes_exactly_one_tensor() {
 #[test]
 fn usage_error_is_2_on_standard_error() {
     let dir = Dir::empty();
-    for args in
-        [&["rm", "s.smap"][..], &["import", "s.smap"], &["compact", "s.smap"], &["ls", "s.smap", "--colour"]]
-    {
+    for args in [
+        &["rm", "s.smap"][..],
+        &["import", "s.smap"],
+        &["defragment", "s.smap"],
+        &["ls", "s.smap", "--colour"],
+    ] {
         let run = dir.run(args);
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{args:?}");
         assert!(run.stderr.contains("Usage: stridemap"), "{}", run.stderr);

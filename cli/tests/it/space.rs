@@ -1,0 +1,129 @@
+//! `compact` and `stats`.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use stridemap::{Store, Tensor};
+
+use crate::harness::Dir;
+
+/// With a store of a column of a matrix of 1000 rows of 100 float32, which has lost its own name.
+fn with_column() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let elements: Vec<f32> = (0..100_000u32).map(|i| i as f32).collect();
+    store.save("all", &Tensor::from_vec(elements, &[1000, 100]).unwrap()).unwrap();
+    store.save_view("a column", &store.load("all").unwrap().select(1, 16).unwrap()).unwrap();
+    store.remove("all").unwrap();
+    drop(store);
+    // What the store's own commit may have left: another test that starts a process has our locks for a moment.
+    dir.stdout(&["gc", "s.smap"]);
+    dir
+}
+
+#[test]
+fn compact_says_what_it_gave_back_and_keeps_the_elements() {
+    let dir = with_column();
+    let before = dir.stdout(&["show", "s.smap", "a column"]);
+    dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
+    assert_eq!(
+        dir.stdout(&["compact", "s.smap"]),
+        "deleted 1 file, 1000 bytes\ncompacted 1 storage: 390.62 KiB, now 3.91 KiB\n"
+    );
+    assert_eq!(dir.stdout(&["show", "s.smap", "a column"]), before);
+    assert_eq!(fs::metadata(dir.path("s.smap/storages/0000000000000002.bin")).unwrap().len(), 4000);
+    assert_eq!(dir.stdout(&["compact", "s.smap"]), "compacted 0 storages\n");
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+}
+
+#[test]
+fn compact_leaves_what_is_damaged_says_so_and_exits_with_1() {
+    let dir = with_column();
+    let storage = dir.path("s.smap/storages/0000000000000001.bin");
+    let mut bytes = fs::read(&storage).unwrap();
+    bytes[5000] ^= 1;
+    fs::write(&storage, bytes).unwrap();
+    let run = dir.run(&["compact", "s.smap"]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(1), "compacted 0 storages\n"), "{run:?}");
+    let said = "stridemap: left storage 0000000000000001, 386.72 KiB to give back: damaged: ";
+    assert!(run.stderr.starts_with(said), "{run:?}");
+}
+
+#[test]
+fn stats_are_a_table_or_json() {
+    let dir = with_column();
+    dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
+    let printed = dir.stdout(&["stats", "s.smap"]);
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines[0], "generation   4");
+    assert_eq!(lines[3..5], ["reachable    3.91 KiB", "reclaimable  387.70 KiB"]);
+    let words: Vec<Vec<&str>> = lines[6..].iter().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[0].join(" "), "file kind bytes reachable tensors names reclaimable why");
+    assert_eq!(
+        words[1].join(" "),
+        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 no tensor reaches them: compact"
+    );
+    assert_eq!(
+        words[2].join(" "),
+        "storages/00000000000000ff.bin 1000 0 0 1000 left by a commit that never came to be: gc"
+    );
+
+    let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
+    assert_eq!((&record["v"], &record["generation"]), (&json!(1), &json!(4)));
+    assert_eq!((&record["reachable_bytes"], &record["reclaimable_bytes"]), (&json!(4000), &json!(397_000)));
+    assert_eq!(
+        record["storages"][0],
+        json!({
+            "id": "0000000000000001", "kind": "sealed", "file": "storages/0000000000000001.bin",
+            "file_bytes": 400_000, "length_bytes": 400_000, "reachable_bytes": 4000, "is_exact": true,
+            "tensor_count": 1, "names": ["a column"],
+            "reclaimable": [{ "bytes": 396_000, "reason": "unreached", "generation": null, "processes": [] }],
+        })
+    );
+    assert_eq!(record["storages"][1]["kind"], json!(null));
+    let size_of = |dir: &std::path::Path| -> u64 {
+        fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap())
+            .map(|file| file.len())
+            .sum()
+    };
+    let root: u64 = ["FORMAT", "LOCK"]
+        .iter()
+        .map(|name| fs::metadata(dir.path("s.smap").join(name)).unwrap().len())
+        .sum();
+    let all = root + size_of(&dir.path("s.smap/storages")) + size_of(&dir.path("s.smap/meta"));
+    assert_eq!(record["file_bytes"], json!(all));
+}
+
+#[test]
+fn stats_name_the_process_that_is_in_the_way() {
+    let dir = with_column();
+    let reader = Store::open(dir.path("s.smap")).unwrap();
+    dir.stdout(&["compact", "s.smap"]);
+    let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
+    let pinned = &record["storages"][0]["reclaimable"][0];
+    assert_eq!((&pinned["reason"], &pinned["generation"]), (&json!("pinned"), &json!(4)));
+    // The kernel tells who it is, where the file system and the namespace of processes allow.
+    let processes = pinned["processes"].as_array().unwrap();
+    assert!(processes.is_empty() || *processes == [json!(std::process::id())], "{record}");
+    drop(reader);
+    dir.stdout(&["gc", "s.smap"]);
+    assert!(dir.stdout(&["stats", "s.smap"]).contains("reclaimable  0 B"));
+}
+
+#[test]
+fn readme_lists_the_commands_that_there_are() {
+    const README: &str = include_str!("../../../README.md");
+    let (_, rest) = README.split_once("The commands are ").unwrap();
+    let (listed, _) = rest.split_once("; each has").unwrap();
+    let mut listed: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
+    listed.sort_unstable();
+    let help = Dir::empty().stdout(&["--help"]);
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let named = commands.lines().take_while(|line| !line.is_empty());
+    let mut known: Vec<&str> = named.filter_map(|line| line.split_whitespace().next()).collect();
+    known.retain(|command| *command != "help");
+    known.sort_unstable();
+    assert_eq!(listed, known);
+}
