@@ -69,3 +69,10 @@ fn replay_buffer_gives_whole_transitions() {
     let said = run("replay_buffer");
     assert!(said.contains("the ring holds the last 256 of 90000"), "{said}");
 }
+
+#[test]
+fn tied_weights_are_one_storage_in_every_process() {
+    let said = run("tied_weights");
+    assert!(said.contains("with the head, both ways:    1296640 bytes of data"), "{said}");
+    assert!(said.ends_with("the first process sees the change in the embedding: [7, 0] is 0.25\n"), "{said}");
+}

@@ -68,6 +68,8 @@ impl Slot {
         let mut command = command(&format!("stress {number} {}", random.next()), path);
         let stderr =
             fs::OpenOptions::new().create(true).append(true).open(stderr_path(path, number)).unwrap();
+        // To find the lines of a backtrace takes seconds, in which others go on.
+        command.env("RUST_BACKTRACE", "0");
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
         Slot { number, child, log_bytes: 0, heard: Instant::now() }
     }
@@ -276,7 +278,7 @@ fn killed_processes_leave_every_snapshot_whole() {
     println!("{suffered:?} {:?}", COUNTS.map(|what| (what, total(what))));
     if let Err(trouble) = outcome {
         for slot in 0..WRITERS + READERS {
-            println!("process {slot}, at last:\n    {}", last_lines(dir.path(), slot, 12));
+            println!("process {slot}, at last:\n    {}", last_lines(dir.path(), slot, 6));
             print!("{}", fs::read_to_string(stderr_path(&path, slot)).unwrap_or_default());
         }
         let kept = dir.keep();
