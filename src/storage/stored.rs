@@ -101,7 +101,7 @@ impl Storage {
                     Ok(Some(mapping)) => Bytes::Mapped(mapping),
                     Ok(None) => {
                         let detail =
-                            "the file is another storage too, which is locked to be changed, or a live one";
+                            "the file is a mutable storage too, or one that grows, which is locked to be changed, or a live one";
                         return Err(broken(detail.to_owned()));
                     }
                     // Some file systems refuse shared maps; positional reads still serve.
