@@ -59,6 +59,13 @@ pub(crate) fn play(role: &str, path: &Path) {
                 say("done");
             }
         }
+        "live hold" => {
+            let x = store.load("x").unwrap();
+            let mut guard = x.lock_exclusive().unwrap();
+            guard.fill_(5).unwrap();
+            say("ready");
+            wait_for_a_line();
+        }
         "live as nobody" => {
             // SAFETY: a call of the system that changes this process only, which ends here.
             assert_eq!(unsafe { libc::setuid(65534) }, 0);
@@ -536,9 +543,8 @@ fn hazard_23_exclusive_guard_against_a_live_view_or_another_guard_is_refused_or_
         assert_refused(refused, ErrorKind::NotMutable, &["live", "as_live"]);
     }
     let x = store.create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
-    let mut holder = start("hold", &path);
-    let mut said = BufReader::new(holder.stdout.take().unwrap());
-    hear(&mut said);
+    let mut holder = start("live hold", &path);
+    let _said = listen(&mut holder);
     assert_refused(x.as_live::<i64>(), ErrorKind::NotLive, &["mutable", "lock_exclusive"]);
     for refused in [x.lock_shared().map(drop), x.lock_exclusive().map(drop)] {
         assert_refused(refused, ErrorKind::Busy, &["50ms", "try again"]);
