@@ -3,7 +3,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-use stridemap_format::{Sealed, StorageKind, TensorRecord};
+use stridemap_format::{Error as FormatError, Rule, Sealed, StorageKind, TensorRecord};
 
 use super::collect::{Collected, collect_all};
 use super::lock::Held;
@@ -130,29 +130,44 @@ struct Candidate {
 
 fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
     let mut candidates = Vec::new();
-    each_standing(
-        &*history.newest()?,
-        |_| true,
-        |standing| {
-            let length_bytes = standing.record.length_bytes;
-            let new_bytes = standing.repacked(history)?.length_bytes;
-            if worth(length_bytes, new_bytes) != Worth::Much {
+    let visit = |standing: Standing| {
+        let (id, length_bytes) = (standing.id, standing.record.length_bytes);
+        let new_bytes = match repacked(history, &standing) {
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                compacted.skip(id, 0, SkipReason::Damaged(e.to_string()));
                 return Ok(());
             }
-            let reason = match standing.record.kind {
-                StorageKind::Mutable => SkipReason::Mutable,
-                StorageKind::Live { .. } => SkipReason::Live,
-                _ => {
-                    let tensor_count = standing.record.tensor_count;
-                    candidates.push(Candidate { id: standing.id, new_bytes, tensor_count });
-                    return Ok(());
-                }
-            };
-            compacted.skip(standing.id, length_bytes - new_bytes, reason);
-            Ok(())
-        },
-    )?;
+            repacked => repacked?.length_bytes,
+        };
+        if worth(length_bytes, new_bytes) != Worth::Much {
+            return Ok(());
+        }
+        let reason = match standing.record.kind {
+            StorageKind::Mutable => SkipReason::Mutable,
+            StorageKind::Live { .. } => SkipReason::Live,
+            _ => {
+                let tensor_count = standing.record.tensor_count;
+                candidates.push(Candidate { id, new_bytes, tensor_count });
+                return Ok(());
+            }
+        };
+        compacted.skip(id, length_bytes - new_bytes, reason);
+        Ok(())
+    };
+    each_standing(&*history.newest()?, |_| true, visit)?;
     Ok(candidates)
+}
+
+/// # Errors
+/// `Corrupt` for a tensor that reaches past its storage, and for a record that does not count its tensors.
+fn repacked(history: &History, standing: &Standing) -> Result<Repacked> {
+    let (stated, found) = (standing.record.tensor_count, standing.tensors.len());
+    if stated != found as u64 {
+        let detail = format!("{found} tensors and a record of {stated}");
+        let path = history.paths.storage(standing.id);
+        return Err(Error::corrupt(&path, FormatError::new(Rule::TensorCount, detail)));
+    }
+    standing.repacked(history)
 }
 
 /// The first few of the storages that are left, in one commit. They are planned again, on the newest generation.
@@ -241,7 +256,7 @@ fn plans(history: &History, newest: &Generation, group: &[Candidate]) -> Result<
         newest,
         |id| ids.contains(&id),
         |standing| {
-            let repacked = standing.repacked(history)?;
+            let repacked = repacked(history, &standing)?;
             if let StorageKind::Sealed(sealed) = standing.record.kind
                 && worth(standing.record.length_bytes, repacked.length_bytes) == Worth::Much
             {

@@ -34,6 +34,6 @@ pub use rebase::OnExisting;
 pub(crate) use rebase::{Change, Changes, Draft, check_ids_left};
 pub(crate) use recover::newest_has_storage;
 pub(crate) use standing::{Standing, Worth, each_standing, worth};
-pub(crate) use stats::{Pin, pins, unfinished_by};
+pub(crate) use stats::{Pin, holders, pins, unfinished_by};
 pub use verify::Finding;
 pub(crate) use verify::verify;

@@ -65,6 +65,11 @@ fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
     Ok(!is_free)
 }
 
+/// The processes that hold a file's lock, as far as the system says so.
+pub(crate) fn holders(history: &History, path: &Path) -> Vec<u32> {
+    history.disk.open(path, Access::Read).map_or(Vec::new(), |file| file.lock_holders())
+}
+
 /// The processes that are writing a file, which an exclusive lock of it says; none when nobody is.
 pub(crate) fn unfinished_by(history: &History, path: &Path) -> Option<Vec<u32>> {
     let file = history.disk.open(path, Access::Read).ok()?;

@@ -372,10 +372,14 @@ impl Found {
         let manifest = self.newest.manifest();
         let Some(&dropped) = manifest.garbage.get(&id) else {
             // The holder of the writers' lock may be about to publish it.
-            let writing = (id >= manifest.next_storage_id)
-                .then(|| commit::unfinished_by(history, &history.paths.lock()))
-                .flatten();
-            return writing.map_or(SpaceReason::Orphaned, |processes| SpaceReason::Writing { processes });
+            let processes = match id >= manifest.next_storage_id {
+                true => commit::holders(history, &history.paths.lock()),
+                false => Vec::new(),
+            };
+            return match processes.is_empty() {
+                true => SpaceReason::Orphaned,
+                false => SpaceReason::Writing { processes },
+            };
         };
         let pins: Vec<&Pin> = self.pins.iter().filter(|pin| pin.needs(id, dropped)).collect();
         let Some(generation) = pins.iter().map(|pin| pin.generation).min() else {
