@@ -76,3 +76,9 @@ fn tied_weights_are_one_storage_in_every_process() {
     assert!(said.contains("with the head, both ways:    1296640 bytes of data"), "{said}");
     assert!(said.ends_with("the first process sees the change in the embedding: [7, 0] is 0.25\n"), "{said}");
 }
+
+#[test]
+fn consumers_of_shared_batches_see_all_rows() {
+    let said = run("share_between_processes");
+    assert_eq!(said.matches("consumer saw all 10240 rows").count(), 3, "{said}");
+}

@@ -18,6 +18,7 @@ use stridemap::{Store, Tensor};
 use crate::processes::command;
 use crate::support::{scaled, temporary};
 
+mod changes;
 mod content;
 mod diary;
 mod hesitant;

@@ -25,7 +25,7 @@ pub(super) struct Content {
     seed: u32,
     rows: usize,
     columns: usize,
-    pub(super) grows: bool,
+    grows: bool,
     views: Vec<View>,
 }
 
@@ -83,10 +83,13 @@ impl Content {
     /// A view of a tensor of this content, and what its content is.
     pub(super) fn draw_view(&self, tensor: &Tensor, random: &mut Random) -> (Content, Tensor) {
         let mut content = self.clone();
+        if tensor.numel() == 0 {
+            return (content, tensor.clone());
+        }
         let mut tensor = tensor.clone();
-        if content.grows && content.views.is_empty() {
+        if content.grows() {
             // Of what is there now: more may come.
-            content.push(View::Slice { start: 0, end: tensor.size()[0], step: 1 });
+            content.views.push(View::Slice { start: 0, end: tensor.size()[0], step: 1 });
         }
         for _ in 0..1 + random.below(2) {
             let rows = tensor.size()[0];
@@ -99,7 +102,7 @@ impl Content {
                     View::Slice { start, end, step: 1 + random.below(3) as usize }
                 }
             };
-            content.push(view);
+            content.views.push(view);
             tensor = match view {
                 View::Transposed => tensor.t(),
                 View::Reversed { step } => tensor.slice(0, None, None, -(step as isize)),
@@ -112,12 +115,27 @@ impl Content {
         (content, tensor)
     }
 
-    fn push(&mut self, view: View) {
-        self.views.push(view);
-    }
-
     pub(super) fn view_count(&self) -> usize {
         self.views.len()
+    }
+
+    /// Whether more batches may be appended to the tensor.
+    pub(super) fn grows(&self) -> bool {
+        self.grows && self.views.is_empty()
+    }
+
+    /// The same, as one that grows, a batch at a time.
+    pub(super) fn growing(self) -> Content {
+        Content { grows: true, ..self }
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype.0
+    }
+
+    /// The rows of the matrix, or of a batch of one that grows, and its columns.
+    pub(super) fn size(&self) -> [usize; 2] {
+        [self.rows, self.columns]
     }
 
     pub(super) fn size_bytes(&self) -> usize {
@@ -152,13 +170,13 @@ impl Content {
 
     /// What is wrong with a tensor that should have this content, if anything is; else how many elements were compared.
     pub(super) fn check(&self, tensor: &Tensor) -> Result<u64, String> {
-        let is_whole = self.grows && self.views.is_empty();
+        let is_whole = self.grows();
         let rows = match tensor.size() {
             [rows, _] if is_whole => *rows,
             // Of one that grew, a view names the rows it is of; the matrix itself has at least those.
             _ => self.rows,
         };
-        if is_whole && (rows == 0 || !rows.is_multiple_of(self.rows)) {
+        if is_whole && !rows.is_multiple_of(self.rows) {
             return Err(format!("{rows} rows, which are no whole number of batches"));
         }
         let (axes, is_transposed) = self.axes(rows);

@@ -15,6 +15,7 @@ pub(super) enum Count {
     Busy,
     Aborted,
     Collections,
+    Appended,
     Compacted,
     Snapshots,
     Tensors,
@@ -23,12 +24,13 @@ pub(super) enum Count {
     KeptTensors,
 }
 
-pub(super) const COUNTS: [Count; 11] = [
+pub(super) const COUNTS: [Count; 12] = [
     Count::Commits,
     Count::Conflicts,
     Count::Busy,
     Count::Aborted,
     Count::Collections,
+    Count::Appended,
     Count::Compacted,
     Count::Snapshots,
     Count::Tensors,

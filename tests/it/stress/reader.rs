@@ -180,7 +180,10 @@ impl Reader<'_> {
             let all: Vec<(String, Tensor)> = snapshot.load_all("").unwrap().map(Result::unwrap).collect();
             assert!(all.iter().map(|(name, _)| name).eq(names));
             for (name, tensor) in &all {
-                self.check(name, tensor);
+                // A few large ones would leave no time for the many others.
+                if tensor.numel() < 100_000 || self.random.one_in(4) {
+                    self.check(name, tensor);
+                }
             }
             return;
         }

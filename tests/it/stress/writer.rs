@@ -4,12 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap::{
-    Durability, Error, ErrorKind, OnExisting, SkipReason, Skipped, Snapshot, StorageKind, Store,
-    StoreOptions, Tensor, Transaction,
-};
+use stridemap::{Durability, Error, ErrorKind, SkipReason, Skipped, Snapshot, Store, StoreOptions, Tensor};
 
-use super::content::{Content, content_of, name};
+use super::changes::names_of_all;
+use super::content::{Content, name};
 use super::diary::{Count, Diary, Ledger};
 use super::hesitant::HesitantDisk;
 use super::random::{Random, mixed};
@@ -17,12 +15,8 @@ use super::random::{Random, mixed};
 /// How many tensors of its own a writer keeps: each of its numbered commits adds one and takes the oldest away.
 pub(super) const WINDOW: u64 = 8;
 
-/// How many tensors of everybody there may be, about, and how many of them large.
-const MANY: usize = 120;
-const MANY_LARGE: usize = 5;
-
 /// From this size on a tensor has a storage of its own.
-const LARGE_BYTES: u64 = 4 << 20;
+pub(super) const LARGE_BYTES: u64 = 4 << 20;
 
 /// Longer than any wait should be, and shorter than the parent's patience.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(40);
@@ -60,10 +54,10 @@ pub(super) fn options(random: &mut Random) -> StoreOptions {
     if random.one_in(2) { options } else { options.disk(Arc::new(HesitantDisk::new(random.next()))) }
 }
 
-struct Writer<'a> {
-    number: usize,
-    random: Random,
-    diary: &'a mut Diary,
+pub(super) struct Writer<'a> {
+    pub(super) number: usize,
+    pub(super) random: Random,
+    pub(super) diary: &'a mut Diary,
     ledger: Ledger,
     /// Loaded some time ago: what they stand on may be gone.
     kept: Vec<(String, Tensor)>,
@@ -199,9 +193,11 @@ impl Writer<'_> {
     fn change_much(&mut self, store: &Store) {
         let is_numbered = !self.random.one_in(4);
         self.diary.note(format!("begin, numbered: {is_numbered}"));
+        store.refresh().unwrap();
+        let generation = store.generation();
         let mut txn = store.begin().unwrap();
-        let changed = self.change(&mut txn, is_numbered);
-        if !self.is_done(changed, &[ErrorKind::NameExists]) {
+        let changed = self.change(&mut txn, generation, is_numbered);
+        if !self.is_done(changed, &[ErrorKind::NameExists, ErrorKind::NotGrowable, ErrorKind::Conflict]) {
             return;
         }
         if self.random.one_in(8) {
@@ -230,103 +226,4 @@ impl Writer<'_> {
             self.diary.count(Count::Commits, 1);
         }
     }
-
-    fn change(&mut self, txn: &mut Transaction<'_>, is_numbered: bool) -> Result<(), Error> {
-        if self.random.one_in(8) {
-            txn.on_existing(OnExisting::Refuse);
-        }
-        let least = u64::from(!is_numbered);
-        // Now and then so many that a table is due.
-        let count = if self.random.one_in(15) { 80 } else { least + self.random.below(6) };
-        for _ in 0..count {
-            let names = names_of_all(txn.names()?);
-            let large = names.iter().filter(|name| is_large(name)).collect::<Vec<_>>();
-            if names.len() > MANY || large.len() > MANY_LARGE {
-                let name = if large.len() > MANY_LARGE {
-                    large[0].clone()
-                } else {
-                    self.random.pick(&names).unwrap().clone()
-                };
-                self.diary.note(format!("  remove {name}"));
-                txn.remove(&name)?;
-                continue;
-            }
-            let from = self.random.pick(&names).cloned();
-            match (self.random.below(8), from) {
-                (0, Some(from)) => {
-                    self.diary.note(format!("  remove {from}"));
-                    txn.remove(&from)?;
-                }
-                (1, Some(from)) => {
-                    let to = self.renumbered(&from);
-                    self.diary.note(format!("  rename {from} to {to}"));
-                    txn.rename(&from, &to)?;
-                }
-                (2, Some(from)) => {
-                    let to = self.renumbered(&from);
-                    self.diary.note(format!("  copy {from} to {to}"));
-                    txn.copy(&from, &to)?;
-                }
-                (3 | 4, Some(from)) => {
-                    let tensor = txn.load(&from)?;
-                    let (name, view) = self.view_of(&from, &tensor);
-                    self.diary.note(format!("  save view {name}"));
-                    txn.save_view(&name, &view)?;
-                }
-                (5, Some(from)) => {
-                    self.diary.note(format!("  check {from}"));
-                    // Staged by this transaction, or on the newest generation that there was when it began.
-                    let tensor = txn.load(&from)?;
-                    let compared = content_of(&from).and_then(|content| content.check(&tensor));
-                    let compared = compared.unwrap_or_else(|e| panic!("{from} in a transaction: {e}"));
-                    self.diary.count(Count::Elements, compared);
-                }
-                _ => {
-                    let (name, tensor) = self.fresh();
-                    self.diary.note(format!("  save {name}"));
-                    if self.random.one_in(8) {
-                        txn.save_as(&name, &tensor, StorageKind::Mutable)?;
-                    } else {
-                        txn.save(&name, &tensor)?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A tensor that nobody has seen, and its name.
-    fn fresh(&mut self) -> (String, Tensor) {
-        let size_bytes = match self.random.below(60) {
-            0 => LARGE_BYTES + self.random.below(LARGE_BYTES / 2),
-            1..10 => self.random.below(600_000),
-            _ => self.random.below(8000),
-        };
-        let content = Content::draw(&mut self.random, size_bytes);
-        (name("any", &content, self.random.below(3)), content.tensor(0, 1))
-    }
-
-    fn view_of(&mut self, of: &str, tensor: &Tensor) -> (String, Tensor) {
-        let content = content_of(of).unwrap();
-        let (content, view) = match content.view_count() {
-            0..8 => content.draw_view(tensor, &mut self.random),
-            _ => (content, tensor.clone()),
-        };
-        (name("any", &content, self.random.below(3)), view)
-    }
-
-    /// The same content under another name, or perhaps the same.
-    fn renumbered(&mut self, of: &str) -> String {
-        name("any", &content_of(of).unwrap(), self.random.below(3))
-    }
-}
-
-/// The names that everybody may change.
-fn names_of_all(mut names: Vec<String>) -> Vec<String> {
-    names.retain(|name| name.starts_with("any/"));
-    names
-}
-
-fn is_large(name: &str) -> bool {
-    content_of(name).is_ok_and(|content| content.size_bytes() as u64 >= LARGE_BYTES)
 }
