@@ -197,7 +197,10 @@ impl Writer<'_> {
         let generation = store.generation();
         let mut txn = store.begin().unwrap();
         let changed = self.change(&mut txn, generation, is_numbered);
-        if !self.is_done(changed, &[ErrorKind::NameExists, ErrorKind::NotGrowable, ErrorKind::Conflict]) {
+        // To append goes on from what others have committed since.
+        let refusals =
+            [ErrorKind::NameExists, ErrorKind::NameNotFound, ErrorKind::NotGrowable, ErrorKind::Conflict];
+        if !self.is_done(changed, &refusals) {
             return;
         }
         if self.random.one_in(8) {
