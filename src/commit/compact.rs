@@ -6,7 +6,6 @@ use std::ops::Range;
 use stridemap_format::{Error as FormatError, Rule, Sealed, StorageKind, TensorRecord};
 
 use super::collect::{Collected, collect_all};
-use super::lock::Held;
 use super::publish::publish_taking;
 use super::rebase::{Change, Changes, Draft, OnExisting, check_ids_left};
 use super::relocate::{Moved, Relocation};
@@ -14,7 +13,7 @@ use super::standing::{Standing, Worth, each_standing, worth};
 use super::{Generation, History};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Placed, Repacked};
-use crate::storage::{StagedStorage, StorageWriter, VerifiedStorage, open_whole};
+use crate::storage::{GrowthLock, StagedStorage, StorageWriter, VerifiedStorage, open_whole};
 
 /// How many bytes are copied for one commit, unless one storage has more; and how many headers changed. A commit gives the
 /// old files back, so of a disk that is nearly full no more than this is needed at a time.
@@ -268,7 +267,7 @@ fn plans(history: &History, newest: &Generation, group: &[Candidate]) -> Result<
     Ok(plans)
 }
 
-type Rewritten = (Held, StagedStorage);
+type Rewritten = (GrowthLock, StagedStorage);
 
 /// Copies what is kept of a storage into one that is staged, under the storage's growth lock, which is given too.
 ///
@@ -285,11 +284,12 @@ fn rewrite(
         Err(_) if history.newest()?.storage(*id)?.is_none() => return Ok(Err(SkipReason::Changed)),
         opened => opened?,
     };
-    let Some(lock) = Held::try_take(&file).map_err(|e| Error::io("lock storage", &path, e))? else {
+    let Some(lock) = GrowthLock::try_take(&*history.disk, &path)? else {
         return Ok(Err(SkipReason::Busy(file.lock_holders())));
     };
     let mut old = VerifiedStorage::open(&*history.disk, &history.paths, *id, (record.length_bytes, sealed))?;
     let mut writer = StorageWriter::sealed(&history.disk, &history.paths)?;
+    writer.reserve_address_space(sealed.reserved_bytes);
     writer.reserve(repacked.length_bytes)?;
     let mut pending_bytes = 0;
     repacked.each_move(&mut |range: Range<u64>, new_start| {
@@ -302,8 +302,7 @@ fn rewrite(
         Ok::<_, Error>(())
     })?;
     progress(pending_bytes);
-    let mut staged = writer.finish(&history.disk, &history.paths, history.is_durable())?;
-    staged.reserve_addresses(sealed.reserved_bytes);
+    let staged = writer.finish(&history.disk, &history.paths, history.is_durable())?;
     Ok(Ok((lock, staged)))
 }
 

@@ -63,14 +63,14 @@ fn failed(path: &Path, e: io::Error) -> Error {
 }
 
 /// An exclusive lock on an open file.
-pub(super) struct Held {
+struct Held {
     file: Arc<dyn DiskFile>,
     process: u32,
 }
 
 impl Held {
     /// None when somebody else holds it.
-    pub(super) fn try_take(file: &Arc<dyn DiskFile>) -> io::Result<Option<Held>> {
+    fn try_take(file: &Arc<dyn DiskFile>) -> io::Result<Option<Held>> {
         let is_taken = file.try_lock(LockMode::Exclusive)?;
         Ok(is_taken.then(|| Held { file: Arc::clone(file), process: std::process::id() }))
     }

@@ -100,8 +100,7 @@ impl Storage {
                 match Mapping::of(os_file, stat, length_bytes, reserved_bytes, permit) {
                     Ok(Some(mapping)) => Bytes::Mapped(mapping),
                     Ok(None) => {
-                        let detail =
-                            "the file is a mutable storage too, or one that grows, which is locked to be changed, or a live one";
+                        let detail = "the file is a mutable storage too, or one that grows, which is locked to be changed, or a live one";
                         return Err(broken(detail.to_owned()));
                     }
                     // Some file systems refuse shared maps; positional reads still serve.

@@ -230,13 +230,6 @@ impl StagedStorage {
         &self.record
     }
 
-    /// Asks readers to reserve address space for the storage, if it is sealed, to grow into.
-    pub(crate) fn reserve_addresses(&mut self, reserved_bytes: u64) {
-        if let StorageKind::Sealed(sealed) = &mut self.record.kind {
-            sealed.reserved_bytes = reserved_bytes;
-        }
-    }
-
     /// The bytes, for the transaction itself to read, under their provisional identity.
     pub(crate) fn as_storage(&self, identity: (u64, u64)) -> Arc<Storage> {
         Storage::staged(identity, self.bytes.file(), self.bytes.path(), self.record.length_bytes)
