@@ -78,6 +78,12 @@ fn change(store: &Store, what: &str) -> String {
         "remove" => store.remove("thin"),
         "rename" => store.rename("thin", "renamed"),
         "elsewhere" => store.save("elsewhere", &vector(5, 5)),
+        "append" => {
+            // The growth lock is taken: who appends waits for the end of the compaction.
+            let busy = store.append("rows", &vector(1000, 9).view(&[1, 1000]).unwrap()).unwrap_err();
+            assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
+            Ok(())
+        }
         "compact" => store.compact(|_| ()).map(|compacted| {
             assert!(matches!(compacted.skipped[0].reason, SkipReason::Busy(_)), "{compacted:?}");
             assert_eq!(compacted.storage_count, 0);
@@ -419,6 +425,58 @@ fn change_elsewhere_does_not_disturb() {
     }
     assert_eq!(store.load("thinner").unwrap().read::<u32>().unwrap()[..1024], elements[..1024]);
     assert_eq!(store.names().unwrap(), ["elsewhere", "thinner"]);
+}
+
+#[test]
+fn tensor_that_grows_is_compacted_between_two_appends() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = fast().create(&path).unwrap();
+    let rows = vector(600_000, 4).view(&[600, 1000]).unwrap();
+    store.save("all", &rows).unwrap();
+    store.append("all", &vector(100_000, 5).view(&[100, 1000]).unwrap()).unwrap();
+    // The last rows, behind which there is room to grow.
+    store.save_view("rows", &store.load("all").unwrap().narrow(0, 300, 400).unwrap()).unwrap();
+    store.remove("all").unwrap();
+    let before = store.load("rows").unwrap();
+    let compacted = compact_during(&path, &store, "append");
+    assert_eq!((compacted.storage_count, compacted.after_bytes), (1, 400 * 4000), "{compacted:?}");
+    store.append("rows", &vector(1000, 6).view(&[1, 1000]).unwrap()).unwrap();
+    let after = store.load("rows").unwrap();
+    assert_eq!(after.size(), [401, 1000]);
+    assert_eq!(after.narrow(0, 0, 400).unwrap().to_bytes().unwrap(), before.to_bytes().unwrap());
+    assert_whole(&store);
+
+    // What an append left that was killed is not part of the storage, and gc cuts it off.
+    let file = path.join("storages/0000000000000002.bin");
+    let length = fs::metadata(&file).unwrap().len();
+    let end = fs::File::options().write(true).open(&file).unwrap();
+    end.set_len(length + 5000).unwrap();
+    drop(end);
+    assert_eq!(reasons(&store), [(SpaceReason::PastEnd, 5000)]);
+    assert_eq!(store.gc().unwrap().size_bytes, 5000);
+    assert_eq!(reasons(&store), []);
+}
+
+#[test]
+fn address_space_to_grow_into_is_reserved_as_before() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = fast().create(&path).unwrap();
+    let rows = |n: usize| vector(n * 256, 1).view(&[n as isize, 256]).unwrap();
+    store.create_growable("all", DType::U32, &[0, 256], 1 << 20).unwrap();
+    store.append("all", &rows(600)).unwrap();
+    store.save_view("rows", &store.load("all").unwrap().narrow(0, 300, 300).unwrap()).unwrap();
+    store.remove("all").unwrap();
+    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
+    // SAFETY: only this test has the store open, and it writes through the library.
+    let mapped = unsafe { Store::open_mapped(&path).unwrap() };
+    let before = mapped.load("rows").unwrap();
+    store.append("rows", &rows(20_000)).unwrap();
+    mapped.refresh().unwrap();
+    let after = mapped.load("rows").unwrap();
+    assert_eq!((before.numel(), after.numel()), (300 * 256, 20_300 * 256));
+    assert_eq!(before.as_slice::<u32>().unwrap().as_ptr(), after.as_slice::<u32>().unwrap().as_ptr());
 }
 
 #[test]
