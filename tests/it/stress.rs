@@ -144,7 +144,11 @@ fn torment(path: &Path, until: Instant, random: &mut Random, suffered: &mut Suff
     let mut slots: Vec<Slot> =
         (0..WRITERS + READERS).map(|number| Slot::start(number, path, random)).collect();
     let mut outcome = Ok(());
-    while outcome.is_ok() && Instant::now() < until {
+    // On a busy machine nothing may have come about by then.
+    let is_enough = |suffered: &Suffered| has_happened(path.parent().unwrap()) && suffered.restarts > 0;
+    while outcome.is_ok()
+        && (Instant::now() < until || !is_enough(suffered) && Instant::now() < until + PATIENCE)
+    {
         outcome = strike(&mut slots, path, random, suffered);
     }
     for slot in &mut slots {
@@ -152,6 +156,16 @@ fn torment(path: &Path, until: Instant, random: &mut Random, suffered: &mut Suff
         suffered.kills += 1;
     }
     outcome
+}
+
+/// What all workers counted, in all their lives.
+fn total(shared: &Path, what: Count) -> u64 {
+    (0..WRITERS + READERS).map(|slot| counted(shared, slot, what)).sum()
+}
+
+/// Whether there is anything that could have gone wrong.
+fn has_happened(shared: &Path) -> bool {
+    [Count::Commits, Count::Snapshots, Count::Tensors].iter().all(|&what| total(shared, what) > 0)
 }
 
 /// After a while, puts processes in the place of dead ones, and kills one or stops it for a moment.
@@ -275,8 +289,7 @@ fn killed_processes_leave_every_snapshot_whole() {
         let checked = panic::catch_unwind(|| check_remains(&path));
         checked.map_err(|_| "what is left is not as it should be".to_owned())
     });
-    let total = |what| (0..WRITERS + READERS).map(|slot| counted(dir.path(), slot, what)).sum::<u64>();
-    println!("{suffered:?} {:?}", COUNTS.map(|what| (what, total(what))));
+    println!("{suffered:?} {:?}", COUNTS.map(|what| (what, total(dir.path(), what))));
     if let Err(trouble) = outcome {
         for slot in 0..WRITERS + READERS {
             println!("process {slot}, at last:\n    {}", last_lines(dir.path(), slot, 6));
@@ -285,8 +298,5 @@ fn killed_processes_leave_every_snapshot_whole() {
         let kept = dir.keep();
         panic!("{trouble}; seed {seed}; the store and what its processes said are in {}", kept.display());
     }
-    for what in [Count::Commits, Count::Snapshots, Count::Tensors] {
-        assert!(total(what) > 0, "{what:?}");
-    }
-    assert!(suffered.restarts > 0);
+    assert!(has_happened(dir.path()) && suffered.restarts > 0);
 }
