@@ -13,6 +13,10 @@ use super::mapping::{is_mapped_live, is_mapped_sealed, lent_bytes};
 use crate::disk::{DiskFile, FileStat, LockMode};
 use crate::error::{Error, ErrorKind, Result};
 
+/// How long who waits for another process looks away: shorter than it takes to give a lock back and come for it again, or
+/// one of two that take turns would wait for ever.
+const MAX_PAUSE: Duration = Duration::from_micros(250);
+
 /// Device and inode.
 pub(super) type FileId = (u64, u64);
 
@@ -179,7 +183,7 @@ impl FileLock {
             }
             // Another process cannot wake us, so we look again.
             held = RELEASED.wait_timeout(held, pause).unwrap_or_else(PoisonError::into_inner).0;
-            pause = (pause * 2).min(Duration::from_millis(2));
+            pause = (pause * 2).min(MAX_PAUSE);
         }
         Ok(FileLock { id, purpose, thread, process: held.process })
     }

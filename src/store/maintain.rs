@@ -28,7 +28,7 @@ impl Store {
     /// let compacted = store.compact(|_| ())?;
     /// assert_eq!((compacted.before_bytes, compacted.after_bytes), (400_000, 4_028)); // 28 bytes keep the alignment
     /// assert_eq!(store.load("column")?.stride(), [1]);
-    /// # Ok::<(), stridemap::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

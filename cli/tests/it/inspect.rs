@@ -54,7 +54,7 @@ fn live_storage_is_listed_by_its_kind_and_its_tensors_as_any_other() {
     assert_eq!(dir.stdout(&["ls", "s.smap"]), "x\tint32\t[2, 3]\n");
     assert_eq!(
         dir.stdout(&["show", "s.smap", "x[:, ::2]"]),
-        "tensor([[1, 3],\n        [4, 6]], dtype=torch.int32)\n"
+        "tensor([[1, 3],\n        [4, 6]], dtype=int32)\n"
     );
     dir.stdout(&["view", "s.smap", "x_t", "x.t()"]);
     dir.messages(&["export", "s.smap", "x.safetensors", "x", "x_t"]);
