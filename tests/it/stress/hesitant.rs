@@ -56,7 +56,7 @@ impl HesitantDisk {
 
 fn die() -> ! {
     // SAFETY: a process may kill itself; nothing that it owns is used after this.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    unsafe { libc::kill(std::process::id().cast_signed(), libc::SIGKILL) };
     unreachable!("killed");
 }
 
