@@ -159,7 +159,7 @@ fn compaction_gives_the_disk_back_what_nothing_reaches() {
     let path = dir.path().join("x.smap");
     let (store, elements) = thin_store(&path, &StoreOptions::new());
     let thin = store.load("thin").unwrap();
-    store.save_view("part", &thin.slice(1, Some(100), Some(200), 3).unwrap().flip(&[0]).unwrap()).unwrap();
+    store.save_view("part", &thin.slice(1, Some(100), Some(200), 3).unwrap().flip([0]).unwrap()).unwrap();
     store.gc().unwrap();
     let (bytes, blocks) = disk_usage(&path);
     let stats = store.stats().unwrap();
@@ -586,7 +586,7 @@ fn statistics_say_of_each_byte_why_it_is_there() {
     store.gc().unwrap();
     let unreached = (SpaceReason::Unreached, (4 << 20) - 103 * 4096);
     let reach = || reasons(&store);
-    assert_eq!(reach(), [unreached.clone()]);
+    assert_eq!(reach(), std::slice::from_ref(&unreached));
 
     // A file of a commit that never came to be; one of a live writer; one that its writer left when it was killed.
     fs::write(path.join("storages/00000000000000ff.bin"), [0; 1000]).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stridemap::disk::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, Watch};
 
-/// Told the name of the operation, as the trait has it, and the path. Of a lock and a sync that is the path of its file.
+/// Told the name of the operation, as the trait has it, and the path; of an operation on a file, the path of that file.
 pub(crate) type Hook = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
 
 #[derive(Clone)]
@@ -140,19 +140,19 @@ struct HookedFile {
 
 impl DiskFile for HookedFile {
     fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
-        self.file.read_exact_at(buf, offset_bytes)
+        self.disk.around("read_exact_at", &self.path, |_| self.file.read_exact_at(buf, offset_bytes))
     }
 
     fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset_bytes)
+        self.disk.around("write_all_at", &self.path, |_| self.file.write_all_at(bytes, offset_bytes))
     }
 
     fn allocate(&self, range: std::ops::Range<u64>) -> io::Result<()> {
-        self.file.allocate(range)
+        self.disk.around("allocate", &self.path, |_| self.file.allocate(range))
     }
 
     fn set_len(&self, length_bytes: u64) -> io::Result<()> {
-        self.file.set_len(length_bytes)
+        self.disk.around("set_len", &self.path, |_| self.file.set_len(length_bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -160,7 +160,7 @@ impl DiskFile for HookedFile {
     }
 
     fn stat(&self) -> io::Result<FileStat> {
-        self.file.stat()
+        self.disk.around("stat", &self.path, |_| self.file.stat())
     }
 
     fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
@@ -168,7 +168,7 @@ impl DiskFile for HookedFile {
     }
 
     fn unlock(&self) -> io::Result<()> {
-        self.file.unlock()
+        self.disk.around("unlock", &self.path, |_| self.file.unlock())
     }
 
     fn lock_holders(&self) -> Vec<u32> {

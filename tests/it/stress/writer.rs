@@ -9,7 +9,7 @@ use stridemap::{Durability, Error, ErrorKind, SkipReason, Skipped, Snapshot, Sto
 use super::changes::names_of_all;
 use super::content::{Content, name};
 use super::diary::{Count, Diary, Ledger};
-use super::hesitant::HesitantDisk;
+use super::hesitant::hesitant_disk;
 use super::random::{Random, mixed};
 
 /// How many tensors of its own a writer keeps: each of its numbered commits adds one and takes the oldest away.
@@ -51,7 +51,7 @@ pub(super) fn commits_in(snapshot: &Snapshot, writer: usize) -> u64 {
 /// How a store is opened: half of the processes do everything as fast as they can.
 pub(super) fn options(random: &mut Random) -> StoreOptions {
     let options = StoreOptions::new().lock_timeout(LOCK_TIMEOUT);
-    if random.one_in(2) { options } else { options.disk(Arc::new(HesitantDisk::new(random.next()))) }
+    if random.one_in(2) { options } else { options.disk(Arc::new(hesitant_disk(random.next()))) }
 }
 
 pub(super) struct Writer<'a> {
