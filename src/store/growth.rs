@@ -1,5 +1,7 @@
 //! Tensors that grow: rows written behind those that are there, which nobody who has them notices.
 
+use std::ops::Range;
+
 use stridemap_format::limits::{MAX_RESERVED_BYTES, MAX_STORAGE_BYTES};
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
@@ -14,9 +16,9 @@ use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::Source;
 
 impl Store {
-    /// Writes rows behind those of a tensor, along dimension 0, and makes it as much longer. Only the new rows are
-    /// written; tensors that are loaded, snapshots and other names keep what they have. The names of its dimensions stay,
-    /// and those of the source do not matter. No rows are no change.
+    /// Writes rows behind those of a tensor, along dimension 0, and makes it as much longer; gives which rows they are,
+    /// for others may append too. Only the new rows are written; tensors that are loaded, snapshots and other names keep
+    /// what they have. The names of its dimensions stay, and those of the source do not matter. No rows are no change.
     ///
     /// The tensor must be contiguous and end its sealed storage, as one made by [`create_growable`](Self::create_growable)
     /// does, or a saved one of 4 MiB and more. One appends at a time, for each storage: others wait, in any process, for as
@@ -31,7 +33,7 @@ impl Store {
     /// store.create_growable("log", DType::F32, &[0, 2], 1_000_000)?;
     /// store.append("log", &array![[1f32, 2.], [3., 4.]])?;
     /// let log = store.load("log")?;
-    /// store.append("log", &array![[5f32, 6.]])?;
+    /// assert_eq!(store.append("log", &array![[5f32, 6.]])?, 2..3);
     /// assert_eq!(log.size(), [2, 2]);
     /// assert_eq!(store.load("log")?.read::<f32>()?, [1., 2., 3., 4., 5., 6.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -42,8 +44,11 @@ impl Store {
     /// beyond dimension 0; `NotGrowable` for a tensor that cannot grow where it stands; `Busy` while another appends or
     /// holds the storage for longer than the timeout, at once when it is a transaction of this thread; `Conflict` for a
     /// storage whose file has several names; `Corrupt` when the end of the storage is damaged.
-    pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.commit_one(|txn| txn.append(name, source)).map(drop)
+    pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
+        let mut txn = self.begin()?;
+        let rows = txn.append(name, source)?;
+        txn.commit()?;
+        Ok(rows)
     }
 
     /// Creates a tensor of zeros, in a sealed storage of its own, to [`append`](Self::append) to: dimension 0 of its size
@@ -63,18 +68,21 @@ impl Store {
 impl Transaction<'_> {
     /// Writes rows behind those of a tensor; they are part of it once this transaction commits. As [`Store::append`].
     ///
-    /// The transaction goes on from the newest generation, and nobody else appends to the storage until it ends.
+    /// The transaction goes on from the newest generation, and nobody else appends to the storage until it ends. Two
+    /// transactions that append to the same two storages, each to another first, wait for each other until one is `Busy`:
+    /// append in one order everywhere.
     ///
     /// # Errors
     /// Those of [`Store::append`]; `NotGrowable` for a tensor that was saved in this transaction: commit it first;
     /// `Conflict` when an earlier change cannot be made on the newest generation; its own. After a failure to write, the
     /// transaction can only be dropped.
-    pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
+    pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let op = format!("append to {name:?}");
         self.check_failure(&op)?;
         let record = self.draft.existing("append to", name)?;
         if check_rows(&op, &record, source)? == 0 {
-            return Ok(());
+            let end = row_count(&op, &record)?;
+            return Ok(end..end);
         }
         let record = self.hold_storage(&op, name, record)?;
         // Another may have come while this one waited.
@@ -90,7 +98,9 @@ impl Transaction<'_> {
             self.failure = Some(e.clone());
             return self.loader.history.watched(Err(e));
         }
-        self.apply(Change::Grow { name: name.to_owned(), from: record, to })
+        let new_rows = row_count(&op, &record)?..row_count(&op, &to)?;
+        self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
+        Ok(new_rows)
     }
 
     /// A tensor of zeros under a name to be, to append to once it is committed. As [`Store::create_growable`].
@@ -254,6 +264,11 @@ fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) 
             Err(Error::new(ErrorKind::SizeMismatch, message))
         }
     }
+}
+
+fn row_count(op: &str, record: &TensorRecord) -> Result<usize> {
+    let layout = layout_of(record).map_err(|e| e.context(op))?;
+    Ok(layout.size().first().copied().unwrap_or_default())
 }
 
 /// The tensor with so many more rows, and how many bytes those are.

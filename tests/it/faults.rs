@@ -100,7 +100,7 @@ fn any_operation_of_an_append_that_fails_leaves_the_old_rows_or_the_new_and_a_te
                     assert_eq!(open(&disk).load("x").unwrap().size(), [before], "operation {failing}: {e}");
                     refused += 1;
                 }
-                Ok(()) => {
+                Ok(_) => {
                     assert_eq!(open(&disk).load("x").unwrap().size(), [before + count]);
                     committed += 1;
                 }

@@ -125,7 +125,8 @@ fn saved_tensor_with_a_storage_of_its_own_grows_too_and_keeps_its_names() {
     // A view of before is saved after, and one that begins elsewhere grows.
     store.save_view("view", &tail.t().unwrap()).unwrap();
     store.save_view("last", &x.narrow(0, 5009, 1).unwrap()).unwrap();
-    store.append("last", &rows(5010, 3, &[256], |i| i as f32)).unwrap();
+    let rows_of_last = store.append("last", &rows(5010, 3, &[256], |i| i as f32)).unwrap();
+    assert_eq!(rows_of_last, 1..4);
     let last = store.load("last").unwrap();
     assert!(last.read::<f32>().unwrap() == rows(5009, 4, &[256], |i| i as f32).read::<f32>().unwrap());
     assert_eq!(store.verify(|_| ()).unwrap(), []);
@@ -196,7 +197,7 @@ fn transaction_appends_again_and_to_several_and_makes_other_changes() {
     }
     let generation = store.generation();
     let mut txn = store.begin().unwrap();
-    txn.append("x", &rows(2, 400_000, &[3], element)).unwrap();
+    assert_eq!(txn.append("x", &rows(2, 400_000, &[3], element)).unwrap(), 2..400_002);
     txn.append("y", &rows(2, 5, &[3], element)).unwrap();
     txn.rename("x", "z").unwrap();
     txn.append("z", &rows(400_002, 1, &[3], element)).unwrap();
