@@ -59,6 +59,9 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("stridemap maps files of any size, and so needs 64-bit addresses");
 
+#[cfg(not(target_endian = "little"))]
+compile_error!("stridemap lends the bytes of files as elements, and these are little-endian");
+
 mod commit;
 #[cfg(feature = "simulation")]
 pub mod disk;

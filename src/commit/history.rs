@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stridemap_format::Uuid;
 
-use super::{Generation, recover};
+use super::{Generation, idle_watch, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -49,8 +49,6 @@ pub(crate) struct History {
     poison: OnceLock<Error>,
     /// Whether this handle has deleted what dead writers left.
     pub(super) is_swept: AtomicBool,
-    /// The watch of whoever waited last: to end one takes longer than to begin it.
-    idle_watch: Mutex<Option<Box<dyn Watch>>>,
     /// Who opened it. A forked child shares its open files, and with them their locks.
     process: u32,
 }
@@ -67,7 +65,6 @@ impl History {
             current: Mutex::new(newest),
             poison: OnceLock::new(),
             is_swept: AtomicBool::new(false),
-            idle_watch: Mutex::default(),
             process: std::process::id(),
         })
     }
@@ -114,19 +111,12 @@ impl History {
 
     /// A watch for new generations, that tells of nothing before this call; none where the system has none to give.
     pub(crate) fn watch(&self) -> Option<Box<dyn Watch>> {
-        let idle = self.idle_watch.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match idle {
-            Some(watch) if watch.wait(Duration::ZERO).is_ok() => Some(watch),
-            _ => self.disk.watch(&self.paths.meta_dir()).ok().flatten(),
-        }
+        idle_watch::watch(&self.disk, &self.paths.meta_dir())
     }
 
     /// Keeps a watch for who waits next.
-    pub(crate) fn keep_watch(&self, watch: Option<Box<dyn Watch>>) {
-        let mut idle = self.idle_watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let other = std::mem::replace(&mut *idle, watch);
-        drop(idle);
-        drop(other);
+    pub(crate) fn keep_watch(&self, watch: Box<dyn Watch>) {
+        idle_watch::keep(&self.disk, self.paths.meta_dir(), watch);
     }
 
     /// Whether syncs are asked for.

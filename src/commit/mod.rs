@@ -6,6 +6,7 @@ mod compact;
 mod create;
 mod generation;
 mod history;
+mod idle_watch;
 mod lock;
 mod names;
 mod publish;

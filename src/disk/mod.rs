@@ -149,27 +149,23 @@ pub trait Disk: Debug + Send + Sync {
     ///
     /// # Errors
     /// Those of the system, which has only so many watches to give.
-    fn watch(&self, _dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
-        Ok(None)
-    }
+    fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>>;
 
     /// Whether a path is on a file system that other machines write too, as far as that can be told.
     ///
     /// # Errors
     /// Those of the file system.
-    fn is_network(&self, _path: &Path) -> io::Result<bool> {
-        Ok(false)
-    }
+    fn is_network(&self, path: &Path) -> io::Result<bool>;
 }
 
 /// A directory that is watched for as long as this lives.
 pub trait Watch: Debug + Send + Sync {
     /// Waits until a file got a name, other than one of an unfinished file, since the watch began or was last waited for;
-    /// at most `timeout`. May return sooner, for no reason.
+    /// at most `timeout`. Gives whether one did; may return sooner, for no reason.
     ///
     /// # Errors
     /// Those of the system.
-    fn wait(&self, timeout: Duration) -> io::Result<()>;
+    fn wait(&self, timeout: Duration) -> io::Result<bool>;
 }
 
 /// An open file. Dropping it gives its lock back.

@@ -49,17 +49,18 @@ fn is_finished(name: &CStr) -> bool {
 }
 
 impl Watch for Inotify {
-    fn wait(&self, timeout: Duration) -> io::Result<()> {
+    fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let began = Instant::now();
         loop {
             let left = timeout.saturating_sub(began.elapsed());
             let left_or_forever = Timespec::try_from(left).ok();
             match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], left_or_forever.as_ref()) {
-                Ok(0) | Err(Errno::INTR) => return Ok(()),
+                Ok(0) | Err(Errno::INTR) => return Ok(false),
                 polled => polled?,
             };
-            if self.take_news()? || left.is_zero() {
-                return Ok(());
+            let has_news = self.take_news()?;
+            if has_news || left.is_zero() {
+                return Ok(has_news);
             }
         }
     }

@@ -106,6 +106,10 @@ pub(super) fn unless_locked<T>(id: FileId, act: impl FnOnce() -> T) -> Option<T>
     (!held.by_file.contains_key(&id)).then(act)
 }
 
+fn wait_for_release(held: MutexGuard<'static, Held>, timeout: Duration) -> MutexGuard<'static, Held> {
+    RELEASED.wait_timeout(held, timeout).unwrap_or_else(PoisonError::into_inner).0
+}
+
 impl FileLock {
     /// Waits for the lock of `file`, at most `timeout`; between those who wait there is no order.
     ///
@@ -181,8 +185,13 @@ impl FileLock {
                     "{rival} {what}, and {timeout:?} have passed; try again when it is done"
                 ));
             }
-            // Another process cannot wake us, so we look again.
-            held = RELEASED.wait_timeout(held, pause).unwrap_or_else(PoisonError::into_inner).0;
+            // Another thread wakes us. Another process cannot, so we look again.
+            let until = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            held = match (is_another_thread, until) {
+                (true, None) => RELEASED.wait(held).unwrap_or_else(PoisonError::into_inner),
+                (true, Some(left)) => wait_for_release(held, left),
+                (false, left) => wait_for_release(held, pause.min(left.unwrap_or(pause))),
+            };
             pause = (pause * 2).min(MAX_PAUSE);
         }
         Ok(FileLock { id, purpose, thread, process: held.process })

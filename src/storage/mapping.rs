@@ -16,8 +16,8 @@ use super::address_space::Reservation;
 use super::lock::{FileId, FileLock, Purpose, file_id, unless_changing, unless_locked};
 use crate::disk::{FileStat, LockMode};
 
-/// The word of whoever opened the store, by `Store::open_mapped`, that while its files are mapped nobody outside this
-/// library's locks writes, truncates or replaces them.
+/// The word of whoever opened the store, by `Store::open_mapped`, that while its files are mapped nobody but this library
+/// writes, truncates or replaces them, and that in no process it does so by another name as a storage of another kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapPermit(());
 

@@ -1,6 +1,7 @@
 //! Tensors that grow: rows written behind those that are there, which nobody who has them notices.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use stridemap_format::limits::{MAX_RESERVED_BYTES, MAX_STORAGE_BYTES};
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
@@ -42,7 +43,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `NameNotFound`; `DTypeMismatch`; `SizeMismatch` for another number of dimensions or another size
     /// beyond dimension 0; `NotGrowable` for a tensor that cannot grow where it stands; `Busy` while another appends or
-    /// holds the storage for longer than the timeout, at once when it is a transaction of this thread; `Conflict` for a
+    /// holds the storage for longer than the timeout, at once when it is a transaction that began to append in this thread; `Conflict` for a
     /// storage whose file has several names; `Corrupt` when the end of the storage is damaged.
     pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let mut txn = self.begin()?;
@@ -140,10 +141,10 @@ impl Transaction<'_> {
     /// Takes the growth lock of the storage that a name stands on, unless this transaction has it, and looks at the newest
     /// generation then; gives the tensor of the name there, which can grow.
     fn hold_storage(&mut self, op: &str, name: &str, mut record: TensorRecord) -> Result<TensorRecord> {
-        // Each time round somebody has moved the tensor to another storage.
-        const ATTEMPTS: usize = 20;
         let history = &self.loader.history;
-        for _ in 0..ATTEMPTS {
+        let began = Instant::now();
+        // Each time round somebody has moved the tensor to another storage.
+        loop {
             let id = record.storage_id;
             if Changes::staged_index(id).is_some() {
                 let message = format!("{op}: it was saved in this transaction; commit first, then append");
@@ -156,15 +157,20 @@ impl Transaction<'_> {
             // What cannot grow is refused without waiting for anybody.
             self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
             let path = history.paths.storage(id);
-            let lock = GrowthLock::take(&*history.disk, &path, history.options.lock_timeout);
+            let left = history.options.lock_timeout.saturating_sub(began.elapsed());
+            let lock = GrowthLock::take(&*history.disk, &path, left);
             let lock = lock.map_err(|e| e.context(op))?;
             let newest = history.newest()?;
             if newest.number() != self.draft.generation().number() {
                 self.draft = Draft::rebased(&self.changes, newest)?;
             }
             record = self.draft.existing("append to", name)?;
-            if record.storage_id != id {
+            if record.storage_id != id && !left.is_zero() {
                 continue;
+            }
+            if record.storage_id != id {
+                let message = format!("{op}: its storage is replaced faster than it can be locked; try again");
+                return Err(Error::new(ErrorKind::Busy, message));
             }
             let storage = self.storage_record(op, id)?;
             self.check_growable(op, name, &record, storage.length_bytes)?;
@@ -177,8 +183,6 @@ impl Transaction<'_> {
             self.growths.insert(id, growth.map_err(|e| e.context(op))?);
             return Ok(record);
         }
-        let message = format!("{op}: its storage is replaced faster than it can be locked; try again");
-        Err(Error::new(ErrorKind::Busy, message))
     }
 
     fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {

@@ -25,9 +25,10 @@ use crate::tensor::{Source, Tensor};
 ///
 /// # Forks
 /// A forked child shares the open files of its parent, and with them its locks. So what it inherits is refused there, with
-/// `Forked`, by every method that returns a [`Result`], and harms nothing when it is dropped; [`attributes`](Self::attributes)
-/// are empty. Two things are allowed: to read a tensor that was loaded before, and to open the store again, for a handle of
-/// its own. The latter takes locks within the process, and so wants a parent that had no other thread at work in this
+/// `Forked`, by every method of a store, a transaction and a snapshot that returns a [`Result`], and by guards; and it
+/// harms nothing when it is dropped; [`attributes`](Self::attributes) are empty. Three things are allowed: to read a tensor
+/// that was loaded before, to go on with a [`LiveTensor`](crate::LiveTensor), and to open the store again, for a handle of
+/// its own. The last takes locks within the process, and so wants a parent that had no other thread at work in this
 /// library; after an `exec` there is no such limit.
 ///
 /// Every method that changes the store is one commit, whole or not at all, and durable when it returns, with
@@ -85,7 +86,10 @@ impl Store {
     /// for, once a process. All processes share the pages.
     ///
     /// # Safety
-    /// While the store's files are mapped, nobody outside this library's locks writes, truncates or replaces them.
+    /// While the store's files are mapped, nobody but this library writes, truncates or replaces them, in any process. And no
+    /// file of it that is a sealed or a mutable storage has a second name (a hard link) under which it is a storage of
+    /// another kind: only a store that lies has, and within a process that is refused; but what another process writes
+    /// under the other name, it writes under another lock.
     ///
     /// # Errors
     /// Those of [`open`](Self::open); `NetworkFileSystem` on one of those, unless

@@ -47,8 +47,8 @@ impl StoreOptions {
         self
     }
 
-    /// How long a commit waits for another writer, and a guard for another guard, before it ends in
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy).
+    /// How long a commit waits for another writer, an append for another append, and a guard for another guard, before it
+    /// ends in [`ErrorKind::Busy`](crate::ErrorKind::Busy).
     #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.options.lock_timeout = timeout;

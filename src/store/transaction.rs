@@ -220,6 +220,7 @@ impl<'a> Transaction<'a> {
     /// `NameNotFound`; `NameExists` after [`OnExisting::Refuse`]; `InvalidArgument` for the new name.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
         if from == to {
+            self.loader.history.check_process()?;
             return self.draft.existing("rename", from).map(drop);
         }
         self.apply(Change::Rename { from: from.to_owned(), to: to.to_owned() })
@@ -239,6 +240,7 @@ impl<'a> Transaction<'a> {
     /// `InvalidArgument` for a key that is empty, too long or has a NUL. Too much text is refused by
     /// [`commit`](Self::commit), with `LimitExceeded`.
     pub fn set_attribute(&mut self, key: &str, value: &str) -> Result<()> {
+        self.loader.history.check_process()?;
         check_name(key).map_err(|e| Error::refused("set_attribute", e))?;
         self.changes.attributes.insert(key.to_owned(), Some(value.to_owned()));
         Ok(())

@@ -15,8 +15,8 @@ const UNTOLD_PAUSE: Duration = Duration::from_millis(50);
 const TOLD_PAUSE: Duration = Duration::from_secs(1);
 
 impl Store {
-    /// Waits until this handle is on another generation than when it was called: until another handle, in whatever process,
-    /// has committed, and moves there as [`refresh`](Self::refresh) does. Gives whether it moved: false after `timeout`.
+    /// Waits until this handle is on another generation than when it was called: until a commit, by whatever handle in
+    /// whatever process, this one in another thread included, and moves there as [`refresh`](Self::refresh) does. Gives whether it moved: false after `timeout`.
     ///
     /// A commit that came before the call, and that the handle has not seen, ends it at once. Several commits may have come
     /// when it returns. Any number of threads can wait on one handle, and all of them return when it moves. Nothing is locked,
@@ -53,6 +53,7 @@ impl Store {
         }
         let mut watch = history.watch();
         // Once more: a commit may have come before the watch began. What comes after ends the wait.
+        let mut was_told = true;
         let has_changed = loop {
             if has_moved()? {
                 break true;
@@ -61,21 +62,26 @@ impl Store {
             if left.is_zero() {
                 break false;
             }
-            if wait(watch.as_deref(), left).is_err() {
-                watch = None;
+            match wait(watch.as_deref(), left) {
+                Ok(has_news) => was_told = has_news,
+                Err(_) => watch = None,
             }
         };
-        history.keep_watch(watch);
+        // One that did not tell of a change is on a directory that is no longer the store's.
+        if let Some(watch) = watch.filter(|_| was_told || !has_changed) {
+            history.keep_watch(watch);
+        }
         Ok(has_changed)
     }
 }
 
-fn wait(watch: Option<&dyn Watch>, left: Duration) -> std::io::Result<()> {
+/// Gives whether the system told of anything.
+fn wait(watch: Option<&dyn Watch>, left: Duration) -> std::io::Result<bool> {
     match watch {
         Some(watch) => watch.wait(left.min(TOLD_PAUSE)),
         None => {
             thread::sleep(left.min(UNTOLD_PAUSE));
-            Ok(())
+            Ok(false)
         }
     }
 }

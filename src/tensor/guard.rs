@@ -14,7 +14,8 @@ use crate::storage::{Identity, LockedStorage, MutableFile};
 /// Locks of mutable storages.
 ///
 /// A lock is on the whole storage, whatever the view that it is asked of: against other processes, other handles and
-/// other threads. Between those who wait there is no order.
+/// other threads. Between those who wait there is no order: shared guards that overlap without end keep who wants an
+/// exclusive one waiting, until it is `Busy`.
 ///
 /// What is written in place is seen by every reader at once, under a lock or not, and is no commit: after a power cut any
 /// mix of old and new can be there, down to the last [`flush`](ExclusiveGuard::flush). A reader without a lock can see a

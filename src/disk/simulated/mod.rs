@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX};
+use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX, Watch};
 use world::{Inode, ROOT, World};
 pub use world::{Op, Outcome};
 
@@ -244,6 +244,14 @@ impl Disk for SimulatedDisk {
 
     fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.rename_new(from, to)
+    }
+
+    fn watch(&self, _dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        Ok(None)
+    }
+
+    fn is_network(&self, _path: &Path) -> io::Result<bool> {
+        Ok(false)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
