@@ -347,16 +347,17 @@ fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<O
     if let Some(expected) = changes.expected.get(&id)
         && !found.as_ref().is_some_and(|now| still_holds(now, expected))
     {
-        return Err(Error::new(
-            ErrorKind::Conflict,
-            format!(
-                "save a view: storage {id:016x}, on which it stands, is gone from generation {}: its names went, or were \
-                 moved by a compaction; load the tensor again, or save it, which copies its elements",
-                newest.number()
-            ),
-        ));
+        return Err(storage_gone("save a view", id, newest.number()));
     }
     Ok(found)
+}
+
+pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
+    let message = format!(
+        "{action}: storage {id:016x}, on which it stands, is gone from generation {generation}: its names went, or were \
+         moved by a compaction; load the tensor again, or save it, which copies its elements"
+    );
+    Error::new(ErrorKind::Conflict, message)
 }
 
 fn miscounted(id: u64) -> Error {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use stridemap_format::{self as format, Manifest, Uuid, limits};
 
-use super::Generation;
+use super::lock::WriterLock;
 use super::table::Table;
+use super::{Generation, History};
 use crate::disk::{Access, Disk, LockMode, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -55,6 +56,13 @@ pub(super) fn newest(
             paths.root().display()
         ),
     ))
+}
+
+/// The newest generation, looked for while nobody commits. A listing that a commit goes by may miss what comes and what
+/// goes, and then show one that somebody is still on as if it were the newest: good enough to read, not to write behind.
+pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
+    let _lock = WriterLock::take(history)?;
+    history.newest()
 }
 
 /// The generations whose manifests are there, ascending.

@@ -10,7 +10,7 @@ use super::handle::Store;
 use super::loader::layout_of;
 use super::staging::{record_of, write_elements};
 use super::transaction::Transaction;
-use crate::commit::{Change, Changes, Draft};
+use crate::commit::{self, Change, Changes, Draft};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
@@ -92,6 +92,8 @@ impl Transaction<'_> {
         let Some(growth) = self.growths.get_mut(&record.storage_id) else {
             return Err(Error::new(ErrorKind::Conflict, format!("{op}: its storage is not held")));
         };
+        // So it stays when the source panics.
+        self.failure = Some(Error::new(ErrorKind::InvalidArgument, format!("{op}: the source gave up")));
         let written = growth
             .reserve(size_bytes)
             .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
@@ -99,6 +101,7 @@ impl Transaction<'_> {
             self.failure = Some(e.clone());
             return self.loader.history.watched(Err(e));
         }
+        self.failure = None;
         let new_rows = row_count(&op, &record)?..row_count(&op, &to)?;
         self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
         Ok(new_rows)
@@ -160,7 +163,7 @@ impl Transaction<'_> {
             let left = history.options.lock_timeout.saturating_sub(began.elapsed());
             let lock = GrowthLock::take(&*history.disk, &path, left);
             let lock = lock.map_err(|e| e.context(op))?;
-            let newest = history.newest()?;
+            let newest = commit::newest_for_certain(history)?;
             if newest.number() != self.draft.generation().number() {
                 self.draft = Draft::rebased(&self.changes, newest)?;
             }
@@ -169,7 +172,8 @@ impl Transaction<'_> {
                 continue;
             }
             if record.storage_id != id {
-                let message = format!("{op}: its storage is replaced faster than it can be locked; try again");
+                let message =
+                    format!("{op}: its storage is replaced faster than it can be locked; try again");
                 return Err(Error::new(ErrorKind::Busy, message));
             }
             let storage = self.storage_record(op, id)?;
@@ -188,6 +192,9 @@ impl Transaction<'_> {
     fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {
         let generation = self.draft.generation();
         generation.storage(id)?.ok_or_else(|| {
+            if self.changes.expected.contains_key(&id) {
+                return commit::storage_gone(op, id, generation.number());
+            }
             let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
             let missing = stridemap_format::Error::new(stridemap_format::Rule::StorageMissing, detail);
             Error::corrupt(&self.loader.history.paths.storage(id), missing).context(op)

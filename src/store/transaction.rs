@@ -164,6 +164,11 @@ impl<'a> Transaction<'a> {
                 ),
             ))
         };
+        if let Identity::Stored { store, id, record } = tensor.storage().identity()
+            && *store == self.loader.history.uuid
+        {
+            self.catch_up(&format!("save_view {name:?}"), (*id, record))?;
+        }
         let storage_id = match tensor.storage().identity() {
             Identity::Stored { store, id, record }
                 if *store == self.loader.history.uuid && self.is_of_a_copy(tensor, (*id, record))? =>
@@ -186,6 +191,23 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Put { name: name.to_owned(), record })
     }
 
+    /// Moves to the newest generation for a tensor that was loaded from a later one than this transaction began on, and
+    /// whose storage is not known yet, or has grown since.
+    fn catch_up(&mut self, op: &str, (id, seen): (u64, &StorageRecord)) -> Result<()> {
+        let known = self.draft.generation().storage(id)?;
+        if known.is_some_and(|known| known.length_bytes >= seen.length_bytes) {
+            return Ok(());
+        }
+        let newest = commit::newest_for_certain(&self.loader.history)?;
+        if newest.number() != self.draft.generation().number() {
+            self.draft = Draft::rebased(&self.changes, newest)?;
+        }
+        match self.draft.generation().storage(id)? {
+            Some(_) => Ok(()),
+            None => Err(commit::storage_gone(op, id, self.draft.generation().number())),
+        }
+    }
+
     /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed storages
     /// with one record that does not matter: it says that their bytes are the same. After that the two may have grown
     /// apart.
@@ -193,7 +215,7 @@ impl<'a> Transaction<'a> {
         let is_sealed = matches!(record.kind, RecordKind::Sealed(_));
         let is_as_here =
             |now: StorageRecord| (now.length_bytes, &now.kind) == (record.length_bytes, &record.kind);
-        if is_sealed && self.draft.generation().storage(id)?.is_none_or(is_as_here) {
+        if is_sealed && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
             return Ok(false);
         }
         let path = self.loader.history.paths.storage(id);

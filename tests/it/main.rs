@@ -30,6 +30,7 @@ mod store;
 mod stress;
 mod support;
 mod surroundings;
+mod transactions;
 mod tutorials;
 mod views;
 mod waiting;
