@@ -17,7 +17,7 @@ const MAX_TRIES: u32 = 1000;
 /// After how many tries an empty listing is believed.
 const MAX_EMPTY: u32 = 5;
 
-/// Finds, validates and pins the newest generation; `known` is given back when it still is that.
+/// Finds, validates and pins the newest generation; `known` is given back when none is newer.
 ///
 /// A newest manifest that does not validate is an error: an older one would undo commits that were acknowledged.
 pub(super) fn newest(
@@ -39,7 +39,8 @@ pub(super) fn newest(
                 format::Error::new(format::Rule::ManifestFrame, detail),
             ));
         };
-        if let Some(known) = known.as_ref().filter(|known| known.number() == number) {
+        // A listing that a commit goes by may even show an older one.
+        if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {
             return Ok(Arc::clone(known));
         }
         if let Some(generation) = pin(disk, paths, uuid, number)? {
@@ -87,6 +88,10 @@ pub(crate) fn newest_has_storage(
         return Ok(true);
     }
     let generation = newest(disk, paths, uuid, None)?;
+    if generation.number() < known.load(Ordering::Relaxed) {
+        // A listing that a commit went by.
+        return Ok(true);
+    }
     let has_storage = generation.storage(id)?.is_some();
     if has_storage {
         known.store(generation.number(), Ordering::Relaxed);
