@@ -68,8 +68,9 @@ pub(crate) enum Command {
     /// Write storages again without the bytes that no tensor reaches
     ///
     /// Those of which at least a quarter can be given back, and 4 KiB. First it does what gc does. Tensors keep their names,
-    /// sizes and elements. The space of what readers are still on comes back when they are gone. A storage that another
-    /// process is changing is left, and so is one that is damaged: then the exit code is 1.
+    /// sizes and elements. The space of what readers are still on comes back with the first commit, or gc, when they are
+    /// gone. A storage that another process is changing is left. So is one that is damaged, and only then the exit code
+    /// is 1.
     #[command(after_help = "Example:\n  stridemap compact model.smap")]
     Compact(StoreArgs),
     /// Say where the space of a store is: what no tensor reaches, and why it is still there

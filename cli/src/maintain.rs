@@ -8,11 +8,14 @@ use stridemap::{ErrorKind, Store};
 use crate::args::StoreArgs;
 use crate::error::Result;
 use crate::output::{counted, one_line, progress};
+use crate::space::say_what_readers_hold;
 
 pub(crate) fn gc(args: &StoreArgs, out: &mut impl Write) -> Result<()> {
-    let collected = Store::open(&args.store)?.gc()?;
+    let store = Store::open(&args.store)?;
+    let collected = store.gc()?;
     let files = counted(collected.file_count, "file");
-    Ok(writeln!(out, "deleted {files}, {}", counted(collected.size_bytes, "byte"))?)
+    writeln!(out, "deleted {files}, {}", counted(collected.size_bytes, "byte"))?;
+    say_what_readers_hold(&store)
 }
 
 /// Gives whether the store is whole.

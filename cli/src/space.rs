@@ -1,5 +1,6 @@
 //! `compact` and `stats`: the space that a store takes.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
@@ -34,6 +35,7 @@ pub(crate) fn compact(args: &StoreArgs, out: &mut impl Write) -> Result<bool> {
         0 => writeln!(out, "compacted {storages}")?,
         _ => writeln!(out, "compacted {storages}: {before}, now {after}")?,
     }
+    say_what_readers_hold(&store)?;
     let mut is_whole = true;
     for skipped in &compacted.skipped {
         is_whole &= !matches!(skipped.reason, SkipReason::Damaged(_));
@@ -41,6 +43,28 @@ pub(crate) fn compact(args: &StoreArgs, out: &mut impl Write) -> Result<bool> {
         message(&format!("left storage {id}, {bytes} to give back: {}", skipped.reason));
     }
     Ok(is_whole)
+}
+
+/// What was to be given back, and cannot yet.
+pub(crate) fn say_what_readers_hold(store: &Store) -> Result<()> {
+    let stats = store.stats()?;
+    let (mut bytes, mut holders) = (0u64, BTreeSet::<u32>::new());
+    for reclaimable in stats.reclaimable() {
+        if let SpaceReason::Pinned { processes, .. } = &reclaimable.reason {
+            bytes = bytes.saturating_add(reclaimable.bytes);
+            holders.extend(processes);
+        }
+    }
+    if bytes > 0 {
+        let holders: Vec<String> = holders.into_iter().map(|id| format!(" {id}")).collect();
+        let bytes = HumanBytes(bytes);
+        message(&format!(
+            "{bytes} stay while there are readers on older generations (process{}); the next commit after they have \
+             gone gives them back, or gc",
+            holders.concat()
+        ));
+    }
+    Ok(())
 }
 
 /// What a compaction will write, if nobody comes between.

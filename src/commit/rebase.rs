@@ -73,7 +73,7 @@ impl Changes {
             Some(expected) if expected != newest.number() => Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "commit on generation {expected} only: the newest is {}, of another commit; read it, and begin again",
+                    "commit on generation {expected} only: the newest is {}; read that one, and begin again",
                     newest.number()
                 ),
             )),

@@ -133,7 +133,8 @@ pub(super) fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result
             )
         }
         StorageKind::External => {
-            "an external storage is a file that is not the store's; choose Sealed, Mutable or Live".to_owned()
+            "an external storage is a file that is not the store's; choose a kind of the store's own"
+                .to_owned()
         }
     };
     Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")))

@@ -180,7 +180,7 @@ impl Deref for SharedGuard {
     }
 }
 
-/// A tensor on a mutable storage that is locked for nobody else, to be changed: [`Tensor::lock_exclusive`].
+/// A tensor on a mutable storage of which nobody else holds a lock, to be changed: [`Tensor::lock_exclusive`].
 ///
 /// The operations carry PyTorch's names and its rules of dtypes and broadcasting: what they are given is broadcast to the
 /// size of the tensor, never the other way, and the elements keep their dtype. They work on every store: on a mapped one

@@ -68,7 +68,11 @@ fn run_script() -> Script {
 /// Five commits and a collection: a storage that grows to less than a chunk, to the first one, to the second, and by no
 /// more than a few bytes; so without chunk digests, with their first, and with more.
 fn run_growth() -> Script {
-    let append = |count, seed| move |store: &Store| drop(store.append("log", &vector(count, seed)).unwrap());
+    let append = |count, seed| {
+        move |store: &Store| {
+            store.append("log", &vector(count, seed)).unwrap();
+        }
+    };
     run(&[
         &|store| store.create_growable("log", DType::U32, &[1000], 0).unwrap(),
         &append(200_000, 1),

@@ -100,7 +100,11 @@ fn stats_are_a_table_or_json() {
 fn stats_name_the_process_that_is_in_the_way() {
     let dir = with_column();
     let reader = Store::open(dir.path("s.smap")).unwrap();
-    dir.stdout(&["compact", "s.smap"]);
+    let held = "390.62 KiB stay while there are readers on older generations (process";
+    let said = dir.run(&["compact", "s.smap"]).stderr;
+    assert!(said.contains(held), "{said}");
+    let said = dir.run(&["gc", "s.smap"]).stderr;
+    assert!(said.contains(held), "{said}");
     let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
     let pinned = &record["storages"][0]["reclaimable"][0];
     assert_eq!((&pinned["reason"], &pinned["generation"]), (&json!("pinned"), &json!(4)));
