@@ -339,6 +339,34 @@ fn file_with_two_names_does_not_grow() {
     store.append("x", &rows(0, 1, &[], |i| i as u8)).unwrap();
 }
 
+/// What a store that lies brings about: the file that is to grow, or to be cut off, is another's too, which is longer.
+#[test]
+fn bytes_that_are_lent_through_a_longer_loan_are_not_written_over() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = create(&path);
+    let element = |i: usize| i as i64;
+    store.create_growable("short", DType::I64, &[2], 0).unwrap();
+    store.create_growable("long", DType::I64, &[2], 0).unwrap();
+    store.append("long", &rows(2, 4, &[], element)).unwrap();
+    let mapped = mapped(&path);
+    let long = mapped.load("long").unwrap();
+    let lent = long.as_slice::<i64>().unwrap();
+    let before = lent.to_vec();
+    fs::rename(path.join("storages/0000000000000002.bin"), path.join(BIN)).unwrap();
+    for writer in [&store, &mapped] {
+        let refused = writer.append("short", &rows(0, 4, &[], element));
+        assert_refused(refused, ErrorKind::Corrupt, &[BIN, "another storage too", "longer and lent"]);
+        assert_eq!(lent, before);
+    }
+    assert_eq!(store.gc().unwrap().size_bytes, 0);
+    assert_eq!((bytes_of(&path.join(BIN)), lent), (6 * 8, &before[..]));
+    // Once nobody has them any more, they are past the end of the one storage that is left.
+    drop((long, mapped));
+    store.append("short", &rows(0, 1, &[], element)).unwrap();
+    assert_eq!(store.load("short").unwrap().read::<i64>().unwrap(), [0, 0, 0]);
+}
+
 #[test]
 fn damaged_tail_is_found_by_the_append_and_not_sealed() {
     let dir = temporary();
