@@ -1,10 +1,12 @@
 //! A process that forks: what its child inherits is not the child's. The process that forks is this test binary,
 //! started again, so that no other test runs in it.
 
+use std::any::Any;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -26,7 +28,8 @@ struct Forked(libc::pid_t);
 
 /// Forks; the child does this, and ends.
 fn fork(child: impl FnOnce()) -> Forked {
-    // SAFETY: of this process only this thread is at work, so that the child finds no lock held.
+    // SAFETY: the child is this thread alone. Where others are at work, it uses nothing that they may have locked but what
+    // this library says it may, and the allocator, which comes whole out of a fork.
     let id = unsafe { libc::fork() };
     assert!(id >= 0);
     if id == 0 {
@@ -186,6 +189,21 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
                 locking.join().unwrap();
             });
         }
+        "fork while a thread maps" => {
+            // SAFETY: only this library writes the store.
+            let [store, another] = [(), ()].map(|()| unsafe { Store::open_mapped(path).unwrap() });
+            let sealed = store.load("sealed").unwrap();
+            assert_eq!(sealed.as_slice::<i64>().unwrap(), [0; 4]);
+            let mapped: Box<dyn Any> = Box::new(sealed);
+            while_a_thread_works(mapped, || {
+                assert_eq!(another.load("other sealed").unwrap().as_slice::<i64>().unwrap(), [0; 4]);
+            });
+            let live = store.load("live").unwrap().as_live::<i64>().unwrap();
+            let mapped: Box<dyn Any> = Box::new(live);
+            while_a_thread_works(mapped, || {
+                assert_eq!(another.load("other live").unwrap().as_live::<i64>().unwrap().read().unwrap(), [0; 4]);
+            });
+        }
         "fork with a live tensor" => {
             // SAFETY: only this library writes the store.
             let store = unsafe { Store::open_mapped(path).unwrap() };
@@ -215,6 +233,32 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
     }
     true
 }
+
+/// Forks again and again while another thread works, so that some child begins while the thread holds the mutex under
+/// which it maps: nobody gives it back there, where `inherited` is dropped.
+fn while_a_thread_works(inherited: Box<dyn Any>, work: impl Fn() + Sync) {
+    let (mut inherited, over) = (Some(inherited), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                work();
+            }
+        });
+        let hung = (0..FORKS).find(|_| {
+            let child = fork(|| {
+                // SAFETY: changes this process only, which it ends if it still waits then.
+                unsafe { libc::alarm(20) };
+                drop(inherited.take());
+            });
+            !child.succeeds()
+        });
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(hung, None, "a child waits for a mutex of its parent's");
+    });
+}
+
+/// Far more than it takes to find a mutex held.
+const FORKS: usize = 400;
 
 fn everything_that_can_be_refused(
     store: &Store,
@@ -341,4 +385,18 @@ fn transaction_dropped_by_a_forked_child_is_still_that_of_the_parent() {
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();
     assert!(start("fork in a transaction", &path).wait().unwrap().success());
+}
+
+#[test]
+fn forked_child_drops_what_it_inherited_while_another_thread_was_mapping() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    for name in ["sealed", "other sealed"] {
+        store.save(name, &Tensor::from_vec(vec![0i64; 4], &[4]).unwrap()).unwrap();
+    }
+    for name in ["live", "other live"] {
+        store.create_tensor(name, DType::I64, &[4], StorageKind::Live).unwrap();
+    }
+    assert!(start("fork while a thread maps", &path).wait().unwrap().success());
 }
