@@ -78,15 +78,17 @@ fn lead() -> Outcome {
     let start =
         |process: usize| Command::new(env::current_exe()?).arg(&path).arg(process.to_string()).spawn();
     let mut others = (0..PROCESSES).map(start).collect::<Result<Vec<Child>, _>>()?;
+    // Nobody waits for another, so one that dies holds up none: its steps are missing, and we say so below.
     while others.iter_mut().any(|other| matches!(other.try_wait(), Ok(None))) {
         sleep(Duration::from_millis(5));
         // As they are now, in the middle of it all.
         let done: u64 = steps.read()?.iter().sum();
         println!("{done:>7} steps, loss {:.6}", loss(&store, &parameters.read()?)?);
     }
-    for other in &mut others {
-        if !other.wait()?.success() {
-            return Err("a process failed".into());
+    for (process, other) in others.iter_mut().enumerate() {
+        let status = other.wait()?;
+        if !status.success() {
+            return Err(format!("process {process} failed ({status})").into());
         }
     }
 

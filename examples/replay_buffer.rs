@@ -6,6 +6,9 @@
 //! is and whether it is being written. Elements have no order among themselves, so fences put the row between the two
 //! changes of its number; a learner that finds one number before and after it copied a row has a whole row.
 //!
+//! An actor that dies with a ticket is never done with its row, and the others would wait for it. So the learner looks
+//! after them: when one fails, it ends the others.
+//!
 //! ```text
 //! cargo run --release --example replay_buffer
 //! ```
@@ -71,7 +74,7 @@ impl Ring {
         let ticket = self.cursor.fetch_add(&[], 1)?;
         let transition = transition(ticket);
         let row = (ticket % ROWS as u64) as isize;
-        // Who had the row a lap ago may still be at it. (Were it killed there, its row would be for somebody to free.)
+        // Who had the row a lap ago may still be at it. Were it killed there, the learner would end us.
         let before = if ticket < ROWS as u64 { 0 } else { 2 * (ticket - ROWS as u64) + 2 };
         while self.numbers.compare_exchange(&[row], before, 2 * ticket + 1)?.is_err() {
             yield_now();
@@ -114,6 +117,36 @@ fn act(path: &str, actor: usize) -> Outcome {
     Ok(())
 }
 
+/// The actors that were started: ended when this is dropped, whatever went wrong.
+struct Actors(Vec<Child>);
+
+impl Actors {
+    /// Whether any is not done yet; an error once one has failed.
+    fn are_at_work(&mut self) -> std::result::Result<bool, Box<dyn Error>> {
+        let mut are_at_work = false;
+        for (actor, process) in self.0.iter_mut().enumerate() {
+            match process.try_wait()? {
+                None => are_at_work = true,
+                Some(status) if status.success() => {}
+                Some(status) => {
+                    return Err(format!("actor {actor} failed ({status}): the others are ended").into());
+                }
+            }
+        }
+        Ok(are_at_work)
+    }
+}
+
+impl Drop for Actors {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            // Of one that has ended, an error, or nothing.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
 /// The first process: starts the actors and samples while they play.
 fn learn() -> Outcome {
     let dir = tempfile::tempdir()?;
@@ -121,14 +154,16 @@ fn learn() -> Outcome {
     let path = path.to_str().ok_or("the path is no text")?;
     Ring::create(path)?;
     let ring = Ring::open(path)?;
-    let start = |actor: usize| Command::new(env::current_exe()?).arg(path).arg(actor.to_string()).spawn();
-    let mut actors = (0..ACTORS).map(start).collect::<std::result::Result<Vec<Child>, _>>()?;
+    let mut actors = Actors(Vec::new());
+    for actor in 0..ACTORS {
+        actors.0.push(Command::new(env::current_exe()?).arg(path).arg(actor.to_string()).spawn()?);
+    }
 
     let (mut whole, mut refused, mut by_actor) = (0u64, 0u64, [0u64; ACTORS]);
     let mut tickets = BTreeSet::new();
     let mut row = 0;
     let mut sampled = vec![0f32; COLUMNS];
-    while actors.iter_mut().any(|actor| matches!(actor.try_wait(), Ok(None))) {
+    while actors.are_at_work()? {
         for _ in 0..1000 {
             // Any order would do; this one comes to every row.
             row = (row + 101) % ROWS as isize;
@@ -142,11 +177,6 @@ fn learn() -> Outcome {
                     tickets.insert(ticket);
                 }
             }
-        }
-    }
-    for actor in &mut actors {
-        if !actor.wait()?.success() {
-            return Err("an actor failed".into());
         }
     }
     println!("{whole} whole transitions sampled, {} different ones, by actor {by_actor:?}", tickets.len());

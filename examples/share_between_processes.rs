@@ -9,7 +9,7 @@ use std::error::Error;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ndarray::{Array2, ArrayView2, Axis, Ix2};
 use stridemap::{DType, Durability, Store, StoreOptions};
@@ -20,6 +20,8 @@ const CONSUMERS: usize = 3;
 const BATCHES: usize = 40;
 const BATCH_ROWS: usize = 256;
 const COLUMNS: usize = 16;
+/// How long a consumer waits for the next batch.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> Outcome {
     let arguments: Vec<String> = env::args().collect();
@@ -64,9 +66,10 @@ fn produce() -> Outcome {
     }
     println!("appended {BATCHES} batches of {BATCH_ROWS} rows, each one commit");
 
-    for consumer in &mut consumers {
-        if !consumer.wait()?.success() {
-            return Err("a consumer failed".into());
+    for (number, consumer) in consumers.iter_mut().enumerate() {
+        let status = consumer.wait()?;
+        if !status.success() {
+            return Err(format!("consumer {number} failed ({status})").into());
         }
     }
     assert_eq!(store.load("samples")?.size(), [BATCHES * BATCH_ROWS, COLUMNS]);
@@ -77,7 +80,6 @@ fn produce() -> Outcome {
 fn consume(path: &Path, name: &str) -> Outcome {
     // SAFETY: only stridemap writes this store.
     let store = unsafe { Store::open_mapped(path)? };
-    let began = Instant::now();
     let (mut seen_rows, mut wakes, mut total) = (0, 0, 0f64);
     loop {
         // One generation: its rows and its attributes belong together, whatever is appended meanwhile.
@@ -98,11 +100,11 @@ fn consume(path: &Path, name: &str) -> Outcome {
         if snapshot.attributes().get("state").is_some_and(|state| state == "complete") {
             break;
         }
-        if began.elapsed() > Duration::from_secs(60) {
-            return Err("the producer is gone".into());
-        }
         // Sleeps until somebody commits. What came since the snapshot ends it at once, so that nothing is missed.
-        wakes += usize::from(store.wait_for_change(Duration::from_secs(10))?);
+        if !store.wait_for_change(PATIENCE)? {
+            return Err(format!("nothing came for {PATIENCE:?}: the producer is gone").into());
+        }
+        wakes += 1;
     }
     let elems = BATCHES * BATCH_ROWS * COLUMNS;
     assert_eq!(seen_rows * COLUMNS, elems);

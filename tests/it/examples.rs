@@ -1,10 +1,14 @@
 //! The examples, run as a user would: each starts its own processes and checks what they came to.
 
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Mutex;
-use std::time::SystemTime;
-use std::{env, fs};
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, thread};
+
+use crate::support::temporary;
 
 /// The example of this name, built from the source as it is.
 ///
@@ -42,12 +46,80 @@ fn changed(path: &Path) -> SystemTime {
     fs::metadata(path).and_then(|file| file.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// An example that runs, and the processes that it started: killed together when this is dropped.
+struct Running {
+    process: Child,
+    dir: tempfile::TempDir,
+}
+
+/// Longer than any example takes; one that has not ended by then hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+impl Running {
+    fn start(name: &str) -> Self {
+        let (example, dir) = (example(name), temporary());
+        // To files: a pipe would end only with the last process that has it.
+        let [stdout, stderr] = ["stdout", "stderr"].map(|said| File::create(dir.path().join(said)).unwrap());
+        let process = Command::new(&example).process_group(0).stdout(stdout).stderr(stderr).spawn();
+        Running { process: process.unwrap_or_else(|e| panic!("{}: {e}", example.display())), dir }
+    }
+
+    /// What it said on both.
+    fn said(&self) -> [String; 2] {
+        ["stdout", "stderr"].map(|said| fs::read_to_string(self.dir.path().join(said)).unwrap())
+    }
+
+    /// Waits for its end; gives how it ended, and what it said.
+    fn end(mut self) -> (ExitStatus, [String; 2]) {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return (status, self.said());
+            }
+            assert!(began.elapsed() < PATIENCE, "it hangs, and has said {:?}", self.said());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The processes that it has started and that are there.
+    fn children(&self) -> Vec<libc::pid_t> {
+        let parent = format!("PPid:\t{}\n", self.process.id());
+        let is_child = |id: &libc::pid_t| {
+            // One that has ended meanwhile has none.
+            fs::read_to_string(format!("/proc/{id}/status")).is_ok_and(|status| status.contains(&parent))
+        };
+        let ids = fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        ids.filter(is_child).collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // SAFETY: sends a signal, to the group that was made for this process alone.
+        unsafe { libc::kill(-(self.process.id() as libc::pid_t), libc::SIGKILL) };
+        let _ = self.process.wait();
+    }
+}
+
+/// Runs an example, and kills the first process that it starts, if it is found in time.
+fn kill_a_child_of(name: &str) -> (ExitStatus, [String; 2]) {
+    let mut running = Running::start(name);
+    while running.process.try_wait().unwrap().is_none() {
+        if let Some(child) = running.children().pop() {
+            // SAFETY: sends a signal.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            break;
+        }
+    }
+    running.end()
+}
+
 /// Runs an example that succeeds; gives what it says.
 fn run(name: &str) -> String {
-    let example: &Path = &example(name);
-    let output = Command::new(example).output().unwrap_or_else(|e| panic!("{}: {e}", example.display()));
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let (status, [said, complaint]) = Running::start(name).end();
+    assert!(status.success(), "{said}{complaint}");
     print!("{said}");
     said
 }
@@ -68,6 +140,14 @@ fn hogwild_finds_the_truth_without_locks() {
 fn replay_buffer_gives_whole_transitions() {
     let said = run("replay_buffer");
     assert!(said.contains("the ring holds the last 256 of 90000"), "{said}");
+}
+
+#[test]
+fn replay_buffer_that_loses_an_actor_fails_and_says_so() {
+    // Found too late, an actor may have ended by itself, and the example well.
+    let lost = (0..20).map(|_| kill_a_child_of("replay_buffer")).find(|(status, _)| !status.success());
+    let (_, [_, complaint]) = lost.expect("an actor that can be killed");
+    assert!(complaint.contains("failed (signal: 9 (SIGKILL)): the others are ended"), "{complaint}");
 }
 
 #[test]

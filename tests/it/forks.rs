@@ -201,7 +201,10 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
             let live = store.load("live").unwrap().as_live::<i64>().unwrap();
             let mapped: Box<dyn Any> = Box::new(live);
             while_a_thread_works(mapped, || {
-                assert_eq!(another.load("other live").unwrap().as_live::<i64>().unwrap().read().unwrap(), [0; 4]);
+                assert_eq!(
+                    another.load("other live").unwrap().as_live::<i64>().unwrap().read().unwrap(),
+                    [0; 4]
+                );
             });
         }
         "fork with a live tensor" => {
