@@ -3,7 +3,9 @@
 
 mod arithmetic;
 mod casts;
+mod changes;
 mod compact;
+mod conditions;
 mod conformance;
 mod crash;
 mod damage;

@@ -123,10 +123,14 @@ fn other_process() {
         role if role.starts_with("live ") => crate::live::play(role, Path::new(&path)),
         role if role.starts_with("stress ") => crate::stress::play(role, Path::new(&path)),
         role => {
-            let played =
-                [crate::forks::play, crate::hazards::play, crate::surroundings::play, crate::waiting::play]
-                    .iter()
-                    .any(|play| play(role, Path::new(&path)));
+            let roles = [
+                crate::conditions::play,
+                crate::forks::play,
+                crate::hazards::play,
+                crate::surroundings::play,
+                crate::waiting::play,
+            ];
+            let played = roles.iter().any(|play| play(role, Path::new(&path)));
             assert!(played, "no role {role}");
         }
     }

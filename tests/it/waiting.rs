@@ -1,7 +1,5 @@
 //! Writers that queue, and readers that wait for a commit. The other processes are this test binary, started again.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error as _;
 use std::fs::{self, File};
 use std::io::{BufReader, Write as _};
 use std::path::Path;
@@ -9,10 +7,10 @@ use std::process::{Child, ChildStdout};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stridemap::disk::{Counted, Disk};
-use stridemap::{Durability, Error, ErrorKind, Snapshot, Store, StoreOptions, Tensor};
+use stridemap::{DType, Durability, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
 
 use crate::hooked::Hooked;
 use crate::processes::{hear, say, start, wait_for_a_line};
@@ -22,11 +20,11 @@ use crate::support::temporary;
 /// Long enough for whatever does end.
 const LONG: Duration = Duration::from_secs(60);
 
-fn scalar(value: i64) -> Tensor {
+pub(crate) fn scalar(value: i64) -> Tensor {
     Tensor::from_vec(vec![value], &[]).unwrap()
 }
 
-fn fast() -> StoreOptions {
+pub(crate) fn fast() -> StoreOptions {
     StoreOptions::new().durability(Durability::Process)
 }
 
@@ -62,42 +60,43 @@ impl Player {
 }
 
 /// Processes that have begun, and that are let go together.
-fn let_go(role: &str, path: &Path, count: usize) -> Vec<Player> {
+pub(crate) fn let_go(role: &str, path: &Path, count: usize) -> Vec<Player> {
     let mut players: Vec<Player> = (0..count).map(|_| Player::start(role, path)).collect();
     players.iter_mut().for_each(|player| assert_eq!(player.hear(), "ready"));
     players.iter_mut().for_each(Player::go_on);
     players
 }
 
+const LOOPING_PROCESSES: usize = 3;
 const LOOPING_THREADS: usize = 2;
-const NEW_NAMES: usize = 40;
-const INCREMENTS: i64 = 25;
+/// How often each writer commits at least.
+const TURNS: u64 = 20;
 
 /// What a started process does; false for another's role.
 pub(crate) fn play(role: &str, path: &Path) -> bool {
     match role {
         "commit in a loop" => {
-            let stores: Vec<Store> = (0..LOOPING_THREADS)
-                .map(|_| fast().lock_timeout(Duration::from_secs(2)).open(path).unwrap())
-                .collect();
+            // SAFETY: only this library writes the store.
+            let counts = unsafe { Store::open_mapped(path).unwrap() }.load("counts").unwrap();
+            let counts = counts.as_live::<u64>().unwrap();
+            let stores: Vec<Store> =
+                (0..LOOPING_THREADS).map(|_| fast().lock_timeout(LONG).open(path).unwrap()).collect();
             say("ready");
             wait_for_a_line();
-            let end = Instant::now() + Duration::from_secs(1);
             let work = |(thread, store): (usize, &Store)| {
                 let name = format!("{}.{thread}", std::process::id());
                 let mut count = 0;
-                while Instant::now() < end {
+                // The first element counts those who have begun.
+                let own = counts.fetch_add(&[0], 1).unwrap() as isize + 1;
+                while counts.read().unwrap()[1..].iter().any(|&turns| turns < TURNS) {
                     store.save(&name, &scalar(count)).unwrap();
                     count += 1;
+                    counts.fetch_add(&[own], 1).unwrap();
                 }
-                count
             };
-            let counts: Vec<String> = thread::scope(|scope| {
-                let threads: Vec<_> =
-                    stores.iter().enumerate().map(|store| scope.spawn(move || work(store))).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap().to_string()).collect()
+            thread::scope(|scope| {
+                stores.iter().enumerate().for_each(|store| drop(scope.spawn(move || work(store))));
             });
-            say(counts.join(" "));
         }
         "hold the writers' lock" => {
             let lock = File::open(path.join("LOCK")).unwrap();
@@ -119,31 +118,6 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
             });
             say(shared.generation());
         }
-        "save new names" => {
-            let store = fast().open(path).unwrap();
-            say("ready");
-            wait_for_a_line();
-            let mut won = 0;
-            for i in 0..NEW_NAMES {
-                match store.save_new(&format!("name.{i}"), &scalar(i64::from(std::process::id()))) {
-                    Ok(()) => won += 1,
-                    Err(e) => assert_conflict_of_names(&e),
-                }
-            }
-            say(won);
-        }
-        "increment" => {
-            let store = fast().open(path).unwrap();
-            say("ready");
-            wait_for_a_line();
-            let mut conflicts = 0;
-            for _ in 0..INCREMENTS {
-                while !increment(&store) {
-                    conflicts += 1;
-                }
-            }
-            say(conflicts);
-        }
         "prepare a large save" => {
             let store = Store::open(path).unwrap();
             let mut txn = store.begin().unwrap();
@@ -158,43 +132,18 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
     true
 }
 
-fn assert_conflict_of_names(e: &Error) {
-    assert_eq!(e.kind(), ErrorKind::Conflict, "{e}");
-    let source = e.source().unwrap().downcast_ref::<Error>().unwrap();
-    assert_eq!(source.kind(), ErrorKind::NameExists, "{e}");
-}
-
-/// Reads, adds and commits, if nobody else did meanwhile.
-fn increment(store: &Store) -> bool {
-    store.refresh().unwrap();
-    let seen = store.snapshot();
-    let count: i64 = seen.load("count").unwrap().item().unwrap();
-    let mut txn = store.begin().unwrap();
-    txn.expect_generation(seen.generation());
-    txn.save("count", &scalar(count + 1)).unwrap();
-    match txn.commit() {
-        Ok(generation) => assert_eq!(generation, seen.generation() + 1),
-        Err(e) if e.kind() == ErrorKind::Conflict => return false,
-        Err(e) => panic!("{e}"),
-    }
-    true
-}
-
 #[test]
-fn writers_in_tight_loops_all_get_their_turn() {
+fn every_writer_commits_while_the_others_never_stop() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
-    fast().create(&path).unwrap();
-    let mut counts = Vec::new();
-    for mut player in let_go("commit in a loop", &path, 3) {
-        counts.extend(player.hear().split(' ').map(|count| count.parse::<u64>().unwrap()));
-        player.succeeds();
-    }
-    println!("commits in a second, by writer: {counts:?}");
-    let (least, most) = (*counts.iter().min().unwrap(), *counts.iter().max().unwrap());
-    assert_eq!(counts.len(), 3 * LOOPING_THREADS);
-    assert!(least >= 3 && most <= 20 * least, "a writer starves: {counts:?}");
-    assert_eq!(Store::open(&path).unwrap().generation(), 1 + counts.iter().sum::<u64>());
+    let store = fast().create(&path).unwrap();
+    let counts = [1 + LOOPING_PROCESSES * LOOPING_THREADS];
+    let counts = store.create_tensor("counts", DType::U64, &counts, StorageKind::Live).unwrap();
+    let_go("commit in a loop", &path, LOOPING_PROCESSES).into_iter().for_each(Player::succeeds);
+    let counts: Vec<u64> = counts.read().unwrap();
+    println!("commits until each writer had {TURNS}, by writer: {:?}", &counts[1..]);
+    assert!(counts[1..].iter().all(|&turns| turns >= TURNS), "{counts:?}");
+    assert_eq!(Store::open(&path).unwrap().generation(), 2 + counts[1..].iter().sum::<u64>());
 }
 
 #[test]
@@ -305,81 +254,6 @@ fn two_processes_prepare_large_saves_while_a_third_commits() {
     }
     assert_eq!(store.names().unwrap().len(), 3);
     assert_eq!(store.verify(|_| ()).unwrap(), []);
-}
-
-#[test]
-fn new_name_is_saved_by_one_of_several_processes() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = fast().create(&path).unwrap();
-    let mut won = 0;
-    for mut player in let_go("save new names", &path, 4) {
-        won += player.hear().parse::<usize>().unwrap();
-        player.succeeds();
-    }
-    assert_eq!(won, NEW_NAMES);
-    store.refresh().unwrap();
-    assert_eq!(store.names().unwrap().len(), NEW_NAMES);
-    assert_eq!(store.generation(), 1 + NEW_NAMES as u64, "a save that lost was committed");
-}
-
-#[test]
-fn new_name_that_exists_or_that_another_takes_first_is_a_conflict() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = Store::create(&path).unwrap();
-    store.save("x", &scalar(1)).unwrap();
-    assert_conflict_of_names(&store.save_new("x", &scalar(2)).unwrap_err());
-    assert_refused(
-        store.save_new("x", &scalar(2)),
-        ErrorKind::Conflict,
-        &["save_new", "\"x\"", "generation 2"],
-    );
-    let mut txn = store.begin().unwrap();
-    txn.save_new("y", &scalar(2)).unwrap();
-    // The policy is that of this one change.
-    txn.save("x", &scalar(3)).unwrap();
-    Store::open(&path).unwrap().save("y", &scalar(9)).unwrap();
-    let lost = txn.commit().unwrap_err();
-    assert_conflict_of_names(&lost);
-    assert!(lost.to_string().contains("generation 3"), "{lost}");
-    store.refresh().unwrap();
-    assert_eq!(store.load("x").unwrap().item::<i64>().unwrap(), 1);
-    assert_eq!(store.load("y").unwrap().item::<i64>().unwrap(), 9);
-}
-
-#[test]
-fn increments_that_expect_a_generation_are_not_lost_between_processes() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = fast().create(&path).unwrap();
-    store.save("count", &scalar(0)).unwrap();
-    for mut player in let_go("increment", &path, 3) {
-        println!("{} conflicts", player.hear());
-        player.succeeds();
-    }
-    store.refresh().unwrap();
-    assert_eq!(store.load("count").unwrap().item::<i64>().unwrap(), 3 * INCREMENTS);
-}
-
-#[test]
-fn commit_that_expects_another_generation_is_a_conflict_and_writes_nothing() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = Store::create(&path).unwrap();
-    let mut txn = store.begin().unwrap();
-    txn.expect_generation(1);
-    txn.save("x", &scalar(1)).unwrap();
-    Store::open(&path).unwrap().save("y", &scalar(1)).unwrap();
-    let said = ["generation 1 only", "the newest is 2"];
-    assert_refused(txn.commit(), ErrorKind::Conflict, &said);
-    let mut idle = store.begin().unwrap();
-    idle.expect_generation(1);
-    assert_refused(idle.commit(), ErrorKind::Conflict, &said);
-    let mut txn = store.begin().unwrap();
-    txn.expect_generation(2);
-    txn.save("x", &scalar(1)).unwrap();
-    assert_eq!(txn.commit().unwrap(), 3);
 }
 
 #[test]
@@ -524,81 +398,4 @@ fn commit_is_counted_on_the_disk_as_before() {
     store.save("x", &scalar(1)).unwrap();
     let counts = disk.take();
     assert!(counts.operation_count <= 25, "{counts:?}");
-}
-
-fn changes(earlier: &Snapshot, later: &Snapshot) -> [Vec<String>; 3] {
-    let changes = later.changes_since(earlier).unwrap();
-    assert_eq!(changes.is_empty(), changes == later.changes_since(later).unwrap());
-    [changes.added, changes.changed, changes.removed]
-}
-
-#[test]
-fn changes_between_snapshots_are_those_of_their_names_whatever_tables_they_stand_on() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = fast().create(&path).unwrap();
-    store.save("base", &Tensor::from_vec(vec![0i64; 10], &[10]).unwrap()).unwrap();
-    let base = store.load("base").unwrap();
-    let mut snapshots = vec![store.snapshot()];
-    // Few names without a table, many names and so a first one, some changes on it, and many again.
-    for (round, count) in [3u32, 200, 3, 5, 150].into_iter().enumerate() {
-        let mut txn = store.begin().unwrap();
-        for i in 0..count {
-            txn.save(&format!("{}", i * 7 % 211), &scalar(0)).unwrap();
-        }
-        txn.save_view("view", &base.narrow(0, round as isize, 1).unwrap()).unwrap();
-        if round > 0 {
-            txn.remove("7").unwrap();
-            txn.rename("14", &format!("moved.{round}")).unwrap();
-        }
-        if round > 2 {
-            txn.copy("21", "copy").unwrap();
-        }
-        txn.commit().unwrap();
-        snapshots.push(store.snapshot());
-    }
-    let content = |snapshot: &Snapshot| -> BTreeMap<String, (u64, usize)> {
-        let infos = snapshot.tensors("").unwrap().map(Result::unwrap);
-        infos.map(|info| (info.name.clone(), (info.storage_id, info.storage_offset()))).collect()
-    };
-    for earlier in &snapshots {
-        for later in &snapshots {
-            let (before, after) = (content(earlier), content(later));
-            let [mut added, mut changed, mut removed] = [const { Vec::new() }; 3];
-            for name in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
-                match (before.get(name), after.get(name)) {
-                    (None, _) => added.push(name.clone()),
-                    (_, None) => removed.push(name.clone()),
-                    (before, after) if before != after => changed.push(name.clone()),
-                    _ => {}
-                }
-            }
-            assert_eq!(changes(earlier, later), [added, changed, removed]);
-        }
-    }
-    let other = Store::create(dir.path().join("y.smap")).unwrap().snapshot();
-    assert_refused(
-        snapshots[1].changes_since(&other),
-        ErrorKind::InvalidArgument,
-        &["y.smap", "x.smap", "another store"],
-    );
-}
-
-#[test]
-fn changes_on_one_table_read_no_more_than_was_changed() {
-    let dir = temporary();
-    let disk = Counted::default();
-    let store = fast().disk(Arc::new(disk.clone())).create(dir.path().join("x.smap")).unwrap();
-    let mut txn = store.begin().unwrap();
-    (0..5000).for_each(|i| txn.save(&format!("name.{i}"), &scalar(i)).unwrap());
-    txn.commit().unwrap();
-    let earlier = store.snapshot();
-    store.remove("name.77").unwrap();
-    store.save("new", &scalar(1)).unwrap();
-    let later = store.snapshot();
-    disk.take();
-    let changed = [vec!["new".to_owned()], vec![], vec!["name.77".to_owned()]];
-    assert_eq!(changes(&earlier, &later), changed);
-    let counts = disk.take();
-    assert!(counts.metadata_read_bytes < 20_000, "{counts:?}");
 }
