@@ -62,6 +62,7 @@ pub(crate) fn play(role: &str, path: &Path) {
             say(std::process::id());
             wait_for_a_line();
         }
+        "compact.nearly full" => compact_bit_by_bit(path),
         role => panic!("{role}"),
     }
 }
@@ -677,7 +678,12 @@ fn full_disk_while_compacting_leaves_the_store_whole() {
 #[test]
 fn nearly_full_disk_is_compacted_bit_by_bit() {
     let Some(disk) = SmallDisk::mount("50m") else { return };
-    let path = disk.path.join("x.smap");
+    disk.play("compact.nearly full");
+}
+
+/// The same, on the small disk of this path.
+fn compact_bit_by_bit(disk: &Path) {
+    let path = disk.join("x.smap");
     let store = fast().create(&path).unwrap();
     // 40 MiB, of which 27 are kept: there is room for one copy at first, and not for all.
     for i in 0..8 {
@@ -689,7 +695,7 @@ fn nearly_full_disk_is_compacted_bit_by_bit() {
     }
     store.remove("all").unwrap();
     store.gc().unwrap();
-    fs::write(disk.path.join("filler"), vec![0; 5 << 20]).unwrap();
+    fs::write(disk.join("filler"), vec![0; 5 << 20]).unwrap();
     let (before, generation) = (content(&store), store.generation());
     let compacted = store.compact(|_| ()).unwrap();
     assert_eq!((compacted.storage_count, compacted.after_bytes), (8, 8 * 3500 * 1024), "{compacted:?}");

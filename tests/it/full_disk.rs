@@ -6,6 +6,7 @@ use std::process::Command;
 
 use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
 
+use crate::processes::start;
 use crate::support::temporary;
 
 pub(crate) struct SmallDisk {
@@ -26,6 +27,14 @@ impl SmallDisk {
         }
         Some(SmallDisk { path, _dir: dir })
     }
+
+    /// Plays a role on the disk, in a process that starts no others.
+    ///
+    /// The files that this one has open, a child of another test has as well until it becomes another program; and a
+    /// deleted one takes its place until then.
+    pub(crate) fn play(&self, role: &str) {
+        assert!(start(role, &self.path).wait().unwrap().success(), "{role}");
+    }
 }
 
 impl Drop for SmallDisk {
@@ -45,7 +54,20 @@ fn bytes(n: usize) -> Tensor {
 #[test]
 fn full_disk_is_an_error_that_leaves_the_store_as_it_was() {
     let Some(disk) = SmallDisk::mount("6m") else { return };
-    let path = disk.path.join("x.smap");
+    disk.play("fill the disk");
+}
+
+/// What a started process does; false for another's role.
+pub(crate) fn play(role: &str, path: &Path) -> bool {
+    match role {
+        "fill the disk" => fill(path),
+        _ => return false,
+    }
+    true
+}
+
+fn fill(disk: &Path) {
+    let path = disk.join("x.smap");
     let store = Store::create(&path).unwrap();
     store.save("small", &bytes(1000)).unwrap();
     // One with a storage of its own, which is allocated whole; and small ones, which fill the disk bit by bit.

@@ -126,6 +126,7 @@ fn other_process() {
             let roles = [
                 crate::conditions::play,
                 crate::forks::play,
+                crate::full_disk::play,
                 crate::hazards::play,
                 crate::surroundings::play,
                 crate::waiting::play,
