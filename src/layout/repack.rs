@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use stridemap_format::Result;
+use stridemap_format::{Result, limits};
 
 use super::reach::{Reach, View};
 
@@ -22,6 +22,10 @@ const MAX_WORK: u64 = 1 << 22;
 
 /// How many lengths of a period are tried for one stretch.
 const MAX_PERIODS: usize = 16;
+
+/// How deep periods are cut into periods: as often as a view may have dimensions. Views that each step at a pace of their
+/// own could ask for as many levels as there are views, and every level takes stack; what is deeper is kept whole.
+const MAX_DEPTH: usize = limits::MAX_RANK;
 
 /// A storage that is smaller, and how it is made from the old one.
 #[derive(Debug)]
@@ -38,6 +42,15 @@ pub(crate) struct Repacked {
 pub(crate) struct Placed {
     pub(crate) stride: Vec<i64>,
     pub(crate) offset_elems: u64,
+}
+
+/// What may still be spent: a store is made by anybody, and neither time nor stack may be had without end.
+#[derive(Debug, Default)]
+struct Budget {
+    /// How many reaches were looked at.
+    work: u64,
+    /// How many periods the one that is looked at is within.
+    depth: usize,
 }
 
 /// A stretch of old bytes, and where what is kept of it begins.
@@ -67,7 +80,7 @@ pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> 
     let reaches: Vec<Option<Reach>> =
         views.iter().map(|view| Reach::of(view, length_bytes)).collect::<Result<_>>()?;
     let (segments, length_bytes) =
-        pack(reaches.iter().flatten().cloned().collect(), (ALIGNMENT_BYTES, 1), &mut 0);
+        pack(reaches.iter().flatten().cloned().collect(), (ALIGNMENT_BYTES, 1), &mut Budget::default());
     let placed = views.iter().zip(&reaches).map(|(view, reach)| match reach {
         Some(reach) => placed(view, reach.lowest, &segments),
         // Nobody reads it; it stands inside the storage all the same.
@@ -121,7 +134,7 @@ fn place(segments: &[Segment], byte: u64) -> u64 {
 
 /// Puts what overlaps together, and one such stretch after the other; gives where the last of them ends. Stretches keep
 /// their remainder by `alignment`, and what is within them by `unit` at least.
-fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), work: &mut u64) -> (Vec<Segment>, u64) {
+fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), budget: &mut Budget) -> (Vec<Segment>, u64) {
     reaches.sort_unstable();
     reaches.dedup();
     let mut segments = Vec::new();
@@ -139,7 +152,7 @@ fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), work: &mut u64) 
         let old = first.lowest..end;
         let segment = Segment {
             new_start: next_like(new_end, old.start, alignment.max(unit)),
-            kept: periods(stretch, &old, unit, work),
+            kept: periods(stretch, &old, unit, budget),
             old,
         };
         new_end = segment.place(end.saturating_sub(1)).saturating_add(1);
@@ -156,7 +169,10 @@ fn next_like(at: u64, like: u64, modulus: u64) -> u64 {
 }
 
 /// How gaps between the bytes that are reached can be dropped; none when all must be kept.
-fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, work: &mut u64) -> Option<Periods> {
+fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, budget: &mut Budget) -> Option<Periods> {
+    if budget.depth >= MAX_DEPTH {
+        return None;
+    }
     let outermost = reaches.iter().filter_map(|reach| Some(reach.steps.first()?.stride));
     let mut candidates: Vec<u64> =
         reaches.iter().flat_map(|reach| reach.steps.iter().map(|step| step.stride)).collect();
@@ -165,26 +181,29 @@ fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, work: &mut u64) -> Op
     candidates.dedup();
     candidates.retain(|period| *period > unit && period.checked_rem(unit) == Some(0));
     // The longest at which something can be dropped: then shorter ones are tried within it.
-    candidates.into_iter().take(MAX_PERIODS).find_map(|period| by_period(reaches, old, (period, unit), work))
+    candidates.into_iter().take(MAX_PERIODS).find_map(|period| by_period(reaches, old, (period, unit), budget))
 }
 
 fn by_period(
     reaches: &[Reach],
     old: &Range<u64>,
     (period_bytes, unit): (u64, u64),
-    work: &mut u64,
+    budget: &mut Budget,
 ) -> Option<Periods> {
     let mut phase = 0;
     // Where periods begin matters only to what reaches over the end of one. Each try begins them at the one that did.
     for _ in 0..3 {
-        *work = work.saturating_add(reaches.len() as u64);
-        if *work > MAX_WORK {
+        budget.work = budget.work.saturating_add(reaches.len() as u64);
+        if budget.work > MAX_WORK {
             return None;
         }
         match within_period(reaches, old.start, phase, period_bytes) {
             Ok(inner) => {
                 // By one unit throughout, so that nothing comes between a period and the next.
-                let (segments, end) = pack(inner?, (unit, unit), work);
+                let inner = inner?;
+                budget.depth = budget.depth.saturating_add(1);
+                let (segments, end) = pack(inner, (unit, unit), budget);
+                budget.depth = budget.depth.saturating_sub(1);
                 let kept_bytes = end.checked_next_multiple_of(unit)?;
                 let phase = (phase, place(&segments, phase));
                 return (kept_bytes < period_bytes).then_some(Periods {

@@ -273,12 +273,28 @@ fn work_is_bounded_whatever_the_views_are() {
     let owned: Vec<Owned> = (0..3000)
         .map(|i| Owned::new(DType::U8, &[(2, 1 << 30), (2, 1 << 29), (2, 3 + i), (2, 1 << 28)], i as u64))
         .collect();
-    let mut work = 0;
+    let mut budget = Budget::default();
     let reaches = owned.iter().map(|owned| Reach::of(&owned.view(), 1 << 40).unwrap().unwrap()).collect();
-    pack(reaches, (ALIGNMENT_BYTES, 1), &mut work);
-    assert!(work <= MAX_WORK + 3000, "{work}");
+    pack(reaches, (ALIGNMENT_BYTES, 1), &mut budget);
+    assert!(budget.work <= MAX_WORK + 3000, "{budget:?}");
     assert_eq!(reached_bytes(&views(&owned), 1 << 40, 1000).unwrap(), None);
     let column = Owned::new(F32, &[(1 << 40, 1 << 20)], 0);
     assert_eq!(reached_bytes(&[column.view()], 1 << 62, 1 << 20).unwrap(), None);
     assert_eq!(repack(&[column.view()], 1 << 62).unwrap().length_bytes, 4 << 40);
+}
+
+/// Views of two elements, each of which steps by two bytes less than the one before: of each period only its end is not
+/// reached, and the next view cuts what is left of it.
+#[test]
+fn depth_is_bounded_whatever_the_views_are() {
+    let ladder = |n: i64| -> Vec<Owned> {
+        (0..n).map(|k| Owned::new(DType::U8, &[(2, (1 << 20) - 2 * k)], 0)).collect()
+    };
+    let small_stack = std::thread::Builder::new().stack_size(512 << 10);
+    let packed = small_stack.spawn(move || {
+        assert!(checked(&ladder(2000), (1 << 20) + 1) <= (1 << 20) + 1);
+        // So many steps as a view may have dimensions are followed to the last.
+        assert_eq!(checked(&ladder(MAX_DEPTH as i64), (1 << 20) + 1), MAX_DEPTH as u64 + 1);
+    });
+    packed.unwrap().join().unwrap();
 }
