@@ -33,6 +33,7 @@
 //!   element, without a lock.
 //! - [`Source`]: what can be saved: a tensor, an `ndarray` array. [`Element`]: a Rust type that is a [`DType`];
 //!   [`F8E4M3FN`] and its kin are the 8-bit floats.
+//! - [`Stats`], [`Collected`] and [`Compacted`]: where the space of a store is, and what was given back.
 //! - [`Error`], with an [`ErrorKind`] to decide by, and for damage the [`Rule`] of the format that was broken.
 //! - [`interop`]: files of other formats.
 //!
