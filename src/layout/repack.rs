@@ -181,7 +181,10 @@ fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, budget: &mut Budget) 
     candidates.dedup();
     candidates.retain(|period| *period > unit && period.checked_rem(unit) == Some(0));
     // The longest at which something can be dropped: then shorter ones are tried within it.
-    candidates.into_iter().take(MAX_PERIODS).find_map(|period| by_period(reaches, old, (period, unit), budget))
+    candidates
+        .into_iter()
+        .take(MAX_PERIODS)
+        .find_map(|period| by_period(reaches, old, (period, unit), budget))
 }
 
 fn by_period(
