@@ -1,5 +1,4 @@
 use std::fmt;
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use stridemap_format::{
     full_chunk_count,
 };
 
+use super::file::{broken, open_error, open_whole, read_error};
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
 use crate::error::{Error, Result};
 
@@ -16,38 +16,12 @@ use crate::error::{Error, Result};
 const PIECE_BYTES: u64 = 4096;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
 
-/// The file of a storage, found to be at least `length_bytes` long.
-///
-/// # Errors
-/// `Corrupt` by [`Rule::StorageFile`] when it is missing, short or no regular file; `Io`.
-pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Result<Arc<dyn DiskFile>> {
-    let (file, found_bytes) = open_file(disk, path)?;
-    if found_bytes < length_bytes {
-        return Err(broken(path, format!("{found_bytes} bytes, where the record says {length_bytes}")));
-    }
-    Ok(file)
-}
-
-fn open_file(disk: &dyn Disk, path: &Path) -> Result<(Arc<dyn DiskFile>, u64)> {
-    let failed = |e: io::Error| match e.kind() {
-        io::ErrorKind::NotFound => broken(path, "the file is missing".to_owned()),
-        io::ErrorKind::InvalidInput => broken(path, e.to_string()),
-        _ => Error::io("open storage", path, e),
-    };
-    let file = disk.open(path, Access::Read).map_err(failed)?;
-    let size_bytes = file.stat().map_err(failed)?.size_bytes;
-    Ok((file, size_bytes))
-}
-
-fn broken(path: &Path, detail: String) -> Error {
-    Error::corrupt(path, FormatError::new(Rule::StorageFile, detail))
-}
-
 /// A sealed storage whose chunk digests are those of its record, and that gives no byte before it has held its chunk
 /// against them. Who copies bytes to where they get digests of their own reads them here, or would seal the damage.
 pub(crate) struct VerifiedStorage {
     file: Arc<dyn DiskFile>,
-    path: PathBuf,
+    /// Shared with who goes through the chunks while this is read: a range may be one element.
+    path: Arc<Path>,
     length_bytes: u64,
     tail: Digest,
     /// The digests of full chunks; none without one.
@@ -86,7 +60,7 @@ impl VerifiedStorage {
         id: u64,
         (length_bytes, sealed): (u64, &Sealed),
     ) -> Result<Self> {
-        let path = paths.storage(id);
+        let path: Arc<Path> = paths.storage(id).into();
         let file = open_whole(disk, &path, length_bytes)?;
         let (sum, link) = match full_chunk_count(length_bytes) {
             0 => (None, ChunkChain::default().link()),
@@ -97,7 +71,7 @@ impl VerifiedStorage {
             }
         };
         if link != sealed.chunks {
-            let path = sum.map_or(path, |sum| sum.path);
+            let path = sum.map_or_else(|| path.to_path_buf(), |sum| sum.path);
             let changed = FormatError::new(Rule::ChunkDigest, "the chunk digests were changed");
             return Err(Error::corrupt(&path, changed));
         }
@@ -147,7 +121,7 @@ impl VerifiedStorage {
         if range.is_empty() {
             return Ok(());
         }
-        let path = self.path.clone();
+        let path = Arc::clone(&self.path);
         self.visit_chunks(range.clone(), |chunk| {
             if chunk.is_damaged {
                 return Err(chunk.damage(&path));
@@ -190,7 +164,9 @@ impl Chunk<'_> {
 impl Sum {
     fn open(disk: &dyn Disk, path: PathBuf, chunk_count: u64) -> Result<Self> {
         let length_bytes = chunk_count * DIGEST_BYTES;
-        let (file, found_bytes) = open_file(disk, &path)?;
+        let failed = |e| open_error("open chunk digests", &path, Access::Read, e);
+        let file = disk.open(&path, Access::Read).map_err(failed)?;
+        let found_bytes = file.stat().map_err(failed)?.size_bytes;
         if found_bytes < length_bytes {
             let detail =
                 format!("{found_bytes} bytes, where the storage has {length_bytes} bytes of digests");
@@ -219,13 +195,6 @@ impl Sum {
         self.file.read_exact_at(&mut piece, offset_bytes).map_err(|e| read_error(&self.path, e))?;
         (self.first_index, self.digests) = (index, digests_of_chunks(&piece).collect());
         self.digests.first().copied().ok_or_else(|| broken(&self.path, format!("no digest of chunk {index}")))
-    }
-}
-
-fn read_error(path: &Path, e: io::Error) -> Error {
-    match e.kind() {
-        io::ErrorKind::UnexpectedEof => broken(path, "the file became shorter while it was read".to_owned()),
-        _ => Error::io("read storage", path, e),
     }
 }
 

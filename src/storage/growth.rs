@@ -4,11 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap_format::{
-    CHUNK_BYTES, Digest, Error as FormatError, Rule, Sealed, Sealer, StorageKind, StorageRecord,
-    full_chunk_count,
-};
+use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, full_chunk_count};
 
+use super::file::{broken, check_length, open_error};
 use super::lock::{FileLock, Purpose, file_id};
 use super::writer::stage_sum;
 use crate::disk::{Access, Disk, DiskFile, Staged, StorePaths};
@@ -50,8 +48,7 @@ impl GrowthLock {
         // Opened for each lock: a lock is on the open file.
         let file = match disk.open(path, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Err(broken(path, e.to_string())),
-            opened => opened.map_err(|e| Error::denied("open storage for writing", path, e))?,
+            opened => opened.map_err(|e| open_error("open storage for writing", path, Access::Write, e))?,
         };
         let failed = |e| Error::io("lock storage", path, e);
         let id = file_id(file.stat().map_err(failed)?);
@@ -126,18 +123,15 @@ impl Growth {
             0 => None,
             chunk_count => {
                 let path = paths.sum(id);
-                let file = disk.open(&path, Access::Write).map_err(|e| match e.kind() {
-                    io::ErrorKind::NotFound => broken(&path, "the file is missing".to_owned()),
-                    io::ErrorKind::InvalidInput => broken(&path, e.to_string()),
-                    _ => Error::denied("open chunk digests for writing", &path, e),
-                })?;
+                let failed = |e| open_error("open chunk digests for writing", &path, Access::Write, e);
+                let file = disk.open(&path, Access::Write).map_err(failed)?;
                 check_file(&*file, &path, chunk_count * DIGEST_BYTES)?;
                 Some((file, path))
             }
         };
         if !lock.lock.keep_stable(length_bytes) {
             let detail = "the file is another storage too, which is longer and lent";
-            return Err(broken(&lock.path, detail.to_owned()));
+            return Err(broken(&lock.path, detail));
         }
         let mut tail = vec![0; (length_bytes % CHUNK_BYTES) as usize];
         let tail_offset_bytes = length_bytes - tail.len() as u64;
@@ -277,9 +271,7 @@ impl Grown {
 /// That a file of a sealed storage is as long as its record says, and changes under no other name.
 fn check_file(file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
     let stat = file.stat().map_err(|e| Error::io("look at storage", path, e))?;
-    if stat.size_bytes < length_bytes {
-        return Err(broken(path, format!("{} bytes, where the record says {length_bytes}", stat.size_bytes)));
-    }
+    check_length(path, stat.size_bytes, length_bytes)?;
     if stat.link_count == 1 {
         return Ok(());
     }
@@ -290,10 +282,6 @@ fn check_file(file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()>
         stat.link_count
     );
     Err(Error::new(ErrorKind::Conflict, message))
-}
-
-fn broken(path: &Path, detail: String) -> Error {
-    Error::corrupt(path, FormatError::new(Rule::StorageFile, detail))
 }
 
 impl fmt::Debug for Growth {

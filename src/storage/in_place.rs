@@ -4,8 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use stridemap_format::{Rule, Uuid};
+use stridemap_format::Uuid;
 
+use super::file::broken;
 use super::lock::{FileId, file_id};
 use super::mapping::MapPermit;
 use crate::disk::{Access, Disk, DiskFile, FileStat};
@@ -194,7 +195,7 @@ impl InPlaceFile {
     }
 
     pub(super) fn broken(&self, detail: impl Into<String>) -> Error {
-        Error::corrupt(&self.path, stridemap_format::Error::new(Rule::StorageFile, detail))
+        broken(&self.path, detail)
     }
 
     pub(super) fn error(&self, action: &str, e: io::Error) -> Error {

@@ -2,6 +2,7 @@
 
 mod address_space;
 mod digests;
+mod file;
 mod growth;
 mod heap;
 mod in_place;
@@ -12,7 +13,8 @@ mod mutable;
 mod stored;
 mod writer;
 
-pub(crate) use digests::{VerifiedStorage, open_whole};
+pub(crate) use digests::VerifiedStorage;
+pub(crate) use file::open_whole;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
 pub(crate) use heap::{AlignedBytes, out_of_memory};
 pub(crate) use in_place::InUse;

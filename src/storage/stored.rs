@@ -1,11 +1,11 @@
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap_format::{Rule, Sealed, StorageKind, StorageRecord, Uuid};
+use stridemap_format::{Sealed, StorageKind, StorageRecord, Uuid};
 
+use super::file::{broken, check_length, open_error};
 use super::in_place::{InPlaceFile, InUse};
 use super::live::LiveFile;
 use super::lock::file_id;
@@ -69,17 +69,10 @@ impl Storage {
             ));
         }
         let length_bytes = record.length_bytes;
-        let broken =
-            |detail: String| Error::corrupt(path, stridemap_format::Error::new(Rule::StorageFile, detail));
-        let file = disk.open(path, Access::Read).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => broken("the file is missing".to_owned()),
-            io::ErrorKind::InvalidInput => broken(e.to_string()),
-            _ => Error::io("open storage", path, e),
-        })?;
-        let stat = file.stat().map_err(|e| Error::io("open storage", path, e))?;
-        if stat.size_bytes < length_bytes {
-            return Err(broken(format!("{} bytes, where the record says {length_bytes}", stat.size_bytes)));
-        }
+        let failed = |e| open_error("open storage", path, Access::Read, e);
+        let file = disk.open(path, Access::Read).map_err(failed)?;
+        let stat = file.stat().map_err(failed)?;
+        check_length(path, stat.size_bytes, length_bytes)?;
         // Only bytes that never change can be lent without a lock.
         let (map_permit, reserved_bytes) = match record.kind {
             StorageKind::Sealed(Sealed { reserved_bytes, .. }) => (permit, reserved_bytes),
@@ -101,7 +94,7 @@ impl Storage {
                     Ok(Some(mapping)) => Bytes::Mapped(mapping),
                     Ok(None) => {
                         let detail = "the file is a mutable storage too, or one that grows, which is locked to be changed, or a live one";
-                        return Err(broken(detail.to_owned()));
+                        return Err(broken(path, detail));
                     }
                     // Some file systems refuse shared maps; positional reads still serve.
                     Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {

@@ -1,0 +1,51 @@
+//! The files of storages: what is wrong with one that cannot serve.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap_format::{Error as FormatError, Rule};
+
+use crate::disk::{Access, Disk, DiskFile};
+use crate::error::{Error, Result};
+
+/// The file of a storage, found to be at least `length_bytes` long.
+///
+/// # Errors
+/// `Corrupt` by [`Rule::StorageFile`] when it is missing, short or no regular file; `Io`.
+pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Result<Arc<dyn DiskFile>> {
+    let failed = |e| open_error("open storage", path, Access::Read, e);
+    let file = disk.open(path, Access::Read).map_err(failed)?;
+    check_length(path, file.stat().map_err(failed)?.size_bytes, length_bytes)?;
+    Ok(file)
+}
+
+/// `action` is a verb and its object. To be denied writing means that the store is read-only.
+pub(super) fn open_error(action: &str, path: &Path, access: Access, e: io::Error) -> Error {
+    match e.kind() {
+        io::ErrorKind::NotFound => broken(path, "the file is missing"),
+        io::ErrorKind::InvalidInput => broken(path, e.to_string()),
+        _ if access == Access::Write => Error::denied(action, path, e),
+        _ => Error::io(action, path, e),
+    }
+}
+
+pub(super) fn read_error(path: &Path, e: io::Error) -> Error {
+    match e.kind() {
+        io::ErrorKind::UnexpectedEof => broken(path, "the file became shorter while it was read"),
+        _ => Error::io("read storage", path, e),
+    }
+}
+
+/// # Errors
+/// `Corrupt` for a file that is shorter than the record says.
+pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> Result<()> {
+    if found_bytes < length_bytes {
+        return Err(broken(path, format!("{found_bytes} bytes, where the record says {length_bytes}")));
+    }
+    Ok(())
+}
+
+pub(super) fn broken(path: &Path, detail: impl Into<String>) -> Error {
+    Error::corrupt(path, FormatError::new(Rule::StorageFile, detail))
+}
