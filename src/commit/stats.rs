@@ -25,7 +25,7 @@ impl Pin {
     }
 }
 
-/// Who is on a generation before `newest`. Nothing is changed: no lock is kept, and none that anybody waits for is taken.
+/// Who is on a generation before `newest`. Nothing is changed, and no lock is kept.
 pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
     let mut pins = Vec::new();
     for generation in manifest_numbers(&*history.disk, &history.paths)? {
@@ -56,7 +56,8 @@ fn pin(history: &History, path: &Path, generation: u64) -> io::Result<Option<Pin
     Ok(Some(Pin { generation, processes, next_storage_id }))
 }
 
-/// Whether a lock of this mode is refused now. Only asked where the system does not say who holds one.
+/// Whether a lock of this mode is refused now. Only asked where the system does not say who holds one, and never of a lock
+/// that somebody takes who would be refused: for a moment this holds it.
 fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
     let is_free = file.try_lock(mode)?;
     if is_free {
@@ -65,12 +66,12 @@ fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
     Ok(!is_free)
 }
 
-/// The processes that hold a file's lock, as far as the system says so.
+/// The processes that hold a file's lock, as far as the system says so. The lock itself is not touched.
 pub(crate) fn holders(history: &History, path: &Path) -> Vec<u32> {
     history.disk.open(path, Access::Read).map_or(Vec::new(), |file| file.lock_holders())
 }
 
-/// The processes that are writing a file, which an exclusive lock of it says; none when nobody is.
+/// The processes that are writing an unfinished file, which an exclusive lock of it says; none when nobody is.
 pub(crate) fn unfinished_by(history: &History, path: &Path) -> Option<Vec<u32>> {
     let file = history.disk.open(path, Access::Read).ok()?;
     let processes = file.lock_holders();

@@ -111,7 +111,8 @@ pub enum SpaceReason {
     },
     /// No name stands on the storage, and nobody needs it: the next commit deletes it, or [`Store::gc`].
     Garbage,
-    /// A commit that never came to be left the file: [`Store::gc`] deletes it.
+    /// A commit that never came to be left the file: [`Store::gc`] deletes it. Or one is under way, of which the system
+    /// does not say.
     Orphaned,
     /// The file is being written, by these processes as far as the system says so.
     Writing {
@@ -120,7 +121,8 @@ pub enum SpaceReason {
     },
     /// The writer of the file died: the first commit of another handle deletes it, or [`Store::gc`].
     Abandoned,
-    /// The bytes are past the storage's end, from an append that never came to be: [`Store::gc`] cuts them off.
+    /// The bytes are past the storage's end, from an append that never came to be: [`Store::gc`] cuts them off. Or one is
+    /// under way, of which the system does not say.
     PastEnd,
 }
 
@@ -202,7 +204,13 @@ struct Found {
 
 impl Store {
     /// Where the space of the store is: which bytes no tensor of the newest generation reaches, and why they are still
-    /// there. Goes through all headers and looks at every file; no element is read, nothing is changed, and no writer waits.
+    /// there. Goes through all headers and looks at every file; no element is read, and nothing is changed.
+    ///
+    /// The locks of commits and appends are not touched: who holds them is read from `/proc/locks`. Where that does not
+    /// say, as for a process of another namespace, an append or a commit that is under way is taken for one that never
+    /// came to be. On an older generation and on an unfinished file, of which it says nothing, a lock is tried and given
+    /// back at once. A collection just then takes the one for in use, and leaves it to the next; a writer that has created
+    /// the other but not locked it yet creates another.
     ///
     /// It shows the store while others write, so a file that a commit is just making or deleting can be among what it
     /// lists.
@@ -282,10 +290,11 @@ fn of_standing(history: &History, standing: Standing, files: Files) -> Result<St
     );
     let past_end = files.bin_bytes.unwrap_or_default().saturating_sub(length_bytes);
     if kind == StorageKind::Sealed && past_end > 0 {
-        // Who appends holds the file's lock.
-        let reason = match commit::unfinished_by(history, &path) {
-            Some(processes) => SpaceReason::Writing { processes },
-            None => SpaceReason::PastEnd,
+        // Who appends holds the file's lock. It is not tried: somebody may come for it just then.
+        let processes = commit::holders(history, &path);
+        let reason = match processes.is_empty() {
+            true => SpaceReason::PastEnd,
+            false => SpaceReason::Writing { processes },
         };
         reclaimable.push(Reclaimable { bytes: past_end, reason });
     }

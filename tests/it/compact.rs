@@ -5,6 +5,7 @@ use std::io::{BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{env, fs, io};
 
@@ -14,6 +15,7 @@ use stridemap::{
 };
 
 use crate::full_disk::SmallDisk;
+use crate::hooked::Hooked;
 use crate::processes::{command, hear, say, start, wait_for_a_line};
 use crate::support::{scaled, temporary};
 
@@ -648,6 +650,44 @@ fn statistics_change_nothing() {
     assert_eq!(reader.stats().unwrap().storages.len(), 3);
     assert_eq!((names(path.join("storages")), names(path.join("meta"))), before);
     drop(store);
+}
+
+#[test]
+fn statistics_try_no_lock_that_a_commit_or_an_append_takes() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let (store, _) = thin_store(&path, &fast());
+    let tried: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
+    let noted = Arc::clone(&tried);
+    let disk = Hooked::before(move |operation, path| {
+        if operation == "try_lock" {
+            noted.lock().unwrap().push(path.to_owned());
+        }
+        Ok(())
+    });
+    let reader = fast().disk(Arc::new(disk)).open(&path).unwrap();
+    // One of each that somebody may be at work on: past the end, of a commit to come, unfinished, an older generation.
+    let _pinned = store.snapshot();
+    store.save("new", &vector(3, 3)).unwrap();
+    let end = fs::File::options().write(true).open(path.join("storages/0000000000000001.bin")).unwrap();
+    end.set_len((4 << 20) + 5000).unwrap();
+    fs::write(path.join("storages/00000000000000ff.bin"), [0; 1000]).unwrap();
+    let staged = path.join("storages/.stage-dead");
+    fs::write(&staged, [0; 100]).unwrap();
+    tried.lock().unwrap().clear();
+    let expected = [
+        (SpaceReason::Unreached, (4 << 20) - 103 * 4096),
+        (SpaceReason::PastEnd, 5000),
+        (SpaceReason::Orphaned, 1000),
+        (SpaceReason::Abandoned, 100),
+    ];
+    let mut found = reasons(&reader);
+    found.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    assert_eq!(found, expected);
+    let tried = tried.lock().unwrap();
+    assert!(tried.contains(&staged), "{tried:?}");
+    let is_another = |path: &&PathBuf| **path != staged && path.extension().is_none_or(|end| end != "man");
+    assert_eq!(tried.iter().find(is_another), None);
 }
 
 #[test]
