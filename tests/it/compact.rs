@@ -51,12 +51,6 @@ pub(crate) fn play(role: &str, path: &Path) {
             let store = StoreOptions::new().lock_timeout(Duration::from_millis(50)).open(path).unwrap();
             say(change(&store, &env::var(CHANGE).unwrap()));
         }
-        "compact.compact" => {
-            let store = Store::open(path).unwrap();
-            say("compacting");
-            store.compact(|_| ()).unwrap();
-            say("done");
-        }
         "compact.stage" => {
             let store = Store::open(path).unwrap();
             let mut txn = store.begin().unwrap();
@@ -96,7 +90,7 @@ fn change(store: &Store, what: &str) -> String {
     format!("{:?}", result.map_err(|e| e.kind()))
 }
 
-fn vector(n: usize, seed: u32) -> Tensor {
+pub(crate) fn vector(n: usize, seed: u32) -> Tensor {
     Tensor::from_vec((0..n as u32).map(|i| i.wrapping_mul(2_654_435_761).wrapping_add(seed)).collect(), &[n])
         .unwrap()
 }
@@ -106,7 +100,7 @@ fn sum(tensor: &Tensor) -> u64 {
 }
 
 /// A store with a matrix of 4 MiB that has lost its name; one in ten of its rows has one, `thin`.
-fn thin_store(path: &Path, options: &StoreOptions) -> (Store, Vec<u32>) {
+pub(crate) fn thin_store(path: &Path, options: &StoreOptions) -> (Store, Vec<u32>) {
     let store = options.create(path).unwrap();
     let matrix = vector(1 << 20, 1).view(&[1 << 10, 1 << 10]).unwrap();
     store.save("matrix", &matrix).unwrap();
@@ -117,11 +111,11 @@ fn thin_store(path: &Path, options: &StoreOptions) -> (Store, Vec<u32>) {
     (store, elements)
 }
 
-fn fast() -> StoreOptions {
+pub(crate) fn fast() -> StoreOptions {
     StoreOptions::new().durability(Durability::Process)
 }
 
-fn files(dir: &Path) -> Vec<fs::Metadata> {
+pub(crate) fn files(dir: &Path) -> Vec<fs::Metadata> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().metadata().unwrap()).collect()
 }
 
@@ -132,13 +126,13 @@ fn disk_usage(path: &Path) -> (u64, u64) {
     all.fold((0, 0), |(bytes, blocks), file| (bytes + file.len(), blocks + file.blocks() * 512))
 }
 
-fn storage_bytes(path: &Path) -> u64 {
+pub(crate) fn storage_bytes(path: &Path) -> u64 {
     files(&path.join("storages")).iter().map(fs::Metadata::len).sum()
 }
 
-type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
+pub(crate) type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
 
-fn content(store: &Store) -> Content {
+pub(crate) fn content(store: &Store) -> Content {
     let load = |name: &String| {
         let tensor = store.load(name).unwrap();
         (tensor.size().to_vec(), tensor.to_bytes().unwrap())
@@ -146,7 +140,7 @@ fn content(store: &Store) -> Content {
     store.names().unwrap().into_iter().map(|name| (name.clone(), load(&name))).collect()
 }
 
-fn assert_whole(store: &Store) {
+pub(crate) fn assert_whole(store: &Store) {
     assert_eq!(store.verify(|_| ()).unwrap(), []);
 }
 
@@ -742,41 +736,4 @@ fn compact_bit_by_bit(disk: &Path) {
     assert!(store.generation() > generation + 1, "there was room for all");
     assert_eq!(content(&store), before);
     assert_whole(&store);
-}
-
-/// `STRIDEMAP_TEST_KILLS` sets how often; by default 12.
-#[test]
-fn compaction_that_is_killed_leaves_the_store_whole() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = fast().create(&path).unwrap();
-    let (mut before, mut killed) = (Content::new(), 0);
-    for round in 0..scaled("STRIDEMAP_TEST_KILLS", 12) as u64 {
-        // As much again to compact.
-        let mut txn = store.begin().unwrap();
-        txn.save("all", &vector(3 << 20, round as u32)).unwrap();
-        let all = txn.load("all").unwrap();
-        txn.save_view(&format!("half.{}", round % 3), &all.slice(0, None, None, 2).unwrap()).unwrap();
-        txn.remove("all").unwrap();
-        txn.commit().unwrap();
-        before.clone_from(&content(&store));
-        let mut other = start("compact.compact", &path);
-        let mut said = BufReader::new(other.stdout.take().unwrap());
-        assert_eq!(hear(&mut said), "compacting");
-        std::thread::sleep(Duration::from_micros(1500 * round));
-        other.kill().unwrap();
-        killed += u64::from(!other.wait().unwrap().success());
-        store.refresh().unwrap();
-        assert_eq!(content(&store), before);
-        assert_whole(&store);
-        store.gc().unwrap();
-        let known: u64 = store.snapshot().storages().map(|storage| storage.unwrap().size_bytes).sum();
-        let sums: u64 =
-            files(&path.join("storages")).iter().map(fs::Metadata::len).filter(|&len| len < 4096).sum();
-        assert_eq!(storage_bytes(&path) - sums, known, "something was left over");
-    }
-    println!("{killed} killed before they were done");
-    assert!(killed > 0);
-    store.compact(|_| ()).unwrap();
-    assert_eq!(content(&store), before);
 }

@@ -118,12 +118,13 @@ fn other_process() {
             }
         }
         "sum" => crate::sharing::sum(Path::new(&path)),
-        role if role.starts_with("compact") => crate::compact::play(role, Path::new(&path)),
+        role if role.starts_with("compact.") => crate::compact::play(role, Path::new(&path)),
         role if role.starts_with("grow") => crate::growth::play(role, Path::new(&path)),
         role if role.starts_with("live ") => crate::live::play(role, Path::new(&path)),
         role if role.starts_with("stress ") => crate::stress::play(role, Path::new(&path)),
         role => {
             let roles = [
+                crate::compact_killed::play,
                 crate::conditions::play,
                 crate::forks::play,
                 crate::full_disk::play,

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::random::mixed;
-use crate::hooked::Hooked;
+use crate::hooked::{Hooked, die};
 
 /// One operation in so many comes after a wait.
 const WAITS: u64 = 40;
@@ -27,10 +27,4 @@ pub(super) fn hesitant_disk(seed: u64) -> Hooked {
         }
         Ok(())
     })
-}
-
-fn die() -> ! {
-    // SAFETY: a process may kill itself; nothing that it owns is used after this.
-    unsafe { libc::kill(std::process::id().cast_signed(), libc::SIGKILL) };
-    unreachable!("killed");
 }
