@@ -1,24 +1,20 @@
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::ops::Range;
 
 use stridemap_format::{Error as FormatError, Rule, Sealed, StorageKind, TensorRecord};
 
+use super::candidates::{Candidate, Candidates};
 use super::collect::{Collected, collect_all};
 use super::publish::publish_taking;
 use super::rebase::{Change, Changes, Draft, OnExisting, check_ids_left};
 use super::relocate::{Moved, Relocation};
-use super::standing::{Standing, Worth, each_standing, worth};
+use super::standing::{Standing, Worth, each_standing, named_standing, worth};
 use super::{Generation, History};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Placed, Repacked};
 use crate::storage::{GrowthLock, StagedStorage, StorageWriter, VerifiedStorage, open_whole};
-
-/// How many bytes are copied for one commit, unless one storage has more; and how many headers changed. A commit gives the
-/// old files back, so of a disk that is nearly full no more than this is needed at a time.
-const COMMIT_BYTES: u64 = 64 << 20;
-const COMMIT_TENSORS: u64 = 1 << 20;
 
 /// What a compaction did.
 #[derive(Clone, Debug, Default)]
@@ -108,10 +104,7 @@ pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Resul
 
 fn compact_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
     let mut compacted = Compacted { collected: collect_all(history)?, ..Compacted::default() };
-    // Smaller ones first: on a full disk they make room for the others.
-    let mut candidates = candidates(history, &mut compacted)?;
-    candidates.sort_unstable_by_key(|candidate| (candidate.new_bytes, candidate.id));
-    let mut rest: VecDeque<Candidate> = candidates.into();
+    let mut rest = candidates(history, &mut compacted)?;
     while !rest.is_empty() {
         compact_some(history, &mut rest, progress, &mut compacted)?;
     }
@@ -119,15 +112,7 @@ fn compact_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compa
     Ok(compacted)
 }
 
-/// A storage that is worth it. The names on it are forgotten until its turn comes.
-#[derive(Clone, Copy)]
-struct Candidate {
-    id: u64,
-    new_bytes: u64,
-    tensor_count: u64,
-}
-
-fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
+fn candidates(history: &History, compacted: &mut Compacted) -> Result<Candidates> {
     let mut candidates = Vec::new();
     let visit = |standing: Standing| {
         let (id, length_bytes) = (standing.id, standing.record.length_bytes);
@@ -146,15 +131,15 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candid
             StorageKind::Live { .. } => SkipReason::Live,
             _ => {
                 let tensor_count = standing.record.tensor_count;
-                candidates.push(Candidate { id, new_bytes, tensor_count });
+                candidates.push(Candidate { id, length_bytes, new_bytes, tensor_count, names: None });
                 return Ok(());
             }
         };
         compacted.skip(id, length_bytes - new_bytes, reason);
         Ok(())
     };
-    each_standing(&*history.newest()?, |_| true, visit)?;
-    Ok(candidates)
+    each_standing(&*history.newest()?, visit)?;
+    Ok(Candidates::new(candidates))
 }
 
 /// # Errors
@@ -172,18 +157,18 @@ fn repacked(history: &History, standing: &Standing) -> Result<Repacked> {
 /// The first few of the storages that are left, in one commit. They are planned again, on the newest generation.
 fn compact_some(
     history: &History,
-    rest: &mut VecDeque<Candidate>,
+    rest: &mut Candidates,
     progress: &mut dyn FnMut(u64),
     compacted: &mut Compacted,
 ) -> Result<()> {
     let newest = history.newest()?;
     check_ids_left(&newest)?;
-    let group = next_group(rest);
-    let mut plans = plans(history, &newest, &group)?;
+    let mut group = rest.next_group(&newest)?;
+    let mut plans = plans(history, &newest, &group, compacted)?;
     let (mut changes, mut staged, mut moved) = (Changes::default(), Vec::new(), Vec::new());
     // The locks are given back once the commit is done.
     let mut locks = Vec::new();
-    for (index, candidate) in group.iter().enumerate() {
+    while let Some(candidate) = group.pop_front() {
         // It may have changed, and not be worth it any more.
         let Some(plan) = plans.remove(&candidate.id) else { continue };
         let (id, before_bytes) = (candidate.id, plan.standing.record.length_bytes);
@@ -201,7 +186,8 @@ fn compact_some(
             Err(e) if e.kind() == ErrorKind::Corrupt => SkipReason::Damaged(e.to_string()),
             // Once the commit has given the space of these back, there may be room for the others.
             Err(e) if is_disk_full(&e) && !staged.is_empty() => {
-                group.iter().skip(index).rev().for_each(|left| rest.push_front(*left));
+                group.push_front(candidate);
+                rest.put_back(group);
                 break;
             }
             Err(e) => return Err(e),
@@ -229,41 +215,34 @@ fn compact_some(
     Ok(())
 }
 
-/// Takes at least one, and then as many as go into one commit.
-fn next_group(rest: &mut VecDeque<Candidate>) -> Vec<Candidate> {
-    let (mut group, mut size_bytes, mut tensor_count) = (Vec::new(), 0u64, 0u64);
-    while let Some(next) = rest.front() {
-        size_bytes = size_bytes.saturating_add(next.new_bytes);
-        tensor_count = tensor_count.saturating_add(next.tensor_count);
-        if !group.is_empty() && (size_bytes > COMMIT_BYTES || tensor_count > COMMIT_TENSORS) {
-            break;
-        }
-        group.extend(rest.pop_front());
-    }
-    group
-}
-
 fn is_disk_full(error: &Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
     cause.is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
 }
 
-fn plans(history: &History, newest: &Generation, group: &[Candidate]) -> Result<BTreeMap<u64, Plan>> {
-    let ids: BTreeSet<u64> = group.iter().map(|candidate| candidate.id).collect();
+/// What to do with a group. Only its own names are looked up; one that has other names by now has changed.
+fn plans(
+    history: &History,
+    newest: &Generation,
+    group: &VecDeque<Candidate>,
+    compacted: &mut Compacted,
+) -> Result<BTreeMap<u64, Plan>> {
+    let names = group.iter().map(|candidate| (candidate.id, candidate.names.as_deref().unwrap_or_default()));
+    let mut standings = named_standing(newest, names)?;
     let mut plans = BTreeMap::new();
-    each_standing(
-        newest,
-        |id| ids.contains(&id),
-        |standing| {
-            let repacked = repacked(history, &standing)?;
-            if let StorageKind::Sealed(sealed) = standing.record.kind
-                && worth(standing.record.length_bytes, repacked.length_bytes) == Worth::Much
-            {
-                plans.insert(standing.id, Plan { standing, sealed, repacked });
-            }
-            Ok(())
-        },
-    )?;
+    for candidate in group {
+        let Some(standing) = standings.remove(&candidate.id) else { continue };
+        if standing.tensors.len() as u64 != standing.record.tensor_count {
+            compacted.skip(candidate.id, candidate.gain_bytes(), SkipReason::Changed);
+            continue;
+        }
+        let repacked = standing.repacked(history)?;
+        if let StorageKind::Sealed(sealed) = standing.record.kind
+            && worth(standing.record.length_bytes, repacked.length_bytes) == Worth::Much
+        {
+            plans.insert(standing.id, Plan { standing, sealed, repacked });
+        }
+    }
     Ok(plans)
 }
 
@@ -279,11 +258,7 @@ fn rewrite(
 ) -> Result<std::result::Result<Rewritten, SkipReason>> {
     let Plan { standing: Standing { id, record, .. }, sealed, repacked } = plan;
     let path = history.paths.storage(*id);
-    let file = match open_whole(&*history.disk, &path, record.length_bytes) {
-        // Somebody took its last name away, and nothing is left to do.
-        Err(_) if history.newest()?.storage(*id)?.is_none() => return Ok(Err(SkipReason::Changed)),
-        opened => opened?,
-    };
+    let file = open_whole(&*history.disk, &path, record.length_bytes)?;
     let Some(lock) = GrowthLock::try_take(&*history.disk, &path)? else {
         return Ok(Err(SkipReason::Busy(file.lock_holders())));
     };

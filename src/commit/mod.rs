@@ -1,5 +1,6 @@
 //! Generations of a store: how the newest is found and pinned, how the next is published, what goes when none needs it.
 
+mod candidates;
 mod changes;
 mod collect;
 mod compact;

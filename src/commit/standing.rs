@@ -30,18 +30,17 @@ impl Standing {
     }
 }
 
-/// Goes through the storages of a generation that are the store's own and `wanted`, with all tensors on each.
+/// Goes through the storages of a generation that are the store's own, with all tensors on each.
 ///
 /// The tensors are found by a scan, and there may be millions: so it scans for some storages, and then again for others.
 pub(crate) fn each_standing(
     generation: &Generation,
-    wanted: impl Fn(u64) -> bool,
     mut visit: impl FnMut(Standing) -> Result<()>,
 ) -> Result<()> {
     let mut records = Vec::new();
     for entry in generation.storages() {
         let (id, record) = entry?;
-        if !matches!(record.kind, StorageKind::External(_)) && wanted(id) {
+        if !matches!(record.kind, StorageKind::External(_)) {
             records.push((id, record));
         }
     }
@@ -64,6 +63,26 @@ pub(crate) fn each_standing(
         batch.into_values().try_for_each(&mut visit)?;
     }
     Ok(())
+}
+
+/// The storages of these ids, each with those of the names that stand on it: all, when its record counts as many. Ids of
+/// storages that are gone are left out.
+pub(crate) fn named_standing<'a>(
+    generation: &Generation,
+    storages: impl Iterator<Item = (u64, &'a [String])>,
+) -> Result<BTreeMap<u64, Standing>> {
+    let (mut standings, mut ids_of_names) = (BTreeMap::new(), BTreeMap::new());
+    for (id, names) in storages {
+        let Some(record) = generation.storage(id)? else { continue };
+        standings.insert(id, Standing { id, record, tensors: BTreeMap::new() });
+        ids_of_names.extend(names.iter().map(|name| (name.clone(), id)));
+    }
+    for (name, record) in generation.tensors_named(&ids_of_names)? {
+        if let Some(standing) = standings.get_mut(&record.storage_id) {
+            standing.tensors.insert(name.to_owned(), record);
+        }
+    }
+    Ok(standings)
 }
 
 /// What it would bring to write a storage again, without the bytes that nothing reaches.

@@ -8,10 +8,11 @@ impl Store {
     /// strides and offsets change, and their storages. `progress` is called with the bytes written since the last call;
     /// [`stats`](Self::stats) says how many there will be.
     ///
-    /// First it does what [`gc`](Self::gc) does. Then storages are copied, some 64 MiB to a commit, smaller ones first, so
-    /// that the space of some is there for the next; so much is needed beside the store, or the length to be of the
-    /// longest storage. Each commit is durable before the next begins, and the old files go with it, or once no snapshot
-    /// in any process needs them. A tensor that was loaded before keeps its elements, but views of it can no longer be saved
+    /// First it does what [`gc`](Self::gc) does. Then storages are copied, some 64 MiB or 64 of them to a commit, smaller ones
+    /// first, so that the space of some is there for the next; so much is needed beside the store, or the length to be of
+    /// the longest storage. The old files go with each commit, or once no snapshot in any process needs them. Each commit
+    /// is durable before its old files go, unless the handle was opened with
+    /// [`Durability::Process`](crate::Durability::Process): then a power cut may take what was durable before. A tensor that was loaded before keeps its elements, but views of it can no longer be saved
     /// without a copy: [`save_view`](Self::save_view) ends in `Conflict`; load it again.
     ///
     /// A storage that others are changing or that is damaged is left as it was, and

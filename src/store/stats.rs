@@ -229,18 +229,14 @@ impl Store {
             is_exact: true,
             storages: Vec::new(),
         };
-        commit::each_standing(
-            &found.newest,
-            |_| true,
-            |standing| {
-                let files = found.storages.get(&standing.id).copied().unwrap_or_default();
-                let storage = of_standing(history, standing, files)?;
-                stats.reachable_bytes = stats.reachable_bytes.saturating_add(storage.reachable_bytes);
-                stats.is_exact &= storage.is_exact;
-                stats.storages.extend(Some(storage).filter(|storage| !storage.reclaimable.is_empty()));
-                Ok(())
-            },
-        )?;
+        commit::each_standing(&found.newest, |standing| {
+            let files = found.storages.get(&standing.id).copied().unwrap_or_default();
+            let storage = of_standing(history, standing, files)?;
+            stats.reachable_bytes = stats.reachable_bytes.saturating_add(storage.reachable_bytes);
+            stats.is_exact &= storage.is_exact;
+            stats.storages.extend(Some(storage).filter(|storage| !storage.reclaimable.is_empty()));
+            Ok(())
+        })?;
         for (&id, &files) in &found.storages {
             if found.newest.storage(id)?.is_none() {
                 let reason = found.why_without_record(history, id);

@@ -5,6 +5,7 @@ mod arithmetic;
 mod casts;
 mod changes;
 mod compact;
+mod compact_bounds;
 mod compact_killed;
 mod conditions;
 mod conformance;

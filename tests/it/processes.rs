@@ -124,6 +124,7 @@ fn other_process() {
         role if role.starts_with("stress ") => crate::stress::play(role, Path::new(&path)),
         role => {
             let roles = [
+                crate::compact_bounds::play,
                 crate::compact_killed::play,
                 crate::conditions::play,
                 crate::forks::play,

@@ -21,7 +21,7 @@ fn vector(n: usize) -> Tensor {
 }
 
 /// Runs with another soft limit.
-fn limited<T>(resource: libc::__rlimit_resource_t, limit: u64, act: impl FnOnce() -> T) -> T {
+pub(crate) fn limited<T>(resource: libc::__rlimit_resource_t, limit: u64, act: impl FnOnce() -> T) -> T {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a live value.
     assert_eq!(unsafe { libc::getrlimit(resource, &raw mut before) }, 0);
