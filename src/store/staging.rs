@@ -133,7 +133,8 @@ pub(super) fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result
             )
         }
         StorageKind::External => {
-            "an external storage is a file that is not the store's; choose a kind of the store's own"
+            "an external storage is a file that is not the store's; choose Mutable or Live, or save the elements as \
+             Sealed"
                 .to_owned()
         }
     };
