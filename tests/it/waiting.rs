@@ -195,8 +195,8 @@ fn writer_behind_another_does_not_ask_for_the_lock_and_one_at_the_front_stays_th
     let held = File::open(path.join("LOCK")).unwrap();
     fs2::FileExt::lock_exclusive(&held).unwrap();
     let (options, asked) = recording();
-    let store = options.lock_timeout(Duration::from_millis(100)).open(&path).unwrap();
-    assert_refused(store.save("x", &scalar(1)), ErrorKind::Busy, &["100ms"]);
+    let store = options.lock_timeout(Duration::from_secs(1)).open(&path).unwrap();
+    assert_refused(store.save("x", &scalar(1)), ErrorKind::Busy, &["1s"]);
     let asked = asked.lock().unwrap();
     // A newcomer steps back once.
     assert_eq!(asked[..4], ["FORMAT", "LOCK", "FORMAT", "LOCK"], "{asked:?}");
