@@ -2,6 +2,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
 use stridemap_format::{Error as FormatError, Rule, Sealed, StorageKind, TensorRecord};
 
@@ -9,9 +11,11 @@ use super::candidates::{Candidate, Candidates};
 use super::collect::{Collected, collect_all};
 use super::publish::publish_taking;
 use super::rebase::{Change, Changes, Draft, OnExisting, check_ids_left};
+use super::recover::newest_for_certain;
 use super::relocate::{Moved, Relocation};
 use super::standing::{Standing, Worth, each_standing, named_standing, worth};
 use super::{Generation, History};
+use crate::disk::Access;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Placed, Repacked};
 use crate::storage::{GrowthLock, StagedStorage, StorageWriter, VerifiedStorage, open_whole};
@@ -105,8 +109,17 @@ pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Resul
 fn compact_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
     let mut compacted = Compacted { collected: collect_all(history)?, ..Compacted::default() };
     let mut rest = candidates(history, &mut compacted)?;
+    let mut busy = Vec::new();
     while !rest.is_empty() {
-        compact_some(history, &mut rest, progress, &mut compacted)?;
+        let newest = history.newest()?;
+        let group = rest.next_group(&newest)?;
+        let left = compact_some(history, (newest, group), None, progress, &mut compacted)?;
+        busy.extend(left.busy);
+        rest.put_back(left.without_room);
+    }
+    // One at a time, while no other growth lock is held: who waits for two can wait for somebody who waits for us.
+    for candidate in busy {
+        compact_busy(history, candidate, progress, &mut compacted)?;
     }
     compacted.skipped.sort_by_key(|skipped| skipped.storage_id);
     Ok(compacted)
@@ -155,15 +168,17 @@ fn repacked(history: &History, standing: &Standing) -> Result<Repacked> {
 }
 
 /// The first few of the storages that are left, in one commit. They are planned again, on the newest generation.
+///
+/// `held` is the growth lock of the only one, if it is held already.
 fn compact_some(
     history: &History,
-    rest: &mut Candidates,
+    (newest, mut group): (Arc<Generation>, VecDeque<Candidate>),
+    mut held: Option<GrowthLock>,
     progress: &mut dyn FnMut(u64),
     compacted: &mut Compacted,
-) -> Result<()> {
-    let newest = history.newest()?;
+) -> Result<Left> {
     check_ids_left(&newest)?;
-    let mut group = rest.next_group(&newest)?;
+    let mut left = Left::default();
     let mut plans = plans(history, &newest, &group, compacted)?;
     let (mut changes, mut staged, mut moved) = (Changes::default(), Vec::new(), Vec::new());
     // The locks are given back once the commit is done.
@@ -173,8 +188,8 @@ fn compact_some(
         let Some(plan) = plans.remove(&candidate.id) else { continue };
         let (id, before_bytes) = (candidate.id, plan.standing.record.length_bytes);
         let after_bytes = plan.repacked.length_bytes;
-        let reason = match rewrite(history, &plan, progress) {
-            Ok(Ok((lock, storage))) => {
+        let reason = match rewrite(history, &plan, held.take(), progress) {
+            Ok(Some((lock, storage))) => {
                 let relocation = relocation(plan, Changes::provisional_id(staged.len()))?;
                 changes.names.push((Change::Move(relocation), OnExisting::Replace));
                 staged.push(storage);
@@ -182,12 +197,15 @@ fn compact_some(
                 moved.push((id, before_bytes, after_bytes));
                 continue;
             }
-            Ok(Err(reason)) => reason,
+            Ok(None) => {
+                left.busy.push(candidate);
+                continue;
+            }
             Err(e) if e.kind() == ErrorKind::Corrupt => SkipReason::Damaged(e.to_string()),
             // Once the commit has given the space of these back, there may be room for the others.
             Err(e) if is_disk_full(&e) && !staged.is_empty() => {
                 group.push_front(candidate);
-                rest.put_back(group);
+                left.without_room = group;
                 break;
             }
             Err(e) => return Err(e),
@@ -195,7 +213,7 @@ fn compact_some(
         compacted.skip(id, before_bytes - after_bytes, reason);
     }
     if changes.is_empty() {
-        return Ok(());
+        return Ok(left);
     }
     let mut draft = Draft::new(newest);
     for (change, on_existing) in &changes.names {
@@ -212,6 +230,45 @@ fn compact_some(
         }
     }
     drop(locks);
+    Ok(left)
+}
+
+/// What of a group is still to be written.
+#[derive(Default)]
+struct Left {
+    /// Somebody appends to them.
+    busy: Vec<Candidate>,
+    /// The disk was full; it may have room again.
+    without_room: VecDeque<Candidate>,
+}
+
+/// How long a compaction waits for who appends, at most.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A storage that somebody was appending to. Who does so without a pause gives the lock back between two appends; it is
+/// planned once nobody can.
+fn compact_busy(
+    history: &History,
+    candidate: Candidate,
+    progress: &mut dyn FnMut(u64),
+    compacted: &mut Compacted,
+) -> Result<()> {
+    let (id, gain_bytes) = (candidate.id, candidate.gain_bytes());
+    let path = history.paths.storage(id);
+    let patience = history.options.lock_timeout.min(PATIENCE);
+    match GrowthLock::take(&*history.disk, &path, patience) {
+        Ok(Some(lock)) => {
+            let newest = newest_for_certain(history)?;
+            compact_some(history, (newest, [candidate].into()), Some(lock), progress, compacted)?;
+        }
+        Ok(None) => compacted.skip(id, gain_bytes, SkipReason::Changed),
+        Err(e) if e.kind() == ErrorKind::Busy => {
+            let holders =
+                history.disk.open(&path, Access::Read).map_or(Vec::new(), |file| file.lock_holders());
+            compacted.skip(id, gain_bytes, SkipReason::Busy(holders));
+        }
+        Err(e) => return Err(e),
+    }
     Ok(())
 }
 
@@ -250,18 +307,21 @@ type Rewritten = (GrowthLock, StagedStorage);
 
 /// Copies what is kept of a storage into one that is staged, under the storage's growth lock, which is given too.
 ///
-/// Every chunk is verified before a byte of it is copied.
+/// Every chunk is verified before a byte of it is copied. None when somebody else has the lock.
 fn rewrite(
     history: &History,
     plan: &Plan,
+    held: Option<GrowthLock>,
     progress: &mut dyn FnMut(u64),
-) -> Result<std::result::Result<Rewritten, SkipReason>> {
+) -> Result<Option<Rewritten>> {
     let Plan { standing: Standing { id, record, .. }, sealed, repacked } = plan;
     let path = history.paths.storage(*id);
-    let file = open_whole(&*history.disk, &path, record.length_bytes)?;
-    let Some(lock) = GrowthLock::try_take(&*history.disk, &path)? else {
-        return Ok(Err(SkipReason::Busy(file.lock_holders())));
+    open_whole(&*history.disk, &path, record.length_bytes)?;
+    let lock = match held {
+        Some(lock) => Some(lock),
+        None => GrowthLock::try_take(&*history.disk, &path)?,
     };
+    let Some(lock) = lock else { return Ok(None) };
     let mut old = VerifiedStorage::open(&*history.disk, &history.paths, *id, (record.length_bytes, sealed))?;
     let mut writer = StorageWriter::sealed(&history.disk, &history.paths)?;
     writer.reserve_address_space(sealed.reserved_bytes);
@@ -278,7 +338,7 @@ fn rewrite(
     })?;
     progress(pending_bytes);
     let staged = writer.finish(&history.disk, &history.paths, history.is_durable())?;
-    Ok(Ok((lock, staged)))
+    Ok(Some((lock, staged)))
 }
 
 /// How many bytes are written before somebody is told.
