@@ -46,7 +46,20 @@ pub(crate) struct Mapping {
 
 /// The mappings of each file: one, or several when the earlier were too short. A live mapping keeps its inode from being
 /// given to another file.
-static MAPPINGS: LazyLock<Mutex<HashMap<FileId, Vec<Weak<Mapping>>>>> = LazyLock::new(Mutex::default);
+static MAPPINGS: LazyLock<Registry<Mapping>> = LazyLock::new(Mutex::default);
+
+type Registry<M> = Mutex<HashMap<FileId, Vec<Weak<M>>>>;
+
+/// Takes the mappings of a file that are no more off their list.
+fn forget_dropped<M>(registry: &Registry<M>, file: FileId) {
+    let mut mappings = registry.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(of_file) = mappings.get_mut(&file) {
+        of_file.retain(|standing| standing.strong_count() > 0);
+        if of_file.is_empty() {
+            mappings.remove(&file);
+        }
+    }
+}
 
 fn standing(file: FileId) -> Vec<Arc<Mapping>> {
     let mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,13 +163,7 @@ impl Drop for Mapping {
         if self.process != std::process::id() {
             return;
         }
-        let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of_file) = mappings.get_mut(&self.file) {
-            of_file.retain(|standing| standing.strong_count() > 0);
-            if of_file.is_empty() {
-                mappings.remove(&self.file);
-            }
-        }
+        forget_dropped(&MAPPINGS, self.file);
     }
 }
 
@@ -295,8 +302,7 @@ pub(super) enum LiveRefusal {
 
 /// The live mappings of each file: one, or several when the earlier were too short. Whoever asks or adds holds the registry
 /// of locks, as for [`MAPPINGS`].
-static LIVE_MAPPINGS: LazyLock<Mutex<HashMap<FileId, Vec<Weak<LiveMapping>>>>> =
-    LazyLock::new(Mutex::default);
+static LIVE_MAPPINGS: LazyLock<Registry<LiveMapping>> = LazyLock::new(Mutex::default);
 
 /// Whether the bytes of a file may be changed through a [`LiveMapping`], under no lock.
 pub(super) fn is_mapped_live(file: FileId) -> bool {
@@ -380,12 +386,6 @@ impl Drop for LiveMapping {
         if self.process != std::process::id() {
             return;
         }
-        let mut mappings = LIVE_MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of_file) = mappings.get_mut(&self.file) {
-            of_file.retain(|standing| standing.strong_count() > 0);
-            if of_file.is_empty() {
-                mappings.remove(&self.file);
-            }
-        }
+        forget_dropped(&LIVE_MAPPINGS, self.file);
     }
 }
