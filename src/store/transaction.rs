@@ -273,7 +273,7 @@ impl<'a> Transaction<'a> {
         self.changes.attributes.insert(key.to_owned(), None);
     }
 
-    /// The generation that it began on.
+    /// The generation that its changes are made on, until it commits.
     pub(super) fn generation(&self) -> &Arc<Generation> {
         self.draft.generation()
     }
