@@ -53,7 +53,7 @@
 //! # Features
 //!
 //! - `ndarray` (default): tensors from and to `ndarray` arrays.
-//! - `safetensors`, `npy`: files of these formats.
+//! - `interop`: files of other formats.
 //! - `simulation`: the file operations as a trait, and a disk that loses power, for crash tests. Not covered by semver.
 #![deny(unsafe_code)]
 

@@ -1,23 +1,16 @@
 //! `import`: files of other formats into a store, in one commit.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fmt::Display;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 use indicatif::HumanBytes;
-use stridemap::interop::npy::NpyFile;
-use stridemap::interop::safetensors::SafetensorsFile;
-use stridemap::{ErrorKind, OnExisting, Store, Transaction};
+use stridemap::interop::ForeignFile;
+use stridemap::{ErrorKind, OnExisting, Store};
 use stridemap_format::{check_attributes, check_name};
 
 use crate::args::ImportArgs;
 use crate::error::{Error, Result};
 use crate::output::{counted, message, progress};
-
-const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 
 pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     // Whatever the files may be refused for is known before a store is created: that one stays, whatever comes, because
@@ -31,12 +24,13 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
             ));
         }
     };
-    let inputs: Vec<Input<'_>> = files.iter().map(|path| Input::open(path)).collect::<Result<_>>()?;
+    let inputs: Vec<Input<'_>> =
+        files.iter().map(|path| Ok((path.as_path(), ForeignFile::open(path)?))).collect::<Result<_>>()?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_metadata(&inputs);
     let texts = attributes.iter().map(|(&key, &(_, value))| (key, value));
     check_attributes(texts).map_err(|e| Error::Refused(format!("import: {e}")))?;
-    let size_bytes = inputs.iter().map(Input::size_bytes).fold(0, u64::saturating_add);
+    let size_bytes = inputs.iter().map(|(_, file)| file.size_bytes()).fold(0, u64::saturating_add);
 
     let store = open_or_create(target)?;
     let bar = progress("import", size_bytes);
@@ -61,8 +55,8 @@ fn fill(
 ) -> stridemap::Result<u64> {
     let mut txn = store.begin()?;
     txn.on_existing(args.existing.policy());
-    for input in inputs {
-        input.save(&mut txn, &args.prefix, progress)?;
+    for (_, file) in inputs {
+        txn.import(file, &args.prefix, progress)?;
     }
     let standing = store.attributes();
     for (&key, &(path, value)) in attributes {
@@ -96,91 +90,22 @@ fn open_or_create(path: &Path) -> Result<Store> {
     }
 }
 
-struct Input<'a> {
-    path: &'a Path,
-    file: Kind<'a>,
-}
-
-enum Kind<'a> {
-    Safetensors(SafetensorsFile),
-    Npy(&'a str, NpyFile),
-}
-
-impl<'a> Input<'a> {
-    /// Opens a file of the kind that its first bytes say.
-    fn open(path: &'a Path) -> Result<Self> {
-        let file = if is_npy(path)? {
-            let stem = path.file_stem().and_then(OsStr::to_str);
-            let stem =
-                stem.ok_or_else(|| refused(path, "the name is to be the tensor's, and is not UTF-8"))?;
-            Kind::Npy(stem, NpyFile::open(path)?)
-        } else {
-            Kind::Safetensors(SafetensorsFile::open(path)?)
-        };
-        Ok(Input { path, file })
-    }
-
-    fn names(&self) -> Vec<&str> {
-        match &self.file {
-            Kind::Safetensors(file) => file.names().collect(),
-            Kind::Npy(name, _) => vec![name],
-        }
-    }
-
-    fn metadata(&self) -> impl Iterator<Item = (&str, &str)> {
-        let metadata = match &self.file {
-            Kind::Safetensors(file) => Some(file.metadata()),
-            Kind::Npy(..) => None,
-        };
-        metadata.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
-    }
-
-    fn size_bytes(&self) -> u64 {
-        match &self.file {
-            Kind::Safetensors(file) => file.size_bytes(),
-            Kind::Npy(_, file) => file.size_bytes(),
-        }
-    }
-
-    fn save(
-        &self,
-        txn: &mut Transaction<'_>,
-        prefix: &str,
-        progress: &mut dyn FnMut(u64),
-    ) -> stridemap::Result<()> {
-        match &self.file {
-            Kind::Safetensors(file) => file.save(txn, prefix, progress),
-            Kind::Npy(name, file) => file.save(txn, &format!("{prefix}{name}"), progress),
-        }
-    }
-}
-
-fn refused(path: &Path, why: impl Display) -> Error {
-    Error::Refused(format!("import {}: {why}", path.display()))
-}
-
-fn is_npy(path: &Path) -> Result<bool> {
-    // Opening a pipe could wait for ever.
-    if !path.metadata().map_err(|e| refused(path, e))?.is_file() {
-        return Err(refused(path, "it is not a file"));
-    }
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(NPY_MAGIC.len() as u64).read_to_end(&mut head));
-    read.map_err(|e| refused(path, e))?;
-    Ok(head == NPY_MAGIC)
-}
+/// A file's path as it was given, and what is in it.
+type Input<'a> = (&'a Path, ForeignFile);
 
 /// Counts the tensors; one file's must not silently take the place of another's.
 fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
     let mut owners = BTreeMap::new();
-    for input in inputs {
-        for name in input.names() {
-            check_name(&format!("{prefix}{name}")).map_err(|e| refused(input.path, e))?;
-            if let Some(other) = owners.insert(name, input.path) {
+    for (path, file) in inputs {
+        for tensor in file.tensors() {
+            let name = tensor.name;
+            let refused = |e| Error::Refused(format!("import {}: {e}", path.display()));
+            check_name(&format!("{prefix}{name}")).map_err(refused)?;
+            if let Some(other) = owners.insert(name.clone(), path) {
                 return Err(Error::Refused(format!(
                     "import: {} and {} both have a tensor {name:?}; import them one by one, with --prefix",
                     other.display(),
-                    input.path.display()
+                    path.display()
                 )));
             }
         }
@@ -191,14 +116,14 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
 /// What the files say of themselves, and which file said it. Where two disagree the last is right, and that is noted.
 fn merge_metadata<'a>(inputs: &'a [Input<'_>]) -> BTreeMap<&'a str, (&'a Path, &'a str)> {
     let mut merged: BTreeMap<&str, (&Path, &str)> = BTreeMap::new();
-    for input in inputs {
-        for (key, value) in input.metadata() {
-            let earlier = merged.insert(key, (input.path, value));
+    for (path, file) in inputs {
+        for (key, value) in file.attributes() {
+            let earlier = merged.insert(key, (path, value));
             if let Some((other, _)) = earlier.filter(|&(_, earlier)| earlier != value) {
                 message(&format!(
                     "note: {} and {} disagree on {key:?}; the last wins",
                     other.display(),
-                    input.path.display()
+                    path.display()
                 ));
             }
         }

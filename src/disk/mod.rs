@@ -24,7 +24,7 @@ use std::time::Duration;
 pub use counted::{Counted, Counts};
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
-#[cfg(any(feature = "safetensors", feature = "npy"))]
+#[cfg(feature = "interop")]
 pub(crate) use real::create_temporary;
 #[cfg(feature = "simulation")]
 pub use simulated::{Op, Outcome, SimulatedDisk};

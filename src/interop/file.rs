@@ -1,56 +1,65 @@
 //! Files of other formats: a header, then elements. Read by position, written whole or not at all.
 
-use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::DType;
-
 use crate::commit::OnExisting;
 use crate::disk::{Access, Disk as _, DiskFile, RealDisk, create_temporary, dir_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Transaction;
-use crate::tensor::{Source, Tensor};
+use crate::tensor::{Source as _, Tensor};
 
 /// How much is read or written between two reports of progress, at most.
-const PIECE_BYTES: usize = 4 << 20;
+pub(super) const PIECE_BYTES: usize = 4 << 20;
+
+/// No format takes more to be told by.
+const MAGIC_BYTES: u64 = 8;
 
 /// How much is said about a wrong file.
 const MAX_MESSAGE_CHARS: usize = 500;
 
-/// A file to import from, open and of the length that it had then.
+/// A file of another format, open and of the length that it had then.
 #[derive(Debug)]
-pub(super) struct ForeignFile {
+pub(super) struct RawFile {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
     length_bytes: u64,
 }
 
-/// The elements of a tensor, in row-major order and little-endian, in a file.
-#[derive(Clone, Debug)]
-pub(super) struct Elements {
-    pub(super) dtype: DType,
-    pub(super) size: Vec<usize>,
-    pub(super) offset_bytes: u64,
-    pub(super) length_bytes: u64,
-}
-
-impl ForeignFile {
+impl RawFile {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let opened = RealDisk.open(path, Access::ReadForeign).and_then(|file| Ok((file.stat()?, file)));
         let (stat, file) = opened.map_err(|e| match e.kind() {
             io::ErrorKind::InvalidInput => bad(path, &e).with_source(e),
             _ => Error::io("import", path, e),
         })?;
-        Ok(ForeignFile { path: path.to_path_buf(), file, length_bytes: stat.size_bytes })
+        Ok(RawFile { path: path.to_path_buf(), file, length_bytes: stat.size_bytes })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the only tensor of a file is named that gives it no name: the file's name, without its ending.
+    pub(super) fn stem(&self) -> Result<String> {
+        let stem = self.path.file_stem().and_then(OsStr::to_str);
+        stem.map(str::to_owned)
+            .ok_or_else(|| self.bad("its name is to be the tensor's, and is not UTF-8; rename it"))
     }
 
     /// The error for a file that is not what it claims to be.
     pub(super) fn bad(&self, what: impl Display) -> Error {
         bad(&self.path, what)
+    }
+
+    /// The first bytes, or all of fewer, which tell the format.
+    pub(super) fn magic(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.length_bytes.min(MAGIC_BYTES) as usize];
+        self.read_at(&mut bytes, 0)?;
+        Ok(bytes)
     }
 
     /// The first bytes, which say where the header is.
@@ -90,18 +99,7 @@ impl ForeignFile {
         )))
     }
 
-    /// Saves elements as they lie in the file.
-    pub(super) fn save(
-        &self,
-        elements: &Elements,
-        txn: &mut Transaction<'_>,
-        name: &str,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<()> {
-        txn.save(name, &Streamed { file: self, elements, progress: RefCell::new(progress) })
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+    pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         self.file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("import", &self.path, e))
     }
 }
@@ -111,36 +109,6 @@ fn bad(path: &Path, what: impl Display) -> Error {
     let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     let what: String = what.to_string().chars().take(MAX_MESSAGE_CHARS).map(printable).collect();
     Error::new(ErrorKind::BadFile, format!("import {}: {what}", path.display()))
-}
-
-struct Streamed<'a> {
-    file: &'a ForeignFile,
-    elements: &'a Elements,
-    progress: RefCell<&'a mut dyn FnMut(u64)>,
-}
-
-impl Source for Streamed<'_> {
-    fn dtype(&self) -> DType {
-        self.elements.dtype
-    }
-
-    fn size(&self) -> Vec<usize> {
-        self.elements.size.clone()
-    }
-
-    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let Elements { offset_bytes, length_bytes, .. } = *self.elements;
-        let mut piece = vec![0; length_bytes.min(PIECE_BYTES as u64) as usize];
-        let mut done_bytes = 0;
-        while done_bytes < length_bytes {
-            piece.truncate((length_bytes - done_bytes).min(PIECE_BYTES as u64) as usize);
-            self.file.read_at(&mut piece, offset_bytes + done_bytes)?;
-            sink(&piece)?;
-            done_bytes += piece.len() as u64;
-            (*self.progress.borrow_mut())(piece.len() as u64);
-        }
-        Ok(())
-    }
 }
 
 /// Writes a file beside its place and gives it its name when all of it is there and synced: until then, and after any

@@ -1,10 +1,21 @@
 //! From and to what others use.
 
-#[cfg(any(feature = "npy", feature = "safetensors"))]
+#[cfg(feature = "interop")]
+mod contents;
+#[cfg(feature = "interop")]
 mod file;
+#[cfg(feature = "interop")]
+mod foreign;
+#[cfg(feature = "interop")]
+mod import;
 #[cfg(feature = "ndarray")]
 mod ndarray;
-#[cfg(feature = "npy")]
-pub mod npy;
-#[cfg(feature = "safetensors")]
+#[cfg(feature = "interop")]
+mod numpy;
+#[cfg(feature = "interop")]
 pub mod safetensors;
+
+#[cfg(feature = "interop")]
+pub use foreign::{FileFormat, ForeignFile};
+#[cfg(feature = "interop")]
+pub use numpy::npy;

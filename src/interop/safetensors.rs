@@ -1,26 +1,6 @@
 //! Files of the safetensors format: a JSON header, then the elements of its tensors one after another.
 //!
 //! The header is judged by the safetensors crate; elements never pass through it, so memory stays bounded.
-//!
-//! ```
-//! use std::collections::BTreeMap;
-//! use stridemap::interop::safetensors::{self, SafetensorsFile};
-//! use stridemap::{OnExisting, Store, Tensor};
-//!
-//! # let dir = tempfile::tempdir()?;
-//! # let dir = dir.path();
-//! let points = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2])?;
-//! let path = dir.join("points.safetensors");
-//! let tensors = [("points_t".to_owned(), points.t()?)];
-//! safetensors::write(&path, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ())?;
-//!
-//! let store = Store::create(dir.join("points.smap"))?;
-//! let mut txn = store.begin()?;
-//! SafetensorsFile::open(&path)?.save(&mut txn, "imported.", &mut |_| ())?;
-//! txn.commit()?;
-//! assert_eq!(store.load("imported.points_t")?.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -28,6 +8,7 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
+use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
@@ -36,10 +17,12 @@ use serde_json::value::RawValue;
 use stridemap_format::DType;
 use stridemap_format::limits::MAX_RANK;
 
-use super::file::{self, Elements, ForeignFile};
+use super::FileFormat;
+use super::contents::{Contents, ForeignStorage, ForeignTensor};
+use super::file::{self, RawFile};
 use crate::commit::OnExisting;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Transaction;
+use crate::layout::Layout;
 use crate::tensor::Tensor;
 
 /// The key of the header that is no tensor.
@@ -74,91 +57,68 @@ const DTYPES: [(Dtype, DType); 20] = [
     (Dtype::U64, DType::U64),
 ];
 
-/// A `.safetensors` file, open to be imported.
-#[derive(Debug)]
-pub struct SafetensorsFile {
-    file: ForeignFile,
-    metadata: BTreeMap<String, String>,
-    /// In the order of the file.
-    tensors: Vec<(String, Elements)>,
-    size_bytes: u64,
-}
-
-impl SafetensorsFile {
-    /// Opens a file and checks its header against it. No element is read.
-    ///
-    /// # Errors
-    /// [`ErrorKind::BadFile`] for what is not a whole safetensors file, has a key twice, or has a tensor of a type that
-    /// has no counterpart here; [`ErrorKind::Io`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let file = ForeignFile::open(path.as_ref())?;
-        let header_bytes = u64::from_le_bytes(file.preamble::<PREAMBLE_BYTES>()?);
-        let json = file.header(PREAMBLE_BYTES as u64, header_bytes, MAX_HEADER_BYTES)?;
-        let mut header = parse::<Object<&RawValue>>(&file, "the header", &json)?.0;
-        let metadata = match header.remove(METADATA_KEY) {
-            Some(value) => parse::<Object<String>>(&file, METADATA_KEY, value.get().as_bytes())?.0,
-            None => BTreeMap::new(),
-        };
-        let mut infos = header
-            .into_iter()
-            .map(|(name, value)| {
-                let info: TensorInfo = parse(&file, format_args!("tensor {name:?}"), value.get().as_bytes())?;
-                if info.shape.len() > MAX_RANK {
-                    return Err(file.bad(format!("tensor {name:?} has more than {MAX_RANK} dimensions")));
-                }
-                Ok((name, info))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        infos.sort_by_key(|(_, info)| info.data_offsets);
-
-        // Refuses holes, overlaps, and ranges that are not what dtype and shape take.
-        let layout = Metadata::new(None, infos.clone());
-        let layout = layout.map_err(|e| file.bad(format!("the header: {e}")).with_source(e))?;
-        let size_bytes = layout.data_len() as u64;
-        let start_bytes = PREAMBLE_BYTES as u64 + header_bytes;
-        file.check_rest(start_bytes, size_bytes)?;
-        let tensors = infos
-            .into_iter()
-            .map(|(name, info)| match elements_of(&info, start_bytes) {
-                Some(elements) => Ok((name, elements)),
-                None => {
-                    let TensorInfo { dtype, shape, .. } = info;
-                    Err(file.bad(format!("tensor {name:?}: nothing here holds {dtype} of shape {shape:?}")))
-                }
-            })
-            .collect::<Result<_>>()?;
-        Ok(SafetensorsFile { file, metadata, tensors, size_bytes })
+/// Reads the header of a file, and checks it against the file.
+pub(super) fn read(file: &Arc<RawFile>) -> Result<Contents> {
+    let header_bytes = u64::from_le_bytes(file.preamble::<PREAMBLE_BYTES>()?);
+    if header_bytes > MAX_HEADER_BYTES {
+        return Err(file.bad(format!(
+            "it begins like no other format that is read, and of safetensors the header would have {header_bytes} bytes, \
+             where {MAX_HEADER_BYTES} are allowed"
+        )));
     }
-
-    /// The text that the file holds beside its tensors, under `__metadata__`.
-    #[must_use]
-    pub fn metadata(&self) -> &BTreeMap<String, String> {
-        &self.metadata
-    }
-
-    /// The names of the tensors, in the order of their elements in the file.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.iter().map(|(name, _)| name.as_str())
-    }
-
-    /// The bytes of all elements.
-    #[must_use]
-    pub fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    /// Saves every tensor under its name with `prefix` before it. [`metadata`](Self::metadata) is left to the caller.
-    ///
-    /// `progress` is called with the bytes of elements read since the last call. Nothing is durable, or seen by
-    /// others, before the transaction commits; after an error it holds a part of the tensors, so let it go.
-    ///
-    /// # Errors
-    /// Those of [`Transaction::save`]; [`ErrorKind::Io`] also for a file that has been cut since it was opened.
-    pub fn save(&self, txn: &mut Transaction<'_>, prefix: &str, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        self.tensors.iter().try_for_each(|(name, elements)| {
-            self.file.save(elements, txn, &format!("{prefix}{name}"), progress)
+    let json = file.header(PREAMBLE_BYTES as u64, header_bytes, MAX_HEADER_BYTES)?;
+    let mut header = parse::<Object<&RawValue>>(file, "the header", &json)?.0;
+    let attributes = match header.remove(METADATA_KEY) {
+        Some(value) => parse::<Object<String>>(file, METADATA_KEY, value.get().as_bytes())?.0,
+        None => BTreeMap::new(),
+    };
+    let mut infos = header
+        .into_iter()
+        .map(|(name, value)| {
+            let info: TensorInfo = parse(file, format_args!("tensor {name:?}"), value.get().as_bytes())?;
+            if info.shape.len() > MAX_RANK {
+                return Err(file.bad(format!("tensor {name:?} has more than {MAX_RANK} dimensions")));
+            }
+            Ok((name, info))
         })
+        .collect::<Result<Vec<_>>>()?;
+    infos.sort_by_key(|(_, info)| info.data_offsets);
+
+    // Refuses holes, overlaps, and ranges that are not what dtype and shape take.
+    let layout = Metadata::new(None, infos.clone());
+    let layout = layout.map_err(|e| file.bad(format!("the header: {e}")).with_source(e))?;
+    let length_bytes = layout.data_len() as u64;
+    let offset_bytes = PREAMBLE_BYTES as u64 + header_bytes;
+    file.check_rest(offset_bytes, length_bytes)?;
+
+    let whole = ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes };
+    let mut contents = Contents {
+        format: FileFormat::Safetensors,
+        storages: vec![whole.clone()],
+        tensors: Vec::with_capacity(infos.len()),
+        attributes,
+        keeps_storages: false,
+    };
+    for (name, info) in infos {
+        let Some((dtype, size)) = header_of(&info) else {
+            let TensorInfo { dtype, shape, .. } = info;
+            return Err(file.bad(format!("tensor {name:?}: nothing here holds {dtype} of shape {shape:?}")));
+        };
+        let layout = Layout::contiguous(&size).map_err(|e| file.bad(format!("tensor {name:?}: {e}")))?;
+        let (start, end) = info.data_offsets;
+        let is_aligned = start.is_multiple_of(dtype.itemsize());
+        let (storage, layout) = if is_aligned {
+            let stride = layout.stride().to_vec();
+            (0, Layout::new(size, stride, start / dtype.itemsize()).map_err(|e| file.bad(&e))?)
+        } else {
+            // No header reaches it from the beginning of the others.
+            let (offset_bytes, length_bytes) = (whole.offset_bytes + start as u64, (end - start) as u64);
+            contents.storages.push(ForeignStorage { offset_bytes, length_bytes, ..whole.clone() });
+            (contents.storages.len() - 1, layout)
+        };
+        contents.tensors.push(ForeignTensor { name, dtype, layout, storage });
     }
+    Ok(contents)
 }
 
 /// Writes tensors and text as a `.safetensors` file, laid out as safetensors itself does it.
@@ -220,19 +180,17 @@ pub fn write(
 }
 
 /// None for a type without a counterpart, and for 4-bit elements that do not fill bytes along the last axis.
-fn elements_of(info: &TensorInfo, start_bytes: u64) -> Option<Elements> {
+fn header_of(info: &TensorInfo) -> Option<(DType, Vec<usize>)> {
     let &(_, dtype) = DTYPES.iter().find(|&&(theirs, _)| theirs == info.dtype)?;
     let mut size = info.shape.clone();
     if dtype == DType::F4E2M1FNx2 {
         let last = size.last_mut().filter(|n| n.is_multiple_of(2))?;
         *last /= 2;
     }
-    let (start, end) = info.data_offsets;
-    let (offset_bytes, length_bytes) = (start_bytes + start as u64, (end - start) as u64);
-    Some(Elements { dtype, size, offset_bytes, length_bytes })
+    Some((dtype, size))
 }
 
-/// The inverse of [`elements_of`].
+/// The inverse of [`header_of`].
 fn shape_of(tensor: &Tensor) -> Option<(Dtype, Vec<usize>)> {
     let &(dtype, _) = DTYPES.iter().find(|&&(_, ours)| ours == tensor.dtype())?;
     let mut shape = tensor.size().to_vec();
@@ -243,7 +201,7 @@ fn shape_of(tensor: &Tensor) -> Option<(Dtype, Vec<usize>)> {
     Some((dtype, shape))
 }
 
-fn parse<'a, T: Deserialize<'a>>(file: &ForeignFile, what: impl fmt::Display, json: &'a [u8]) -> Result<T> {
+fn parse<'a, T: Deserialize<'a>>(file: &RawFile, what: impl fmt::Display, json: &'a [u8]) -> Result<T> {
     serde_json::from_slice(json).map_err(|e| file.bad(format!("{what}: {e}")).with_source(e))
 }
 

@@ -69,6 +69,15 @@ impl Layout {
         Layout::new(size.to_vec(), contiguous_strides(size)?, 0)
     }
 
+    /// As [`contiguous`](Self::contiguous), in column-major order.
+    #[cfg(feature = "interop")]
+    pub(crate) fn column_major(size: &[usize]) -> Result<Self> {
+        let reversed: Vec<usize> = size.iter().rev().copied().collect();
+        let mut stride = contiguous_strides(&reversed)?;
+        stride.reverse();
+        Layout::new(size.to_vec(), stride, 0)
+    }
+
     /// The layout of a fresh row-major copy.
     pub(crate) fn compacted(&self) -> Result<Self> {
         Ok(Layout::contiguous(&self.size)?.named(self.names().cloned()))

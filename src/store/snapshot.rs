@@ -45,6 +45,12 @@ impl TensorInfo {
         })
     }
 
+    /// A header that no store has.
+    #[cfg(feature = "interop")]
+    pub(crate) fn of(name: String, dtype: DType, layout: Layout, storage_id: u64) -> Self {
+        TensorInfo { name, dtype, storage_id, dim_names: None, layout }
+    }
+
     /// The size of each dimension, in elements.
     #[must_use]
     pub fn size(&self) -> &[usize] {

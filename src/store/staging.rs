@@ -56,6 +56,50 @@ impl Transaction<'_> {
         })
     }
 
+    /// Gives a name to a tensor that stands alone in its bytes, in row-major or column-major order, which `source` gives.
+    #[cfg(feature = "interop")]
+    pub(crate) fn save_dense(
+        &mut self,
+        action: &str,
+        name: &str,
+        layout: &Layout,
+        source: &impl Source,
+    ) -> Result<()> {
+        self.put(action, name, (source.dtype(), layout), |txn, size_bytes| txn.stage(source, size_bytes))
+    }
+
+    /// Writes a sealed storage of so many bytes, for as many tensors as will be; gives its provisional id.
+    #[cfg(feature = "interop")]
+    pub(crate) fn stage_storage(
+        &mut self,
+        action: &str,
+        length_bytes: u64,
+        write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+    ) -> Result<u64> {
+        self.check_failure(action)?;
+        let staged = self.stage_alone(StorageWriter::sealed, length_bytes, |writer| {
+            write(&mut |bytes| writer.write(bytes))
+        });
+        let staged = staged.map_err(|e| e.context(action));
+        if let Err(e) = &staged {
+            self.failure = Some(e.clone());
+        }
+        Ok(self.loader.history.watched(staged)?.0)
+    }
+
+    /// Gives a name to a header over a storage that this transaction has staged.
+    #[cfg(feature = "interop")]
+    pub(crate) fn save_header(
+        &mut self,
+        action: &str,
+        name: &str,
+        (dtype, layout): (DType, &Layout),
+        storage_id: u64,
+    ) -> Result<()> {
+        let record = record_of(action, dtype, layout, layout.offset() as u64, storage_id)?;
+        self.apply(Change::Put { name: name.to_owned(), record })
+    }
+
     /// Writes a storage for one tensor; gives its provisional id, and that the tensor begins at its beginning.
     pub(super) fn stage_alone(
         &mut self,

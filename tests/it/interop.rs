@@ -6,8 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use stridemap::interop::npy::{self, NpyFile};
-use stridemap::interop::safetensors::{self, SafetensorsFile};
+use stridemap::interop::{ForeignFile, npy, safetensors};
 use stridemap::{DType, Durability, ErrorKind, OnExisting, Result, Store, StoreOptions, Tensor};
 use tempfile::TempDir;
 
@@ -46,11 +45,7 @@ impl Place {
 
     fn import(&self, path: &Path) -> Result<()> {
         let mut txn = self.store.begin()?;
-        if path.extension().is_some_and(|extension| extension == "npy") {
-            NpyFile::open(path)?.save(&mut txn, "x", &mut |_| ())?;
-        } else {
-            SafetensorsFile::open(path)?.save(&mut txn, "", &mut |_| ())?;
-        }
+        txn.import(&ForeignFile::open(path)?, "", &mut |_| ())?;
         txn.commit().map(drop)
     }
 
@@ -128,12 +123,12 @@ fn every_dtype_of_safetensors_comes_back_from_a_file() {
     safetensors::write(&path, &tensors, &metadata, OnExisting::Refuse, &mut |bytes| written_bytes += bytes)
         .unwrap();
 
-    let file = SafetensorsFile::open(&path).unwrap();
-    assert_eq!(file.metadata(), &metadata);
-    assert_eq!(file.names().count(), tensors.len());
+    let file = ForeignFile::open(&path).unwrap();
+    assert_eq!(file.attributes(), &metadata);
+    assert_eq!(file.tensors().count(), tensors.len());
     let mut read_bytes = 0;
     let mut txn = place.store.begin().unwrap();
-    file.save(&mut txn, "in/", &mut |bytes| read_bytes += bytes).unwrap();
+    txn.import(&file, "in/", &mut |bytes| read_bytes += bytes).unwrap();
     txn.commit().unwrap();
     assert_eq!((written_bytes, read_bytes), (file.size_bytes(), file.size_bytes()));
     for (name, tensor) in &tensors {
@@ -159,8 +154,9 @@ fn every_dtype_of_npy_comes_back_from_a_file() {
                 continue;
             }
             written.unwrap();
-            let file = NpyFile::open(&path).unwrap();
-            assert_eq!((file.dtype(), file.size(), file.size_bytes()), (dtype, size, written_bytes));
+            let file = ForeignFile::open(&path).unwrap();
+            let info = file.tensors().next().unwrap();
+            assert_eq!((info.dtype, info.size(), file.size_bytes()), (dtype, size, written_bytes));
             assert_eq!((fs::metadata(&path).unwrap().len() - written_bytes) % 64, 0);
             place.import(&path).unwrap();
             assert_eq!(logical(&place.store.load("x").unwrap()), logical(&tensor));
@@ -181,7 +177,7 @@ fn views_are_exported_in_their_logical_order() {
             let path = place.path("view.npy");
             npy::write(&path, &view, OnExisting::Replace, &mut quiet()).unwrap();
             place.import(&path).unwrap();
-            assert_eq!(logical(&place.store.load("x").unwrap()), logical(&view), "{name}");
+            assert_eq!(logical(&place.store.load("view").unwrap()), logical(&view), "{name}");
         }
     }
 }
@@ -195,7 +191,7 @@ fn tensors_longer_than_a_piece_are_streamed_whole() {
     npy::write(&one, &tensor.t().unwrap(), OnExisting::Refuse, &mut |bytes| reports.push(bytes)).unwrap();
     assert_eq!((reports.len(), reports.iter().sum()), (3, tensor.nbytes() as u64));
     place.import(&one).unwrap();
-    let imported = place.store.load("x").unwrap();
+    let imported = place.store.load("one").unwrap();
     assert_eq!(logical(&imported.t().unwrap()), logical(&tensor));
 
     safetensors::write(&many, &[("y".into(), imported)], &no_metadata(), OnExisting::Refuse, &mut quiet())
@@ -213,7 +209,10 @@ fn safetensors_lies_by_alignment_then_name_and_the_same_every_time() {
     let path = place.path("x.safetensors");
     safetensors::write(&path, &tensors, &metadata, OnExisting::Refuse, &mut quiet()).unwrap();
     let first = fs::read(&path).unwrap();
-    assert_eq!(SafetensorsFile::open(&path).unwrap().names().collect::<Vec<_>>(), ["z", "c", "a", "b"]);
+    assert_eq!(
+        ForeignFile::open(&path).unwrap().tensors().map(|tensor| tensor.name).collect::<Vec<_>>(),
+        ["z", "c", "a", "b"]
+    );
     assert_eq!(u64::from_le_bytes(first[..8].try_into().unwrap()) % 8, 0);
     tensors.reverse();
     safetensors::write(&path, &tensors, &metadata, OnExisting::Replace, &mut quiet()).unwrap();
@@ -268,13 +267,12 @@ fn what_safetensors_cannot_hold_is_refused_before_anything_is_written() {
 fn fortran_order_arrives_as_strides_under_one_name() {
     let place = Place::new();
     let header = "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3), }\n";
-    let path = place.file("f.npy", &npy_bytes(header, &[0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5, 0]));
+    let path = place.file("x.npy", &npy_bytes(header, &[0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5, 0]));
     let mut txn = place.store.begin().unwrap();
     txn.on_existing(OnExisting::Refuse);
-    let file = NpyFile::open(&path).unwrap();
-    assert_eq!(file.size(), [2, 3]);
-    file.save(&mut txn, "x", &mut quiet()).unwrap();
-    assert_eq!(file.save(&mut txn, "x", &mut quiet()).unwrap_err().kind(), ErrorKind::NameExists);
+    let file = ForeignFile::open(&path).unwrap();
+    txn.import(&file, "", &mut quiet()).unwrap();
+    assert_eq!(txn.import(&file, "", &mut quiet()).unwrap_err().kind(), ErrorKind::NameExists);
     // Another writer is faster, so the changes are made a second time, on its generation.
     place.store.save("other", &counted(DType::U8, &[1])).unwrap();
     txn.commit().unwrap();
@@ -349,7 +347,7 @@ fn wrong_npy_headers_are_refused_with_what_stands() {
     }
     let good = npy_bytes(&plain("'<f4'", "(2,)"), &[0; 8]);
     for (at, bytes, what) in [
-        (0, &b"X"[..], "does not begin"),
+        (0, &b"X"[..], "begins like no other format"),
         (6, &[4], "version 4.0"),
         (7, &[1], "version 1.1"),
         (8, &[0xff, 0xff], "65535 bytes"),
@@ -470,7 +468,7 @@ proptest! {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("x.npy");
         fs::write(&path, npy_bytes(&pieces.concat(), &[0; 4])).unwrap();
-        if let Err(error) = NpyFile::open(&path) {
+        if let Err(error) = ForeignFile::open(&path) {
             prop_assert_eq!(error.kind(), ErrorKind::BadFile);
         }
     }
@@ -489,12 +487,11 @@ fn what_is_not_a_file_is_refused_without_waiting() {
     )
     .unwrap();
     for path in [fifo.as_path(), place.dir.path()] {
-        assert_eq!(SafetensorsFile::open(path).unwrap_err().kind(), ErrorKind::BadFile);
-        assert_eq!(NpyFile::open(path).unwrap_err().kind(), ErrorKind::BadFile);
+        assert_eq!(ForeignFile::open(path).unwrap_err().kind(), ErrorKind::BadFile);
         let written = npy::write(path, &counted(DType::U8, &[1]), OnExisting::Replace, &mut quiet());
         assert_eq!(written.unwrap_err().kind(), ErrorKind::AlreadyExists);
     }
-    assert_eq!(NpyFile::open(place.path("none")).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(ForeignFile::open(place.path("none")).unwrap_err().kind(), ErrorKind::Io);
 }
 
 #[test]
@@ -543,14 +540,14 @@ fn open_file_keeps_its_bytes_when_an_export_takes_its_name() {
     let (old, new) = (counted(DType::U16, &[5]), counted(DType::F64, &[2]));
     npy::write(&path, &old, OnExisting::Refuse, &mut quiet()).unwrap();
     symlink(&path, &link).unwrap();
-    let file = NpyFile::open(&path).unwrap();
+    let file = ForeignFile::open(&path).unwrap();
     npy::write(&link, &new, OnExisting::Replace, &mut quiet()).unwrap();
-    assert_eq!(NpyFile::open(&path).unwrap().dtype(), DType::U16);
+    assert_eq!(ForeignFile::open(&path).unwrap().tensors().next().unwrap().dtype, DType::U16);
     npy::write(&path, &new, OnExisting::Replace, &mut quiet()).unwrap();
     let mut txn = place.store.begin().unwrap();
-    file.save(&mut txn, "old", &mut quiet()).unwrap();
+    txn.import(&file, "old ", &mut quiet()).unwrap();
     txn.commit().unwrap();
-    assert_eq!(logical(&place.store.load("old").unwrap()), logical(&old));
+    assert_eq!(logical(&place.store.load("old x").unwrap()), logical(&old));
 }
 
 #[test]
@@ -558,10 +555,10 @@ fn file_cut_after_it_was_opened_is_an_error_and_changes_nothing() {
     let place = Place::new();
     let path = place.path("x.npy");
     npy::write(&path, &counted(DType::U16, &[500]), OnExisting::Refuse, &mut quiet()).unwrap();
-    let file = NpyFile::open(&path).unwrap();
+    let file = ForeignFile::open(&path).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(200).unwrap();
     let mut txn = place.store.begin().unwrap();
-    assert_eq!(file.save(&mut txn, "x", &mut quiet()).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(txn.import(&file, "", &mut quiet()).unwrap_err().kind(), ErrorKind::Io);
     drop(txn);
     assert!(place.store.names().unwrap().is_empty());
 }

@@ -1,7 +1,7 @@
 //! Files of numpy's `.npy` format: one array each.
 //!
 //! ```
-//! use stridemap::interop::npy::{self, NpyFile};
+//! use stridemap::interop::{ForeignFile, npy};
 //! use stridemap::{OnExisting, Store, Tensor};
 //!
 //! # let dir = tempfile::tempdir()?;
@@ -10,9 +10,7 @@
 //! npy::write(dir.join("points_t.npy"), &points.t()?, OnExisting::Refuse, &mut |_| ())?;
 //!
 //! let store = Store::create(dir.join("points.smap"))?;
-//! let mut txn = store.begin()?;
-//! NpyFile::open(dir.join("points_t.npy"))?.save(&mut txn, "points_t", &mut |_| ())?;
-//! txn.commit()?;
+//! store.import(dir.join("points_t.npy"), "")?;
 //! assert_eq!(store.load("points_t")?.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -20,14 +18,18 @@
 // The header is parsed here because the crates for it multiply the shape unchecked (npyz) and follow nested literals
 // without bound (py_literal); and files are not trusted.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use stridemap_format::{DType, check_numel};
 
-use super::file::{self, Elements, ForeignFile};
 use crate::commit::OnExisting;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Transaction;
+use crate::interop::FileFormat;
+use crate::interop::contents::{Contents, ForeignStorage, ForeignTensor};
+use crate::interop::file::{self, RawFile};
+use crate::layout::Layout;
 use crate::tensor::Tensor;
 
 const MAGIC: [u8; 6] = *b"\x93NUMPY";
@@ -56,82 +58,33 @@ const DTYPES: [(&str, DType); 14] = [
     ("c16", DType::C128),
 ];
 
-/// A `.npy` file, open to be imported.
-#[derive(Debug)]
-pub struct NpyFile {
-    file: ForeignFile,
-    elements: Elements,
-    /// The elements lie in column-major order.
-    is_fortran_order: bool,
-}
-
-impl NpyFile {
-    /// Opens a file and checks its header against it. No element is read.
-    ///
-    /// # Errors
-    /// [`ErrorKind::BadFile`] for what is not a whole npy file, and for elements that are big-endian, Python objects,
-    /// structures, or of a type that has no counterpart here; [`ErrorKind::Io`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let file = ForeignFile::open(path.as_ref())?;
-        let [magic @ .., major, minor, a, b, c, d] = file.preamble::<12>()?;
-        if magic != MAGIC {
-            return Err(file.bad("it does not begin as an npy file"));
-        }
-        let (start_bytes, header_bytes) = match (major, minor) {
-            (1, 0) => (10, u16::from_le_bytes([a, b]).into()),
-            (2 | 3, 0) => (12, u32::from_le_bytes([a, b, c, d]).into()),
-            _ => return Err(file.bad(format!("version {major}.{minor} of the npy format is not known"))),
-        };
-        let header = file.header(start_bytes, header_bytes, MAX_HEADER_BYTES)?;
-        let Header { dtype, is_fortran_order, size } = Header::parse(&header).map_err(|e| file.bad(e))?;
-        let numel = check_numel(size.iter().map(|&n| n as u64)).ok();
-        let length_bytes = numel.and_then(|numel| numel.checked_mul(dtype.itemsize() as u64));
-        let length_bytes = length_bytes.ok_or_else(|| file.bad(format!("shape {size:?} is too large")))?;
-        let offset_bytes = start_bytes + header_bytes;
-        file.check_rest(offset_bytes, length_bytes)?;
-        let elements = Elements { dtype, size, offset_bytes, length_bytes };
-        Ok(NpyFile { file, elements, is_fortran_order })
+/// Reads the header of a file with one array, and checks it against the file.
+pub(in crate::interop) fn read(file: &Arc<RawFile>) -> Result<Contents> {
+    let [magic @ .., major, minor, a, b, c, d] = file.preamble::<12>()?;
+    if magic != MAGIC {
+        return Err(file.bad("it does not begin as an npy file"));
     }
-
-    /// The type of the elements.
-    #[must_use]
-    pub fn dtype(&self) -> DType {
-        self.elements.dtype
-    }
-
-    /// The size of each dimension, in elements.
-    #[must_use]
-    pub fn size(&self) -> &[usize] {
-        &self.elements.size
-    }
-
-    /// The bytes of all elements.
-    #[must_use]
-    pub fn size_bytes(&self) -> u64 {
-        self.elements.length_bytes
-    }
-
-    /// Saves the array under a name. One in Fortran order keeps it: its elements are saved as they lie, and the strides
-    /// say the rest.
-    ///
-    /// `progress` is called with the bytes of elements read since the last call. Nothing is durable, or seen by
-    /// others, before the transaction commits; after an error, let it go.
-    ///
-    /// # Errors
-    /// Those of [`Transaction::save`]; [`ErrorKind::Io`] also for a file that has been cut since it was opened.
-    pub fn save(&self, txn: &mut Transaction<'_>, name: &str, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        if !self.is_fortran_order {
-            return self.file.save(&self.elements, txn, name, progress);
-        }
-        let mut transposed = self.elements.clone();
-        transposed.size.reverse();
-        self.file.save(&transposed, txn, name, progress)?;
-        let stored = txn.load(name)?;
-        let axes: Vec<isize> = (0..stored.ndim() as isize).rev().collect();
-        // Taken away in between, so that `OnExisting::Refuse` does not refuse the view its own name.
-        txn.remove(name)?;
-        txn.save_view(name, &stored.permute(&axes)?)
-    }
+    let (start_bytes, header_bytes) = match (major, minor) {
+        (1, 0) => (10, u16::from_le_bytes([a, b]).into()),
+        (2 | 3, 0) => (12, u32::from_le_bytes([a, b, c, d]).into()),
+        _ => return Err(file.bad(format!("version {major}.{minor} of the npy format is not known"))),
+    };
+    let header = file.header(start_bytes, header_bytes, MAX_HEADER_BYTES)?;
+    let Header { dtype, is_fortran_order, size } = Header::parse(&header).map_err(|e| file.bad(e))?;
+    let numel = check_numel(size.iter().map(|&n| n as u64)).ok();
+    let length_bytes = numel.and_then(|numel| numel.checked_mul(dtype.itemsize() as u64));
+    let length_bytes = length_bytes.ok_or_else(|| file.bad(format!("shape {size:?} is too large")))?;
+    let offset_bytes = start_bytes + header_bytes;
+    file.check_rest(offset_bytes, length_bytes)?;
+    let layout = if is_fortran_order { Layout::column_major(&size) } else { Layout::contiguous(&size) };
+    let layout = layout.map_err(|e| file.bad(&e).with_source(e))?;
+    Ok(Contents {
+        format: FileFormat::Npy,
+        storages: vec![ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes }],
+        tensors: vec![ForeignTensor { name: file.stem()?, dtype, layout, storage: 0 }],
+        attributes: BTreeMap::new(),
+        keeps_storages: false,
+    })
 }
 
 /// Writes a tensor as a `.npy` file, in C order.

@@ -1,0 +1,3 @@
+//! Files of NumPy.
+
+pub mod npy;
