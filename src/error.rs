@@ -63,6 +63,8 @@ pub enum ErrorKind {
     NetworkFileSystem,
     /// The storage lies outside the store, and the opener did not allow that.
     ExternalRefused,
+    /// A file that is not the store's is not the one that was opened or adopted any more.
+    ExternalChanged,
     /// Another process, or another guard, holds the lock.
     Busy,
     /// The value belongs to the process that this one was forked from.

@@ -37,7 +37,8 @@ pub enum Access {
     Read,
     /// Reading and writing.
     Write,
-    /// Reading only, where a symbolic link may stand for the file: for files that are not a store's own.
+    /// Reading only, where a symbolic link may stand for the file: for files that are not a store's own. They are real on
+    /// a simulated disk too.
     ReadForeign,
 }
 
@@ -63,6 +64,8 @@ pub struct FileStat {
     pub link_count: u64,
     /// Whether it is a regular file: no directory, device or pipe.
     pub is_regular: bool,
+    /// When its bytes last changed, in nanoseconds since 1970, as fine as the file system's clock.
+    pub mtime_ns: i64,
 }
 
 /// A file system. Each method is one step that a crash can come after.

@@ -230,5 +230,6 @@ fn stat_of(metadata: &fs::Metadata) -> FileStat {
         size_bytes: metadata.len(),
         link_count: metadata.nlink(),
         is_regular: metadata.is_file(),
+        mtime_ns: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
     }
 }

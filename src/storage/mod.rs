@@ -2,6 +2,7 @@
 
 mod address_space;
 mod digests;
+mod external;
 mod file;
 mod growth;
 mod heap;
@@ -14,6 +15,7 @@ mod stored;
 mod writer;
 
 pub(crate) use digests::VerifiedStorage;
+pub(crate) use external::ExternalFile;
 pub(crate) use file::open_whole;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
 pub(crate) use heap::{AlignedBytes, out_of_memory};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use stridemap_format::{Sealed, StorageKind, StorageRecord, Uuid};
 
+use super::external::ExternalFile;
 use super::file::{broken, check_length, open_error};
 use super::in_place::{InPlaceFile, InUse};
 use super::live::LiveFile;
@@ -19,6 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) enum Identity {
     /// Nothing: it is on the heap.
     Heap,
+    /// Nothing: it is a range of a file that no store has.
+    Foreign,
     /// A storage of a generation of the store.
     Stored { store: Uuid, id: u64, record: StorageRecord },
     /// A storage that a transaction is about to publish, under a provisional id.
@@ -36,6 +39,8 @@ enum Bytes {
     None,
     Heap(Box<dyn AsRef<[u8]> + Send + Sync>),
     File(Arc<dyn DiskFile>, PathBuf),
+    /// From this byte of the file on.
+    Range(Arc<ExternalFile>, u64),
     Mapped(Arc<Mapping>),
     Mutable(Arc<MutableFile>),
     Live(LiveFile),
@@ -46,6 +51,13 @@ impl Storage {
     pub(crate) fn on_heap(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Arc<Self> {
         let length_bytes = bytes.as_ref().len() as u64;
         Arc::new(Storage { identity: Identity::Heap, length_bytes, bytes: Bytes::Heap(Box::new(bytes)) })
+    }
+
+    /// `length_bytes` of a file that is no store's, from `offset_bytes` on, which the caller knows to be there. They are
+    /// read by position.
+    pub(crate) fn of_range(file: &Arc<ExternalFile>, offset_bytes: u64, length_bytes: u64) -> Arc<Self> {
+        let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
+        Arc::new(Storage { identity: Identity::Foreign, length_bytes, bytes })
     }
 
     /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout` and `in_use` are for who
@@ -134,7 +146,7 @@ impl Storage {
             Bytes::Heap(bytes) => Some((**bytes).as_ref()),
             // The mapping may be longer: another generation of the store may have grown the file.
             Bytes::Mapped(mapping) => mapping.bytes(usize::try_from(self.length_bytes).ok()?),
-            Bytes::File(..) | Bytes::Mutable(_) | Bytes::Live(_) => None,
+            Bytes::File(..) | Bytes::Range(..) | Bytes::Mutable(_) | Bytes::Live(_) => None,
         }
     }
 
@@ -160,6 +172,7 @@ impl Storage {
             Bytes::None => true,
             Bytes::Heap(_) => false,
             Bytes::File(file, _) => file.stat().is_ok_and(|own| file_id(own) == file_id(stat)),
+            Bytes::Range(file, _) => file.is_file(stat),
             Bytes::Mapped(mapping) => mapping.file() == file_id(stat),
             Bytes::Mutable(file) => file.in_place().is_file(stat),
             Bytes::Live(file) => file.in_place().is_file(stat),
@@ -175,20 +188,35 @@ impl Storage {
             Bytes::File(file, path) => {
                 return file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("read storage", path, e));
             }
+            Bytes::Range(file, start_bytes) => {
+                let end_bytes = offset_bytes.checked_add(buf.len() as u64);
+                let is_inside = end_bytes.is_some_and(|end| end <= self.length_bytes);
+                let at_bytes = start_bytes.checked_add(offset_bytes).filter(|_| is_inside);
+                return file
+                    .read_exact_at(buf, at_bytes.ok_or_else(|| self.out_of_range(buf, offset_bytes))?);
+            }
             Bytes::Mutable(file) => return file.in_place().read_at(buf, offset_bytes),
             Bytes::Live(file) => return file.in_place().read_at(buf, offset_bytes),
             _ => {}
         }
         let start = usize::try_from(offset_bytes).ok();
         let range = start.and_then(|start| Some(start..start.checked_add(buf.len())?));
-        let bytes = range.and_then(|range| self.borrow()?.get(range)).ok_or_else(|| {
-            Error::new(
-                ErrorKind::OutOfRange,
-                format!("{} bytes at {offset_bytes} of a storage of {}", buf.len(), self.length_bytes),
-            )
-        })?;
-        buf.copy_from_slice(bytes);
+        let bytes = range.and_then(|range| self.borrow()?.get(range));
+        buf.copy_from_slice(bytes.ok_or_else(|| self.out_of_range(buf, offset_bytes))?);
         Ok(())
+    }
+
+    fn out_of_range(&self, buf: &[u8], offset_bytes: u64) -> Error {
+        let message = format!("{} bytes at {offset_bytes} of a storage of {}", buf.len(), self.length_bytes);
+        Error::new(ErrorKind::OutOfRange, message)
+    }
+
+    /// The file, when it is not the store's.
+    pub(crate) fn as_external(&self) -> Option<&Arc<ExternalFile>> {
+        match &self.bytes {
+            Bytes::Range(file, _) => Some(file),
+            _ => None,
+        }
     }
 }
 
@@ -196,6 +224,7 @@ impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Identity::Heap => f.write_str("heap"),
+            Identity::Foreign => f.write_str("foreign"),
             Identity::Stored { id, .. } => write!(f, "{id:016x}"),
             Identity::Staged { .. } => f.write_str("staged"),
         }

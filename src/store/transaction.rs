@@ -183,6 +183,15 @@ impl<'a> Transaction<'a> {
             }
             Identity::Staged { transaction, id } if *transaction == self.number => *id,
             Identity::Heap => return foreign("memory"),
+            Identity::Foreign => {
+                let file = tensor.storage().as_external().map(|file| file.path().display().to_string());
+                let message = format!(
+                    "save_view {name:?}: the tensor stands on {}, which is not the store's; import that file, which copies \
+                     its elements, or adopt it, which does not",
+                    file.as_deref().unwrap_or("a file")
+                );
+                return Err(Error::new(ErrorKind::ForeignStorage, message));
+            }
             Identity::Stored { .. } => return foreign("a storage of another store"),
             Identity::Staged { .. } => return foreign("a storage of another transaction"),
         };

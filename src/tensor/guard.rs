@@ -102,6 +102,9 @@ impl Tensor {
             let copy = "save_as with StorageKind::Mutable copies its elements to where they can";
             let why = match self.storage().identity() {
                 Identity::Heap => format!("a tensor in memory cannot be locked; {copy}"),
+                Identity::Foreign => {
+                    format!("a tensor of a file of another format is only read; {copy}")
+                }
                 Identity::Staged { .. } => "the tensor is not committed; commit, and load it".to_owned(),
                 Identity::Stored { id, record, .. } => {
                     let (kind, advice) = match record.kind {

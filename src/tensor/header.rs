@@ -206,7 +206,7 @@ impl Tensor {
     pub fn storage_id(&self) -> Option<u64> {
         match self.storage.identity() {
             Identity::Stored { id, .. } => Some(*id),
-            Identity::Heap | Identity::Staged { .. } => None,
+            Identity::Heap | Identity::Foreign | Identity::Staged { .. } => None,
         }
     }
 
@@ -214,7 +214,9 @@ impl Tensor {
     #[must_use]
     pub fn shares_storage(&self, other: &Tensor) -> bool {
         match (self.storage.identity(), other.storage.identity()) {
-            (Identity::Heap, Identity::Heap) => Arc::ptr_eq(&self.storage, &other.storage),
+            (Identity::Heap, Identity::Heap) | (Identity::Foreign, Identity::Foreign) => {
+                Arc::ptr_eq(&self.storage, &other.storage)
+            }
             (
                 Identity::Stored { store, id, .. },
                 Identity::Stored { store: other_store, id: other_id, .. },

@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX, Watch};
+use super::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, STAGE_PREFIX, Watch};
 use world::{Inode, ROOT, World};
 pub use world::{Op, Outcome};
 
@@ -118,6 +118,7 @@ impl State {
             size_bytes: self.world.files.get(&inode).map_or(0, |bytes| bytes.live.len() as u64),
             link_count: links.count() as u64,
             is_regular: self.world.files.contains_key(&inode),
+            mtime_ns: self.world.changed.get(&inode).copied().unwrap_or_default(),
         }
     }
 }
@@ -178,7 +179,10 @@ impl SimulatedDisk {
 }
 
 impl Disk for SimulatedDisk {
-    fn open(&self, path: &Path, _: Access) -> io::Result<Arc<dyn DiskFile>> {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        if access == Access::ReadForeign {
+            return RealDisk.open(path, access);
+        }
         let inode = self.state().find(path)?;
         Ok(self.handle(inode))
     }

@@ -75,6 +75,9 @@ pub(super) struct World {
     pub(super) dirs: BTreeMap<Inode, Versions<BTreeMap<String, Inode>>>,
     /// Changes of names that are not durable, in order.
     pub(super) pending: Vec<(Inode, Renames)>,
+    /// When a file's bytes or length last changed. The clock is the number of such changes.
+    pub(super) changed: BTreeMap<Inode, i64>,
+    clock: i64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -95,12 +98,18 @@ impl Default for World {
             files: BTreeMap::new(),
             dirs: BTreeMap::from([(ROOT, Versions::default())]),
             pending: Vec::new(),
+            changed: BTreeMap::new(),
+            clock: 0,
         }
     }
 }
 
 impl World {
     pub(super) fn apply(&mut self, op: &Op) {
+        if let Op::CreateFile(file) | Op::Write { file, .. } | Op::SetLen { file, .. } = op {
+            self.clock += 1;
+            self.changed.insert(*file, self.clock);
+        }
         match op {
             Op::CreateFile(inode) => drop(self.files.entry(*inode).or_default()),
             Op::CreateDir(inode) => drop(self.dirs.entry(*inode).or_default()),

@@ -40,6 +40,9 @@ impl Tensor {
             let copy = "save_as with StorageKind::Live copies its elements to where they are";
             let why = match self.storage().identity() {
                 Identity::Heap => format!("a tensor in memory is not live; {copy}"),
+                Identity::Foreign => {
+                    format!("a tensor of a file of another format is only read; {copy}")
+                }
                 Identity::Staged { .. } => "the tensor is not committed; commit, and load it".to_owned(),
                 Identity::Stored { id, record, .. } => {
                     let kind = match record.kind {

@@ -1,0 +1,171 @@
+//! Files that are not the store's.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stridemap_format::FileStamp;
+
+use super::lock::file_id;
+use crate::disk::{Access, Disk, DiskFile, FileStat};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A file that others may change at any time, open for reading, and how it looked when it was opened.
+///
+/// Nobody here can keep it as it is, so it is looked at again after each read.
+#[derive(Debug)]
+pub(crate) struct ExternalFile {
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    stamp: FileStamp,
+}
+
+impl ExternalFile {
+    /// Opens a regular file. What stands in a file's place, a FIFO, a device, a directory, is not waited for.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is not a regular file, and those of the file system.
+    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Arc<Self>> {
+        Self::of(path, disk.open(path, Access::ReadForeign)?)
+    }
+
+    /// Takes over a file that is open. `path` is for messages.
+    pub(super) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Arc<Self>> {
+        let stamp = stamp_of(file.stat()?);
+        Ok(Arc::new(ExternalFile { path: path.to_path_buf(), file, stamp }))
+    }
+
+    /// By which it was opened.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it was when it was opened.
+    pub(crate) fn stamp(&self) -> FileStamp {
+        self.stamp
+    }
+
+    /// Whether a file of this stat is this one.
+    pub(super) fn is_file(&self, stat: FileStat) -> bool {
+        (self.stamp.device, self.stamp.inode) == file_id(stat)
+    }
+
+    /// Fills `buf` from the bytes at `offset_bytes`.
+    ///
+    /// # Errors
+    /// `ExternalChanged` when the file is not any more what it was when it was opened: then the bytes may be of two
+    /// states of it. `Io`.
+    pub(crate) fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+        let read = self.file.read_exact_at(buf, offset_bytes);
+        // That it was changed says more than that it ended too soon.
+        self.check_unchanged()?;
+        read.map_err(|e| Error::io("read", &self.path, e))
+    }
+
+    /// # Errors
+    /// `ExternalChanged`; `Io`.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let now = self.file.stat().map_err(|e| Error::io("look at", &self.path, e))?;
+        match difference(self.stamp, stamp_of(now)) {
+            None => Ok(()),
+            Some(what) => {
+                let message = format!(
+                    "{}: the file was changed since it was opened: {what}; open it again once nobody writes it",
+                    self.path.display()
+                );
+                Err(Error::new(ErrorKind::ExternalChanged, message))
+            }
+        }
+    }
+}
+
+fn stamp_of(stat: FileStat) -> FileStamp {
+    let FileStat { device, inode, size_bytes, mtime_ns, .. } = stat;
+    FileStamp { device, inode, size_bytes, mtime_ns }
+}
+
+/// What of a file is another now, in words; none when nothing is.
+fn difference(then: FileStamp, now: FileStamp) -> Option<String> {
+    let fields = [
+        ("device", i128::from(then.device), i128::from(now.device)),
+        ("inode", i128::from(then.inode), i128::from(now.inode)),
+        ("size in bytes", i128::from(then.size_bytes), i128::from(now.size_bytes)),
+        ("mtime in ns", i128::from(then.mtime_ns), i128::from(now.mtime_ns)),
+    ];
+    let changed = fields.into_iter().filter(|(_, then, now)| then != now);
+    let changed: Vec<String> =
+        changed.map(|(field, then, now)| format!("{field} {then}, now {now}")).collect();
+    (!changed.is_empty()).then(|| changed.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::FileExt as _;
+
+    use super::super::Storage;
+    use super::*;
+    use crate::disk::RealDisk;
+
+    fn file_of(bytes: &[u8]) -> (tempfile::TempDir, PathBuf, Arc<ExternalFile>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, bytes).unwrap();
+        let file = ExternalFile::open(&RealDisk, &path).unwrap();
+        (dir, path, file)
+    }
+
+    #[test]
+    fn a_range_of_a_file_is_read_by_position_and_within_its_bounds() {
+        let (_dir, _, file) = file_of(b"0123456789");
+        let storage = Storage::of_range(&file, 3, 4);
+        let mut bytes = [0; 4];
+        storage.read_at(&mut bytes, 0).unwrap();
+        assert_eq!((&bytes, storage.length_bytes()), (b"3456", 4));
+        storage.read_at(&mut bytes[..1], 3).unwrap();
+        assert_eq!(bytes[0], b'6');
+        for (length, offset) in [(2, 3), (1, 4), (1, u64::MAX)] {
+            let error = storage.read_at(&mut bytes[..length], offset).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+        }
+        assert!(storage.borrow().is_none());
+    }
+
+    #[test]
+    fn a_read_after_any_change_of_the_file_is_refused_and_says_what_changed() {
+        let changes: [(&str, fn(&Path)); 4] = [
+            ("size in bytes 10, now 4", |path| {
+                fs::File::options().write(true).open(path).unwrap().set_len(4).unwrap()
+            }),
+            ("size in bytes 10, now 12", |path| fs::write(path, b"0123456789ab").unwrap()),
+            ("mtime in ns", |path| {
+                let file = fs::File::options().write(true).open(path).unwrap();
+                file.write_all_at(b"x", 9).unwrap();
+                file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
+            }),
+            ("mtime in ns", |path| {
+                fs::File::open(path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+            }),
+        ];
+        for (what, change) in changes {
+            let (_dir, path, file) = file_of(b"0123456789");
+            let mut bytes = [0; 2];
+            file.read_exact_at(&mut bytes, 8).unwrap();
+            change(&path);
+            let error = file.read_exact_at(&mut bytes, 8).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ExternalChanged, "{error}");
+            assert!(error.to_string().contains(what) && error.to_string().contains("file:"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_without_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        for path in [&fifo, dir.path(), Path::new("/dev/null")] {
+            let error = ExternalFile::open(&RealDisk, path).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{}: {error}", path.display());
+        }
+    }
+}
