@@ -1,7 +1,5 @@
 use std::cmp::Reverse;
 
-use stridemap_format::TensorRecord;
-
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many names are looked at for a suggestion: a mistyped name should not cost a scan of a million.
@@ -11,9 +9,9 @@ const MAX_LOOKED_AT: usize = 2_000;
 const MAX_COMPARED_BYTES: usize = 120;
 
 /// The error for a name that is not there; it says which ones are nearest.
-pub(crate) fn not_found<'a, I>(action: &str, name: &str, tensors: impl Fn(&'a str) -> Result<I>) -> Error
+pub(crate) fn not_found<'a, I, T>(action: &str, name: &str, tensors: impl Fn(&'a str) -> Result<I>) -> Error
 where
-    I: Iterator<Item = Result<(String, TensorRecord)>>,
+    I: Iterator<Item = Result<(String, T)>>,
 {
     let mut message = format!("{action} {name:?}: no tensor of this name");
     let names = tensors("").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.0));

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use stridemap_format::{DType, check_name};
+use stridemap_format::DType;
 
 use super::FileFormat;
 use super::file::{PIECE_BYTES, RawFile};
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::storage::Storage;
 
 /// All that a reader of one format finds, checked against the file. No element has been read.
 #[derive(Debug)]
@@ -43,11 +44,11 @@ pub(super) struct ForeignTensor {
 }
 
 impl Contents {
-    /// Refuses names that a store cannot hold, or that stand twice, and tensors that reach past their storage.
+    /// Refuses names that stand twice, and tensors that reach past their storage. What a store cannot have as a name may
+    /// become one by a prefix.
     pub(super) fn checked(self, file: &RawFile) -> Result<Self> {
         let mut names = HashSet::new();
         for ForeignTensor { name, dtype, layout, storage } in &self.tensors {
-            check_name(name).map_err(|e| file.bad(&e).with_source(e))?;
             if !names.insert(name) {
                 return Err(file.bad(format!("two tensors are named {name:?}")));
             }
@@ -71,6 +72,11 @@ impl Contents {
 }
 
 impl ForeignStorage {
+    /// The bytes where they lie, to be read a view at a time.
+    pub(super) fn open(&self) -> Arc<Storage> {
+        self.file.range(self.offset_bytes, self.length_bytes)
+    }
+
     /// Gives a range of the bytes to `sink`, a piece at a time.
     pub(super) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut piece = vec![0; (range.end - range.start).min(PIECE_BYTES as u64) as usize];

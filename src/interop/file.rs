@@ -4,12 +4,13 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::commit::OnExisting;
-use crate::disk::{Access, Disk as _, DiskFile, RealDisk, create_temporary, dir_of};
+use crate::disk::{Disk as _, RealDisk, create_temporary, dir_of};
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::{ExternalFile, Storage};
 use crate::tensor::{Source as _, Tensor};
 
 /// How much is read or written between two reports of progress, at most.
@@ -23,41 +24,45 @@ const MAX_MESSAGE_CHARS: usize = 500;
 
 /// A file of another format, open and of the length that it had then.
 #[derive(Debug)]
-pub(super) struct RawFile {
-    path: PathBuf,
-    file: Arc<dyn DiskFile>,
-    length_bytes: u64,
-}
+pub(super) struct RawFile(Arc<ExternalFile>);
 
 impl RawFile {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let opened = RealDisk.open(path, Access::ReadForeign).and_then(|file| Ok((file.stat()?, file)));
-        let (stat, file) = opened.map_err(|e| match e.kind() {
+        let opened = ExternalFile::open(&RealDisk, path);
+        opened.map(RawFile).map_err(|e| match e.kind() {
             io::ErrorKind::InvalidInput => bad(path, &e).with_source(e),
-            _ => Error::io("import", path, e),
-        })?;
-        Ok(RawFile { path: path.to_path_buf(), file, length_bytes: stat.size_bytes })
+            _ => Error::io("open", path, e),
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
+    }
+
+    pub(super) fn length_bytes(&self) -> u64 {
+        self.0.stamp().size_bytes
+    }
+
+    /// A run of its bytes, to be read where they lie.
+    pub(super) fn range(&self, offset_bytes: u64, length_bytes: u64) -> Arc<Storage> {
+        Storage::of_range(&self.0, offset_bytes, length_bytes)
     }
 
     /// What the only tensor of a file is named that gives it no name: the file's name, without its ending.
     pub(super) fn stem(&self) -> Result<String> {
-        let stem = self.path.file_stem().and_then(OsStr::to_str);
+        let stem = self.path().file_stem().and_then(OsStr::to_str);
         stem.map(str::to_owned)
             .ok_or_else(|| self.bad("its name is to be the tensor's, and is not UTF-8; rename it"))
     }
 
     /// The error for a file that is not what it claims to be.
     pub(super) fn bad(&self, what: impl Display) -> Error {
-        bad(&self.path, what)
+        bad(self.path(), what)
     }
 
     /// The first bytes, or all of fewer, which tell the format.
     pub(super) fn magic(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.length_bytes.min(MAGIC_BYTES) as usize];
+        let mut bytes = vec![0; self.length_bytes().min(MAGIC_BYTES) as usize];
         self.read_at(&mut bytes, 0)?;
         Ok(bytes)
     }
@@ -65,9 +70,9 @@ impl RawFile {
     /// The first bytes, which say where the header is.
     pub(super) fn preamble<const N: usize>(&self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
-        if self.length_bytes < N as u64 {
+        if self.length_bytes() < N as u64 {
             return Err(
-                self.bad(format!("{} bytes are too few: the header begins with {N}", self.length_bytes))
+                self.bad(format!("{} bytes are too few: the header begins with {N}", self.length_bytes()))
             );
         }
         self.read_at(&mut bytes, 0)?;
@@ -76,7 +81,7 @@ impl RawFile {
 
     /// The bytes of the header. Its length is whatever the file says: it is bounded before memory is asked for.
     pub(super) fn header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<Vec<u8>> {
-        let rest_bytes = self.length_bytes.saturating_sub(start_bytes);
+        let rest_bytes = self.length_bytes().saturating_sub(start_bytes);
         if length_bytes > rest_bytes.min(limit_bytes) {
             return Err(self.bad(format!(
                 "the header is said to have {length_bytes} bytes; {rest_bytes} are there, and {limit_bytes} are \
@@ -90,7 +95,7 @@ impl RawFile {
 
     /// Checks that from `start_bytes` to the end of the file there are elements, and nothing else.
     pub(super) fn check_rest(&self, start_bytes: u64, elements_bytes: u64) -> Result<()> {
-        let rest_bytes = self.length_bytes.saturating_sub(start_bytes);
+        let rest_bytes = self.length_bytes().saturating_sub(start_bytes);
         if rest_bytes == elements_bytes {
             return Ok(());
         }
@@ -100,7 +105,7 @@ impl RawFile {
     }
 
     pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
-        self.file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("import", &self.path, e))
+        self.0.read_exact_at(buf, offset_bytes)
     }
 }
 
@@ -108,7 +113,7 @@ fn bad(path: &Path, what: impl Display) -> Error {
     // It may quote the file, which is trusted neither to be brief nor to be fit for a terminal.
     let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     let what: String = what.to_string().chars().take(MAX_MESSAGE_CHARS).map(printable).collect();
-    Error::new(ErrorKind::BadFile, format!("import {}: {what}", path.display()))
+    Error::new(ErrorKind::BadFile, format!("read {}: {what}", path.display()))
 }
 
 /// Writes a file beside its place and gives it its name when all of it is there and synced: until then, and after any

@@ -1,13 +1,16 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::contents::Contents;
 use super::file::RawFile;
 use super::{numpy, safetensors};
-use crate::error::Result;
+use crate::commit;
+use crate::error::{Error, Result};
+use crate::storage::Storage;
 use crate::store::{StorageInfo, StorageKind, TensorInfo};
+use crate::tensor::Tensor;
 
 /// The formats of files that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +46,7 @@ impl fmt::Display for FileFormat {
 /// [`Transaction::import`](crate::Transaction::import) copies its elements into one.
 ///
 /// ```
-/// use std::collections::BTreeMap;
+/// use std::collections::{BTreeMap, HashMap};
 /// use stridemap::interop::{ForeignFile, safetensors};
 /// use stridemap::{OnExisting, Store, Tensor};
 ///
@@ -65,6 +68,9 @@ impl fmt::Display for FileFormat {
 pub struct ForeignFile {
     pub(super) file: Arc<RawFile>,
     pub(super) contents: Contents,
+    /// The index of each name; made when it is first asked for.
+    by_name: OnceLock<BTreeMap<String, usize>>,
+    opened: Mutex<HashMap<usize, Weak<Storage>>>,
 }
 
 impl ForeignFile {
@@ -80,7 +86,7 @@ impl ForeignFile {
             _ => safetensors::read(&file)?,
         };
         let contents = contents.checked(&file)?;
-        Ok(ForeignFile { file, contents })
+        Ok(ForeignFile { file, contents, by_name: OnceLock::new(), opened: Mutex::default() })
     }
 
     /// What the file was told to be.
@@ -117,6 +123,41 @@ impl ForeignFile {
             offset_bytes: storage.offset_bytes,
             tensor_count,
         })
+    }
+
+    /// The tensor of a name, on the bytes of the file where they lie. No element is read. Tensors on one storage share it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), which says the nearest names. When elements are read
+    /// later, and the file is not what it was when it was opened,
+    /// [`ErrorKind::ExternalChanged`](crate::ErrorKind::ExternalChanged).
+    pub fn load(&self, name: &str) -> Result<Tensor> {
+        let by_name = self.by_name.get_or_init(|| {
+            let names = self.contents.tensors.iter().map(|tensor| tensor.name.clone());
+            names.zip(0..).collect()
+        });
+        let tensor = by_name.get(name).and_then(|&index: &usize| self.contents.tensors.get(index));
+        let tensor = tensor.ok_or_else(|| {
+            let path = self.path().display();
+            let names = |_: &str| Ok(by_name.keys().map(|name| Ok((name.clone(), ()))));
+            commit::not_found("load", name, names).context(path)
+        })?;
+        let refused = |e| Error::refused(format_args!("load {name:?}"), e);
+        Tensor::new(self.storage(tensor.storage), tensor.dtype, tensor.layout.clone()).map_err(refused)
+    }
+
+    /// Opened once, so that tensors know that they share it.
+    fn storage(&self, index: usize) -> Arc<Storage> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(storage) = opened.get(&index).and_then(Weak::upgrade) {
+            return storage;
+        }
+        let storage = match self.contents.storages.get(index) {
+            Some(storage) => storage.open(),
+            None => Storage::on_heap([]),
+        };
+        opened.insert(index, Arc::downgrade(&storage));
+        storage
     }
 
     /// The text that the file holds beside its tensors, by key.

@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn a_read_after_any_change_of_the_file_is_refused_and_says_what_changed() {
-        let changes: [(&str, fn(&Path)); 4] = [
+        type Change = fn(&Path);
+        let changes: [(&str, Change); 4] = [
             ("size in bytes 10, now 4", |path| {
                 fs::File::options().write(true).open(path).unwrap().set_len(4).unwrap()
             }),

@@ -56,7 +56,7 @@ impl Place {
         let error = self.import(&path).expect_err(&String::from_utf8_lossy(bytes));
         assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
         let message = error.to_string();
-        assert!(message.starts_with(&format!("import {}: ", path.display())), "{message}");
+        assert!(message.starts_with(&format!("read {}: ", path.display())), "{message}");
         assert!(!message.contains('\n') && message.len() < 1000, "{message}");
         self.store.refresh().unwrap();
         assert_eq!(self.store.generation(), generation);
@@ -131,10 +131,16 @@ fn every_dtype_of_safetensors_comes_back_from_a_file() {
     txn.import(&file, "in/", &mut |bytes| read_bytes += bytes).unwrap();
     txn.commit().unwrap();
     assert_eq!((written_bytes, read_bytes), (file.size_bytes(), file.size_bytes()));
+    let storages: Vec<_> = file.storages().collect();
+    assert_eq!((storages.len(), storages[0].tensor_count), (1, tensors.len() as u64));
     for (name, tensor) in &tensors {
         assert_eq!(logical(&place.store.load(&format!("in/{name}")).unwrap()), logical(tensor), "{name}");
+        assert_eq!(logical(&file.load(name).unwrap()), logical(tensor), "{name}");
     }
     assert!(place.store.attributes().is_empty());
+    let error = file.load("float32 / u").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NameNotFound);
+    assert!(error.to_string().contains("all.safetensors") && error.to_string().contains("float32 / ü"));
 }
 
 #[test]
@@ -558,7 +564,7 @@ fn file_cut_after_it_was_opened_is_an_error_and_changes_nothing() {
     let file = ForeignFile::open(&path).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(200).unwrap();
     let mut txn = place.store.begin().unwrap();
-    assert_eq!(txn.import(&file, "", &mut quiet()).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(txn.import(&file, "", &mut quiet()).unwrap_err().kind(), ErrorKind::ExternalChanged);
     drop(txn);
     assert!(place.store.names().unwrap().is_empty());
 }

@@ -179,7 +179,7 @@ fn bad_file_is_refused_before_anything_is_created() {
             dir.write_safetensors("good.safetensors", TENSOR, &[0; 8]);
             dir.write_safetensors("bad.safetensors", header, elements);
             let refusal = dir.refusal(&["import", "good.safetensors", "bad.safetensors", "s.smap"]);
-            assert!(refusal.starts_with("import bad.safetensors: "), "{what}: {refusal}");
+            assert!(refusal.starts_with("read bad.safetensors: "), "{what}: {refusal}");
         }
         assert!(!fresh.path("s.smap").exists(), "{what}");
     }
@@ -193,15 +193,15 @@ fn file_that_claims_more_than_it_has_is_refused() {
     dir.write("cut.npy", b"\x93NUMPY\x01\x00\xff\x00{'descr'");
     for file in ["empty", "bomb.safetensors", "cut.npy"] {
         let refusal = dir.refusal(&["import", file, "s.smap"]);
-        assert!(refusal.starts_with(&format!("import {file}: ")), "{refusal}");
+        assert!(refusal.starts_with(&format!("read {file}: ")), "{refusal}");
     }
 }
 
 #[test]
 fn what_is_not_a_file_is_not_imported() {
     let dir = Dir::with_store();
-    assert!(dir.refusal(&["import", "none.npy", "s.smap"]).starts_with("import none.npy: No such file"));
-    assert_eq!(dir.refusal(&["import", "s.smap", "s.smap"]), "import s.smap: it is not a file");
+    assert!(dir.refusal(&["import", "none.npy", "s.smap"]).starts_with("open: none.npy: No such file"));
+    assert_eq!(dir.refusal(&["import", "s.smap", "s.smap"]), "read s.smap: not a regular file");
 }
 
 #[test]
