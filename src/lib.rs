@@ -79,6 +79,7 @@ mod tensor;
 pub use commit::{Collected, Compacted, Durability, Finding, NameChanges, OnExisting, SkipReason, Skipped};
 pub use error::{Error, ErrorKind, Result};
 pub use layout::{Axes, Axis, Index, Sections};
+pub use storage::ExternalFiles;
 pub use store::{
     Reclaimable, Snapshot, SpaceReason, Stats, StorageInfo, StorageKind, StorageStats, Store, StoreOptions,
     TensorInfo, Transaction,

@@ -8,6 +8,7 @@ use stridemap_format::Uuid;
 use super::{Generation, idle_watch, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::ExternalOptions;
 
 /// What a commit survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,11 +29,16 @@ pub enum Durability {
 pub(crate) struct Options {
     pub(crate) durability: Durability,
     pub(crate) lock_timeout: Duration,
+    pub(crate) externals: ExternalOptions,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { durability: Durability::Full, lock_timeout: Duration::from_secs(30) }
+        Options {
+            durability: Durability::Full,
+            lock_timeout: Duration::from_secs(30),
+            externals: ExternalOptions::default(),
+        }
     }
 }
 

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, Watch};
+use super::{Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, Watch};
 
-/// Bytes that went through a disk, and operations. What lies in `storages/` is data; everything else is metadata.
+/// Bytes that went through a disk, and operations. What lies in `storages/`, and in files that are not the store's, is data; everything else is
+/// metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -66,6 +67,16 @@ impl Counted {
 impl Disk for Counted {
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         Ok(self.counted(path, self.real().open(path, access)?))
+    }
+
+    fn open_external(
+        &self,
+        store: &Path,
+        path: &Path,
+        reach: Reach,
+    ) -> Result<Arc<dyn DiskFile>, ExternalError> {
+        let file = self.real().open_external(store, path, reach)?;
+        Ok(Arc::new(CountedFile { file, traffic: Arc::clone(&self.data) }))
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {

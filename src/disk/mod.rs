@@ -5,6 +5,7 @@
 
 #[cfg(feature = "simulation")]
 mod counted;
+mod external;
 mod paths;
 mod real;
 #[cfg(feature = "simulation")]
@@ -22,6 +23,8 @@ use std::time::Duration;
 
 #[cfg(feature = "simulation")]
 pub use counted::{Counted, Counts};
+pub(crate) use external::recorded_path;
+pub use external::{ExternalError, Reach};
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 #[cfg(feature = "interop")]
@@ -75,6 +78,21 @@ pub trait Disk: Debug + Send + Sync {
     /// # Errors
     /// `InvalidInput` for what is not a regular file, and those of the file system.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens a regular file that is not the store's, for reading, where it may be. A path that is not absolute begins in the
+    /// directory that holds the store. Files of others are real on every disk.
+    ///
+    /// # Errors
+    /// `Outside` when it is elsewhere, and in the store's own directory; `InvalidInput` for what is not a regular file, and
+    /// those of the file system.
+    fn open_external(
+        &self,
+        store: &Path,
+        path: &Path,
+        reach: Reach,
+    ) -> Result<Arc<dyn DiskFile>, ExternalError> {
+        RealDisk.open_external(store, path, reach)
+    }
 
     /// Creates a file of a fresh name that begins with `.stage-`, under an exclusive lock.
     ///

@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
 use super::watch::Inotify;
-use super::{Access, Disk, DiskFile, FileStat, LockMode, STAGE_PREFIX, Watch};
+use super::{
+    Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, STAGE_PREFIX, Watch, external,
+};
 
 /// The operating system's file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,6 +39,15 @@ impl Disk for RealDisk {
             return refused("not a regular file");
         }
         Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open_external(
+        &self,
+        store: &Path,
+        path: &Path,
+        reach: Reach,
+    ) -> Result<Arc<dyn DiskFile>, ExternalError> {
+        Ok(Arc::new(RealFile(external::open(store, path, reach)?)))
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {

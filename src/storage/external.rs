@@ -1,8 +1,11 @@
 //! Files that are not the store's.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stridemap_format::FileStamp;
 
@@ -23,13 +26,21 @@ pub(crate) struct ExternalFile {
 impl ExternalFile {
     /// Opens a regular file. What stands in a file's place, a FIFO, a device, a directory, is not waited for.
     ///
+    /// A file that was written a moment ago is, for some 20 milliseconds: until a change from here on would give it another
+    /// mtime. A file system whose clock is coarser (FAT: two seconds) may hide one for longer.
+    ///
     /// # Errors
     /// `InvalidInput` for what is not a regular file, and those of the file system.
     pub(crate) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Arc<Self>> {
-        Self::of(path, disk.open(path, Access::ReadForeign)?)
+        let file = disk.open(path, Access::ReadForeign)?;
+        for _ in 0..MOST_WAITS {
+            let Some(left) = until_settled(file.stat()?.mtime_ns) else { break };
+            thread::sleep(left);
+        }
+        Self::of(path, file)
     }
 
-    /// Takes over a file that is open. `path` is for messages.
+    /// Takes over a file that is open, as it is. `path` is for messages.
     pub(super) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Arc<Self>> {
         let stamp = stamp_of(file.stat()?);
         Ok(Arc::new(ExternalFile { path: path.to_path_buf(), file, stamp }))
@@ -43,6 +54,16 @@ impl ExternalFile {
     /// What it was when it was opened.
     pub(crate) fn stamp(&self) -> FileStamp {
         self.stamp
+    }
+
+    pub(super) fn as_file(&self) -> Option<&File> {
+        self.file.as_file()
+    }
+
+    /// The operating system's file, to map it, and its stat.
+    pub(super) fn to_map(&self) -> Result<Option<(&File, FileStat)>> {
+        let stat = self.file.stat().map_err(|e| Error::io("map", &self.path, e))?;
+        Ok(self.file.as_file().map(|file| (file, stat)))
     }
 
     /// Whether a file of this stat is this one.
@@ -79,13 +100,28 @@ impl ExternalFile {
     }
 }
 
-fn stamp_of(stat: FileStat) -> FileStamp {
+/// The clock by which a kernel stamps files ticks at least every 10 milliseconds.
+const SETTLED_AFTER: Duration = Duration::from_millis(20);
+
+/// How often who writes all the time is waited for: what is read then will be found to have changed.
+const MOST_WAITS: u32 = 3;
+
+/// How long a change could still leave the mtime as it is; none when it could not. One in the future is no change's to come.
+fn until_settled(mtime_ns: i64) -> Option<Duration> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    let changed = Duration::from_nanos(u64::try_from(mtime_ns).ok()?);
+    let is_near = changed < now.saturating_add(SETTLED_AFTER);
+    let left = changed.saturating_add(SETTLED_AFTER).saturating_sub(now);
+    (is_near && !left.is_zero()).then_some(left)
+}
+
+pub(super) fn stamp_of(stat: FileStat) -> FileStamp {
     let FileStat { device, inode, size_bytes, mtime_ns, .. } = stat;
     FileStamp { device, inode, size_bytes, mtime_ns }
 }
 
 /// What of a file is another now, in words; none when nothing is.
-fn difference(then: FileStamp, now: FileStamp) -> Option<String> {
+pub(super) fn difference(then: FileStamp, now: FileStamp) -> Option<String> {
     let fields = [
         ("device", i128::from(then.device), i128::from(now.device)),
         ("inode", i128::from(then.inode), i128::from(now.inode)),

@@ -16,8 +16,9 @@ use super::address_space::Reservation;
 use super::lock::{FileId, FileLock, Purpose, file_id, unless_changing, unless_locked};
 use crate::disk::{FileStat, LockMode};
 
-/// The word of whoever opened the store, by `Store::open_mapped`, that while its files are mapped nobody but this library
-/// writes, truncates or replaces them, and that in no process it does so by another name as a storage of another kind.
+/// The word of whoever opened the store, by `Store::open_mapped`, that while its files, and the external files that it
+/// opens, are mapped nobody but this library writes, truncates or replaces them, and that in no process it does so by
+/// another name, as a file of a store that it changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapPermit(());
 
@@ -38,7 +39,7 @@ pub(crate) struct Mapping {
     file: FileId,
     /// Whose it is: in a forked child another thread may have held the mutex that it is counted under.
     process: u32,
-    /// How many bytes may be lent: the file had as many, and they are those of a sealed storage.
+    /// How many bytes may be lent: the file had as many, and they are those of a sealed storage, or of an external file.
     checked_bytes: AtomicUsize,
     /// The address space beyond what was asked for, which counts.
     _reservation: Reservation,
@@ -97,8 +98,9 @@ impl Mapping {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let id = file_id(stat);
-        // A store that lies can have one file as a sealed and a mutable storage, or as two sealed ones of which one grows.
-        // Who locks it to change it looks here, in the same order.
+        // A store that lies can have one file as a sealed and a mutable storage, or as two sealed ones of which one grows;
+        // or as an external file, by a second name, what is a storage of this store or another. Who locks it to change it
+        // looks here, in the same order.
         let mapped = unless_changing(id, length_bytes, || {
             if is_mapped_live(id) {
                 return Ok(None);
@@ -149,10 +151,17 @@ impl Mapping {
         // - in bounds: for each value that `checked_bytes` had, `of` has seen that the map is as long, and by a stat
         //   that the file was, after a record had said that it is;
         // - still so: this library cuts a file off only past the newest record's length and past `checked_bytes` in this
-        //   process; and by the contract of `MapPermit` nobody else truncates it;
-        // - no concurrent write: only sealed storages are mapped here, whose bytes below a record's length this library
-        //   changes under none of their names while they are lent in this process, nor lends while it can: who grows a
-        //   file writes past `checked_bytes`. By the contract of `MapPermit` nobody else writes;
+        //   process; it cuts off no external file, which it opens for reading only; and by the contract of `MapPermit`
+        //   nobody else truncates it;
+        // - no concurrent write: only sealed storages and external files are mapped here. Bytes of a sealed one below a
+        //   record's length, and those of an external file that is a storage too, this library changes under none of the
+        //   file's names while they are lent in this process, nor lends while it can: who changes bytes in place holds a
+        //   lock, which `FileLock::take` refuses while the file is mapped here, and under which `of` does not map it; who
+        //   grows a file writes past `checked_bytes`, which `FileLock::keep_stable` sees to; and a live mapping of the file
+        //   and this one exclude each other in `LiveMapping::of` and `of`. All of these go by device and inode, so by
+        //   whatever name the file was opened. By the contract of `MapPermit` nobody else writes, nor does this library by
+        //   another name as a file of a store: of those that are being written and have no lock here, unfinished ones and
+        //   metadata, none is opened as external by its own name;
         // - alive: `self` owns the mapping, and is borrowed for as long as the slice.
         Some(unsafe { std::slice::from_raw_parts(self.map.as_ptr(), length_bytes) })
     }

@@ -3,6 +3,7 @@
 mod address_space;
 mod digests;
 mod external;
+mod externals;
 mod file;
 mod growth;
 mod heap;
@@ -16,6 +17,8 @@ mod writer;
 
 pub(crate) use digests::VerifiedStorage;
 pub(crate) use external::ExternalFile;
+pub use externals::ExternalFiles;
+pub(crate) use externals::{ExternalOptions, Externals};
 pub(crate) use file::open_whole;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
 pub(crate) use heap::{AlignedBytes, out_of_memory};

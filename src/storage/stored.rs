@@ -1,11 +1,14 @@
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap_format::{Sealed, StorageKind, StorageRecord, Uuid};
+use rustix::io::Errno;
+use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
 use super::external::ExternalFile;
+use super::externals::Externals;
 use super::file::{broken, check_length, open_error};
 use super::in_place::{InPlaceFile, InUse};
 use super::live::LiveFile;
@@ -41,7 +44,8 @@ enum Bytes {
     File(Arc<dyn DiskFile>, PathBuf),
     /// From this byte of the file on.
     Range(Arc<ExternalFile>, u64),
-    Mapped(Arc<Mapping>),
+    /// From this byte of the mapping on.
+    Mapped(Arc<Mapping>, usize),
     Mutable(Arc<MutableFile>),
     Live(LiveFile),
 }
@@ -71,15 +75,6 @@ impl Storage {
         permit: Option<MapPermit>,
         (lock_timeout, in_use): (Duration, InUse),
     ) -> Result<Arc<Self>> {
-        if let StorageKind::External(external) = &record.kind {
-            return Err(Error::new(
-                ErrorKind::ExternalRefused,
-                format!(
-                    "storage {id:016x} is external, in {:?}; this version opens a store's own files only",
-                    external.path
-                ),
-            ));
-        }
         let length_bytes = record.length_bytes;
         let failed = |e| open_error("open storage", path, Access::Read, e);
         let file = disk.open(path, Access::Read).map_err(failed)?;
@@ -103,19 +98,54 @@ impl Storage {
                     |_| Error::new(ErrorKind::LimitExceeded, format!("{length_bytes} bytes to map"));
                 let length_bytes = usize::try_from(length_bytes).map_err(too_long)?;
                 match Mapping::of(os_file, stat, length_bytes, reserved_bytes, permit) {
-                    Ok(Some(mapping)) => Bytes::Mapped(mapping),
+                    Ok(Some(mapping)) => Bytes::Mapped(mapping, 0),
                     Ok(None) => {
                         let detail = "the file is a mutable storage too, or one that grows, which is locked to be changed, or a live one";
                         return Err(broken(path, detail));
                     }
-                    // Some file systems refuse shared maps; positional reads still serve.
-                    Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
-                        Bytes::File(file, path.to_path_buf())
-                    }
+                    Err(e) if are_maps_refused(&e) => Bytes::File(file, path.to_path_buf()),
                     Err(e) => return Err(Error::io("map storage", path, e)),
                 }
             }
             _ => Bytes::File(file, path.to_path_buf()),
+        };
+        Ok(Arc::new(Storage { identity: Identity::Stored { store, id, record }, length_bytes, bytes }))
+    }
+
+    /// Opens an external storage of a store, whose record says where; maps its file if that is permitted.
+    pub(crate) fn open_external(
+        externals: &Externals,
+        (store, id, record): (Uuid, u64, StorageRecord),
+        external: &External,
+        permit: Option<MapPermit>,
+    ) -> Result<Arc<Self>> {
+        let file = externals.open(external)?;
+        let (length_bytes, offset_bytes) = (record.length_bytes, external.offset_bytes);
+        let to_map = if length_bytes > 0 { permit.zip(file.to_map()?) } else { None };
+        let bytes = match to_map {
+            None if length_bytes == 0 => Bytes::None,
+            None => Bytes::Range(file, offset_bytes),
+            Some((permit, (os_file, stat))) => {
+                externals.check_mappable(&file)?;
+                let too_long =
+                    |_| Error::new(ErrorKind::LimitExceeded, format!("{} bytes to map", stat.size_bytes));
+                // All of it, however little is asked for: so it is mapped once.
+                let file_bytes = usize::try_from(external.stamp.size_bytes).map_err(too_long)?;
+                let start = usize::try_from(offset_bytes).map_err(too_long)?;
+                match Mapping::of(os_file, stat, file_bytes, 0, permit) {
+                    Ok(Some(mapping)) => Bytes::Mapped(mapping, start),
+                    Ok(None) => {
+                        let message = format!(
+                            "{}: external file refused: it is a storage of a store as well, and is changed in this process \
+                             just now; a store opened with open reads it",
+                            file.path().display()
+                        );
+                        return Err(Error::new(ErrorKind::ExternalRefused, message));
+                    }
+                    Err(e) if are_maps_refused(&e) => Bytes::Range(file, offset_bytes),
+                    Err(e) => return Err(Error::io("map storage", file.path(), e)),
+                }
+            }
         };
         Ok(Arc::new(Storage { identity: Identity::Stored { store, id, record }, length_bytes, bytes }))
     }
@@ -128,6 +158,17 @@ impl Storage {
         length_bytes: u64,
     ) -> Arc<Self> {
         let bytes = Bytes::File(Arc::clone(file), path.to_path_buf());
+        Arc::new(Storage { identity: Identity::Staged { transaction, id }, length_bytes, bytes })
+    }
+
+    /// A range of a file that is not the store's, which a transaction is about to name.
+    pub(crate) fn staged_range(
+        (transaction, id): (u64, u64),
+        file: &Arc<ExternalFile>,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Arc<Self> {
+        let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
         Arc::new(Storage { identity: Identity::Staged { transaction, id }, length_bytes, bytes })
     }
 
@@ -145,7 +186,10 @@ impl Storage {
             Bytes::None => Some(&[]),
             Bytes::Heap(bytes) => Some((**bytes).as_ref()),
             // The mapping may be longer: another generation of the store may have grown the file.
-            Bytes::Mapped(mapping) => mapping.bytes(usize::try_from(self.length_bytes).ok()?),
+            Bytes::Mapped(mapping, start) => {
+                let end = start.checked_add(usize::try_from(self.length_bytes).ok()?)?;
+                mapping.bytes(end)?.get(*start..)
+            }
             Bytes::File(..) | Bytes::Range(..) | Bytes::Mutable(_) | Bytes::Live(_) => None,
         }
     }
@@ -173,7 +217,7 @@ impl Storage {
             Bytes::Heap(_) => false,
             Bytes::File(file, _) => file.stat().is_ok_and(|own| file_id(own) == file_id(stat)),
             Bytes::Range(file, _) => file.is_file(stat),
-            Bytes::Mapped(mapping) => mapping.file() == file_id(stat),
+            Bytes::Mapped(mapping, _) => mapping.file() == file_id(stat),
             Bytes::Mutable(file) => file.in_place().is_file(stat),
             Bytes::Live(file) => file.in_place().is_file(stat),
         }
@@ -220,6 +264,11 @@ impl Storage {
     }
 }
 
+/// Some file systems refuse shared maps; positional reads still serve.
+fn are_maps_refused(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(Errno::NODEV.raw_os_error())
+}
+
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -233,7 +282,7 @@ impl fmt::Display for Identity {
 
 impl fmt::Debug for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_mapped = matches!(self.bytes, Bytes::Mapped(_));
+        let is_mapped = matches!(self.bytes, Bytes::Mapped(..));
         f.debug_struct("Storage")
             .field("id", &format_args!("{}", self.identity))
             .field("length_bytes", &self.length_bytes)

@@ -81,15 +81,17 @@ impl Store {
 
     /// Opens a store whose elements can be borrowed: [`Tensor::as_slice`], [`Tensor::as_array`], and those of mutable
     /// tensors through the guards of [`Tensor::lock_shared`] and [`Tensor::lock_exclusive`]; or read and written beside
-    /// everybody else, by [`Tensor::as_live`]. A sealed storage is mapped into memory once a process, read-only; a mutable
+    /// everybody else, by [`Tensor::as_live`]. A sealed storage is mapped into memory once a process, read-only, and an
+    /// external file, however many storages are ranges of it; a mutable
     /// one when a guard first lends it, once a handle for reading and once for writing; a live one when it is first asked
     /// for, once a process. All processes share the pages.
     ///
     /// # Safety
-    /// While the store's files are mapped, nobody but this library writes, truncates or replaces them, in any process. And no
-    /// file of it that is a sealed or a mutable storage has a second name (a hard link) under which it is a storage of
-    /// another kind: only a store that lies has, and within a process that is refused; but what another process writes
-    /// under the other name, it writes under another lock.
+    /// While the store's files, and the external files that it opens, are mapped, nobody but this library writes, truncates
+    /// or replaces them, in any process. And no file of it that is a sealed or a mutable storage, and no external file, has a
+    /// second name (a hard link) under which it is a file of another kind in a store: only a store that lies has, and within
+    /// a process that is refused of storages; but what another process writes under the other name, it writes under another
+    /// lock. External files are opened only when [allowed](crate::StoreOptions::external); by default none is.
     ///
     /// # Errors
     /// Those of [`open`](Self::open); `NetworkFileSystem` on one of those, unless

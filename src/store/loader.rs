@@ -2,12 +2,12 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use stridemap_format::{Error as FormatError, Rule, TensorRecord};
+use stridemap_format::{Error as FormatError, Rule, StorageKind, TensorRecord};
 
 use crate::commit::{self, Generation, History};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::storage::{InUse, MapPermit, Storage};
+use crate::storage::{Externals, InUse, MapPermit, Storage};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. Each storage is opened once, however many tensors stand on it.
@@ -15,12 +15,14 @@ use crate::tensor::Tensor;
 pub(super) struct Loader {
     pub(super) history: History,
     pub(super) permit: Option<MapPermit>,
+    pub(super) externals: Externals,
     storages: Mutex<HashMap<u64, Weak<Storage>>>,
 }
 
 impl Loader {
     pub(super) fn new(history: History, permit: Option<MapPermit>) -> Self {
-        Loader { history, permit, storages: Mutex::default() }
+        let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
+        Loader { history, permit, externals, storages: Mutex::default() }
     }
 
     pub(super) fn tensor(
@@ -55,8 +57,13 @@ impl Loader {
             Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
         })?;
         let lock_options = (history.options.lock_timeout, self.in_use(id, generation.number()));
-        let storage =
-            Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_options)?;
+        let storage = match record.kind.clone() {
+            StorageKind::External(external) => {
+                let stored = (history.uuid, id, record);
+                Storage::open_external(&self.externals, stored, &external, self.permit)?
+            }
+            _ => Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_options)?,
+        };
         let mut storages = self.storages.lock().unwrap_or_else(PoisonError::into_inner);
         if storages.len() == storages.capacity() {
             storages.retain(|_, storage| storage.strong_count() > 0);

@@ -6,7 +6,7 @@ use super::handle::Store;
 use crate::commit::{self, Durability, History, Options};
 use crate::disk::{Disk, RealDisk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::MapPermit;
+use crate::storage::{ExternalFiles, MapPermit};
 
 /// How to open or create a store, when the defaults of [`Store`] do not fit.
 ///
@@ -23,13 +23,12 @@ use crate::storage::MapPermit;
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     options: Options,
-    allows_network_mapping: bool,
     disk: Arc<dyn Disk>,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        StoreOptions { options: Options::default(), allows_network_mapping: false, disk: Arc::new(RealDisk) }
+        StoreOptions { options: Options::default(), disk: Arc::new(RealDisk) }
     }
 }
 
@@ -55,6 +54,14 @@ impl StoreOptions {
         self
     }
 
+    /// Which files that are not the store's may be opened: those that tensors were [adopted](Store::adopt) from. By default
+    /// none is, and a tensor on one ends in [`ErrorKind::ExternalRefused`](crate::ErrorKind::ExternalRefused).
+    #[must_use]
+    pub fn external(mut self, files: ExternalFiles) -> Self {
+        self.options.externals.allowed = files;
+        self
+    }
+
     /// Whether [`open_mapped`](Self::open_mapped) may map files of a network file system: NFS, SMB, AFS, Coda, Ceph, Lustre,
     /// GPFS, 9P. By default it ends in [`ErrorKind::NetworkFileSystem`](crate::ErrorKind::NetworkFileSystem), and
     /// [`open`](Self::open) serves there.
@@ -65,7 +72,7 @@ impl StoreOptions {
     /// that a program serves (FUSE, `sshfs` among them) cannot be told apart, and is mapped.
     #[must_use]
     pub fn allow_network_mapping(mut self, is_allowed: bool) -> Self {
-        self.allows_network_mapping = is_allowed;
+        self.options.externals.allows_network_mapping = is_allowed;
         self
     }
 
@@ -113,7 +120,7 @@ impl StoreOptions {
     pub(super) fn open_with(&self, path: &Path, permit: Option<MapPermit>) -> Result<Store> {
         let paths = StorePaths::new(path);
         let uuid = commit::read_marker(&*self.disk, &paths)?;
-        if permit.is_some() && !self.allows_network_mapping {
+        if permit.is_some() && !self.options.externals.allows_network_mapping {
             self.check_local(&paths)?;
         }
         let history = History::open(Arc::clone(&self.disk), paths, uuid, self.options)?;

@@ -149,7 +149,8 @@ impl Snapshot {
     /// # Errors
     /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), which says the nearest names;
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a record or a file that breaks a rule of the format;
-    /// `ExternalRefused` for a storage outside the store; `LimitExceeded` for sizes that this machine cannot count; `Io`.
+    /// `ExternalRefused` for a storage outside the store, unless [allowed](crate::StoreOptions::external); `ExternalChanged`
+    /// for one whose file is not any more the one that was adopted; `LimitExceeded` for sizes that this machine cannot count; `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.loader.history.check_process()?;
         match self.generation.tensor(name)? {

@@ -217,11 +217,11 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed storages
-    /// with one record that does not matter: it says that their bytes are the same. After that the two may have grown
+    /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed and
+    /// external storages with one record that does not matter: it says that their bytes are the same. After that the two may have grown
     /// apart.
     fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
-        let is_sealed = matches!(record.kind, RecordKind::Sealed(_));
+        let is_sealed = matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_));
         let is_as_here =
             |now: StorageRecord| (now.length_bytes, &now.kind) == (record.length_bytes, &record.kind);
         if is_sealed && self.draft.generation().storage(id)?.is_some_and(is_as_here) {

@@ -14,7 +14,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, STAGE_PREFIX, Watch};
+use super::{
+    Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, STAGE_PREFIX, Watch,
+};
 use world::{Inode, ROOT, World};
 pub use world::{Op, Outcome};
 
@@ -185,6 +187,11 @@ impl Disk for SimulatedDisk {
         }
         let inode = self.state().find(path)?;
         Ok(self.handle(inode))
+    }
+
+    /// Absolute paths only: this disk's stores are in no real directory.
+    fn open_external(&self, _: &Path, path: &Path, _: Reach) -> Result<Arc<dyn DiskFile>, ExternalError> {
+        Ok(RealDisk.open(path, Access::ReadForeign)?)
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {

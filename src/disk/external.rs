@@ -1,0 +1,261 @@
+//! Files that are not the store's, opened where its user allowed them.
+//!
+//! A record says which file, and anybody may have made the record. So the kernel is asked to keep inside the directory,
+//! whatever is renamed meanwhile; and what is opened is looked at through its descriptor, not through its name again.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// Where the files of external storages may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Under the directory that holds the store, symbolic links resolved.
+    Beside,
+    /// Anywhere.
+    Anywhere,
+}
+
+/// Why a file was not opened.
+#[derive(Debug)]
+pub enum ExternalError {
+    /// It is not where it may be.
+    Outside(&'static str),
+    /// What the file system says; `InvalidInput` for what is not a regular file.
+    Io(io::Error),
+}
+
+impl From<Errno> for ExternalError {
+    fn from(errno: Errno) -> Self {
+        ExternalError::Io(errno.into())
+    }
+}
+
+impl From<io::Error> for ExternalError {
+    fn from(e: io::Error) -> Self {
+        ExternalError::Io(e)
+    }
+}
+
+/// How often the kernel is asked again when a rename came between.
+const MOST_TRIES: u32 = 100;
+
+/// Opens a regular file for reading. A path that is not absolute begins in the directory that holds `store`.
+pub(super) fn open(store: &Path, path: &Path, reach: Reach) -> Result<File, ExternalError> {
+    let store = directory(store)?;
+    let holder = holder_of(&store)?;
+    // Not yet opened, only found: to open a device can already do something.
+    let found = match reach {
+        Reach::Anywhere => rustix::fs::openat(&holder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?,
+        Reach::Beside if path.is_absolute() => {
+            return Err(ExternalError::Outside("the path is absolute"));
+        }
+        Reach::Beside => find_beneath(&holder, path)?,
+    };
+    if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file").into());
+    }
+    // The files of stores are read by the rules of stores: they are changed in place, they grow, and they go.
+    let place = place_of(&found)?;
+    let is_own = place.starts_with(place_of(&store)?);
+    if is_own || place.ancestors().skip(1).take(2).any(is_store) {
+        return Err(ExternalError::Outside("the file is one of a store, which opens its files itself"));
+    }
+    Ok(File::open(descriptor_path(&found))?)
+}
+
+fn find_beneath(holder: &OwnedFd, path: &Path) -> Result<OwnedFd, ExternalError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match rustix::fs::openat2(holder, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) if tries < MOST_TRIES => {}
+            Err(Errno::XDEV) => {
+                return Err(ExternalError::Outside(
+                    "the path leads out of the directory that holds the store",
+                ));
+            }
+            Err(Errno::LOOP) => {
+                return Err(ExternalError::Outside("the path leads through a link of /proc, or in circles"));
+            }
+            Err(Errno::NOSYS) => {
+                return Err(ExternalError::Outside(
+                    "this kernel cannot keep a path inside a directory (it has no openat2, of Linux 5.6)",
+                ));
+            }
+            found => return Ok(found?),
+        }
+    }
+}
+
+/// Where an open file is, as a path to record for a store: from the directory that holds the store on, or absolute where it
+/// is not beneath that.
+pub(crate) fn recorded_path(store: &Path, file: &File) -> io::Result<PathBuf> {
+    if rustix::fs::fstat(file)?.st_nlink == 0 {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the file was deleted since it was opened"));
+    }
+    let place = place_of(file)?;
+    let holder = place_of(holder_of(&directory(store)?)?)?;
+    Ok(place.strip_prefix(&holder).map(Path::to_path_buf).unwrap_or(place))
+}
+
+/// Whether a directory looks like a store.
+fn is_store(dir: &Path) -> bool {
+    dir.join("FORMAT").is_file() && dir.join("meta").is_dir() && dir.join("storages").is_dir()
+}
+
+fn directory(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+}
+
+/// The directory that holds another, also when that was opened through a link.
+fn holder_of(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, "..", flags, Mode::empty())
+}
+
+/// Where what is open is now, without links.
+fn place_of(open: impl AsFd) -> io::Result<PathBuf> {
+    let place = rustix::fs::readlinkat(CWD, descriptor_path(&open), Vec::new())?;
+    Ok(std::ffi::OsString::from_vec(place.into_bytes()).into())
+}
+
+fn descriptor_path(open: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", open.as_fd().as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read as _;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// A directory with a store in it, and one beside that.
+    fn surroundings() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
+        fs::create_dir_all(inside.join("store/storages")).unwrap();
+        fs::create_dir_all(&outside).unwrap();
+        fs::write(outside.join("file"), "outside").unwrap();
+        fs::create_dir_all(inside.join("other/storages")).unwrap();
+        fs::create_dir_all(inside.join("other/meta")).unwrap();
+        fs::write(inside.join("other/FORMAT"), "").unwrap();
+        fs::write(inside.join("other/LOCK"), "").unwrap();
+        fs::write(inside.join("other/storages/file"), "of another").unwrap();
+        fs::write(inside.join("file"), "inside").unwrap();
+        fs::write(inside.join("store/storages/file"), "own").unwrap();
+        (dir, inside, outside)
+    }
+
+    fn read(store: &Path, path: impl AsRef<Path>, reach: Reach) -> Result<String, ExternalError> {
+        let mut text = String::new();
+        open(store, path.as_ref(), reach)?.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    #[test]
+    fn beside_stays_under_the_directory_that_holds_the_store() {
+        let (_dir, inside, outside) = surroundings();
+        let store = inside.join("store");
+        symlink("file", inside.join("near")).unwrap();
+        symlink(outside.join("file"), inside.join("far")).unwrap();
+        symlink(&outside, inside.join("far_dir")).unwrap();
+        symlink("/proc/self/cwd", inside.join("magic")).unwrap();
+        for path in ["file", "near", "./file", "store/../file"] {
+            assert_eq!(read(&store, path, Reach::Beside).unwrap(), "inside", "{path}");
+        }
+        let absolute = inside.join("file");
+        for path in [
+            "../outside/file",
+            "../inside/file",
+            "far",
+            "far_dir/file",
+            "magic/file",
+            absolute.to_str().unwrap(),
+            "store/storages/file",
+            "store/../store/storages/file",
+            "other/storages/file",
+            "other/LOCK",
+        ] {
+            let refused = read(&store, path, Reach::Beside);
+            assert!(matches!(refused, Err(ExternalError::Outside(_))), "{path}: {refused:?}");
+        }
+        for path in ["../outside/file", "far", "far_dir/file"] {
+            assert_eq!(read(&store, path, Reach::Anywhere).unwrap(), "outside", "{path}");
+        }
+        assert_eq!(read(&store, &absolute, Reach::Anywhere).unwrap(), "inside");
+        let own = read(&store, store.join("storages/file"), Reach::Anywhere);
+        assert!(matches!(own, Err(ExternalError::Outside(_))), "{own:?}");
+    }
+
+    #[test]
+    fn the_directory_is_the_one_that_holds_the_store_when_that_is_opened_through_a_link() {
+        let (dir, inside, outside) = surroundings();
+        let link = outside.join("link.smap");
+        symlink(inside.join("store"), &link).unwrap();
+        assert_eq!(read(&link, "file", Reach::Beside).unwrap(), "inside");
+        let file = File::open(inside.join("file")).unwrap();
+        assert_eq!(recorded_path(&link, &file).unwrap(), Path::new("file"));
+        let far = File::open(outside.join("file")).unwrap();
+        let place = fs::canonicalize(dir.path()).unwrap().join("outside/file");
+        assert_eq!(recorded_path(&link, &far).unwrap(), place);
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_opened() {
+        let (_dir, inside, _) = surroundings();
+        let fifo = inside.join("fifo");
+        rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
+        fs::create_dir(inside.join("dir")).unwrap();
+        for path in ["fifo", "dir", "/dev/null"] {
+            let reach = if path.starts_with('/') { Reach::Anywhere } else { Reach::Beside };
+            let refused = read(&inside.join("store"), path, reach);
+            let is_told = |e: &io::Error| e.kind() == io::ErrorKind::InvalidInput;
+            assert!(matches!(&refused, Err(ExternalError::Io(e)) if is_told(e)), "{path}: {refused:?}");
+        }
+    }
+
+    /// HAZARDS 43: a swap between check and open.
+    #[test]
+    fn a_directory_that_is_swapped_for_a_link_never_leads_out() {
+        let (_dir, inside, outside) = surroundings();
+        let (store, sub) = (inside.join("store"), inside.join("sub"));
+        fs::create_dir(inside.join("real")).unwrap();
+        fs::write(inside.join("real/file"), "inside").unwrap();
+        symlink(&outside, inside.join("link")).unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    for name in ["real", "link"] {
+                        fs::rename(inside.join(name), &sub).unwrap();
+                        fs::rename(&sub, inside.join(name)).unwrap();
+                    }
+                }
+            });
+            let (mut read_count, mut refused_count) = (0, 0);
+            for _ in 0..20_000 {
+                match read(&store, "sub/file", Reach::Beside) {
+                    Ok(text) => {
+                        assert_eq!(text, "inside");
+                        read_count += 1;
+                    }
+                    Err(_) => refused_count += 1,
+                }
+            }
+            is_done.store(true, Ordering::Relaxed);
+            assert!(refused_count > 0, "the link was never met, and {read_count} reads went well");
+        });
+    }
+}
