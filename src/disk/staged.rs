@@ -21,6 +21,10 @@ impl Staged {
         Ok(Staged { disk: Arc::clone(disk), file, path, process: std::process::id(), is_published: false })
     }
 
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
     pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
         &self.file
     }
@@ -34,22 +38,13 @@ impl Staged {
     pub(crate) fn publish_over_orphan(&mut self, target: &Path) -> io::Result<()> {
         match self.disk.rename_new(&self.path, target) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                self.remove_orphan(target)?;
+                self.disk.remove(target)?;
                 self.disk.rename_new(&self.path, target)?;
             }
             renamed => renamed?,
         }
         self.is_published = true;
         Ok(())
-    }
-
-    /// Deletes a file that a commit which never came to be may have left under a name; see
-    /// [`publish_over_orphan`](Self::publish_over_orphan).
-    pub(crate) fn remove_orphan(&self, target: &Path) -> io::Result<()> {
-        match self.disk.remove(target) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
     }
 
     /// Gives the file its name, which must be free.

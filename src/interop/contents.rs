@@ -74,7 +74,7 @@ impl Contents {
 impl ForeignStorage {
     /// The bytes where they lie, to be read a view at a time.
     pub(super) fn open(&self) -> Arc<Storage> {
-        self.file.range(self.offset_bytes, self.length_bytes)
+        Storage::of_range(self.file.external(), self.offset_bytes, self.length_bytes)
     }
 
     /// Gives a range of the bytes to `sink`, a piece at a time.

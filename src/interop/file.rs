@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::commit::OnExisting;
 use crate::disk::{Disk as _, RealDisk, create_temporary, dir_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::{ExternalFile, Storage};
+use crate::storage::ExternalFile;
 use crate::tensor::{Source as _, Tensor};
 
 /// How much is read or written between two reports of progress, at most.
@@ -43,9 +43,9 @@ impl RawFile {
         self.0.stamp().size_bytes
     }
 
-    /// A run of its bytes, to be read where they lie.
-    pub(super) fn range(&self, offset_bytes: u64, length_bytes: u64) -> Arc<Storage> {
-        Storage::of_range(&self.0, offset_bytes, length_bytes)
+    /// The file, to be a storage or several where it lies.
+    pub(super) fn external(&self) -> &Arc<ExternalFile> {
+        &self.0
     }
 
     /// What the only tensor of a file is named that gives it no name: the file's name, without its ending.

@@ -1,6 +1,8 @@
 //! From and to what others use.
 
 #[cfg(feature = "interop")]
+mod adopt;
+#[cfg(feature = "interop")]
 mod contents;
 #[cfg(feature = "interop")]
 mod file;

@@ -2,7 +2,9 @@
 
 mod address_space;
 mod digests;
+#[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod external;
+#[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod externals;
 mod file;
 mod growth;
@@ -12,10 +14,13 @@ mod live;
 mod lock;
 mod mapping;
 mod mutable;
+#[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
+mod staged;
 mod stored;
 mod writer;
 
 pub(crate) use digests::VerifiedStorage;
+#[cfg(feature = "interop")]
 pub(crate) use external::ExternalFile;
 pub use externals::ExternalFiles;
 pub(crate) use externals::{ExternalOptions, Externals};
@@ -26,8 +31,9 @@ pub(crate) use in_place::InUse;
 pub(crate) use live::LiveFile;
 pub(crate) use mapping::{Atom, LiveMapping, MapPermit};
 pub(crate) use mutable::{LockedStorage, MutableFile};
+pub(crate) use staged::StagedStorage;
 pub(crate) use stored::{Identity, Storage};
-pub(crate) use writer::{StagedStorage, StorageWriter};
+pub(crate) use writer::StorageWriter;
 
 /// Where a tensor may begin in a storage that it shares: a cache line, and more than any element's alignment.
 pub(crate) const ALIGNMENT_BYTES: u64 = 64;

@@ -59,6 +59,10 @@ impl Storage {
 
     /// `length_bytes` of a file that is no store's, from `offset_bytes` on, which the caller knows to be there. They are
     /// read by position.
+    #[cfg_attr(
+        not(feature = "interop"),
+        expect(dead_code, reason = "only files of other formats are adopted")
+    )]
     pub(crate) fn of_range(file: &Arc<ExternalFile>, offset_bytes: u64, length_bytes: u64) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
         Arc::new(Storage { identity: Identity::Foreign, length_bytes, bytes })

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
 
-use super::{ALIGNMENT_BYTES, Storage};
+use super::{ALIGNMENT_BYTES, StagedStorage, Storage};
 use crate::disk::{Disk, Staged, StorePaths};
 use crate::error::{Error, Result};
 
@@ -193,7 +193,7 @@ impl StorageWriter {
             }
         };
         let record = StorageRecord { length_bytes, tensor_count: 0, kind };
-        Ok(StagedStorage { bytes: self.staged, sum, record })
+        Ok(StagedStorage::own(self.staged, sum, record))
     }
 }
 
@@ -215,37 +215,4 @@ pub(super) fn stage_sum(
         sum.file().sync().map_err(|e| failed(e).after_failed_sync())?;
     }
     Ok(Some(sum))
-}
-
-/// A whole storage that waits for its id.
-#[derive(Debug)]
-pub(crate) struct StagedStorage {
-    bytes: Staged,
-    sum: Option<Staged>,
-    record: StorageRecord,
-}
-
-impl StagedStorage {
-    pub(crate) fn record(&self) -> &StorageRecord {
-        &self.record
-    }
-
-    /// The bytes, for the transaction itself to read, under their provisional identity.
-    pub(crate) fn as_storage(&self, identity: (u64, u64)) -> Arc<Storage> {
-        Storage::staged(identity, self.bytes.file(), self.bytes.path(), self.record.length_bytes)
-    }
-
-    /// Gives the files their names, under the writers' lock.
-    pub(crate) fn publish(&mut self, paths: &StorePaths, id: u64) -> Result<()> {
-        let target = paths.storage(id);
-        self.bytes.publish_over_orphan(&target).map_err(|e| Error::io("publish storage", &target, e))?;
-        let sum_target = paths.sum(id);
-        let published = match &mut self.sum {
-            Some(sum) => sum.publish_over_orphan(&sum_target),
-            None => self.bytes.remove_orphan(&sum_target),
-        };
-        published.map_err(|e| Error::io("publish chunk digests", &sum_target, e))?;
-        // The lock said that the file was unfinished.
-        self.bytes.file().unlock().map_err(|e| Error::io("unlock storage", &target, e))
-    }
 }

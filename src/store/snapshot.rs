@@ -250,7 +250,7 @@ impl Snapshot {
             RecordKind::Mutable => (StorageKind::Mutable, own_file, 0),
             RecordKind::Live { .. } => (StorageKind::Live, own_file, 0),
             RecordKind::External(external) => {
-                (StorageKind::External, external.path.into(), external.offset_bytes)
+                (StorageKind::External, self.loader.externals.path(&external), external.offset_bytes)
             }
         };
         let StorageRecord { length_bytes: size_bytes, tensor_count, .. } = record;

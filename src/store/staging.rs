@@ -11,6 +11,8 @@ use crate::commit::{Change, Changes};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
+#[cfg(feature = "interop")]
+use crate::storage::ExternalFile;
 use crate::storage::{StagedStorage, StorageWriter};
 use crate::tensor::{Source, is_live};
 
@@ -85,6 +87,27 @@ impl Transaction<'_> {
             self.failure = Some(e.clone());
         }
         Ok(self.loader.history.watched(staged)?.0)
+    }
+
+    /// Stages ranges of a file that is not the store's, each from its offset on and of its length; gives their provisional
+    /// ids. Nothing is written.
+    #[cfg(feature = "interop")]
+    pub(crate) fn stage_ranges(
+        &mut self,
+        action: &str,
+        file: &ExternalFile,
+        ranges: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Result<Vec<u64>> {
+        self.check_failure(action)?;
+        let (path, file) = self.loader.externals.adopt(file).map_err(|e| e.context(action))?;
+        let mut ids = Vec::new();
+        for (offset_bytes, length_bytes) in ranges {
+            let disk = &self.loader.history.disk;
+            let staged = StagedStorage::external(disk, (path.clone(), &file), offset_bytes, length_bytes);
+            self.staged.push(Stage::Whole(staged));
+            ids.push(Changes::provisional_id(self.staged.len() - 1));
+        }
+        Ok(ids)
     }
 
     /// Gives a name to a header over a storage that this transaction has staged.

@@ -12,6 +12,7 @@ mod conformance;
 mod crash;
 mod damage;
 mod examples;
+mod external;
 mod faults;
 mod forks;
 mod full_disk;

@@ -1,0 +1,93 @@
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap_format::{External, StorageKind, StorageRecord};
+
+use super::Storage;
+use super::external::ExternalFile;
+use crate::disk::{Disk, Staged, StorePaths};
+use crate::error::{Error, Result};
+
+/// A whole storage that waits for its id.
+#[derive(Debug)]
+pub(crate) struct StagedStorage {
+    bytes: Bytes,
+    record: StorageRecord,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    /// Unfinished files, that of chunk digests among them.
+    Own { bytes: Staged, sum: Option<Staged> },
+    /// A range of a file that is not the store's, from this byte on: nothing is written.
+    External { disk: Arc<dyn Disk>, file: Arc<ExternalFile>, offset_bytes: u64 },
+}
+
+impl StagedStorage {
+    pub(super) fn own(bytes: Staged, sum: Option<Staged>, record: StorageRecord) -> Self {
+        StagedStorage { bytes: Bytes::Own { bytes, sum }, record }
+    }
+
+    /// A range of a file, which `path` names for the store.
+    pub(crate) fn external(
+        disk: &Arc<dyn Disk>,
+        (path, file): (String, &Arc<ExternalFile>),
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Self {
+        let kind = StorageKind::External(External { path, offset_bytes, stamp: file.stamp() });
+        let bytes = Bytes::External { disk: Arc::clone(disk), file: Arc::clone(file), offset_bytes };
+        StagedStorage { bytes, record: StorageRecord { length_bytes, tensor_count: 0, kind } }
+    }
+
+    pub(crate) fn record(&self) -> &StorageRecord {
+        &self.record
+    }
+
+    /// The bytes, for the transaction itself to read, under their provisional identity.
+    pub(crate) fn as_storage(&self, identity: (u64, u64)) -> Arc<Storage> {
+        let length_bytes = self.record.length_bytes;
+        match &self.bytes {
+            Bytes::Own { bytes, .. } => Storage::staged(identity, bytes.file(), bytes.path(), length_bytes),
+            Bytes::External { file, offset_bytes, .. } => {
+                Storage::staged_range(identity, file, *offset_bytes, length_bytes)
+            }
+        }
+    }
+
+    /// Gives the files their names, under the writers' lock.
+    ///
+    /// # Errors
+    /// `ExternalChanged` for a file that is not the store's and was changed since it was adopted; `Io`.
+    pub(crate) fn publish(&mut self, paths: &StorePaths, id: u64) -> Result<()> {
+        let (target, sum_target) = (paths.storage(id), paths.sum(id));
+        match &mut self.bytes {
+            Bytes::Own { bytes, sum } => {
+                bytes.publish_over_orphan(&target).map_err(|e| Error::io("publish storage", &target, e))?;
+                let published = match sum {
+                    Some(sum) => sum.publish_over_orphan(&sum_target),
+                    None => remove_orphan(bytes.disk(), &sum_target),
+                };
+                published.map_err(|e| Error::io("publish chunk digests", &sum_target, e))?;
+                // The lock said that the file was unfinished.
+                bytes.file().unlock().map_err(|e| Error::io("unlock storage", &target, e))
+            }
+            Bytes::External { disk, file, .. } => {
+                file.check_unchanged()?;
+                [&target, &sum_target].into_iter().try_for_each(|path| {
+                    remove_orphan(&**disk, path).map_err(|e| Error::io("delete", path, e))
+                })
+            }
+        }
+    }
+}
+
+/// Deletes a file that a commit which never came to be may have left under a name: the caller holds the writers' lock and
+/// knows that no manifest refers to it.
+fn remove_orphan(disk: &dyn Disk, target: &Path) -> io::Result<()> {
+    match disk.remove(target) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
