@@ -16,6 +16,9 @@ mod ndarray;
 mod numpy;
 #[cfg(feature = "interop")]
 pub mod safetensors;
+#[cfg(feature = "interop")]
+#[allow(dead_code, unused_imports, reason = "for the formats that are zip files")]
+mod zip;
 
 #[cfg(feature = "interop")]
 pub use foreign::{FileFormat, ForeignFile};
