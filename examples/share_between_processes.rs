@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
-use ndarray::{Array2, ArrayView2, Axis, Ix2};
+use ndarray::{Array2, ArrayView2, Axis};
 use stridemap::{DType, Durability, Store, StoreOptions};
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -90,7 +90,7 @@ fn consume(path: &Path, name: &str) -> Outcome {
 
         // Only what is new, borrowed where the producer's rows lie in the page cache.
         let new = samples.narrow(0, seen_rows as isize, rows - seen_rows)?;
-        let new: ArrayView2<f32> = new.as_array()?.into_dimensionality::<Ix2>()?;
+        let new = ArrayView2::<f32>::try_from(&new)?;
         for (row, values) in (seen_rows..).zip(new.axis_iter(Axis(0))) {
             assert!(values.iter().enumerate().all(|(column, &value)| value == sample(row, column)));
         }

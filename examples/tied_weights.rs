@@ -93,7 +93,7 @@ fn use_weights(path: &Path) -> Outcome {
 
     // One token through the model, on borrowed pages. The guard keeps writers out while they are lent.
     let weight = store.load("layers.0.weight")?;
-    let weight: ArrayView2<f32> = weight.as_array()?.into_dimensionality::<Ix2>()?;
+    let weight = ArrayView2::<f32>::try_from(&weight)?;
     {
         let guard = embedding.lock_shared()?;
         let rows: ArrayView2<f32> = guard.as_array()?.into_dimensionality::<Ix2>()?;

@@ -50,6 +50,14 @@ impl Layout {
         Ok(Layout { size, stride, offset, names: Vec::new() })
     }
 
+    /// The layout of an array of another library, which keeps what [`new`](Self::new) checks: as many strides as sizes, at
+    /// most 64, and a number of elements that fits.
+    #[cfg(feature = "ndarray")]
+    pub(crate) fn of_array(size: &[usize], stride: &[isize], offset: usize) -> Self {
+        debug_assert!(Layout::new(size.to_vec(), stride.to_vec(), offset).is_ok(), "{size:?}, {stride:?}");
+        Layout { size: size.to_vec(), stride: stride.to_vec(), offset, names: Vec::new() }
+    }
+
     pub(super) fn of_dims(dims: Vec<Dim>, offset: usize) -> Result<Self> {
         let (size, stride) = dims.iter().map(|dim| (dim.size, dim.stride)).unzip();
         Ok(Layout::new(size, stride, offset)?.named(dims.into_iter().map(|dim| dim.name)))

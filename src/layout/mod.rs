@@ -23,6 +23,8 @@ mod window;
 
 pub use axis::{Axes, Axis};
 pub(crate) use header::Layout;
+#[cfg(feature = "ndarray")]
+pub(crate) use header::contiguous_strides;
 pub(crate) use reach::{View, reached_bytes};
 pub(crate) use repack::{Placed, Repacked, repack};
 pub use split::Sections;

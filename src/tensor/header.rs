@@ -66,12 +66,6 @@ impl Tensor {
     /// [`ErrorKind::SizeMismatch`] when `size` does not hold as many elements; [`ErrorKind::LimitExceeded`] for more
     /// than 64 dimensions.
     pub fn from_vec<T: Element>(elements: Vec<T>, size: &[usize]) -> Result<Tensor> {
-        struct Elements<T>(Vec<T>);
-        impl<T: Element> AsRef<[u8]> for Elements<T> {
-            fn as_ref(&self) -> &[u8] {
-                T::as_bytes(&self.0)
-            }
-        }
         let layout = Layout::contiguous(size)?;
         if layout.numel() != elements.len() {
             return Err(Error::new(
@@ -79,7 +73,20 @@ impl Tensor {
                 format!("size {size:?} holds {} elements, and {} were given", layout.numel(), elements.len()),
             ));
         }
-        Ok(Tensor { storage: Storage::on_heap(Elements(elements)), dtype: T::DTYPE, layout })
+        Ok(Tensor::over(elements, layout))
+    }
+
+    /// Takes elements over, which the layout does not leave.
+    pub(crate) fn over<T: Element>(elements: Vec<T>, layout: Layout) -> Tensor {
+        struct Elements<T>(Vec<T>);
+        impl<T: Element> AsRef<[u8]> for Elements<T> {
+            fn as_ref(&self) -> &[u8] {
+                T::as_bytes(&self.0)
+            }
+        }
+        let storage = Storage::on_heap(Elements(elements));
+        debug_assert!(layout.extent(T::DTYPE, storage.length_bytes()).is_ok(), "{layout:?}");
+        Tensor { storage, dtype: T::DTYPE, layout }
     }
 
     /// Copies the bytes of elements of any dtype, in row-major order and little-endian.
