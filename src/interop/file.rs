@@ -48,10 +48,6 @@ impl RawFile {
         &self.0
     }
 
-    pub(super) fn length_bytes(&self) -> u64 {
-        self.length_bytes
-    }
-
     /// What the only tensor of a file is named that gives it no name: the file's name, without its ending.
     pub(super) fn stem(&self) -> Result<String> {
         let stem = self.path().file_stem().and_then(OsStr::to_str);
