@@ -1,0 +1,141 @@
+//! Files of other formats, mutated and cut: each is refused with a typed error or read alike in two ways, and neither
+//! takes more memory than some times the file. A program of its own, because what it allocates is counted.
+
+mod mutate;
+mod valid;
+
+use std::collections::hash_map::DefaultHasher;
+use std::env;
+use std::fs;
+use std::hash::{Hash as _, Hasher as _};
+use std::path::Path;
+
+use peak_alloc::PeakAlloc;
+use stridemap::interop::ForeignFile;
+use stridemap::{Durability, Error, ErrorKind, OnExisting, Source as _, Store, StoreOptions, Tensor};
+
+use crate::mutate::{Random, mutated};
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// What a file of any size may take: buffers of a fixed size.
+const FIXED_BYTES: u64 = 64 << 10;
+
+/// How many times the file its headers may take.
+const FACTOR: u64 = 8;
+
+fn cases() -> u64 {
+    env::var("STRIDEMAP_TEST_CASES").map_or(400, |cases| cases.parse().unwrap())
+}
+
+/// The bytes of a tensor, in row-major order. One that repeats few bytes over and over is not gone through.
+fn digest(tensor: &Tensor, file_bytes: u64) -> Result<u64, Error> {
+    let mut hasher = DefaultHasher::new();
+    (tensor.dtype(), tensor.size(), tensor.stride()).hash(&mut hasher);
+    if tensor.nbytes() as u64 <= FACTOR * file_bytes {
+        tensor.write_to(&mut |bytes| {
+            hasher.write(bytes);
+            Ok(())
+        })?;
+    }
+    Ok(hasher.finish())
+}
+
+type Digests = Vec<(String, u64)>;
+
+/// The tensors of a file, read where they lie.
+fn read(path: &Path) -> Result<Digests, Error> {
+    let file_bytes = fs::metadata(path).unwrap().len();
+    let file = ForeignFile::open(path)?;
+    for storage in file.storages() {
+        assert!(storage.tensor_count <= file.tensors().count() as u64);
+    }
+    let tensor = |name: String| Ok((digest(&file.load(&name)?, file_bytes)?, name));
+    file.tensors().map(|info| tensor(info.name).map(|(digest, name)| (name, digest))).collect()
+}
+
+/// The same, copied into a store.
+fn import(store: &Store, path: &Path) -> Result<Digests, Error> {
+    let file_bytes = fs::metadata(path).unwrap().len();
+    let file = ForeignFile::open(path)?;
+    let mut txn = store.begin()?;
+    for name in store.names()? {
+        txn.remove(&name)?;
+    }
+    txn.on_existing(OnExisting::Refuse);
+    // A name that the file has may be none for a store; with something before it, it is one.
+    txn.import(&file, "in.", &mut |_| ())?;
+    txn.commit()?;
+    let tensor = |name: String| {
+        let loaded = store.load(&format!("in.{name}"))?;
+        Ok((name, digest(&loaded, file_bytes)?))
+    };
+    file.tensors().map(|info| tensor(info.name)).collect()
+}
+
+fn is_typed(error: &Error) -> bool {
+    let line = error.to_string();
+    !line.contains('\n')
+        && matches!(
+            error.kind(),
+            ErrorKind::BadFile | ErrorKind::LimitExceeded | ErrorKind::InvalidArgument | ErrorKind::Io
+        )
+}
+
+#[test]
+fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let store_path = dir.path().join("store.smap");
+    let store = StoreOptions::new().durability(Durability::Process).create(&store_path).unwrap();
+    let mut report = Vec::new();
+    for (format, files) in valid::files() {
+        let (mut refused, mut accepted, mut most) = (0, 0, 0.0f64);
+        for case in 0..cases() {
+            let mut random = Random::new(case);
+            let (name, bytes) = &files[case as usize % files.len()];
+            // The first of each file is as it is: what is refused below is refused for what was changed.
+            let is_whole = (case as usize) < files.len();
+            let bytes = if is_whole { bytes.clone() } else { mutated(bytes, &mut random) };
+            let path = dir.path().join(name);
+            fs::write(&path, &bytes).unwrap();
+
+            MEMORY.reset_peak_usage();
+            let before = MEMORY.current_usage() as u64;
+            let read = read(&path);
+            let taken = (MEMORY.peak_usage() as u64).saturating_sub(before);
+            let allowed = FACTOR * bytes.len() as u64 + FIXED_BYTES;
+            assert!(taken <= allowed, "{format} {name} {case}: {taken} bytes for {} of a file", bytes.len());
+            most = most.max(taken.saturating_sub(FIXED_BYTES) as f64 / bytes.len().max(1) as f64);
+
+            if read.is_err() && !is_whole && case % 16 != 0 {
+                assert!(read.is_err_and(|error| is_typed(&error)), "{format} {name} {case}");
+                refused += 1;
+                continue;
+            }
+            let imported = import(&store, &path);
+            match (read, imported) {
+                (Ok(read), Ok(imported)) => {
+                    assert_eq!(read, imported, "{format} {name} {case}");
+                    accepted += 1;
+                }
+                (Err(read), Err(imported)) => {
+                    assert!(!is_whole, "{format} {name}: {read}");
+                    assert!(
+                        is_typed(&read) && is_typed(&imported),
+                        "{format} {name} {case}: {read}, {imported}"
+                    );
+                    refused += 1;
+                }
+                // An import reads all, and so sees damage that a look at parts does not.
+                (Ok(_), Err(error)) if is_typed(&error) && !is_whole => refused += 1,
+                (read, imported) => panic!("{format} {name} {case}: {read:?}, {imported:?}"),
+            }
+        }
+        assert!(refused > 0, "{format}: nothing was refused");
+        report.push(format!(
+            "{format}: {refused} refused, {accepted} read alike twice, {most:.1} times the file"
+        ));
+    }
+    println!("{}", report.join("\n"));
+}

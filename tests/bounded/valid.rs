@@ -1,0 +1,55 @@
+//! Small valid files of every format.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use stridemap::interop::{npy, safetensors};
+use stridemap::{DType, OnExisting, Tensor};
+
+/// A name and bytes each, by format.
+type Files = Vec<(String, Vec<u8>)>;
+
+pub(crate) fn files() -> Vec<(&'static str, Files)> {
+    vec![("safetensors", safetensors_files()), ("npy", npy_files())]
+}
+
+fn counted(dtype: DType, size: &[usize]) -> Tensor {
+    let count = size.iter().product::<usize>() * dtype.itemsize();
+    let bytes: Vec<u8> =
+        (0..count).map(|i| if dtype == DType::Bool { i as u8 & 1 } else { i as u8 }).collect();
+    Tensor::from_bytes(dtype, size, &bytes).unwrap()
+}
+
+fn safetensors_files() -> Files {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.safetensors");
+    let file = |count: usize, size: &[usize]| {
+        let dtypes = DType::ALL.iter().filter(|&&dtype| dtype != DType::C128).cycle();
+        let tensors = dtypes.take(count).enumerate();
+        let tensors: Vec<_> =
+            tensors.map(|(i, &dtype)| (format!("layers.{i}.weight"), counted(dtype, size))).collect();
+        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+        safetensors::write(&path, &tensors, &metadata, OnExisting::Replace, &mut |_| ()).unwrap();
+        fs::read(&path).unwrap()
+    };
+    [file(1, &[3, 2]), file(19, &[2, 4]), file(300, &[2]), file(3, &[4000])]
+        .map(|bytes| ("x.safetensors".to_owned(), bytes))
+        .to_vec()
+}
+
+fn npy_files() -> Files {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.npy");
+    let file = |dtype, size: &[usize]| {
+        npy::write(&path, &counted(dtype, size), OnExisting::Replace, &mut |_| ()).unwrap();
+        fs::read(&path).unwrap()
+    };
+    [
+        file(DType::F32, &[3, 2]),
+        file(DType::Bool, &[]),
+        file(DType::C128, &[5, 0, 2]),
+        file(DType::I16, &[30, 50]),
+    ]
+    .map(|bytes| ("x.npy".to_owned(), bytes))
+    .to_vec()
+}
