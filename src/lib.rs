@@ -76,7 +76,9 @@ mod storage;
 mod store;
 mod tensor;
 
-pub use commit::{Collected, Compacted, Durability, Finding, NameChanges, OnExisting, SkipReason, Skipped};
+pub use commit::{
+    Collected, Compacted, Durability, Finding, Materialized, NameChanges, OnExisting, SkipReason, Skipped,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use layout::{Axes, Axis, Index, Sections};
 pub use storage::ExternalFiles;

@@ -54,6 +54,7 @@ rules! {
     StorageFile = 26, "a storage's file is a regular file at least as long as its record says";
     StorageMissing = 27, "a tensor's storage has a record";
     TensorCount = 28, "a storage's record counts the tensors that stand on it";
+    ExternalFile = 29, "an external storage's file is the one that was adopted, and no store's";
 }
 
 impl Rule {

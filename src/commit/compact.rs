@@ -157,7 +157,7 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Candidates
 
 /// # Errors
 /// `Corrupt` for a tensor that reaches past its storage, and for a record that does not count its tensors.
-fn repacked(history: &History, standing: &Standing) -> Result<Repacked> {
+pub(super) fn repacked(history: &History, standing: &Standing) -> Result<Repacked> {
     let (stated, found) = (standing.record.tensor_count, standing.tensors.len());
     if stated != found as u64 {
         let detail = format!("{found} tensors and a record of {stated}");
@@ -190,7 +190,8 @@ fn compact_some(
         let after_bytes = plan.repacked.length_bytes;
         let reason = match rewrite(history, &plan, held.take(), progress) {
             Ok(Some((lock, storage))) => {
-                let relocation = relocation(plan, Changes::provisional_id(staged.len()))?;
+                let relocation =
+                    relocation(plan.standing, plan.repacked, Changes::provisional_id(staged.len()))?;
                 changes.names.push((Change::Move(relocation), OnExisting::Replace));
                 staged.push(storage);
                 locks.push(lock);
@@ -342,11 +343,11 @@ fn rewrite(
 }
 
 /// How many bytes are written before somebody is told.
-const PROGRESS_BYTES: u64 = 1 << 20;
+pub(super) const PROGRESS_BYTES: u64 = 1 << 20;
 
 /// The headers of all tensors of a storage on another, of a provisional id.
-fn relocation(plan: Plan, new_id: u64) -> Result<Relocation> {
-    let Plan { standing: Standing { id, record, tensors }, repacked, .. } = plan;
+pub(super) fn relocation(standing: Standing, repacked: Repacked, new_id: u64) -> Result<Relocation> {
+    let Standing { id, record, tensors } = standing;
     let moved = |((name, before), placed): ((String, TensorRecord), Placed)| {
         let mut parts = before.clone().into_parts();
         (parts.stride, parts.offset_elems, parts.storage_id) = (placed.stride, placed.offset_elems, new_id);

@@ -9,7 +9,7 @@ use crate::layout::{Repacked, View, repack};
 /// How many tensors are in memory at a time, unless one storage has more.
 const BATCH_TENSORS: u64 = 1 << 20;
 
-/// A storage of the store's own, and every tensor on it.
+/// A storage, and every tensor on it.
 #[derive(Debug)]
 pub(crate) struct Standing {
     pub(crate) id: u64,
@@ -35,12 +35,28 @@ impl Standing {
 /// The tensors are found by a scan, and there may be millions: so it scans for some storages, and then again for others.
 pub(crate) fn each_standing(
     generation: &Generation,
+    visit: impl FnMut(Standing) -> Result<()>,
+) -> Result<()> {
+    each(generation, |kind| !matches!(kind, StorageKind::External(_)), visit)
+}
+
+/// The same for those that are not the store's own.
+pub(super) fn each_external(
+    generation: &Generation,
+    visit: impl FnMut(Standing) -> Result<()>,
+) -> Result<()> {
+    each(generation, |kind| matches!(kind, StorageKind::External(_)), visit)
+}
+
+fn each(
+    generation: &Generation,
+    is_wanted: fn(&StorageKind) -> bool,
     mut visit: impl FnMut(Standing) -> Result<()>,
 ) -> Result<()> {
     let mut records = Vec::new();
     for entry in generation.storages() {
         let (id, record) = entry?;
-        if !matches!(record.kind, StorageKind::External(_)) {
+        if is_wanted(&record.kind) {
             records.push((id, record));
         }
     }

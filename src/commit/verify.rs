@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use stridemap_format::{Rule, StorageKind, StorageRecord};
 
+use super::outside::Outside;
 use super::{Generation, History, read_marker, recover};
 use crate::error::{Error, Result, one_line};
 use crate::storage::{VerifiedStorage, open_whole};
@@ -31,7 +32,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Reads all of a generation, and every byte of its storages, and gives what breaks a rule.
+/// Reads all of a generation, and every byte of its storages, and gives what breaks a rule. External files are looked at,
+/// and not read.
 ///
 /// `progress` is called with the bytes of data read since the last call.
 pub(crate) fn verify(
@@ -53,10 +55,16 @@ pub(crate) fn verify(
     if let Some(Err(e)) = generation.table().map(|table| table.check_index()) {
         findings.metadata(e)?;
     }
+    let mut outside = Outside::default();
     let mut storages: BTreeMap<u64, (StorageRecord, u64)> = BTreeMap::new();
     for entry in generation.storages() {
         match entry {
-            Ok((id, record)) => drop(storages.insert(id, (record, 0))),
+            Ok((id, record)) => {
+                if let StorageKind::External(external) = &record.kind {
+                    outside.add_storage(id, external);
+                }
+                storages.insert(id, (record, 0));
+            }
             Err(e) => findings.metadata(e)?,
         }
     }
@@ -68,6 +76,7 @@ pub(crate) fn verify(
                 continue;
             }
         };
+        outside.add_tensor(record.storage_id, &name);
         match storages.get_mut(&record.storage_id) {
             None => {
                 let detail = format!(
@@ -96,6 +105,9 @@ pub(crate) fn verify(
             continue;
         }
         verify_storage(history, id, &record, progress, &mut findings);
+    }
+    for fault in outside.check(history).0 {
+        findings.push(&fault.path, None, Rule::ExternalFile, fault.detail);
     }
     Ok(findings.0)
 }

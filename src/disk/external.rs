@@ -95,9 +95,8 @@ fn find_beneath(holder: &OwnedFd, path: &Path) -> Result<OwnedFd, ExternalError>
     }
 }
 
-/// Where an open file is, as a path to record for a store: from the directory that holds the store on, or absolute where it
-/// is not beneath that.
-pub(crate) fn recorded_path(store: &Path, file: &File) -> io::Result<PathBuf> {
+/// See [`Disk::recorded_path`](super::Disk::recorded_path).
+pub(super) fn recorded_path(store: &Path, file: &File) -> io::Result<PathBuf> {
     if rustix::fs::fstat(file)?.st_nlink == 0 {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the file was deleted since it was opened"));
     }

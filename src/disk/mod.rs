@@ -23,7 +23,6 @@ use std::time::Duration;
 
 #[cfg(feature = "simulation")]
 pub use counted::{Counted, Counts};
-pub(crate) use external::recorded_path;
 pub use external::{ExternalError, Reach};
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
@@ -92,6 +91,15 @@ pub trait Disk: Debug + Send + Sync {
         reach: Reach,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         RealDisk.open_external(store, path, reach)
+    }
+
+    /// Where an open file that is not the store's is: from the directory that holds the store on, or absolute where it is not
+    /// beneath that. No part of it is a symbolic link.
+    ///
+    /// # Errors
+    /// `NotFound` for a file that was deleted, and those of the file system.
+    fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
+        RealDisk.recorded_path(store, file)
     }
 
     /// Creates a file of a fresh name that begins with `.stage-`, under an exclusive lock.

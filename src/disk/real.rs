@@ -50,6 +50,10 @@ impl Disk for RealDisk {
         Ok(Arc::new(RealFile(external::open(store, path, reach)?)))
     }
 
+    fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
+        external::recorded_path(store, file)
+    }
+
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         loop {
             let (file, path) = create_temporary(STAGE_PREFIX, dir)?.keep()?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use stridemap_format::{External, FileStamp};
 
 use super::external::{ExternalFile, difference};
-use crate::disk::{Disk, ExternalError, Reach, dir_of, recorded_path};
+use crate::disk::{Disk, ExternalError, Reach, dir_of};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Which files that are not the store's a handle opens for the external storages of the store.
@@ -157,7 +157,7 @@ impl Externals {
         file.check_unchanged()?;
         let failed = |e| Error::io("adopt", file.path(), e);
         let path = match file.as_file() {
-            Some(open) => recorded_path(&self.store, open).map_err(failed)?,
+            Some(open) => self.disk.recorded_path(&self.store, open).map_err(failed)?,
             None => file.path().to_path_buf(),
         };
         let Ok(path) = path.into_os_string().into_string() else {

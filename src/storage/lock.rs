@@ -150,7 +150,9 @@ impl FileLock {
                 }
                 Some(_) => true,
                 None if purpose == Purpose::Change && is_mapped_sealed(id) => {
-                    return lies("the file is a sealed storage too, which is lent without a lock");
+                    return lies(
+                        "the file is a sealed storage too, or an external file, which is lent without a lock",
+                    );
                 }
                 None if is_mapped_live(id) => {
                     return lies("the file is a live storage too, which is changed without a lock");

@@ -341,7 +341,9 @@ impl LiveMapping {
         // the same order.
         let mapped = unless_locked(id, || {
             if is_mapped_sealed(id) {
-                return Err(LiveRefusal::Is("sealed storage too, which is lent without a lock"));
+                return Err(LiveRefusal::Is(
+                    "sealed storage too, or an external file, which is lent without a lock",
+                ));
             }
             // Let go only after the mutex, which dropping the last of a mapping takes.
             let standing: Vec<Arc<LiveMapping>>;

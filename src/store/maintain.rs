@@ -1,5 +1,5 @@
 use super::handle::Store;
-use crate::commit::{self, Compacted};
+use crate::commit::{self, Compacted, Materialized};
 use crate::error::Result;
 
 impl Store {
@@ -37,5 +37,23 @@ impl Store {
     pub fn compact(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
         self.loader.history.check_process()?;
         commit::compact(&self.loader.history, &mut progress)
+    }
+
+    /// Copies what tensors reach of external storages into sealed storages of the store, so that it needs no file of others
+    /// any more. Tensors keep their names, sizes and elements, and two that shared elements share them still; their strides and
+    /// offsets can change, as in [`compact`](Self::compact), and their storages do. `progress` is called with the bytes
+    /// written since the last call.
+    ///
+    /// Before a byte is copied, all files are looked at; each is looked at again after it was copied. Some 64 MiB or 64
+    /// storages go to a commit, and each is durable, with [`Durability::Full`](crate::Durability::Full). The files
+    /// themselves are left as they are. Where another commit came between, a storage stays external, and
+    /// [`Materialized::skipped`] says which.
+    ///
+    /// # Errors
+    /// See [`Store`]; `ExternalRefused` when this handle may not open one of the files, and `ExternalChanged` for one that
+    /// is not any more what was adopted. What had been copied and committed until then stays so.
+    pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
+        self.loader.history.check_process()?;
+        commit::materialize(&self.loader.history, &mut progress)
     }
 }

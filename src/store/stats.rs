@@ -34,6 +34,9 @@ pub struct Stats {
     pub reachable_bytes: u64,
     /// Whether that is exact, and not only a bound, for every storage.
     pub is_exact: bool,
+    /// The lengths of external storages, together: bytes of files that are not the store's, which no other number here
+    /// counts.
+    pub external_bytes: u64,
     /// The storages and files that have bytes to give back, storages by ascending id and then unfinished files.
     pub storages: Vec<StorageStats>,
 }
@@ -227,8 +230,15 @@ impl Store {
             metadata_bytes: found.metadata_bytes,
             reachable_bytes: 0,
             is_exact: true,
+            external_bytes: 0,
             storages: Vec::new(),
         };
+        for entry in found.newest.storages() {
+            let (_, record) = entry?;
+            if matches!(record.kind, RecordKind::External(_)) {
+                stats.external_bytes = stats.external_bytes.saturating_add(record.length_bytes);
+            }
+        }
         commit::each_standing(&found.newest, |standing| {
             let files = found.storages.get(&standing.id).copied().unwrap_or_default();
             let storage = of_standing(history, standing, files)?;

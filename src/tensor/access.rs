@@ -190,7 +190,7 @@ pub(super) fn misaligned<T: Element>(op: &str) -> Error {
     Error::new(
         ErrorKind::Misaligned,
         format!(
-            "{op}: the elements are not {} in memory as they stand; use read",
+            "{op}: the elements are not {} in memory as they stand; use read, or clone_data, which copy them",
             std::any::type_name::<T>()
         ),
     )

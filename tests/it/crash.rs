@@ -5,15 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk};
-use stridemap::{DType, Durability, Store, StoreOptions, Tensor};
+use stridemap::{DType, Durability, ExternalFiles, Store, StoreOptions, Tensor};
 
 const STORE: &str = "store";
 
 /// What a user would see: names, headers, elements.
 type Content = BTreeMap<String, (Vec<usize>, Vec<isize>, Vec<u8>)>;
 
+/// Files of others are real, wherever they are.
+fn options(disk: &SimulatedDisk) -> StoreOptions {
+    StoreOptions::new().external(ExternalFiles::Anywhere).disk(Arc::new(disk.clone()))
+}
+
 fn open(disk: &SimulatedDisk) -> stridemap::Result<Store> {
-    StoreOptions::new().disk(Arc::new(disk.clone())).open(STORE)
+    options(disk).open(STORE)
 }
 
 fn content(store: &Store) -> stridemap::Result<Content> {
@@ -82,9 +87,74 @@ fn run_growth() -> Script {
     ])
 }
 
+/// Four commits and a collection: a file that is adopted, a view of it, the same file again beside a storage of the
+/// store's own, and its names taken away.
+fn run_adoption(file: &Path) -> Script {
+    let file = stridemap::interop::ForeignFile::open(file).unwrap();
+    run(&[
+        &|store| {
+            let mut txn = store.begin().unwrap();
+            txn.adopt(&file, "").unwrap();
+            txn.commit().unwrap();
+        },
+        &|store| store.save_view("t", &store.load("weight").unwrap().t().unwrap()).unwrap(),
+        &|store| {
+            let mut txn = store.begin().unwrap();
+            txn.adopt(&file, "again.").unwrap();
+            txn.save("own", &vector(12, 2)).unwrap();
+            txn.commit().unwrap();
+        },
+        &|store| {
+            let mut txn = store.begin().unwrap();
+            for name in ["weight", "bias", "t"] {
+                txn.remove(name).unwrap();
+            }
+            txn.commit().unwrap();
+        },
+    ])
+}
+
+#[test]
+fn adoption_that_a_power_cut_ends_anywhere_is_whole_or_not_there() {
+    let dir = crate::support::temporary();
+    let file = dir.path().join("model.safetensors");
+    crate::external::write_model(&file);
+    let bytes = std::fs::read(&file).unwrap();
+    let script = run_adoption(&file);
+    let created = script.log.iter().position(|op| *op == Op::Mark("returned".into())).unwrap() + 1;
+    let states = cut_everywhere(&script.log, created, &script.contents).unwrap();
+    println!("{states} states of adoptions, none wrong");
+    assert!(states > 4 * (script.log.len() - created), "{states} states are too few");
+    assert_eq!(std::fs::read(&file).unwrap(), bytes);
+}
+
+/// The copying of an adopted file into the store.
+fn run_materialization(file: &Path) -> Script {
+    let file = stridemap::interop::ForeignFile::open(file).unwrap();
+    run(&[
+        &|store| {
+            let mut txn = store.begin().unwrap();
+            txn.adopt(&file, "").unwrap();
+            txn.commit().unwrap();
+        },
+        &|store| assert_eq!(store.materialize(|_| ()).unwrap().storage_count, 1),
+    ])
+}
+
+#[test]
+fn materialization_that_a_power_cut_ends_anywhere_has_lost_nothing() {
+    let dir = crate::support::temporary();
+    let file = dir.path().join("model.safetensors");
+    crate::external::write_model(&file);
+    let script = run_materialization(&file);
+    let created = script.log.iter().position(|op| *op == Op::Mark("returned".into())).unwrap() + 1;
+    let states = cut_everywhere(&script.log, created, &script.contents).unwrap();
+    println!("{states} states of a materialization, none wrong");
+}
+
 fn run(commits: &[&dyn Fn(&Store)]) -> Script {
     let disk = SimulatedDisk::new();
-    let store = StoreOptions::new().disk(Arc::new(disk.clone())).create(STORE).unwrap();
+    let store = options(&disk).create(STORE).unwrap();
     let mut contents = vec![content(&store).unwrap()];
     disk.mark("returned");
     for commit in commits {

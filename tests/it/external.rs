@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use stridemap::interop::{ForeignFile, safetensors};
 use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions, Tensor};
 
-mod adopting;
+pub(crate) mod adopting;
 mod changed;
 mod hostile;
 mod mapped;

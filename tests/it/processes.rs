@@ -118,6 +118,7 @@ fn other_process() {
             }
         }
         "sum" => crate::sharing::sum(Path::new(&path)),
+        "external" => crate::external::adopting::play(Path::new(&path)),
         role if role.starts_with("compact.") => crate::compact::play(role, Path::new(&path)),
         role if role.starts_with("grow") => crate::growth::play(role, Path::new(&path)),
         role if role.starts_with("live ") => crate::live::play(role, Path::new(&path)),

@@ -194,6 +194,10 @@ impl Disk for SimulatedDisk {
         Ok(RealDisk.open(path, Access::ReadForeign)?)
     }
 
+    fn recorded_path(&self, _: &Path, file: &File) -> io::Result<PathBuf> {
+        RealDisk.recorded_path(Path::new("/proc/self"), file)
+    }
+
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         let number = self.state().number();
         let path = dir.join(format!("{STAGE_PREFIX}{number}"));

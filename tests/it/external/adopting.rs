@@ -1,4 +1,12 @@
+//! What adopting asks and writes, what becomes of the file, and how to be without it again.
+
+use std::io::BufReader;
+use std::io::Write as _;
+
+use stridemap::{DType, Index};
+
 use super::*;
+use crate::processes::{hear, say, start, wait_for_a_line};
 
 #[test]
 fn without_the_option_nothing_is_adopted_or_loaded() {
@@ -8,8 +16,172 @@ fn without_the_option_nothing_is_adopted_or_loaded() {
     let advice = ["model.safetensors", "ExternalFiles::Beside", "--external beside"];
     assert_refused(store.load("weight"), ErrorKind::ExternalRefused, &advice);
     assert_refused(store.adopt(&adopted.file, "again."), ErrorKind::ExternalRefused, &advice);
+    assert_refused(store.materialize(|_| ()), ErrorKind::ExternalRefused, &advice);
     assert_eq!((store.generation(), store.names().unwrap().len()), (before, 2));
     // Headers need no file.
     let infos: Vec<_> = store.snapshot().tensors("").unwrap().map(Result::unwrap).collect();
     assert_eq!(infos[1].size(), [3, 4]);
+}
+
+#[test]
+fn file_elsewhere_is_adopted_by_its_absolute_path_where_anywhere_is_allowed() {
+    let (dir, elsewhere) = (crate::support::temporary(), crate::support::temporary());
+    let (file, path) = (elsewhere.path().join("model.safetensors"), dir.path().join("model.smap"));
+    write_model(&file);
+    let store = beside().create(&path).unwrap();
+    assert_refused(store.adopt(&file, ""), ErrorKind::ExternalRefused, &["adopt", "--external anywhere"]);
+    assert_eq!(store.generation(), 1);
+    // By a link beneath: what is recorded is where the file is.
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    assert_refused(store.adopt(&link, ""), ErrorKind::ExternalRefused, &["adopt"]);
+    anywhere().open(&path).unwrap().adopt(&link, "").unwrap();
+    fs::remove_file(&link).unwrap();
+    let store = anywhere().open(&path).unwrap();
+    assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight());
+    let storage = store.snapshot().storages().next().unwrap().unwrap();
+    assert_eq!(storage.file, fs::canonicalize(&file).unwrap());
+}
+
+#[test]
+fn transaction_sees_what_it_adopts_and_commits_it_with_the_rest() {
+    let adopted = Adopted::new();
+    let store = adopted.open();
+    let file = ForeignFile::open(&adopted.file).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.adopt(&file, "again.").unwrap();
+    let weight_again = txn.load("again.weight").unwrap();
+    assert_eq!(weight_again.read::<f32>().unwrap(), weight());
+    txn.save_view("again.row", &weight_again.index(&[Index::At(1)]).unwrap()).unwrap();
+    txn.remove("again.bias").unwrap();
+    // Another writer is faster, and takes the id that this one would have had.
+    adopted.open().save("other", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
+    txn.commit().unwrap();
+    assert_eq!(store.load("again.row").unwrap().read::<f32>().unwrap(), [4., 5., 6., 7.]);
+    assert!(!store.contains("again.bias").unwrap());
+    assert!(store.verify(|_| ()).unwrap().is_empty());
+}
+
+#[test]
+fn file_that_changes_before_the_commit_is_not_adopted() {
+    let adopted = Adopted::new();
+    let store = adopted.open();
+    let before = store.generation();
+    let file = ForeignFile::open(&adopted.file).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.adopt(&file, "again.").unwrap();
+    set_mtime(&adopted.file, Duration::from_secs(60));
+    assert_refused(txn.commit(), ErrorKind::ExternalChanged, &["model.safetensors", "mtime in ns"]);
+    let mut txn = store.begin().unwrap();
+    assert_refused(txn.adopt(&file, ""), ErrorKind::ExternalChanged, &["adopt", "mtime in ns"]);
+    assert_eq!(store.generation(), before);
+}
+
+#[test]
+fn files_are_never_collected_and_names_keep_nothing_of_the_store() {
+    let adopted = Adopted::new();
+    let bytes = fs::read(&adopted.file).unwrap();
+    let store = adopted.open();
+    let pinned = store.snapshot();
+    for name in ["weight", "bias"] {
+        store.remove(name).unwrap();
+    }
+    store.save("own", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
+    store.gc().unwrap();
+    assert_eq!(store.snapshot().storages().count(), 1);
+    // Who is on the older generation still reads it.
+    assert_eq!(pinned.load("weight").unwrap().read::<f32>().unwrap(), weight());
+    drop(pinned);
+    store.save("own", &Tensor::from_vec(vec![2f32], &[1]).unwrap()).unwrap();
+    store.gc().unwrap();
+    store.compact(|_| ()).unwrap();
+    assert_eq!(fs::read(&adopted.file).unwrap(), bytes);
+    assert!(store.snapshot().storages().all(|storage| storage.unwrap().kind.name() == "sealed"));
+}
+
+#[test]
+fn stats_and_compaction_leave_external_storages_out() {
+    let adopted = Adopted::new();
+    let store = adopted.open();
+    store.save_view("row", &store.load("weight").unwrap().select(0, 1).unwrap()).unwrap();
+    store.remove("weight").unwrap();
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.external_bytes, stats.reachable_bytes, stats.storages.len()), (80, 0, 0));
+    let compacted = store.compact(|_| ()).unwrap();
+    assert_eq!((compacted.storage_count, compacted.skipped.len()), (0, 0));
+}
+
+#[test]
+fn materialized_tensors_need_the_file_no_more() {
+    let adopted = Adopted::new();
+    let store = adopted.open();
+    let w = store.load("weight").unwrap();
+    store.save_view("column", &w.select(1, 2).unwrap()).unwrap();
+    store.save_view("tied", &w).unwrap();
+    store.remove("bias").unwrap();
+    let mut written = 0;
+    let done = store.materialize(|bytes| written += bytes).unwrap();
+    assert_eq!((done.storage_count, done.size_bytes, written), (1, 80, 48), "32 bytes keep the alignment");
+    assert!(done.skipped.is_empty());
+    fs::remove_file(&adopted.file).unwrap();
+    let store = Store::open(&adopted.path).unwrap();
+    assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight());
+    let (column, tied) = (store.load("column").unwrap(), store.load("tied").unwrap());
+    assert_eq!(column.read::<f32>().unwrap(), [2., 6., 10.]);
+    assert!(column.shares_storage(&tied), "views that shared elements share them still");
+    assert!(store.verify(|_| ()).unwrap().is_empty());
+    assert_eq!(store.materialize(|_| ()).unwrap().storage_count, 0);
+}
+
+#[test]
+fn changed_file_is_not_materialized() {
+    let adopted = Adopted::new();
+    set_mtime(&adopted.file, Duration::from_secs(60));
+    let store = adopted.open();
+    let before = store.generation();
+    assert_refused(store.materialize(|_| ()), ErrorKind::ExternalChanged, &["materialize", "mtime in ns"]);
+    assert_eq!(store.generation(), before);
+}
+
+#[test]
+fn tensor_of_size_zero_and_file_of_none_are_adopted() {
+    let dir = crate::support::temporary();
+    let path = dir.path().join("model.smap");
+    let store = beside().create(&path).unwrap();
+    for (name, tensors) in [
+        ("none", Vec::new()),
+        ("empty", vec![("empty".to_owned(), Tensor::zeros(DType::F32, &[0, 3]).unwrap())]),
+    ] {
+        let file = dir.path().join(name);
+        safetensors::write(&file, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ()).unwrap();
+        store.adopt(&file, "").unwrap();
+    }
+    assert_eq!(store.names().unwrap(), ["empty"]);
+    assert!(mapped(&beside(), &path).load("empty").unwrap().as_slice::<f32>().unwrap().is_empty());
+    assert_eq!(store.materialize(|_| ()).unwrap().storage_count, 1);
+    assert_eq!(store.load("empty").unwrap().size(), [0, 3]);
+}
+
+/// What the other process does: loads, and loads again when it is told to.
+pub(crate) fn play(path: &Path) {
+    let store = beside().open(path).unwrap();
+    let tensor = store.load("weight").unwrap();
+    say(format!("{:?}", tensor.read::<f32>().unwrap()));
+    assert!(wait_for_a_line());
+    say(format!("{:?}", tensor.read::<f32>().unwrap_err().kind()));
+    drop(tensor);
+    say(format!("{:?}", store.load("weight").unwrap_err().kind()));
+}
+
+#[test]
+fn other_process_reads_what_was_adopted_and_notices_the_change() {
+    let adopted = Adopted::new();
+    let mut other = start("external", &adopted.path);
+    let mut lines = BufReader::new(other.stdout.take().unwrap());
+    assert_eq!(hear(&mut lines), format!("{:?}", weight()));
+    set_mtime(&adopted.file, Duration::from_secs(60));
+    writeln!(other.stdin.as_mut().unwrap()).unwrap();
+    assert_eq!(hear(&mut lines), "ExternalChanged");
+    assert_eq!(hear(&mut lines), "ExternalChanged");
+    assert!(other.wait().unwrap().success());
 }

@@ -1,1 +1,160 @@
+//! The file is not any more what was adopted: HAZARDS 25 to 28, and 44.
 
+use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::{CWD, FileType, mknodat};
+use stridemap::Rule;
+
+use super::*;
+
+fn cut(path: &Path, by: u64) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_len(file.metadata().unwrap().len() - by).unwrap();
+}
+
+/// 25.
+#[test]
+fn file_that_is_shorter_or_longer_when_it_is_opened_is_refused_before_it_is_mapped() {
+    let adopted = Adopted::new();
+    let whole = fs::read(&adopted.file).unwrap();
+    cut(&adopted.file, 8);
+    let advice =
+        ["load \"weight\"", "model.safetensors", "size in bytes", "adopt this one again", "import it"];
+    adopted.assert_changed(&advice);
+    cut(&adopted.file, whole.len() as u64 - 8);
+    adopted.assert_changed(&advice);
+    fs::write(&adopted.file, [&whole[..], &[0; 8]].concat()).unwrap();
+    adopted.assert_changed(&["size in bytes", "mtime in ns"]);
+}
+
+/// 26: outside the contract of a mapped store; here it is an error.
+#[test]
+fn file_that_is_cut_while_a_tensor_stands_on_it_gives_an_error() {
+    let adopted = Adopted::new();
+    let weight = adopted.open().load("weight").unwrap();
+    assert_eq!(weight.get::<f32>(&[2, 3]).unwrap(), 11.);
+    cut(&adopted.file, 40);
+    let parts = ["model.safetensors", "changed since it was opened", "size in bytes"];
+    assert_refused(weight.read::<f32>(), ErrorKind::ExternalChanged, &parts);
+    // Nor are the bytes given that are still there: nobody knows whether they are the same.
+    assert_refused(weight.get::<f32>(&[0, 0]), ErrorKind::ExternalChanged, &parts);
+}
+
+/// 27.
+#[test]
+fn file_that_is_rewritten_in_place_is_refused_by_its_mtime_and_verify_finds_it() {
+    let adopted = Adopted::new();
+    let weight = adopted.open().load("weight").unwrap();
+    let file = File::options().write(true).open(&adopted.file).unwrap();
+    file.write_all_at(&[0; 4], file.metadata().unwrap().len() - 4).unwrap();
+    assert_refused(weight.read::<f32>(), ErrorKind::ExternalChanged, &["mtime in ns"]);
+    adopted.assert_changed(&["mtime in ns"]);
+    let findings = adopted.open().verify(|_| ()).unwrap();
+    let [finding] = findings.as_slice() else { panic!("{findings:?}") };
+    assert_eq!((&finding.path, finding.rule), (&adopted.file, Rule::ExternalFile));
+    for part in ["tensors \"bias\", \"weight\"", "mtime in ns", "F-29"] {
+        assert!(finding.to_string().contains(part), "{finding}");
+    }
+}
+
+/// 27: a change in the same tick of the kernel's clock would leave the mtime.
+#[test]
+fn file_that_is_rewritten_right_after_it_was_adopted_is_refused() {
+    for _ in 0..5 {
+        let adopted = Adopted::new();
+        let file = File::options().write(true).open(&adopted.file).unwrap();
+        file.write_all_at(&[0; 4], file.metadata().unwrap().len() - 4).unwrap();
+        adopted.assert_changed(&["mtime in ns"]);
+    }
+}
+
+#[test]
+fn touched_file_is_refused_until_it_has_its_time_again() {
+    let adopted = Adopted::new();
+    let time = fs::metadata(&adopted.file).unwrap().modified().unwrap();
+    set_mtime(&adopted.file, Duration::from_secs(3600));
+    adopted.assert_changed(&["mtime in ns"]);
+    File::options().write(true).open(&adopted.file).unwrap().set_modified(time).unwrap();
+    assert_eq!(adopted.load().unwrap(), weight());
+}
+
+/// 28.
+#[test]
+fn file_that_is_replaced_keeps_its_bytes_for_who_has_it_and_is_refused_to_the_next() {
+    let adopted = Adopted::new();
+    let (store, lending) = (adopted.open(), mapped(&beside(), &adopted.path));
+    let (read, lent) = (store.load("weight").unwrap(), lending.load("weight").unwrap());
+    let slice = lent.as_slice::<f32>().unwrap();
+    let other = adopted.dir.path().join("other");
+    fs::write(&other, vec![0xff; fs::metadata(&adopted.file).unwrap().len() as usize]).unwrap();
+    fs::rename(&other, &adopted.file).unwrap();
+    assert_eq!(read.read::<f32>().unwrap(), weight());
+    assert_eq!(slice, weight());
+    adopted.assert_changed(&["inode", "adopt this one again"]);
+    drop(read);
+    // The same handle, once no tensor keeps the old file open.
+    assert_refused(store.load("weight"), ErrorKind::ExternalChanged, &["inode"]);
+}
+
+#[test]
+fn file_that_is_deleted_is_missed_and_taken_again_when_it_is_back() {
+    let adopted = Adopted::new();
+    let away = adopted.dir.path().join("away");
+    fs::rename(&adopted.file, &away).unwrap();
+    adopted.assert_changed(&["model.safetensors", "no file is there"]);
+    assert_eq!(adopted.open().verify(|_| ()).unwrap().len(), 1);
+    fs::rename(&away, &adopted.file).unwrap();
+    assert_eq!(adopted.load().unwrap(), weight());
+}
+
+/// 44.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let adopted = Adopted::new();
+    fs::remove_file(&adopted.file).unwrap();
+    mknodat(CWD, &adopted.file, FileType::Fifo, 0o600.into(), 0).unwrap();
+    adopted.assert_changed(&["not a regular file"]);
+    assert_refused(
+        beside().open(&adopted.path).unwrap().adopt(&adopted.file, ""),
+        ErrorKind::BadFile,
+        &["not a regular file"],
+    );
+    fs::remove_file(&adopted.file).unwrap();
+    fs::create_dir(&adopted.file).unwrap();
+    adopted.assert_changed(&["not a regular file"]);
+    fs::remove_dir(&adopted.file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &adopted.file).unwrap();
+    let load = || anywhere().open(&adopted.path).unwrap().load("weight");
+    assert_refused(load(), ErrorKind::ExternalChanged, &["not a regular file"]);
+}
+
+#[test]
+fn store_that_is_moved_with_its_file_works_and_a_copy_of_both_is_refused() {
+    let adopted = Adopted::new();
+    let moved = adopted.dir.path().join("moved");
+    fs::create_dir(&moved).unwrap();
+    for path in [&adopted.file, &adopted.path] {
+        fs::rename(path, moved.join(path.file_name().unwrap())).unwrap();
+    }
+    let path = moved.join("model.smap");
+    assert_eq!(beside().open(&path).unwrap().load("weight").unwrap().read::<f32>().unwrap(), weight());
+    let copy = adopted.dir.path().join("copy");
+    let copied =
+        std::process::Command::new("cp").args(["-a".as_ref(), moved.as_os_str(), copy.as_os_str()]).status();
+    assert!(copied.unwrap().success());
+    let store = beside().open(copy.join("model.smap")).unwrap();
+    assert_refused(store.load("weight"), ErrorKind::ExternalChanged, &["inode", "adopt this one again"]);
+    // As it advises.
+    store.adopt(copy.join("model.safetensors"), "").unwrap();
+    assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight());
+}
+
+#[test]
+fn verify_leaves_what_it_may_not_open_and_says_so() {
+    let adopted = Adopted::new();
+    fs::remove_file(&adopted.file).unwrap();
+    let store = Store::open(&adopted.path).unwrap();
+    assert!(store.verify(|_| ()).unwrap().is_empty());
+    assert_eq!(store.unchecked_files().unwrap(), [adopted.file.clone()]);
+    assert!(adopted.open().unchecked_files().unwrap().is_empty());
+}

@@ -1,1 +1,199 @@
+//! Stores whose records name files that they should not: HAZARDS 43.
 
+use std::os::unix::fs::{MetadataExt as _, symlink};
+
+use stridemap::{DType, Element, StorageKind};
+use stridemap_format::{External, FileStamp, Manifest, StorageKind as RecordKind, Uuid};
+
+use super::*;
+
+/// A directory in which a store stands beside a file that it adopted.
+struct Liar {
+    adopted: Adopted,
+}
+
+impl Liar {
+    fn new() -> Self {
+        Liar { adopted: Adopted::new() }
+    }
+
+    fn dir(&self) -> &Path {
+        self.adopted.dir.path()
+    }
+
+    /// Makes the record say that the adopted bytes begin the file of this path, and that it is as it should be.
+    fn claim(&self, path: &str, length_bytes: u64) {
+        let meta = self.adopted.path.join("meta");
+        let newest = fs::read_dir(&meta).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+        let number = u64::from_str_radix(newest.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
+        let uuid: Uuid = fs::read(self.adopted.path.join("FORMAT")).unwrap()[16..32].try_into().unwrap();
+        let mut manifest = Manifest::decode(&fs::read(&newest).unwrap(), uuid, number).unwrap();
+        let found = fs::metadata(self.dir().join(path)).unwrap();
+        let mtime_ns = found.mtime() * 1_000_000_000 + found.mtime_nsec();
+        let stamp = FileStamp { device: found.dev(), inode: found.ino(), size_bytes: found.len(), mtime_ns };
+        let record = manifest.storages.values_mut().next().unwrap().as_mut().unwrap();
+        record.length_bytes = length_bytes;
+        record.kind = RecordKind::External(External { path: path.to_owned(), offset_bytes: 0, stamp });
+        manifest.tensors.remove("bias");
+        record.tensor_count = 1;
+        fs::write(&newest, manifest.encode().unwrap()).unwrap();
+    }
+
+    fn load(&self, options: &StoreOptions) -> stridemap::Result<Tensor> {
+        options.open(&self.adopted.path).unwrap().load("weight")
+    }
+
+    #[track_caller]
+    fn assert_refused_beside(&self, parts: &[&str]) {
+        for store in [beside().open(&self.adopted.path).unwrap(), mapped(&beside(), &self.adopted.path)] {
+            assert_refused(store.load("weight"), ErrorKind::ExternalRefused, parts);
+        }
+    }
+}
+
+fn zeros(path: &Path) {
+    fs::write(path, [0; 80]).unwrap();
+}
+
+#[test]
+fn beside_refuses_paths_that_lead_out_and_anywhere_does_not() {
+    let liar = Liar::new();
+    let outside = crate::support::temporary();
+    zeros(&outside.path().join("file"));
+    symlink(outside.path().join("file"), liar.dir().join("link")).unwrap();
+    symlink(outside.path(), liar.dir().join("dir")).unwrap();
+    let absolute = outside.path().join("file");
+    let up = format!("../{}/file", outside.path().file_name().unwrap().to_str().unwrap());
+    for (path, why) in [
+        (absolute.to_str().unwrap(), "absolute"),
+        (&up, "leads out"),
+        ("link", "leads out"),
+        ("dir/file", "leads out"),
+    ] {
+        liar.claim(path, 80);
+        liar.assert_refused_beside(&[why, "ExternalFiles::Anywhere", "--external anywhere"]);
+        assert_eq!(liar.load(&anywhere()).unwrap().read::<f32>().unwrap(), [0.; 12], "{path}");
+    }
+    // Inside, a link and `..` are as good as any path.
+    zeros(&liar.dir().join("near"));
+    symlink("near", liar.dir().join("near_link")).unwrap();
+    for path in ["near_link", "model.smap/../near"] {
+        liar.claim(path, 80);
+        assert_eq!(liar.load(&beside()).unwrap().read::<f32>().unwrap(), [0.; 12], "{path}");
+    }
+}
+
+#[test]
+fn absolute_path_beneath_the_directory_is_refused_too() {
+    let liar = Liar::new();
+    zeros(&liar.dir().join("near"));
+    liar.claim(liar.dir().join("near").to_str().unwrap(), 80);
+    liar.assert_refused_beside(&["absolute"]);
+}
+
+#[test]
+fn files_of_stores_are_refused_by_their_own_paths() {
+    let liar = Liar::new();
+    let other = Store::create(liar.dir().join("other.smap")).unwrap();
+    for store in [&other, &liar.adopted.open()] {
+        let path =
+            format!("{}/storages/00000000000000ff.bin", store.path().file_name().unwrap().to_str().unwrap());
+        zeros(&liar.dir().join(&path));
+        liar.claim(&path, 80);
+        liar.assert_refused_beside(&["one of a store"]);
+        assert_refused(liar.load(&anywhere()), ErrorKind::ExternalRefused, &["one of a store"]);
+    }
+}
+
+/// A store of a tensor that is not sealed, whose file has a second name beside the liar.
+fn linked(liar: &Liar, kind: StorageKind) -> (Store, Tensor, PathBuf) {
+    let path = liar.dir().join("other.smap");
+    Store::create(&path).unwrap();
+    let store = mapped(&StoreOptions::new(), &path);
+    let tensor = store.create_tensor("x", DType::F32, &[20], kind).unwrap();
+    let link = liar.dir().join("link");
+    fs::hard_link(path.join("storages/0000000000000001.bin"), &link).unwrap();
+    liar.claim("link", 80);
+    (store, tensor, link)
+}
+
+fn assert_lent<T: Element + PartialEq>(tensor: &Tensor, expected: T) {
+    assert!(tensor.as_slice::<T>().unwrap().iter().all(|element| *element == expected));
+}
+
+#[test]
+fn hard_link_to_a_mutable_storage_is_lent_or_changed_but_not_both() {
+    let liar = Liar::new();
+    let (_store, mutable, link) = linked(&liar, StorageKind::Mutable);
+    let lending = mapped(&beside(), &liar.adopted.path);
+    let lent = lending.load("weight").unwrap();
+    assert_lent(&lent, 0f32);
+    // The name that betrays it goes while the loan lasts.
+    fs::remove_file(&link).unwrap();
+    assert_refused(
+        mutable.lock_exclusive(),
+        ErrorKind::Corrupt,
+        &["or an external file", "lent without a lock"],
+    );
+    assert_lent(&lent, 0f32);
+    drop(lent);
+
+    let guard = mutable.lock_exclusive().unwrap();
+    fs::hard_link(liar.dir().join("other.smap/storages/0000000000000001.bin"), &link).unwrap();
+    let load = || lending.load("weight");
+    assert_refused(load(), ErrorKind::ExternalRefused, &["link", "changed in this process"]);
+    drop(guard);
+    assert_lent(&load().unwrap(), 0f32);
+}
+
+#[test]
+fn hard_link_to_a_live_storage_is_lent_or_live_but_not_both() {
+    let liar = Liar::new();
+    let (_store, tensor, link) = linked(&liar, StorageKind::Live);
+    let lending = mapped(&beside(), &liar.adopted.path);
+    let lent = lending.load("weight").unwrap();
+    fs::remove_file(&link).unwrap();
+    assert_refused(tensor.as_live::<f32>(), ErrorKind::Corrupt, &["or an external file"]);
+    drop(lent);
+    let live = tensor.as_live::<f32>().unwrap();
+    fs::hard_link(liar.dir().join("other.smap/storages/0000000000000001.bin"), &link).unwrap();
+    // Its room on the disk was made sure of, which is a change of the file.
+    liar.claim("link", 80);
+    let lending = mapped(&beside(), &liar.adopted.path);
+    assert_refused(lending.load("weight"), ErrorKind::ExternalRefused, &["changed in this process"]);
+    drop(live);
+    assert_lent(&lending.load("weight").unwrap(), 0f32);
+}
+
+#[test]
+fn hard_link_to_a_storage_that_grows_is_not_lent_past_what_stays() {
+    let liar = Liar::new();
+    let path = liar.dir().join("other.smap");
+    let store = Store::create(&path).unwrap();
+    store.create_growable("log", DType::F32, &[20], 1000).unwrap();
+    let link = liar.dir().join("link");
+    let bin = path.join("storages/0000000000000001.bin");
+    let row = Tensor::from_vec(vec![5f32; 4], &[4]).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.append("log", &row).unwrap();
+    // Written or not, the bytes past the record's length are the writer's.
+    File::options().append(true).open(&bin).unwrap().set_len(96).unwrap();
+    fs::hard_link(&bin, &link).unwrap();
+    liar.claim("link", 80);
+    let lending = mapped(&beside(), &liar.adopted.path);
+    assert_refused(lending.load("weight"), ErrorKind::ExternalRefused, &["changed in this process"]);
+    drop(txn);
+    liar.claim("link", 80);
+    let lending = mapped(&beside(), &liar.adopted.path);
+    assert_lent(&lending.load("weight").unwrap(), 0f32);
+}
+
+#[test]
+fn record_that_reaches_past_its_file_does_not_open() {
+    let liar = Liar::new();
+    zeros(&liar.dir().join("near"));
+    liar.claim("near", 80);
+    let file = File::options().write(true).open(liar.dir().join("near")).unwrap();
+    file.set_len(40).unwrap();
+    assert_refused(liar.load(&beside()), ErrorKind::ExternalChanged, &["size in bytes 80, now 40"]);
+}

@@ -1,1 +1,124 @@
+//! What is lent of external files, and files of more than memory holds.
 
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use stridemap::disk::Counted;
+
+use super::*;
+
+/// A safetensors file whose header is this text, padded to `header_bytes`, with so many bytes of elements, all zero.
+fn write_raw(path: &Path, json: &str, header_bytes: usize, elements_bytes: u64) -> File {
+    let file = File::create(path).unwrap();
+    file.write_all_at(&(header_bytes as u64).to_le_bytes(), 0).unwrap();
+    file.write_all_at(format!("{json:header_bytes$}").as_bytes(), 8).unwrap();
+    file.set_len(8 + header_bytes as u64 + elements_bytes).unwrap();
+    file
+}
+
+/// How many mappings of a file this process has.
+fn mapping_count(path: &Path) -> usize {
+    let name = fs::canonicalize(path).unwrap();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.ends_with(name.to_str().unwrap())).count()
+}
+
+fn open_count(path: &Path) -> usize {
+    let name = fs::canonicalize(path).unwrap();
+    let links =
+        fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    links.filter(|link| *link == name).count()
+}
+
+#[test]
+fn mapped_store_lends_elements_of_the_file_itself() {
+    let adopted = Adopted::new();
+    let store = mapped(&beside(), &adopted.path);
+    let tensor = store.load("weight").unwrap();
+    assert_eq!(tensor.as_slice::<f32>().unwrap(), weight());
+    let t = tensor.t().unwrap();
+    let array = t.as_array::<f32>().unwrap();
+    assert_eq!((array.shape(), array[[3, 2]]), (&[4, 3][..], 11.));
+    assert_eq!(store.load("bias").unwrap().as_slice::<f64>().unwrap(), [0., 1., 2., 3.]);
+    assert_eq!(mapping_count(&adopted.file), 1);
+}
+
+/// Each tensor of these has a storage of its own, because none is a multiple of its item's size away from the first.
+#[test]
+fn file_is_mapped_or_open_once_however_many_storages_are_in_it() {
+    let dir = crate::support::temporary();
+    let (file, path) = (dir.path().join("many.safetensors"), dir.path().join("many.smap"));
+    let count = 300;
+    let entries: Vec<String> = (0..count)
+        .map(|i| {
+            format!(r#""t{i}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}"#, 4 * i + 1, 4 * i + 5)
+        })
+        .collect();
+    let json =
+        format!(r#"{{"pad":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},{}}}"#, entries.join(","));
+    write_raw(&file, &json, json.len(), 1 + 4 * count);
+    beside().create(&path).unwrap().adopt(&file, "").unwrap();
+    for (store, is_mapped) in [(beside().open(&path).unwrap(), false), (mapped(&beside(), &path), true)] {
+        let snapshot = store.snapshot();
+        let tensors: Vec<_> = snapshot.load_all("").unwrap().map(|entry| entry.unwrap().1).collect();
+        assert_eq!((tensors.len(), store.snapshot().storages().count()), (301, 301));
+        assert_eq!(tensors[300].to_bytes().unwrap(), [0; 4]);
+        let expected = if is_mapped { (1, 0) } else { (0, 1) };
+        assert_eq!((mapping_count(&file), open_count(&file)), expected);
+    }
+    assert_eq!((mapping_count(&file), open_count(&file)), (0, 0));
+}
+
+#[test]
+fn elements_that_no_address_suits_are_copied_and_not_lent() {
+    let dir = crate::support::temporary();
+    let (file, path) = (dir.path().join("odd.safetensors"), dir.path().join("odd.smap"));
+    let json = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let written = write_raw(&file, json, 57, 8);
+    written.write_all_at(&2.5f32.to_le_bytes(), 65 + 4).unwrap();
+    drop(written);
+    beside().create(&path).unwrap().adopt(&file, "").unwrap();
+    let store = mapped(&beside(), &path);
+    let odd = store.load("a").unwrap();
+    assert_refused(odd.as_slice::<f32>(), ErrorKind::Misaligned, &["as_slice", "read", "clone_data"]);
+    assert_refused(odd.as_array::<f32>().map(drop), ErrorKind::Misaligned, &["as_array", "clone_data"]);
+    assert_eq!(odd.read::<f32>().unwrap(), [0., 2.5]);
+    assert_eq!(odd.to_array::<f32>().unwrap().as_slice().unwrap(), [0., 2.5]);
+    assert_eq!(odd.clone_data().unwrap().as_slice::<f32>().unwrap(), [0., 2.5]);
+    store.materialize(|_| ()).unwrap();
+    assert_eq!(store.load("a").unwrap().as_slice::<f32>().unwrap(), [0., 2.5]);
+}
+
+#[test]
+fn file_of_4_gib_is_adopted_by_writing_next_to_nothing() {
+    let dir = crate::support::temporary();
+    let (file, path) = (dir.path().join("big.safetensors"), dir.path().join("big.smap"));
+    let big: u64 = 4 << 30;
+    let json = format!(
+        r#"{{"first":{{"dtype":"F32","shape":[1024],"data_offsets":[0,4096]}},"big":{{"dtype":"U8","shape":[{big}],"data_offsets":[4096,{end}]}},"last":{{"dtype":"I64","shape":[2,4],"data_offsets":[{end},{}]}}}}"#,
+        big + 4096 + 64,
+        end = big + 4096,
+    );
+    let written = write_raw(&file, &json, 1024, big + 4096 + 64);
+    written.write_all_at(&7f32.to_le_bytes(), 8 + 1024).unwrap();
+    written.write_all_at(&(-9i64).to_le_bytes(), 8 + 1024 + 4096 + big + 56).unwrap();
+    drop(written);
+
+    let disk = Counted::default();
+    let options = beside().disk(Arc::new(disk.clone()));
+    let store = options.create(&path).unwrap();
+    disk.take();
+    store.adopt(&file, "").unwrap();
+    let counts = disk.take();
+    assert!(counts.metadata_written_bytes < 100 << 10, "{counts:?}");
+    assert_eq!((counts.data_written_bytes, counts.data_read_bytes), (0, 0), "{counts:?}");
+
+    for store in [beside().open(&path).unwrap(), mapped(&beside(), &path)] {
+        assert_eq!(store.load("first").unwrap().get::<f32>(&[0]).unwrap(), 7.);
+        assert_eq!(store.load("last").unwrap().get::<i64>(&[1, 3]).unwrap(), -9);
+        assert_eq!(store.load("big").unwrap().get::<u8>(&[-1]).unwrap(), 0);
+    }
+    assert_eq!(mapped(&beside(), &path).load("last").unwrap().as_slice::<i64>().unwrap()[7], -9);
+    File::options().write(true).open(&file).unwrap().write_all_at(&[1], big).unwrap();
+    assert_refused(store.load("big"), ErrorKind::ExternalChanged, &["mtime in ns"]);
+}

@@ -1,0 +1,102 @@
+//! The external files of a generation.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use stridemap_format::{External, FileStamp, StorageKind};
+
+use super::{Generation, History};
+use crate::error::{ErrorKind, Result};
+use crate::storage::Externals;
+
+/// How many names are given of those that stand on a file.
+const MOST_NAMES: usize = 3;
+
+/// What a generation says of one external file: several records can say different things.
+type Stated = (String, (u64, u64, u64, i64));
+
+/// The files that external storages are in, as they were when they were adopted, each once.
+#[derive(Debug, Default)]
+pub(super) struct Outside {
+    files: BTreeMap<Stated, (FileStamp, Names)>,
+    /// By the storage's id.
+    stated: BTreeMap<u64, Stated>,
+}
+
+/// The first few of some names, and how many more there are.
+#[derive(Debug, Default)]
+struct Names {
+    first: Vec<String>,
+    more: u64,
+}
+
+/// What is wrong with a file.
+pub(super) struct Fault {
+    pub(super) path: PathBuf,
+    pub(super) detail: String,
+}
+
+impl Outside {
+    pub(super) fn add_storage(&mut self, id: u64, external: &External) {
+        let FileStamp { device, inode, size_bytes, mtime_ns } = external.stamp;
+        let stated = (external.path.clone(), (device, inode, size_bytes, mtime_ns));
+        self.files.entry(stated.clone()).or_insert_with(|| (external.stamp, Names::default()));
+        self.stated.insert(id, stated);
+    }
+
+    pub(super) fn add_tensor(&mut self, storage_id: u64, name: &str) {
+        let stated = self.stated.get(&storage_id);
+        if let Some((_, names)) = stated.and_then(|stated| self.files.get_mut(stated)) {
+            match names.first.len() < MOST_NAMES {
+                true => names.first.push(name.to_owned()),
+                false => names.more += 1,
+            }
+        }
+    }
+
+    /// Looks whether each file that the handle may open is there and as it was; gives what is wrong, and the files that it
+    /// may not open, which are not touched.
+    pub(super) fn check(&self, history: &History) -> (Vec<Fault>, Vec<PathBuf>) {
+        let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
+        let (mut faults, mut refused) = (Vec::new(), Vec::new());
+        for ((path, _), (stamp, names)) in &self.files {
+            let external = External { path: path.clone(), offset_bytes: 0, stamp: *stamp };
+            let path = externals.path(&external);
+            match externals.open(&external) {
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::ExternalRefused => refused.push(path),
+                Err(e) => {
+                    let error = e.to_string();
+                    let detail = error.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&error);
+                    faults.push(Fault { detail: format!("{}{detail}", names.of()), path });
+                }
+            }
+        }
+        refused.dedup();
+        (faults, refused)
+    }
+}
+
+impl Names {
+    /// `tensors "a", "b", and 3 more: `, or nothing.
+    fn of(&self) -> String {
+        let mut listed: Vec<String> = self.first.iter().map(|name| format!("{name:?}")).collect();
+        if self.more > 0 {
+            listed.push(format!("and {} more", self.more));
+        }
+        let noun = if self.first.len() == 1 { "tensor" } else { "tensors" };
+        if listed.is_empty() { String::new() } else { format!("{noun} {}: ", listed.join(", ")) }
+    }
+}
+
+/// The external files of a generation that the handle may not open.
+pub(crate) fn unopenable(history: &History, generation: &Generation) -> Result<Vec<PathBuf>> {
+    let mut outside = Outside::default();
+    for entry in generation.storages() {
+        let (id, record) = entry?;
+        if let StorageKind::External(external) = &record.kind {
+            outside.add_storage(id, external);
+        }
+    }
+    Ok(outside.check(history).1)
+}
