@@ -1,7 +1,8 @@
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
-use stridemap::OnExisting;
+use clap::{Parser, Subcommand, ValueEnum};
+use stridemap::interop::npz::Packing;
+use stridemap::{DType, OnExisting, interop};
 
 use crate::expr;
 
@@ -31,14 +32,14 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Copy the tensors of .safetensors and .npy files into a store, in one commit
+    /// Copy the tensors of .safetensors, .npy and .npz files into a store, in one commit
     ///
     /// The metadata of a .safetensors file becomes attributes of the store. An import that fails half-way or is killed
     /// has changed nothing, but that a new store is there, and empty; what else it left goes with the next commit, or
     /// with gc.
     #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
     Import(ImportArgs),
-    /// Write tensors to a .safetensors or .npy file
+    /// Write tensors to a .safetensors, .npy or .npz file
     #[command(after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight")]
     Export(ExportArgs),
     /// Describe a store: summary, tensors, storages; and its attributes, where it is not JSON
@@ -98,6 +99,12 @@ pub(crate) struct ImportArgs {
     /// Put P before every name
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+    /// Turn the bytes of big-endian arrays of NumPy around; without this they are refused
+    #[arg(long)]
+    pub(crate) byteswap: bool,
+    /// What the elements are that NumPy has no type for, V1 or V2: float8_e4m3fn, bfloat16, ...
+    #[arg(long, value_name = "DTYPE")]
+    pub(crate) untyped: Option<DType>,
     #[command(flatten)]
     pub(crate) existing: Existing,
 }
@@ -106,13 +113,44 @@ pub(crate) struct ImportArgs {
 pub(crate) struct ExportArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The file to write; its ending, .safetensors or .npy, says the kind
+    /// The file to write; its ending, .safetensors, .npy or .npz, says the kind
     pub(crate) out: PathBuf,
     /// The tensors to write; all of them when none is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    /// The order in which elements are written to .npy and .npz
+    #[arg(long, value_enum, default_value_t = Order::C)]
+    pub(crate) order: Order,
+    /// Compress the arrays of an .npz file
+    #[arg(long)]
+    compress: bool,
     #[command(flatten)]
     pub(crate) existing: Existing,
+}
+
+impl ExportArgs {
+    pub(crate) fn packing(&self) -> Packing {
+        if self.compress { Packing::Deflated } else { Packing::Stored }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// Row-major
+    #[value(name = "C", alias = "c")]
+    C,
+    /// Column-major
+    #[value(name = "F", alias = "f")]
+    F,
+}
+
+impl From<Order> for interop::Order {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::C => interop::Order::C,
+            Order::F => interop::Order::F,
+        }
+    }
 }
 
 #[derive(clap::Args)]

@@ -4,16 +4,19 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use indicatif::HumanBytes;
-use stridemap::interop::{npy, safetensors};
+use stridemap::interop::npz::Packing;
+use stridemap::interop::{npy, npz, safetensors};
 use stridemap::{Store, Tensor};
 
-use crate::args::ExportArgs;
+use crate::args::{ExportArgs, Order};
 use crate::error::{Error, Result};
 use crate::output::{counted, message, progress};
 
+#[derive(Clone, Copy)]
 enum Format {
     Safetensors,
     Npy,
+    Npz,
 }
 
 impl Format {
@@ -21,8 +24,9 @@ impl Format {
         match out.extension().and_then(OsStr::to_str) {
             Some("safetensors") => Ok(Format::Safetensors),
             Some("npy") => Ok(Format::Npy),
+            Some("npz") => Ok(Format::Npz),
             _ => Err(Error::Refused(format!(
-                "export {}: the ending says the kind of file, and is to be .safetensors or .npy",
+                "export {}: the ending says the kind of file, and is to be .safetensors, .npy or .npz",
                 out.display()
             ))),
         }
@@ -31,6 +35,7 @@ impl Format {
 
 pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let format = Format::of(&args.out)?;
+    check_flags(args, format)?;
     let snapshot = Store::open(&args.store)?.snapshot();
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
@@ -47,10 +52,16 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         (Format::Safetensors, _) => {
             safetensors::write(out, &tensors, snapshot.attributes(), existing, &mut |bytes| bar.inc(bytes))?;
         }
-        (Format::Npy, [(_, tensor)]) => npy::write(out, tensor, existing, &mut |bytes| bar.inc(bytes))?,
+        (Format::Npy, [(_, tensor)]) => {
+            npy::write_in(out, tensor, args.order.into(), existing, &mut |bytes| bar.inc(bytes))?;
+        }
+        (Format::Npz, _) => {
+            let (order, packing) = (args.order.into(), args.packing());
+            npz::write(out, &tensors, order, packing, existing, &mut |bytes| bar.inc(bytes))?;
+        }
         (Format::Npy, _) => {
             return Err(Error::Refused(format!(
-                "export {}: a .npy file holds one tensor, not {}; name the one to export",
+                "export {}: a .npy file holds one tensor, not {}; name the one to export, or write an .npz file",
                 out.display(),
                 tensors.len()
             )));
@@ -64,4 +75,18 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         out.display()
     ));
     Ok(())
+}
+
+/// A flag that the kind of file has no use for was meant for another.
+fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
+    let refused = |what| Err(Error::Refused(format!("export {}: {what}", args.out.display())));
+    match format {
+        Format::Safetensors if args.order != Order::C => {
+            refused("--order is for .npy and .npz files; others are always row-major")
+        }
+        Format::Safetensors | Format::Npy if args.packing() == Packing::Deflated => {
+            refused("--compress is for .npz files; others are never compressed")
+        }
+        _ => Ok(()),
+    }
 }

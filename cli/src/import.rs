@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use indicatif::HumanBytes;
-use stridemap::interop::ForeignFile;
+use stridemap::interop::{ForeignFile, ForeignOptions};
 use stridemap::{ErrorKind, OnExisting, Store};
 use stridemap_format::{check_attributes, check_name};
 
@@ -24,8 +24,12 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
             ));
         }
     };
+    let mut options = ForeignOptions::new().byteswap(args.byteswap);
+    if let Some(dtype) = args.untyped {
+        options = options.untyped(dtype);
+    }
     let inputs: Vec<Input<'_>> =
-        files.iter().map(|path| Ok((path.as_path(), ForeignFile::open(path)?))).collect::<Result<_>>()?;
+        files.iter().map(|path| Ok((path.as_path(), options.open(path)?))).collect::<Result<_>>()?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_metadata(&inputs);
     let texts = attributes.iter().map(|(&key, &(_, value))| (key, value));

@@ -27,7 +27,7 @@ pub use external::{ExternalError, Reach};
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 #[cfg(feature = "interop")]
-pub(crate) use real::create_temporary;
+pub(crate) use real::{create_temporary, unnamed_temporary};
 #[cfg(feature = "simulation")]
 pub use simulated::{Op, Outcome, SimulatedDisk};
 pub(crate) use staged::Staged;

@@ -162,6 +162,12 @@ pub(crate) fn create_temporary(prefix: &str, dir: &Path) -> io::Result<NamedTemp
     tempfile::Builder::new().prefix(prefix).make_in(dir, create)
 }
 
+/// A file that nobody else can open, and that is gone with its last reader; in the system's directory for those.
+#[cfg(feature = "interop")]
+pub(crate) fn unnamed_temporary() -> io::Result<Arc<dyn DiskFile>> {
+    Ok(Arc::new(RealFile(tempfile::tempfile()?)))
+}
+
 #[derive(Debug)]
 struct RealFile(File);
 

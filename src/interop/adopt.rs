@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use super::foreign::ForeignFile;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, Transaction};
 
 /// Files of other formats (feature `interop`).
@@ -17,12 +17,23 @@ impl Transaction<'_> {
     /// can hide a change that comes right after the file was written.
     ///
     /// # Errors
-    /// `ExternalRefused`, before anything is staged, when this handle may not open the file; `ExternalChanged` when the
+    /// `BadFile` for elements that are compressed, or to be byte-swapped; `ExternalRefused`, when this handle may not open
+    /// the file; both before anything is staged. `ExternalChanged` when the
     /// file was changed since it was opened; `InvalidArgument` for a path that is not UTF-8, and for a name;
     /// `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse); `Io`.
     pub fn adopt(&mut self, file: &ForeignFile, prefix: &str) -> Result<()> {
         let action = format!("adopt {}", file.path().display());
         let contents = &file.contents;
+        for tensor in &contents.tensors {
+            if contents.storages.get(tensor.storage).is_some_and(|storage| !storage.is_range()) {
+                let message = format!(
+                    "{action}: the elements of {:?} are compressed, or to be byte-swapped, and cannot be used where they lie; \
+                     import the file",
+                    tensor.name
+                );
+                return Err(Error::new(ErrorKind::BadFile, message));
+            }
+        }
         let ranges = contents.storages.iter().map(|storage| (storage.offset_bytes, storage.length_bytes));
         let ids = self.stage_ranges(&action, file.file.external(), ranges)?;
         for tensor in &contents.tensors {

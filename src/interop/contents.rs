@@ -8,9 +8,11 @@ use stridemap_format::DType;
 
 use super::FileFormat;
 use super::file::{PIECE_BYTES, RawFile};
-use crate::error::Result;
+use super::zip::{Member, Method};
+use crate::disk::unnamed_temporary;
+use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::storage::Storage;
+use crate::storage::{ExternalFile, Storage};
 
 /// All that a reader of one format finds, checked against the file. No element has been read.
 #[derive(Debug)]
@@ -29,8 +31,19 @@ pub(super) struct Contents {
 #[derive(Clone, Debug)]
 pub(super) struct ForeignStorage {
     pub(super) file: Arc<RawFile>,
+    /// Where it begins; of a deflated member, where that does.
     pub(super) offset_bytes: u64,
     pub(super) length_bytes: u64,
+    pub(super) form: Form,
+}
+
+/// What is to be done with the bytes of a file before they are those of a storage. By default, nothing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Form {
+    /// They are all bytes but the first of this member of a zip file, whose checksum is looked at by who reads them all.
+    pub(super) member: Option<Arc<Member>>,
+    /// Each run of so many is to be turned around, if they are more than one.
+    pub(super) swapped_bytes: usize,
 }
 
 /// A named header over one of the storages.
@@ -72,18 +85,68 @@ impl Contents {
 }
 
 impl ForeignStorage {
-    /// The bytes where they lie, to be read a view at a time.
-    pub(super) fn open(&self) -> Arc<Storage> {
-        Storage::of_range(self.file.external(), self.offset_bytes, self.length_bytes)
+    pub(super) fn range(file: &Arc<RawFile>, offset_bytes: u64, length_bytes: u64) -> Self {
+        ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form: Form::default() }
+    }
+
+    /// The bytes of a member of a zip file behind the first `skipped_bytes`, of which it has as many.
+    pub(super) fn of_member(file: &Arc<RawFile>, member: Member, skipped_bytes: u64) -> Self {
+        let offset_bytes = match member.method {
+            Method::Stored => member.offset_bytes + skipped_bytes,
+            Method::Deflated => member.offset_bytes,
+        };
+        let length_bytes = member.unpacked_bytes.saturating_sub(skipped_bytes);
+        let form = Form { member: Some(Arc::new(member)), swapped_bytes: 0 };
+        ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form }
+    }
+
+    /// Whether its bytes are those of the file from its offset on.
+    pub(super) fn is_range(&self) -> bool {
+        let is_deflated = self.form.member.as_ref().is_some_and(|member| member.method == Method::Deflated);
+        !is_deflated && self.form.swapped_bytes < 2
+    }
+
+    /// The bytes where they lie, to be read a view at a time. What cannot be read so is converted, into a file without a
+    /// name: it may be larger than memory.
+    pub(super) fn open(&self) -> Result<Arc<Storage>> {
+        if self.is_range() {
+            return Ok(Storage::of_range(self.file.external(), self.offset_bytes, self.length_bytes));
+        }
+        let failed = |e| Error::io("convert into a temporary file", self.file.path(), e);
+        let file = unnamed_temporary().map_err(failed)?;
+        file.allocate(0..self.length_bytes).map_err(failed)?;
+        let mut at_bytes = 0;
+        self.read(0..self.length_bytes, &mut |bytes| {
+            file.write_all_at(bytes, at_bytes).map_err(failed)?;
+            at_bytes += bytes.len() as u64;
+            Ok(())
+        })?;
+        let file = ExternalFile::of(self.file.path(), file).map_err(failed)?;
+        Ok(Storage::of_range(&file, 0, self.length_bytes))
     }
 
     /// Gives a range of the bytes to `sink`, a piece at a time.
     pub(super) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut piece = vec![0; (range.end - range.start).min(PIECE_BYTES as u64) as usize];
+        let mut unpacked = match self.form.member.as_deref() {
+            Some(member) => {
+                let mut unpacked = member.unpack(&self.file);
+                let skipped_bytes = member.unpacked_bytes.saturating_sub(self.length_bytes);
+                unpacked.skip(skipped_bytes + range.start)?;
+                Some(unpacked)
+            }
+            None => None,
+        };
         let mut at_bytes = range.start;
         while at_bytes < range.end {
             piece.truncate((range.end - at_bytes).min(PIECE_BYTES as u64) as usize);
-            self.file.read_at(&mut piece, self.offset_bytes + at_bytes)?;
+            match &mut unpacked {
+                Some(unpacked) => unpacked.read_exact(&mut piece)?,
+                None => self.file.read_at(&mut piece, self.offset_bytes + at_bytes)?,
+            }
+            if self.form.swapped_bytes > 1 {
+                piece.chunks_exact_mut(self.form.swapped_bytes).for_each(<[u8]>::reverse);
+            }
             sink(&piece)?;
             at_bytes += piece.len() as u64;
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Display;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -116,8 +116,7 @@ fn bad(path: &Path, what: impl Display) -> Error {
     Error::new(ErrorKind::BadFile, format!("read {}: {what}", path.display()))
 }
 
-/// Writes a file beside its place and gives it its name when all of it is there and synced: until then, and after any
-/// error, what had the name still has it. So an export may also go over a file that it is reading from.
+/// Writes a header and then the elements of tensors, as [`create`] does.
 pub(super) fn write<'a>(
     path: &Path,
     header: &[u8],
@@ -125,21 +124,41 @@ pub(super) fn write<'a>(
     on_existing: OnExisting,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
+    create(path, on_existing, |writer| {
+        writer.write_all(header).map_err(|e| Error::io("export", path, e))?;
+        tensors.into_iter().try_for_each(|tensor| write_elements(path, writer, tensor, progress))
+    })
+}
+
+/// Writes the elements of a tensor, in row-major order.
+pub(super) fn write_elements(
+    path: &Path,
+    writer: &mut impl io::Write,
+    tensor: &Tensor,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    tensor.write_to(&mut |bytes| {
+        for piece in bytes.chunks(PIECE_BYTES) {
+            writer.write_all(piece).map_err(|e| Error::io("export", path, e))?;
+            progress(piece.len() as u64);
+        }
+        Ok(())
+    })
+}
+
+/// Writes a file beside its place and gives it its name when all of it is there and synced: until then, and after any
+/// error, what had the name still has it. So an export may also go over a file that it is reading from.
+pub(super) fn create(
+    path: &Path,
+    on_existing: OnExisting,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
+) -> Result<()> {
     check_place(path, on_existing)?;
     let failed = |e| Error::io("export", path, e);
     let dir = dir_of(path);
     let staged = create_temporary(".export-", dir).map_err(failed)?;
     let mut writer = BufWriter::new(staged.as_file());
-    writer.write_all(header).map_err(failed)?;
-    for tensor in tensors {
-        tensor.write_to(&mut |bytes| {
-            for piece in bytes.chunks(PIECE_BYTES) {
-                writer.write_all(piece).map_err(failed)?;
-                progress(piece.len() as u64);
-            }
-            Ok(())
-        })?;
-    }
+    fill(&mut writer)?;
     writer.flush().map_err(failed)?;
     drop(writer);
     staged.as_file().sync_all().map_err(failed)?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::contents::Contents;
 use super::file::RawFile;
-use super::{numpy, safetensors};
+use super::{ForeignOptions, numpy, safetensors, zip};
 use crate::commit;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
@@ -20,15 +20,18 @@ pub enum FileFormat {
     Safetensors,
     /// `.npy`: one array of NumPy.
     Npy,
+    /// `.npz`: a zip file of arrays of NumPy.
+    Npz,
 }
 
 impl FileFormat {
-    /// `safetensors` or `npy`.
+    /// `safetensors`, `npy` or `npz`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             FileFormat::Safetensors => "safetensors",
             FileFormat::Npy => "npy",
+            FileFormat::Npz => "npz",
         }
     }
 }
@@ -80,9 +83,16 @@ impl ForeignFile {
     /// [`ErrorKind::BadFile`](crate::ErrorKind::BadFile) for what is of no known format, or not whole, has a name twice, or
     /// has elements of a type that has no counterpart here; [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let file = Arc::new(RawFile::open(path.as_ref())?);
+        ForeignOptions::new().open(path)
+    }
+
+    pub(super) fn open_with(path: &Path, reading: numpy::Reading) -> Result<Self> {
+        let file = Arc::new(RawFile::open(path)?);
         let contents = match file.magic()?.as_slice() {
-            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(&file)?,
+            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(&file, reading)?,
+            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
+                numpy::npz::read(&file, zip::members(&file)?, reading)?
+            }
             _ => safetensors::read(&file)?,
         };
         let contents = contents.checked(&file)?;
@@ -127,8 +137,14 @@ impl ForeignFile {
 
     /// The tensor of a name, on the bytes of the file where they lie. No element is read. Tensors on one storage share it.
     ///
+    /// What does not lie there as it is, an array in a compressed member of a zip file or one that is
+    /// [byte-swapped](ForeignOptions::byteswap), is converted into a temporary file without a name, in the directory that
+    /// `TMPDIR` names. The checksum of a zip file's member is looked at by that, and by an import, and not when elements are
+    /// read where they lie.
+    ///
     /// # Errors
-    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), which says the nearest names. When elements are read
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), which says the nearest names. Of what is converted,
+    /// [`ErrorKind::BadFile`](crate::ErrorKind::BadFile) and [`ErrorKind::Io`](crate::ErrorKind::Io). When elements are read
     /// later, and the file is not what it was when it was opened,
     /// [`ErrorKind::ExternalChanged`](crate::ErrorKind::ExternalChanged).
     pub fn load(&self, name: &str) -> Result<Tensor> {
@@ -143,21 +159,22 @@ impl ForeignFile {
             commit::not_found("load", name, names).context(path)
         })?;
         let refused = |e| Error::refused(format_args!("load {name:?}"), e);
-        Tensor::new(self.storage(tensor.storage), tensor.dtype, tensor.layout.clone()).map_err(refused)
+        let storage = self.storage(tensor.storage).map_err(|e| e.context(format_args!("load {name:?}")))?;
+        Tensor::new(storage, tensor.dtype, tensor.layout.clone()).map_err(refused)
     }
 
     /// Opened once, so that tensors know that they share it.
-    fn storage(&self, index: usize) -> Arc<Storage> {
+    fn storage(&self, index: usize) -> Result<Arc<Storage>> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(storage) = opened.get(&index).and_then(Weak::upgrade) {
-            return storage;
+            return Ok(storage);
         }
         let storage = match self.contents.storages.get(index) {
-            Some(storage) => storage.open(),
+            Some(storage) => storage.open()?,
             None => Storage::on_heap([]),
         };
         opened.insert(index, Arc::downgrade(&storage));
-        storage
+        Ok(storage)
     }
 
     /// The text that the file holds beside its tensors, by key.

@@ -15,12 +15,15 @@ mod ndarray;
 #[cfg(feature = "interop")]
 mod numpy;
 #[cfg(feature = "interop")]
+mod options;
+#[cfg(feature = "interop")]
 pub mod safetensors;
 #[cfg(feature = "interop")]
-#[allow(dead_code, unused_imports, reason = "for the formats that are zip files")]
 mod zip;
 
 #[cfg(feature = "interop")]
 pub use foreign::{FileFormat, ForeignFile};
 #[cfg(feature = "interop")]
-pub use numpy::npy;
+pub use numpy::{Order, npy, npz};
+#[cfg(feature = "interop")]
+pub use options::ForeignOptions;

@@ -91,7 +91,7 @@ pub(super) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let offset_bytes = PREAMBLE_BYTES as u64 + header_bytes;
     file.check_rest(offset_bytes, length_bytes)?;
 
-    let whole = ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes };
+    let whole = ForeignStorage::range(file, offset_bytes, length_bytes);
     let mut contents = Contents {
         format: FileFormat::Safetensors,
         storages: vec![whole.clone()],
@@ -113,7 +113,7 @@ pub(super) fn read(file: &Arc<RawFile>) -> Result<Contents> {
         } else {
             // No header reaches it from the beginning of the others.
             let (offset_bytes, length_bytes) = (whole.offset_bytes + start as u64, (end - start) as u64);
-            contents.storages.push(ForeignStorage { offset_bytes, length_bytes, ..whole.clone() });
+            contents.storages.push(ForeignStorage::range(file, offset_bytes, length_bytes));
             (contents.storages.len() - 1, layout)
         };
         contents.tensors.push(ForeignTensor { name, dtype, layout, storage });

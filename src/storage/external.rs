@@ -41,7 +41,7 @@ impl ExternalFile {
     }
 
     /// Takes over a file that is open, as it is. `path` is for messages.
-    pub(super) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Arc<Self>> {
+    pub(crate) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Arc<Self>> {
         let stamp = stamp_of(file.stat()?);
         Ok(Arc::new(ExternalFile { path: path.to_path_buf(), file, stamp }))
     }

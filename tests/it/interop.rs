@@ -298,7 +298,7 @@ fn npy_headers_of_every_version_spelling_and_order_of_keys_are_read() {
     for header in [
         "{'descr':'<f4','fortran_order':False,'shape':(2,)}",
         " { \"shape\" : ( 2 , ) , 'fortran_order' : False , 'descr' : '=f4' , } \n",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2,)}",
+        "{'descr': 'f4', 'fortran_order': False, 'shape': (1, 2,)}",
         "{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }",
     ] {
         let elements = 1.5f32.to_le_bytes().repeat(2);
@@ -323,7 +323,6 @@ fn wrong_npy_headers_are_refused_with_what_stands() {
         (plain("'|O'", "(2,)"), "Python objects"),
         (plain("'|V2'", "(4,)"), "\"|V2\""),
         (plain("'|f4'", "(2,)"), "\"|f4\""),
-        (plain("'f4'", "(2,)"), "\"f4\""),
         (plain("'<U2'", "(1,)"), "\"<U2\""),
         (plain("[('a', '<f4')]", "(2,)"), "structured"),
         (plain("'<f4'", "(2)"), "\",\" expected"),
@@ -358,7 +357,7 @@ fn wrong_npy_headers_are_refused_with_what_stands() {
         (7, &[1], "version 1.1"),
         (8, &[0xff, 0xff], "65535 bytes"),
         (6, &[2, 0, 0xff, 0xff, 0xff, 0xff], "4294967295 bytes"),
-        (10, &[0xff], "not text"),
+        (10, &[0xff], "\"{\" expected"),
     ] {
         let mut broken = good.clone();
         broken[at..at + bytes.len()].copy_from_slice(bytes);

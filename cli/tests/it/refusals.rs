@@ -221,7 +221,9 @@ fn unknown_ending_is_answered_with_the_known_ones() {
     for out in ["out.txt", "out", ".npy"] {
         assert_eq!(
             dir.refusal(&["export", "s.smap", out]),
-            format!("export {out}: the ending says the kind of file, and is to be .safetensors or .npy")
+            format!(
+                "export {out}: the ending says the kind of file, and is to be .safetensors, .npy or .npz"
+            )
         );
     }
 }

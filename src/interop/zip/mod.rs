@@ -14,4 +14,3 @@ mod unpack;
 mod window;
 
 pub(super) use members::{Member, Method, members};
-pub(super) use unpack::Unpacked;

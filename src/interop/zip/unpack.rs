@@ -33,6 +33,7 @@ impl Member {
     }
 
     /// All bytes of a member that is to be small.
+    #[allow(dead_code, reason = "for checkpoints, whose headers are members")]
     pub(crate) fn read(&self, file: &RawFile, limit_bytes: u64) -> Result<Vec<u8>> {
         if self.unpacked_bytes > limit_bytes {
             return Err(file.bad(format!(
@@ -102,6 +103,17 @@ impl Unpacked<'_> {
                 return Err(self.bad(format!("ends after {} bytes, and more are needed", self.done_bytes)));
             }
             buf = buf.split_at_mut(count).1;
+        }
+        Ok(())
+    }
+
+    /// Goes over bytes that are not needed, except for the checksum.
+    pub(crate) fn skip(&mut self, mut count: u64) -> Result<()> {
+        let mut piece = [0; 4096];
+        while count > 0 {
+            let (piece, _) = piece.split_at_mut(count.min(4096) as usize);
+            self.read_exact(piece)?;
+            count -= piece.len() as u64;
         }
         Ok(())
     }
