@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::contents::Contents;
 use super::file::RawFile;
-use super::{ForeignOptions, numpy, safetensors, zip};
+use super::{ForeignOptions, numpy, safetensors, torch, zip};
 use crate::commit;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
@@ -22,16 +22,19 @@ pub enum FileFormat {
     Npy,
     /// `.npz`: a zip file of arrays of NumPy.
     Npz,
+    /// `.pt`, `.pth`: a checkpoint of PyTorch.
+    PyTorch,
 }
 
 impl FileFormat {
-    /// `safetensors`, `npy` or `npz`.
+    /// `safetensors`, `npy`, `npz` or `pytorch`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             FileFormat::Safetensors => "safetensors",
             FileFormat::Npy => "npy",
             FileFormat::Npz => "npz",
+            FileFormat::PyTorch => "pytorch",
         }
     }
 }
@@ -91,8 +94,15 @@ impl ForeignFile {
         let contents = match file.magic()?.as_slice() {
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(&file, reading)?,
             [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
-                numpy::npz::read(&file, zip::members(&file)?, reading)?
+                let members = zip::members(&file)?;
+                if torch::is_archive(&members) {
+                    torch::read_archive(&file, &members)?
+                } else {
+                    numpy::npz::read(&file, members, reading)?
+                }
             }
+            magic if torch::is_pickle(magic) => torch::read_legacy(&file)?,
+            _ if torch::is_tar(&file)? => return Err(torch::refuse_tar(&file)),
             _ => safetensors::read(&file)?,
         };
         let contents = contents.checked(&file)?;

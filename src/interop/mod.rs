@@ -19,6 +19,8 @@ mod options;
 #[cfg(feature = "interop")]
 pub mod safetensors;
 #[cfg(feature = "interop")]
+mod torch;
+#[cfg(feature = "interop")]
 mod zip;
 
 #[cfg(feature = "interop")]

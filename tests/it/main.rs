@@ -36,6 +36,7 @@ mod store;
 mod stress;
 mod support;
 mod surroundings;
+mod torch;
 mod transactions;
 mod tutorials;
 mod views;

@@ -1,0 +1,151 @@
+//! Files of PyTorch 2.15 with what PyTorch says that they hold: `tests/data/pt`, and `tests/data/make_pt_files.py`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use stridemap::interop::{FileFormat, ForeignFile};
+use stridemap::{Scalar, Store, TensorInfo};
+
+use super::{data, refusal};
+use crate::support::temporary;
+
+fn checkpoints(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(data(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<_> = entries.filter(|path| path.extension().is_some_and(|e| e == "pt")).collect();
+    paths.sort();
+    paths
+}
+
+fn is_hostile(path: &Path) -> bool {
+    path.file_stem().unwrap().to_str().unwrap().starts_with("hostile_")
+}
+
+/// As the generators write it: complex numbers as pairs.
+fn as_json(value: Scalar) -> Value {
+    let real = |x: f64| match x {
+        x if x.is_nan() => "NaN".into(),
+        f64::INFINITY => "Infinity".into(),
+        f64::NEG_INFINITY => "-Infinity".into(),
+        x => Value::from(x),
+    };
+    match value {
+        Scalar::Bool(b) => b.into(),
+        Scalar::Int(n) => serde_json::from_str(&n.to_string()).unwrap(),
+        Scalar::Float(x) => real(x),
+        Scalar::Complex(re, im) => vec![real(re), real(im)].into(),
+        other => panic!("{other:?} has no JSON form here"),
+    }
+}
+
+/// Text is itself, and everything else its JSON.
+fn as_attribute(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn assert_holds(store: &Store, said: &Value, file: &Path, stem: &str) {
+    let named = |name: &str| if name.is_empty() { stem.to_owned() } else { name.to_owned() };
+    let snapshot = store.snapshot();
+    let infos: BTreeMap<String, TensorInfo> =
+        snapshot.tensors("").unwrap().map(Result::unwrap).map(|info| (info.name.clone(), info)).collect();
+    let lengths: BTreeMap<u64, u64> =
+        snapshot.storages().map(Result::unwrap).map(|s| (s.id, s.size_bytes)).collect();
+    let tensors = said["tensors"].as_object().unwrap();
+    let names: Vec<String> = tensors.keys().map(|name| named(name)).collect();
+    assert_eq!(infos.len(), names.len(), "{}: {names:?}", file.display());
+
+    let mut ids = BTreeMap::new();
+    for (name, tensor) in tensors {
+        let name = named(name);
+        let info = &infos[&name];
+        let place = format!("{}: {name}", file.display());
+        assert_eq!(tensor["dtype"], info.dtype.name(), "{place}");
+        assert_eq!(tensor["size"], serde_json::json!(info.size()), "{place}");
+        assert_eq!(tensor["stride"], serde_json::json!(info.stride()), "{place}");
+        assert_eq!(tensor["storage_offset"], info.storage_offset(), "{place}");
+        let length_elems = lengths[&info.storage_id] / info.dtype.itemsize() as u64;
+        assert_eq!(tensor["storage_numel"], length_elems, "{place}");
+        let id = ids.entry(tensor["storage"].as_u64().unwrap()).or_insert(info.storage_id);
+        assert_eq!(*id, info.storage_id, "{place}");
+        let values = store.load(&name).unwrap().to_scalars().unwrap().into_iter().map(as_json);
+        assert!(
+            tensor["values"].as_array().unwrap().iter().cloned().map(as_number).eq(values.map(as_number)),
+            "{place}"
+        );
+    }
+    let mut distinct: Vec<u64> = ids.values().copied().collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), ids.len(), "{}: storages are apart", file.display());
+
+    let attributes: BTreeMap<String, String> = said["attributes"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(key, v)| (named(key), as_attribute(v)))
+        .collect();
+    let found: BTreeMap<String, String> = store.snapshot().attributes().clone().into_iter().collect();
+    assert_eq!(found, attributes, "{}", file.display());
+}
+
+/// `1` and `1.0` are one value.
+fn as_number(value: Value) -> Value {
+    match value.as_f64() {
+        Some(x) if value.as_i64().is_none() && value.as_u64().is_none() => {
+            if x.fract() == 0. && x.abs() < 1e15 { Value::from(x as i64) } else { Value::from(x) }
+        }
+        _ => value,
+    }
+}
+
+fn import_all(folder: &str) -> usize {
+    let files: Vec<_> = checkpoints(folder).into_iter().filter(|path| !is_hostile(path)).collect();
+    for path in &files {
+        let dir = temporary();
+        let place = dir.path().join("store.smap");
+        let store = Store::create(&place).unwrap();
+        assert_eq!(ForeignFile::open(path).unwrap().format(), FileFormat::PyTorch);
+        store.import(path, "").unwrap();
+        drop(store);
+        let store = Store::open(&place).unwrap();
+        let said = serde_json::from_slice(&fs::read(path.with_extension("json")).unwrap()).unwrap();
+        assert_holds(&store, &said, path, path.file_stem().unwrap().to_str().unwrap());
+        assert!(store.verify(|_| ()).unwrap().is_empty());
+    }
+    files.len()
+}
+
+#[test]
+fn checkpoints_are_imported_as_pytorch_describes_them() {
+    assert_eq!(import_all("pt"), 11);
+}
+
+#[test]
+fn hostile_checkpoints_are_refused_and_leave_the_store_as_it_was() {
+    let said: Vec<String> =
+        checkpoints("pt").iter().filter(|path| is_hostile(path)).map(|p| refusal(p)).collect();
+    assert_eq!(said.len(), 5);
+    for (said, part) in said.iter().zip([
+        "calls builtins.print, which is code",
+        "calls builtins.print, which is code",
+        "storage \"0\" has 8 bytes in the zip file, and 60 in the pickle",
+        "and the file ends at byte 749",
+        "ends with a record, and this one does not",
+    ]) {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn four_headers_stand_on_one_storage() {
+    for layout in ["zip", "legacy"] {
+        let file = ForeignFile::open(data(&format!("pt/views_{layout}.pt"))).unwrap();
+        let storages: Vec<_> = file.storages().collect();
+        let counts: Vec<u64> = storages.iter().map(|storage| storage.tensor_count).collect();
+        assert_eq!(counts, [4, 1], "{layout}");
+    }
+}
