@@ -54,6 +54,7 @@
 //!
 //! - `ndarray` (default): tensors from and to `ndarray` arrays.
 //! - `interop`: files of other formats.
+//! - `dlpack`: tensors from and to other libraries of the process, by DLPack.
 //! - `simulation`: the file operations as a trait, and a disk that loses power, for crash tests. Not covered by semver.
 #![deny(unsafe_code)]
 
@@ -93,6 +94,6 @@ pub use tensor::{
 };
 
 /// The README's Rust, as a test.
-#[cfg(all(doctest, feature = "ndarray"))]
+#[cfg(all(doctest, feature = "ndarray", feature = "dlpack"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

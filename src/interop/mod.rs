@@ -4,6 +4,8 @@
 mod adopt;
 #[cfg(feature = "interop")]
 mod contents;
+#[cfg(feature = "dlpack")]
+mod dlpack;
 #[cfg(feature = "interop")]
 mod file;
 #[cfg(feature = "interop")]

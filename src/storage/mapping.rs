@@ -1,4 +1,4 @@
-//! Files mapped into memory: the only unsafe code of this crate.
+//! Files mapped into memory: all unsafe code of this crate, but for what another library lends (`interop/dlpack/lend.rs`).
 #![expect(
     unsafe_code,
     reason = "mapping a file is a promise about other processes, which no compiler can check"

@@ -12,6 +12,7 @@ mod conditions;
 mod conformance;
 mod crash;
 mod damage;
+mod dlpack;
 mod examples;
 mod external;
 mod faults;

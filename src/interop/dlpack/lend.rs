@@ -1,0 +1,223 @@
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use dlpark::ffi::{DLDevice, DLDeviceType};
+use dlpark::metadata::Dynamic;
+use dlpark::{AllocationDeleter, DlpackFlags, Managed, ManagedTensorBase, TensorRef, versioned};
+use stridemap_format::DType;
+
+use super::dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::storage::Storage;
+use crate::tensor::Tensor;
+
+/// From and to other libraries of this process, by DLPack (feature `dlpack`). The types are those of `dlpark` 0.10, which
+/// puts them into Python's capsules, too.
+impl Tensor {
+    /// Lends the elements as they stand, whatever the strides: nothing is copied. What it gives keeps the storage, mapped or
+    /// on the heap, until its consumer calls the deleter, on whatever thread; and where the consumer wants a raw pointer,
+    /// there is [`into_raw`](Managed::into_raw).
+    ///
+    /// It is flagged as read-only, which NumPy respects and PyTorch does not look at: `clone()` there what you want to
+    /// change. A write into a mapped file ends the process. The older `DLManagedTensor` has no such flag, and is not made.
+    /// PyTorch refuses negative strides.
+    ///
+    /// ```
+    /// use stridemap::Tensor;
+    ///
+    /// let points = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2])?;
+    /// let lent = points.t()?.to_dlpack()?;
+    /// assert_eq!(lent.validate()?.shape(), [2, 3]);
+    /// assert_eq!(lent.validate()?.strides(), Some(&[1, 2][..]));
+    ///
+    /// // SAFETY: the elements are those of `points`, to which nobody writes.
+    /// let again = unsafe { Tensor::from_dlpack(lent)? };
+    /// assert_eq!(again.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
+    /// assert_eq!(again.as_array::<f32>()?.as_ptr(), points.as_slice::<f32>()?.as_ptr());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotMapped`] for a file that is not mapped, and for mutable and live storages, which lend nothing that
+    /// would outlive a lock: [`clone_data`](Self::clone_data) copies the elements, and that can be lent;
+    /// [`ErrorKind::Misaligned`]; [`ErrorKind::InvalidArgument`] for bytes that are no `bool`.
+    pub fn to_dlpack(&self) -> Result<versioned::Dlpack> {
+        const OP: &str = "to_dlpack";
+        let advised = |e: Error| match e.kind() {
+            ErrorKind::NotMapped => e.context("clone_data gives elements that can be lent"),
+            _ => e,
+        };
+        let run: &[u8] = self.reach(OP).map_err(advised)?;
+        if self.dtype() == DType::Bool {
+            self.reach::<bool>(OP)?;
+        }
+        let too_large = |e: &dyn std::fmt::Display| {
+            Error::new(
+                ErrorKind::LimitExceeded,
+                format!("{OP}: {self:?} is nothing that DLPack can say: {e}"),
+            )
+        };
+        let prepared = Dynamic::new(self.size(), self.stride()).prepare().map_err(|e| too_large(&e))?;
+        let foreign = dtype::to_dlpack(self.dtype()).ok_or_else(|| too_large(&self.dtype()))?;
+        let mut lent = prepared.initialize(Box::new(self.clone()));
+        if self.numel() > 0 {
+            let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
+            let lowest = extent.map_err(|e| Error::refused(OP, e))?.start_bytes();
+            let first = self.storage_offset() * self.dtype().itemsize() - lowest as usize;
+            // Not by a part of the run: with a negative stride, elements stand before the first.
+            let data = run.as_ptr().wrapping_add(first);
+            if !data.addr().is_multiple_of(alignment(self.dtype())) {
+                let message =
+                    format!("{OP}: the elements are not aligned in memory as they stand; use clone_data");
+                return Err(Error::new(ErrorKind::Misaligned, message));
+            }
+            lent.set_data(data.cast_mut().cast());
+        }
+        // The first element is where the pointer is: there are consumers that do not add the offset.
+        lent.set_byte_offset(0).set_dtype(foreign).set_device(DLDevice::CPU);
+        lent.set_flags(DlpackFlags::READ_ONLY).map_err(|e| too_large(&e))?;
+        #[expect(unsafe_code, reason = "says that what was lent is described rightly")]
+        // SAFETY: `finish` asks that the descriptor satisfy DLPack's contract:
+        // - data: `run` is all bytes that size and stride lead to from the first element, and there are none without one;
+        //   they are aligned to their dtype, which is the one of its bits, and initialised, as they were a `&[u8]`;
+        // - alive: until its deleter is called, which drops a clone of this tensor: that keeps the storage, whose bytes stand
+        //   where they are until it goes. They are not those of a file that is only read, nor under a lock: those are `Err`
+        //   above. The clone is `Send`;
+        // - shape and strides: copied into the allocation of the managed tensor, explicit;
+        // - flags: the bytes are lent as `&[u8]` to others too, hence read-only, and no copy.
+        Ok(unsafe { lent.finish() })
+    }
+
+    /// Takes over what another library lends, as a tensor on the heap: nothing is copied, whatever the strides. When the
+    /// last tensor on its storage goes, on whatever thread, or when it is refused here, the lender's deleter is called.
+    ///
+    /// Memory of the CPU only. PyTorch's, NumPy's and others' come here by
+    /// [`Managed::from_raw`] from the pointer in the capsule that `__dlpack__` gives.
+    ///
+    /// # Safety
+    /// - The descriptor is true: from the lowest to the highest element that size, strides and offset lead to, the memory is
+    ///   there, in one allocation, and initialised, until the deleter is called, or, without a deleter, until the last tensor
+    ///   on the storage goes.
+    /// - Until then nobody writes to any byte of that run, those between the elements included: neither the lender, nor
+    ///   another library to which it is lent.
+    /// - The deleter may be called on any thread.
+    ///
+    /// # Errors
+    /// By [`ErrorKind`]: `DTypeMismatch` for elements that have no [`DType`]; `InvalidArgument` for memory of a device, and
+    /// for a descriptor that contradicts itself; `LimitExceeded` for more than 64 dimensions, and for sizes that no memory
+    /// has.
+    #[expect(unsafe_code, reason = "states what DLPack's lender promises")]
+    pub unsafe fn from_dlpack<M: ManagedTensorBase + 'static>(lent: Managed<M>) -> Result<Tensor> {
+        let (dtype, layout, run) = {
+            let descriptor = lent.validate().map_err(|e| refused(ErrorKind::InvalidArgument, e))?;
+            let is_padded = lent.flags().contains(DlpackFlags::IS_SUBBYTE_TYPE_PADDED);
+            let dtype = dtype_of(&descriptor, is_padded)?;
+            let (layout, run) = layout_of(&descriptor, dtype)?;
+            (dtype, layout, run)
+        };
+        let storage = match run {
+            None => Storage::on_heap([]),
+            Some((start, length_bytes)) => Storage::on_heap(Lent {
+                start: AtomicPtr::new(start.cast_mut()),
+                length_bytes,
+                _deleter: lent.into_deleter(),
+            }),
+        };
+        Tensor::new(storage, dtype, layout).map_err(|e| Error::refused("from_dlpack", e))
+    }
+}
+
+/// The bytes that another library lends, from the lowest element to the highest: made by [`Tensor::from_dlpack`] alone,
+/// under its contract.
+struct Lent {
+    /// Atomic only to be `Sync`: it never changes.
+    start: AtomicPtr<u8>,
+    length_bytes: usize,
+    _deleter: AllocationDeleter,
+}
+
+impl AsRef<[u8]> for Lent {
+    #[expect(unsafe_code, reason = "reads what another library lends")]
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: by the contract of `from_dlpack`, which alone makes a `Lent`, and has seen that the length fits:
+        // - in bounds, in one allocation, initialised: the run is what the lender's descriptor leads to;
+        // - alive: the deleter is called when `self` goes, which is borrowed for as long as the slice;
+        // - no concurrent write: nobody writes to any byte of the run until then; and here it is only read;
+        // - aligned, not null: they are bytes, and `layout_of` has refused null.
+        unsafe { std::slice::from_raw_parts(self.start.load(Ordering::Relaxed), self.length_bytes) }
+    }
+}
+
+fn refused(kind: ErrorKind, what: impl std::fmt::Display) -> Error {
+    Error::new(kind, format!("from_dlpack: {what}"))
+}
+
+fn dtype_of(descriptor: &TensorRef<'_>, is_padded: bool) -> Result<DType> {
+    let device = descriptor.device();
+    if device.device_type != DLDeviceType::CPU {
+        let (kind, number) = (device.device_type.0, device.device_id);
+        let what = format!(
+            "the elements are on device {number} of kind {kind}, not in memory of the CPU; copy them there"
+        );
+        return Err(refused(ErrorKind::InvalidArgument, what));
+    }
+    let foreign = descriptor.dtype();
+    match dtype::from_dlpack(foreign) {
+        Some(DType::F4E2M1FNx2) if is_padded => Err(refused(
+            ErrorKind::DTypeMismatch,
+            "each float4 stands in a byte of its own, where two have to share one",
+        )),
+        Some(dtype) => Ok(dtype),
+        None => {
+            let what = format!("there is no dtype for {}; convert them there", dtype::name(foreign));
+            Err(refused(ErrorKind::DTypeMismatch, what))
+        }
+    }
+}
+
+/// The layout over the run from the lowest to the highest element, and that run: where it starts, and its length in bytes.
+/// There is none without elements.
+fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option<(*const u8, usize)>)> {
+    let too_far = || refused(ErrorKind::LimitExceeded, "sizes and strides lead further than memory goes");
+    let size = descriptor.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>();
+    let size = size.map_err(|_| too_far())?;
+    if descriptor.num_elements() == 0 {
+        return Ok((Layout::contiguous(&size)?, None));
+    }
+    let stride = descriptor.strides_or_compact().map_err(|e| refused(ErrorKind::InvalidArgument, e))?;
+    let stride: Vec<isize> = stride.iter().map(|&step| step as isize).collect();
+    // Sees that they are not too many: the sums below cannot overflow.
+    Layout::new(size.clone(), stride.clone(), 0).map_err(|e| e.context("from_dlpack"))?;
+    let reaches = size.iter().zip(&stride).map(|(&n, &step)| (n as i128 - 1) * step as i128);
+    let (mut lowest, mut highest) = (0i128, 0i128);
+    for reach in reaches {
+        lowest = lowest.checked_add(reach.min(0)).ok_or_else(too_far)?;
+        highest = highest.checked_add(reach.max(0)).ok_or_else(too_far)?;
+    }
+    let bytes = |elems: Option<i128>| {
+        let bytes = elems.and_then(|elems| elems.checked_mul(dtype.itemsize() as i128));
+        bytes.and_then(|bytes| isize::try_from(bytes).ok()).ok_or_else(too_far)
+    };
+    let (before_bytes, after_bytes) = (bytes(lowest.checked_neg())?, bytes(highest.checked_add(1))?);
+    let length_bytes = before_bytes.checked_add(after_bytes).ok_or_else(too_far)?;
+    if descriptor.data_ptr().is_null() {
+        return Err(refused(ErrorKind::InvalidArgument, "the pointer to the elements is null"));
+    }
+    let data = descriptor.data_ptr().cast::<u8>();
+    let offset_bytes = usize::try_from(descriptor.byte_offset()).map_err(|_| too_far())?;
+    let start =
+        data.addr().checked_add(offset_bytes).and_then(|first| first.checked_add_signed(-before_bytes));
+    let end = start.filter(|&start| start > 0).and_then(|start| start.checked_add_signed(length_bytes));
+    end.ok_or_else(too_far)?;
+    let start = data.wrapping_add(offset_bytes).wrapping_offset(-before_bytes);
+    let layout = Layout::new(size, stride, before_bytes as usize / dtype.itemsize())?;
+    Ok((layout, Some((start, length_bytes as usize))))
+}
+
+/// What the address of an element is a multiple of.
+fn alignment(dtype: DType) -> usize {
+    match dtype {
+        DType::C64 | DType::C128 => dtype.itemsize() / 2,
+        _ => dtype.itemsize(),
+    }
+}
