@@ -13,7 +13,7 @@ impl Transaction<'_> {
     /// From then on the file must stay as it is. The store records where it is, from the directory that holds the store on
     /// when it is beneath that, else by its absolute path; and its device, inode, length and mtime. A tensor is loaded
     /// only while these are the same, from a handle that [may open the file](crate::StoreOptions::external); deleting the
-    /// names again never touches the file. A file system whose clock is coarser than 20 milliseconds (FAT: two seconds)
+    /// names again never touches the file. A file system whose clock is coarser than 10 milliseconds (FAT: two seconds)
     /// can hide a change that comes right after the file was written.
     ///
     /// # Errors

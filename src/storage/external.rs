@@ -26,7 +26,7 @@ pub(crate) struct ExternalFile {
 impl ExternalFile {
     /// Opens a regular file. What stands in a file's place, a FIFO, a device, a directory, is not waited for.
     ///
-    /// A file that was written a moment ago is, for some 20 milliseconds: until a change from here on would give it another
+    /// A file that was written a moment ago is, for 10 milliseconds: until a change from here on would give it another
     /// mtime. A file system whose clock is coarser (FAT: two seconds) may hide one for longer.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl ExternalFile {
 }
 
 /// The clock by which a kernel stamps files ticks at least every 10 milliseconds.
-const SETTLED_AFTER: Duration = Duration::from_millis(20);
+const SETTLED_AFTER: Duration = Duration::from_millis(10);
 
 /// How often who writes all the time is waited for: what is read then will be found to have changed.
 const MOST_WAITS: u32 = 3;

@@ -3,14 +3,21 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use stridemap::interop::{npy, safetensors};
+use stridemap::interop::npz::Packing;
+use stridemap::interop::{Order, npy, npz, safetensors};
 use stridemap::{DType, OnExisting, Tensor};
 
 /// A name and bytes each, by format.
 type Files = Vec<(String, Vec<u8>)>;
 
 pub(crate) fn files() -> Vec<(&'static str, Files)> {
-    vec![("safetensors", safetensors_files()), ("npy", npy_files())]
+    vec![
+        ("safetensors", safetensors_files()),
+        ("npy", npy_files()),
+        ("npz", npz_files()),
+        ("PyTorch, zip", checkpoints("zip")),
+        ("PyTorch, legacy", checkpoints("legacy")),
+    ]
 }
 
 fn counted(dtype: DType, size: &[usize]) -> Tensor {
@@ -52,4 +59,41 @@ fn npy_files() -> Files {
     ]
     .map(|bytes| ("x.npy".to_owned(), bytes))
     .to_vec()
+}
+
+fn npz_files() -> Files {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.npz");
+    let file = |count: usize, size: &[usize], packing: Packing| {
+        let dtypes = [DType::F32, DType::I64, DType::Bool, DType::F16, DType::C64].into_iter().cycle();
+        let tensors = dtypes.take(count).enumerate();
+        let tensors: Vec<_> = tensors.map(|(i, dtype)| (format!("arr_{i}"), counted(dtype, size))).collect();
+        npz::write(&path, &tensors, Order::C, packing, OnExisting::Replace, &mut |_| ()).unwrap();
+        fs::read(&path).unwrap()
+    };
+    [
+        file(1, &[3, 2], Packing::Stored),
+        file(3, &[2, 4], Packing::Deflated),
+        file(60, &[2], Packing::Stored),
+        file(2, &[4000], Packing::Deflated),
+    ]
+    .map(|bytes| ("x.npz".to_owned(), bytes))
+    .to_vec()
+}
+
+/// Those that PyTorch wrote, of one of its layouts.
+fn checkpoints(layout: &str) -> Files {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pt");
+    let mut files: Files = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.ends_with(&format!("_{layout}.pt")) && !name.starts_with("hostile")
+        })
+        .map(|path| ("x.pt".to_owned(), fs::read(path).unwrap()))
+        .collect();
+    files.sort();
+    assert!(files.len() >= 4, "{files:?}");
+    files
 }

@@ -83,7 +83,7 @@ fn elements_that_no_address_suits_are_copied_and_not_lent() {
     assert_refused(odd.as_slice::<f32>(), ErrorKind::Misaligned, &["as_slice", "read", "clone_data"]);
     assert_refused(odd.as_array::<f32>().map(drop), ErrorKind::Misaligned, &["as_array", "clone_data"]);
     assert_eq!(odd.read::<f32>().unwrap(), [0., 2.5]);
-    assert_eq!(odd.to_array::<f32>().unwrap().as_slice().unwrap(), [0., 2.5]);
+    assert_eq!(ndarray::ArrayD::<f32>::try_from(&odd).unwrap().as_slice().unwrap(), [0., 2.5]);
     assert_eq!(odd.clone_data().unwrap().as_slice::<f32>().unwrap(), [0., 2.5]);
     store.materialize(|_| ()).unwrap();
     assert_eq!(store.load("a").unwrap().as_slice::<f32>().unwrap(), [0., 2.5]);
