@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use stridemap::interop::npz::Packing;
-use stridemap::{DType, OnExisting, interop};
+use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions, interop};
 
 use crate::expr;
 
@@ -72,14 +72,19 @@ pub(crate) enum Command {
     /// sizes and elements. The space of what readers are still on comes back with the first commit, or gc, when they are
     /// gone. A storage that another process is changing is left. So is one that is damaged, and only then the exit code
     /// is 1.
+    ///
+    /// With --materialize it first copies what tensors reach of files that were imported in place into the store, which then
+    /// needs them no more.
     #[command(after_help = "Example:\n  stridemap compact model.smap")]
-    Compact(StoreArgs),
+    Compact(CompactArgs),
     /// Say where the space of a store is: what no tensor reaches, and why it is still there
     #[command(after_help = "Example:\n  stridemap stats model.smap --json | jq .reclaimable_bytes")]
     Stats(StatsArgs),
     /// Read a whole store and report what is damaged; exits with 1 if anything is
+    ///
+    /// Files that were imported in place are looked at, not read: whether each is the one that it was then.
     #[command(after_help = "Example:\n  stridemap verify model.smap && echo whole")]
-    Verify(StoreArgs),
+    Verify(VerifyArgs),
     /// Print a line a commit, as other processes make them, until it is interrupted
     ///
     /// A line is the generation, and the names that came (+), have another header (~), or went (-). Commits that come faster
@@ -96,6 +101,11 @@ pub(crate) struct ImportArgs {
     /// is created when nothing is there
     #[arg(required = true, value_name = "FILE... STORE")]
     pub(crate) paths: Vec<PathBuf>,
+    /// Leave the elements in the files, and give the store headers over them; the files must then stay as they are
+    #[arg(long)]
+    pub(crate) in_place: bool,
+    #[command(flatten)]
+    pub(crate) external: External,
     /// Put P before every name
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
@@ -126,6 +136,8 @@ pub(crate) struct ExportArgs {
     compress: bool,
     #[command(flatten)]
     pub(crate) existing: Existing,
+    #[command(flatten)]
+    pub(crate) external: External,
 }
 
 impl ExportArgs {
@@ -192,6 +204,8 @@ pub(crate) struct ShowArgs {
     /// Print one JSON object with every element
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) external: External,
 }
 
 #[derive(clap::Args)]
@@ -204,6 +218,8 @@ pub(crate) struct ViewArgs {
     pub(crate) expr: String,
     #[command(flatten)]
     pub(crate) existing: Existing,
+    #[command(flatten)]
+    pub(crate) external: External,
 }
 
 #[derive(clap::Args)]
@@ -246,6 +262,25 @@ pub(crate) struct StoreArgs {
 }
 
 #[derive(clap::Args)]
+pub(crate) struct CompactArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Copy what was imported in place into the store first
+    #[arg(long)]
+    pub(crate) materialize: bool,
+    #[command(flatten)]
+    pub(crate) external: External,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    #[command(flatten)]
+    pub(crate) external: External,
+}
+
+#[derive(clap::Args)]
 pub(crate) struct WatchArgs {
     /// The store
     pub(crate) store: PathBuf,
@@ -270,5 +305,34 @@ pub(crate) struct Existing {
 impl Existing {
     pub(crate) fn policy(&self) -> OnExisting {
         if self.no_clobber { OnExisting::Refuse } else { OnExisting::Replace }
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct External {
+    /// Which files imported in place may be opened: none, those under the directory that holds the store, or any
+    #[arg(long, value_name = "WHERE", value_enum, default_value = "beside", env = "STRIDEMAP_EXTERNAL")]
+    external: Where,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Where {
+    None,
+    Beside,
+    Anywhere,
+}
+
+impl External {
+    pub(crate) fn allowed(&self) -> ExternalFiles {
+        match self.external {
+            Where::None => ExternalFiles::Refuse,
+            Where::Beside => ExternalFiles::Beside,
+            Where::Anywhere => ExternalFiles::Anywhere,
+        }
+    }
+
+    /// To open a store whose tensors are read.
+    pub(crate) fn options(&self) -> StoreOptions {
+        StoreOptions::new().external(self.allowed())
     }
 }

@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use indicatif::HumanBytes;
+use stridemap::Tensor;
 use stridemap::interop::npz::Packing;
 use stridemap::interop::{npy, npz, safetensors};
-use stridemap::{Store, Tensor};
 
 use crate::args::{ExportArgs, Order};
 use crate::error::{Error, Result};
@@ -36,7 +36,7 @@ impl Format {
 pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let format = Format::of(&args.out)?;
     check_flags(args, format)?;
-    let snapshot = Store::open(&args.store)?.snapshot();
+    let snapshot = args.external.options().open(&args.store)?.snapshot();
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
         snapshot.load_all("")?.collect()

@@ -1,11 +1,12 @@
 //! `import`: files of other formats into a store, in one commit.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 use indicatif::HumanBytes;
 use stridemap::interop::{ForeignFile, ForeignOptions};
-use stridemap::{ErrorKind, OnExisting, Store};
+use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions};
 use stridemap_format::{check_attributes, check_name};
 
 use crate::args::ImportArgs;
@@ -35,13 +36,17 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     let texts = attributes.iter().map(|(&key, &(_, value))| (key, value));
     check_attributes(texts).map_err(|e| Error::Refused(format!("import: {e}")))?;
     let size_bytes = inputs.iter().map(|(_, file)| file.size_bytes()).fold(0, u64::saturating_add);
+    if args.in_place {
+        check_places(&inputs, target, args.external.allowed())?;
+    }
 
-    let store = open_or_create(target)?;
-    let bar = progress("import", size_bytes);
+    let store = open_or_create(&args.external.options(), target)?;
+    let bar = progress("import", if args.in_place { 0 } else { size_bytes });
     let generation = fill(&store, args, &inputs, &attributes, &mut |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     message(&format!(
-        "imported {}, {}, into {}: generation {generation}",
+        "{} {}, {}, into {}: generation {generation}",
+        if args.in_place { "adopted" } else { "imported" },
         counted(tensor_count, "tensor"),
         HumanBytes(size_bytes),
         target.display()
@@ -60,7 +65,10 @@ fn fill(
     let mut txn = store.begin()?;
     txn.on_existing(args.existing.policy());
     for (_, file) in inputs {
-        txn.import(file, &args.prefix, progress)?;
+        match args.in_place {
+            true => txn.adopt(file, &args.prefix)?,
+            false => txn.import(file, &args.prefix, progress)?,
+        }
     }
     let standing = store.attributes();
     for (&key, &(path, value)) in attributes {
@@ -78,20 +86,50 @@ fn fill(
 }
 
 /// The store to import into; made if nothing is there, or an empty directory.
-fn open_or_create(path: &Path) -> Result<Store> {
-    let refused = match Store::open(path) {
+fn open_or_create(options: &StoreOptions, path: &Path) -> Result<Store> {
+    let refused = match options.open(path) {
         Ok(store) => return Ok(store),
         Err(e) => e,
     };
     match refused.kind() {
-        ErrorKind::NotFound => Ok(Store::create(path)?),
+        ErrorKind::NotFound => Ok(options.create(path)?),
         // An empty directory will do; any other is what it was.
-        ErrorKind::NotAStore => Store::create(path).map_err(|e| match e.kind() {
+        ErrorKind::NotAStore => options.create(path).map_err(|e| match e.kind() {
             ErrorKind::AlreadyExists => refused.into(),
             _ => e.into(),
         }),
         _ => Err(refused.into()),
     }
+}
+
+/// Refuses files that the store could not open where they lie. Nothing is created yet, so it goes by paths; the library
+/// looks again, at the open files.
+fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> Result<()> {
+    match allowed {
+        ExternalFiles::Anywhere => return Ok(()),
+        ExternalFiles::Refuse => {
+            let why = "import --in-place: with --external none no command could read the elements";
+            return Err(Error::Refused(why.to_owned()));
+        }
+        _ => {}
+    }
+    let holder = match fs::canonicalize(target) {
+        Ok(store) => store.parent().map(Path::to_path_buf),
+        Err(_) => fs::canonicalize(Path::new(".").join(target).parent().unwrap_or(Path::new("."))).ok(),
+    };
+    for (path, _) in inputs {
+        let is_beside = fs::canonicalize(path)
+            .is_ok_and(|place| holder.as_ref().is_some_and(|holder| place.starts_with(holder)));
+        if !is_beside {
+            return Err(Error::Refused(format!(
+                "import --in-place {}: the file is not under the directory that holds {}; --external anywhere allows that, \
+                 here and for each command that reads its elements",
+                path.display(),
+                target.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A file's path as it was given, and what is in it.

@@ -1,13 +1,12 @@
 //! `gc` and `verify`: the files of a store.
 
 use std::io::Write;
-use std::path::Path;
 
-use stridemap::{ErrorKind, Store};
+use stridemap::{ErrorKind, StorageKind, Store};
 
-use crate::args::StoreArgs;
+use crate::args::{StoreArgs, VerifyArgs};
 use crate::error::Result;
-use crate::output::{counted, one_line, progress};
+use crate::output::{counted, message, one_line, progress};
 use crate::space::say_what_readers_hold;
 
 pub(crate) fn gc(args: &StoreArgs, out: &mut impl Write) -> Result<()> {
@@ -19,8 +18,8 @@ pub(crate) fn gc(args: &StoreArgs, out: &mut impl Write) -> Result<()> {
 }
 
 /// Gives whether the store is whole.
-pub(crate) fn verify(args: &StoreArgs, out: &mut impl Write) -> Result<bool> {
-    let findings = findings(&args.store)?;
+pub(crate) fn verify(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
+    let findings = findings(args)?;
     for finding in &findings {
         writeln!(out, "{}", one_line(finding))?;
     }
@@ -30,13 +29,29 @@ pub(crate) fn verify(args: &StoreArgs, out: &mut impl Write) -> Result<bool> {
     Ok(findings.is_empty())
 }
 
+/// The files that were imported in place, and may not be opened.
+fn say_what_is_not_checked(store: &Store) {
+    // What metadata cannot be read is a finding already.
+    let Ok(files) = store.unchecked_files() else { return };
+    let Some(first) = files.first() else { return };
+    message(&format!(
+        "note: {} not checked, {} among them: --external says which may be opened",
+        counted(files.len() as u64, "external file"),
+        first.display()
+    ));
+}
+
 /// A store too damaged to be opened or read through is a finding too.
-fn findings(store: &Path) -> stridemap::Result<Vec<String>> {
-    let found = Store::open(store).and_then(|store| {
+fn findings(args: &VerifyArgs) -> stridemap::Result<Vec<String>> {
+    let found = args.external.options().open(&args.store).and_then(|store| {
         let snapshot = store.snapshot();
-        let sizes = snapshot.storages().filter_map(|storage| Some(storage.ok()?.size_bytes));
+        let own = snapshot.storages().flatten().filter(|storage| storage.kind != StorageKind::External);
+        let sizes = own.map(|storage| storage.size_bytes);
         let bar = progress("verify", sizes.fold(0, u64::saturating_add));
-        store.verify(|bytes| bar.inc(bytes))
+        let findings = store.verify(|bytes| bar.inc(bytes))?;
+        bar.finish_and_clear();
+        say_what_is_not_checked(&store);
+        Ok(findings)
     });
     match found {
         Ok(findings) => Ok(findings.iter().map(ToString::to_string).collect()),

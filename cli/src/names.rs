@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use stridemap::{OnExisting, Store, Transaction};
+use stridemap::{OnExisting, StoreOptions, Transaction};
 
 use crate::args::{CpArgs, MvArgs, RmArgs, ViewArgs};
 use crate::error::Result;
@@ -10,32 +10,40 @@ use crate::expr::{Copies, Expr};
 
 pub(crate) fn view(args: &ViewArgs) -> Result<()> {
     let expr: Expr = args.expr.parse()?;
-    commit(&args.store, args.existing.policy(), |txn| {
+    commit(&args.store, args.external.options(), args.existing.policy(), |txn| {
         let (_, view) = expr.view(|name| txn.load(name), Copies::Refused)?;
         Ok(txn.save_view(&args.new, &view)?)
     })
 }
 
 pub(crate) fn cp(args: &CpArgs) -> Result<()> {
-    commit(&args.store, args.existing.policy(), |txn| Ok(txn.copy(&args.src, &args.dst)?))
+    commit(
+        &args.store,
+        StoreOptions::new(),
+        args.existing.policy(),
+        |txn| Ok(txn.copy(&args.src, &args.dst)?),
+    )
 }
 
 pub(crate) fn mv(args: &MvArgs) -> Result<()> {
-    commit(&args.store, args.existing.policy(), |txn| Ok(txn.rename(&args.old, &args.new)?))
+    commit(&args.store, StoreOptions::new(), args.existing.policy(), |txn| {
+        Ok(txn.rename(&args.old, &args.new)?)
+    })
 }
 
 pub(crate) fn rm(args: &RmArgs) -> Result<()> {
-    commit(&args.store, OnExisting::default(), |txn| {
+    commit(&args.store, StoreOptions::new(), OnExisting::default(), |txn| {
         Ok(args.names.iter().try_for_each(|name| txn.remove(name))?)
     })
 }
 
 fn commit(
     store: &Path,
+    options: StoreOptions,
     on_existing: OnExisting,
     change: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
 ) -> Result<()> {
-    let store = Store::open(store)?;
+    let store = options.open(store)?;
     let mut txn = store.begin()?;
     txn.on_existing(on_existing);
     change(&mut txn)?;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use serde::Serialize;
-use stridemap::{Result as LibraryResult, Scalar, Store, Tensor};
+use stridemap::{Result as LibraryResult, Scalar, Tensor};
 
 use crate::args::ShowArgs;
 use crate::error::Result;
@@ -15,7 +15,7 @@ const PIECE_ELEMS: usize = 1 << 16;
 
 pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let expr: Expr = args.expr.parse()?;
-    let store = Store::open(&args.store)?;
+    let store = args.external.options().open(&args.store)?;
     let (name, view) = expr.view(|name| store.load(name), Copies::Allowed)?;
     if args.json {
         write_json(

@@ -8,15 +8,18 @@ use indicatif::HumanBytes;
 use serde::Serialize;
 use stridemap::{Reclaimable, SkipReason, SpaceReason, Stats, StorageStats, Store};
 
-use crate::args::{StatsArgs, StoreArgs};
+use crate::args::{CompactArgs, StatsArgs};
 use crate::error::Result;
 use crate::expr::quoted;
 use crate::inspect::{MAX_ROWS, columns, print_table};
 use crate::output::{counted, message, one_line, progress, storage_id, write_json};
 
 /// Gives whether no damage was found.
-pub(crate) fn compact(args: &StoreArgs, out: &mut impl Write) -> Result<bool> {
-    let store = Store::open(&args.store)?;
+pub(crate) fn compact(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
+    let store = args.external.options().open(&args.store)?;
+    if args.materialize {
+        materialize(&store, out)?;
+    }
     let bar = progress("compact", bytes_to_write(&store.stats()?));
     let compacted = store.compact(|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
@@ -43,6 +46,22 @@ pub(crate) fn compact(args: &StoreArgs, out: &mut impl Write) -> Result<bool> {
         message(&format!("left storage {id}, {bytes} to give back: {}", skipped.reason));
     }
     Ok(is_whole)
+}
+
+fn materialize(store: &Store, out: &mut impl Write) -> Result<()> {
+    // What no tensor reaches is not copied: the bar may end early.
+    let bar = progress("materialize", store.stats()?.external_bytes);
+    let done = store.materialize(|bytes| bar.inc(bytes))?;
+    bar.finish_and_clear();
+    let storages = counted(done.storage_count, "external storage");
+    match done.storage_count {
+        0 => writeln!(out, "materialized {storages}")?,
+        _ => writeln!(out, "materialized {storages}: {}", HumanBytes(done.size_bytes))?,
+    }
+    for skipped in &done.skipped {
+        message(&format!("left storage {} external: {}", storage_id(skipped.storage_id), skipped.reason));
+    }
+    Ok(())
 }
 
 /// What was to be given back, and cannot yet.
@@ -95,6 +114,7 @@ struct StatsRecord<'a> {
     reachable_bytes: u64,
     is_exact: bool,
     reclaimable_bytes: u64,
+    external_bytes: u64,
     storages: Vec<StorageRecord<'a>>,
 }
 
@@ -130,6 +150,7 @@ impl<'a> StatsRecord<'a> {
             reachable_bytes: stats.reachable_bytes,
             is_exact: stats.is_exact,
             reclaimable_bytes: stats.reclaimable_bytes(),
+            external_bytes: stats.external_bytes,
             storages: stats.storages.iter().map(|storage| StorageRecord::new(storage, store)).collect(),
         }
     }
@@ -178,6 +199,13 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
     writeln!(out, "metadata     {}", HumanBytes(stats.metadata_bytes))?;
     writeln!(out, "reachable    {at_most}{}", HumanBytes(stats.reachable_bytes))?;
     writeln!(out, "reclaimable  {}", HumanBytes(stats.reclaimable_bytes()))?;
+    if stats.external_bytes > 0 {
+        writeln!(
+            out,
+            "external     {}, in files that are not the store's",
+            HumanBytes(stats.external_bytes)
+        )?;
+    }
     let mut table = columns(["file", "kind", "bytes", "reachable", "tensors", "names", "reclaimable", "why"]);
     let mut row_count = 0;
     for storage in &stats.storages {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use stridemap_format::{External, FileStamp};
 
 use super::external::{ExternalFile, difference};
-use crate::disk::{Disk, ExternalError, Reach, dir_of};
+use crate::disk::{Disk, ExternalError, Reach};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Which files that are not the store's a handle opens for the external storages of the store.
@@ -61,7 +61,13 @@ impl Externals {
 
     /// Where the file of a record is, for messages.
     pub(crate) fn path(&self, external: &External) -> PathBuf {
-        dir_of(&self.store).join(&external.path)
+        // Of a path that ends in `..`, or in a link, what is before it is another directory.
+        match (self.store.file_name(), self.store.parent()) {
+            (Some(_), Some(holder)) if self.disk.is_dir(&self.store).unwrap_or(true) => {
+                holder.join(&external.path)
+            }
+            _ => self.store.join("..").join(&external.path),
+        }
     }
 
     /// Opens the file of a record, if it may be opened, and is still what was recorded.

@@ -115,7 +115,10 @@ fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
             let taken = (MEMORY.peak_usage() as u64).saturating_sub(before);
             let allowed = FACTOR * bytes.len() as u64 + FIXED_BYTES;
             let length = bytes.len();
-            assert!(taken <= allowed, "{format} {name} {case}: {taken} bytes for {length} of a file: {read:?}");
+            assert!(
+                taken <= allowed,
+                "{format} {name} {case}: {taken} bytes for {length} of a file: {read:?}"
+            );
             most = most.max(taken.saturating_sub(FIXED_BYTES) as f64 / bytes.len().max(1) as f64);
 
             if read.is_err() && !is_whole && case % 16 != 0 {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests assert too")]
 
 mod expr;
+mod external;
 mod files;
 mod harness;
 mod inspect;

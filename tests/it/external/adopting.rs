@@ -52,7 +52,7 @@ fn transaction_sees_what_it_adopts_and_commits_it_with_the_rest() {
     txn.adopt(&file, "again.").unwrap();
     let weight_again = txn.load("again.weight").unwrap();
     assert_eq!(weight_again.read::<f32>().unwrap(), weight());
-    txn.save_view("again.row", &weight_again.index(&[Index::At(1)]).unwrap()).unwrap();
+    txn.save_view("again.row", &weight_again.index([Index::At(1)]).unwrap()).unwrap();
     txn.remove("again.bias").unwrap();
     // Another writer is faster, and takes the id that this one would have had.
     adopted.open().save("other", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
@@ -160,6 +160,20 @@ fn tensor_of_size_zero_and_file_of_none_are_adopted() {
     assert!(mapped(&beside(), &path).load("empty").unwrap().as_slice::<f32>().unwrap().is_empty());
     assert_eq!(store.materialize(|_| ()).unwrap().storage_count, 1);
     assert_eq!(store.load("empty").unwrap().size(), [0, 3]);
+}
+
+#[test]
+fn store_that_is_opened_by_a_link_or_by_a_path_of_dots_has_its_file_where_it_is() {
+    let adopted = Adopted::new();
+    let elsewhere = crate::support::temporary();
+    let link = elsewhere.path().join("link.smap");
+    std::os::unix::fs::symlink(&adopted.path, &link).unwrap();
+    for path in [link, adopted.path.join("storages/..")] {
+        let store = beside().open(&path).unwrap();
+        assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight(), "{}", path.display());
+        let shown = store.snapshot().storages().next().unwrap().unwrap().file;
+        assert_eq!(fs::canonicalize(shown).unwrap(), fs::canonicalize(&adopted.file).unwrap());
+    }
 }
 
 /// What the other process does: loads, and loads again when it is told to.

@@ -1,0 +1,125 @@
+//! `import --in-place`, and what the commands then do with files that are not the store's.
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use crate::harness::Dir;
+
+const HEADER: &str =
+    r#"{"__metadata__":{"by":"hand"},"x":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#;
+
+fn elements() -> Vec<u8> {
+    [1f32, 2., 3., 4.].iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// With a store that has the tensor of `x.safetensors` in place.
+fn with_adopted() -> Dir {
+    let dir = Dir::empty();
+    dir.write_safetensors("x.safetensors", HEADER, &elements());
+    assert_eq!(
+        dir.messages(&["import", "x.safetensors", "s.smap", "--in-place", "--prefix", "a."]),
+        "stridemap: adopted 1 tensor, 16 B, into s.smap: generation 2\n"
+    );
+    dir
+}
+
+fn touch(dir: &Dir) {
+    let file = fs::File::options().write(true).open(dir.path("x.safetensors")).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn adopted_tensors_are_read_as_any_and_inspect_says_where_they_are() {
+    let dir = with_adopted();
+    assert_eq!(dir.stdout(&["show", "s.smap", "a.x.t()"]), "tensor([[1., 3.],\n        [2., 4.]])\n");
+    assert_eq!(dir.stdout(&["view", "s.smap", "row", "a.x[1]"]), "");
+    dir.stdout(&["cp", "s.smap", "row", "again"]);
+    dir.stdout(&["mv", "s.smap", "again", "moved"]);
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+    dir.messages(&["export", "s.smap", "out.npy", "moved"]);
+    let inspected: Value = serde_json::from_str(&dir.stdout(&["inspect", "s.smap", "--json"])).unwrap();
+    let storage = &inspected["storages"][0];
+    assert_eq!((&storage["kind"], &storage["file"]), (&"external".into(), &"x.safetensors".into()));
+    assert_eq!(storage["offset_bytes"], 8 + HEADER.len());
+    let stats = dir.stdout(&["stats", "s.smap"]);
+    assert!(stats.contains("external     16 B, in files that are not the store's\n"), "{stats}");
+    let stats: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
+    assert_eq!((&stats["external_bytes"], &stats["reachable_bytes"]), (&16.into(), &0.into()));
+    assert!(dir.stdout(&["inspect", "s.smap"]).contains("by = hand"));
+}
+
+#[test]
+fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
+    let dir = with_adopted();
+    touch(&dir);
+    for args in [
+        &["show", "s.smap", "a.x"][..],
+        &["view", "s.smap", "new", "a.x"],
+        &["compact", "s.smap", "--materialize"],
+    ] {
+        let line = dir.refusal(args);
+        for part in ["x.safetensors", "mtime in ns", "adopt this one again"] {
+            assert!(line.contains(part), "{args:?}: {line}");
+        }
+    }
+    let run = dir.run(&["verify", "s.smap"]);
+    assert_eq!((run.code, run.stderr.as_str()), (Some(1), ""));
+    assert!(run.stdout.contains("tensor \"a.x\": ") && run.stdout.contains("F-29"), "{}", run.stdout);
+    // In place again, as it says.
+    dir.messages(&["import", "x.safetensors", "s.smap", "--in-place", "--prefix", "a."]);
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+}
+
+#[test]
+fn external_files_are_opened_only_where_the_option_or_the_variable_says() {
+    let dir = with_adopted();
+    let line = dir.refusal(&["show", "s.smap", "a.x", "--external", "none"]);
+    assert!(line.contains("external file refused") && line.contains("--external beside"), "{line}");
+    let shown = dir.command(&["show", "s.smap", "a.x"]).env("STRIDEMAP_EXTERNAL", "none").output().unwrap();
+    assert_eq!(shown.status.code(), Some(2));
+    let run = dir.run(&["verify", "s.smap", "--external", "none"]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(0), "ok\n"));
+    assert!(
+        run.stderr.contains("note: 1 external file not checked, x.safetensors among them"),
+        "{}",
+        run.stderr
+    );
+    // Names and headers need no file.
+    fs::remove_file(dir.path("x.safetensors")).unwrap();
+    assert_eq!(dir.stdout(&["ls", "s.smap"]), "a.x\tfloat32\t[2, 2]\n");
+    dir.stdout(&["rm", "s.smap", "a.x"]);
+}
+
+#[test]
+fn file_elsewhere_is_adopted_when_that_is_allowed_and_else_nothing_is_created() {
+    let (dir, elsewhere) = (Dir::empty(), Dir::empty());
+    elsewhere.write_safetensors("x.safetensors", HEADER, &elements());
+    let file = elsewhere.path("x.safetensors");
+    let file = file.to_str().unwrap();
+    let line = dir.refusal(&["import", file, "s.smap", "--in-place"]);
+    assert!(line.contains("--external anywhere"), "{line}");
+    let line = dir.refusal(&["import", file, "s.smap", "--in-place", "--external", "none"]);
+    assert!(line.contains("--external none"), "{line}");
+    dir.messages(&["import", file, "s.smap", "--in-place", "--external", "anywhere"]);
+    let line = dir.refusal(&["show", "s.smap", "x"]);
+    assert!(line.contains("external file refused"), "{line}");
+    assert!(dir.stdout(&["show", "s.smap", "x", "--external", "anywhere"]).contains("[1., 2.]"));
+}
+
+#[test]
+fn materialized_store_stands_alone() {
+    let dir = with_adopted();
+    assert_eq!(
+        dir.stdout(&["compact", "s.smap", "--materialize"]),
+        "materialized 1 external storage: 16 B\ncompacted 0 storages\n"
+    );
+    fs::remove_file(dir.path("x.safetensors")).unwrap();
+    assert!(dir.stdout(&["show", "s.smap", "a.x", "--external", "none"]).contains("[3., 4.]"));
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+    assert_eq!(
+        dir.stdout(&["compact", "s.smap", "--materialize"]),
+        "materialized 0 external storages\ncompacted 0 storages\n"
+    );
+}
