@@ -114,7 +114,9 @@ impl ForeignStorage {
         }
         let failed = |e| Error::io("convert into a temporary file", self.file.path(), e);
         let file = unnamed_temporary().map_err(failed)?;
-        file.allocate(0..self.length_bytes).map_err(failed)?;
+        if self.length_bytes > 0 {
+            file.allocate(0..self.length_bytes).map_err(failed)?;
+        }
         let mut at_bytes = 0;
         self.read(0..self.length_bytes, &mut |bytes| {
             file.write_all_at(bytes, at_bytes).map_err(failed)?;

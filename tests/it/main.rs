@@ -26,6 +26,7 @@ mod indexing;
 mod inplace;
 mod interop;
 mod live;
+mod numpy;
 mod print;
 mod processes;
 mod python;

@@ -8,6 +8,7 @@ mod harness;
 mod inspect;
 mod maintain;
 mod names;
+mod numpy;
 mod output;
 mod readme;
 mod refusals;

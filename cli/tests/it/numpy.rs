@@ -1,0 +1,57 @@
+//! Files of NumPy: what the command line does with them, as NumPy sees it.
+
+use std::env;
+use std::process::Command;
+
+use crate::harness::Dir;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/numpy_files.py");
+
+/// Skipped, with the reason printed, where python3, numpy or `ml_dtypes` is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that
+/// a failure.
+#[test]
+fn files_of_numpy_are_the_same_to_both_sides() {
+    let found = Command::new("python3").args(["-c", "import numpy, ml_dtypes"]).output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        println!("skipped: python3 with numpy and ml_dtypes is not there");
+        assert!(
+            env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(),
+            "python3 with numpy and ml_dtypes is required"
+        );
+        return;
+    }
+    let ran = Command::new("python3").args(["-B", SCRIPT, env!("CARGO_BIN_EXE_stridemap")]).output().unwrap();
+    let (said, failed) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{said}{failed}");
+    print!("{said}");
+}
+
+#[test]
+fn export_of_npz_comes_back_and_is_smaller_when_it_is_compressed() {
+    let dir = Dir::with_store();
+    assert_eq!(
+        dir.messages(&["export", "s.smap", "out.npz", "--order", "F"]),
+        "stridemap: exported 3 tensors, 56 B, to out.npz\n"
+    );
+    dir.messages(&["import", "out.npz", "copy.smap"]);
+    assert_eq!(dir.stdout(&["ls", "copy.smap"]), dir.stdout(&["ls", "s.smap"]));
+    let shown = dir.stdout(&["show", "copy.smap", "points_t"]);
+    assert_eq!(shown, dir.stdout(&["show", "s.smap", "points_t"]));
+    let length = |name: &str| std::fs::metadata(dir.path(name)).unwrap().len();
+    dir.messages(&["export", "s.smap", "small.npz", "--order", "F", "--compress"]);
+    assert!(length("small.npz") < length("out.npz"));
+}
+
+#[test]
+fn flags_that_a_kind_of_file_has_no_use_for_are_refused() {
+    let dir = Dir::with_store();
+    for (args, why) in [
+        (["out.safetensors", "--order", "F"].as_slice(), "--order is for .npy and .npz files"),
+        (&["out.npy", "points", "--compress"], "--compress is for .npz files"),
+        (&["out.safetensors", "--compress"], "--compress is for .npz files"),
+    ] {
+        let refusal = dir.refusal(&[&["export", "s.smap"], args].concat());
+        assert!(refusal.contains(why), "{refusal}");
+        assert!(!dir.path(args[0]).exists());
+    }
+}
