@@ -6,6 +6,7 @@
 What the command line wrote into a store is read by format/reader.py, which shares no code with it.
 """
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -29,8 +30,13 @@ SHAPES = [(), (1,), (7,), (0,), (2, 3), (3, 1, 4), (2, 0, 3), (2, 3, 4, 5), (1, 
 rng = np.random.default_rng(7)
 
 
-def stridemap(*args, fails=False):
-    ran = subprocess.run([COMMAND, *args], capture_output=True, text=True)
+def stridemap(*args, fails=False, memory=None):
+    """Runs a command that succeeds, or fails with a message; if `memory` is given, with so many bytes of addresses."""
+    def limit():
+        if memory:
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+    ran = subprocess.run([COMMAND, *args], capture_output=True, text=True, preexec_fn=limit)
     assert (ran.returncode == 2) == fails and ran.returncode in (0, 2), (args, ran)
     return ran.stderr
 
@@ -193,6 +199,22 @@ def out():
     print(f"{2 * len(cases)} npy files: read by NumPy")
 
 
+def memory():
+    """Arrays of 96 MiB, in and out, by processes that may have 48."""
+    zeros = np.zeros((3, 1 << 22), "f8")
+    zeros[1, 5] = 1.5
+    np.savez_compressed("zeros.npz", zeros=zeros, swapped=zeros.astype(">f8"))
+    limit = 48 << 20
+    stridemap("import", "zeros.npz", "zeros.smap", "--byteswap", memory=limit)
+    store = Store("zeros.smap")
+    assert store.tensor("zeros").tobytes() == zeros.tobytes() == store.tensor("swapped").tobytes()
+    for flags in [(), ("--compress",), ("--order", "F"), ("--order", "F", "--compress")]:
+        stridemap("export", "zeros.smap", "out.npz", *flags, memory=limit)
+    with np.load("out.npz") as loaded:
+        compare(loaded["zeros"], zeros, flags)
+    print(f"arrays of {zeros.nbytes >> 20} MiB: in and out within {limit >> 20} MiB")
+
+
 def compare(found, array, flags):
     if array.dtype.name in LACKING:
         assert found.dtype.kind == "V", found.dtype
@@ -204,6 +226,6 @@ def compare(found, array, flags):
 
 with tempfile.TemporaryDirectory() as directory:
     os.chdir(directory)
-    for part in [npy_in, npz_in, big_endian, untyped, refused, out]:
+    for part in [npy_in, npz_in, big_endian, untyped, refused, out, memory]:
         part()
     os.chdir("/")

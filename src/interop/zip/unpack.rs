@@ -33,7 +33,6 @@ impl Member {
     }
 
     /// All bytes of a member that is to be small.
-    #[allow(dead_code, reason = "for checkpoints, whose headers are members")]
     pub(crate) fn read(&self, file: &RawFile, limit_bytes: u64) -> Result<Vec<u8>> {
         if self.unpacked_bytes > limit_bytes {
             return Err(file.bad(format!(
