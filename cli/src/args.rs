@@ -115,6 +115,9 @@ pub(crate) struct ImportArgs {
     /// What the elements are that NumPy has no type for, V1 or V2: float8_e4m3fn, bfloat16, ...
     #[arg(long, value_name = "DTYPE")]
     pub(crate) untyped: Option<DType>,
+    /// Say of each file whether it was copied, or shares its blocks on the disk with the store
+    #[arg(long)]
+    pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) existing: Existing,
 }
@@ -134,6 +137,9 @@ pub(crate) struct ExportArgs {
     /// Compress the arrays of an .npz file
     #[arg(long)]
     compress: bool,
+    /// Write a .safetensors model in parts of at most SIZE bytes of elements, and an index: 5GB, 500MB, 1GiB
+    #[arg(long, value_name = "SIZE", value_parser = crate::shard_size::parse)]
+    pub(crate) max_shard_size: Option<u64>,
     #[command(flatten)]
     pub(crate) existing: Existing,
     #[command(flatten)]

@@ -11,6 +11,7 @@ use stridemap::interop::{npy, npz, safetensors};
 use crate::args::{ExportArgs, Order};
 use crate::error::{Error, Result};
 use crate::output::{counted, message, progress};
+use crate::twice;
 
 #[derive(Clone, Copy)]
 enum Format {
@@ -46,11 +47,18 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let tensors = tensors?;
 
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
+    if let Some(note) = twice::note(&tensors) {
+        message(&note);
+    }
     let bar = progress("export", size_bytes);
+    let mut part_count = 1;
     let (out, existing) = (&args.out, args.existing.policy());
     match (format, tensors.as_slice()) {
         (Format::Safetensors, _) => {
-            safetensors::write(out, &tensors, snapshot.attributes(), existing, &mut |bytes| bar.inc(bytes))?;
+            let options =
+                safetensors::WriteOptions::new().metadata(snapshot.attributes()).on_existing(existing);
+            let options = args.max_shard_size.map_or(options.clone(), |most| options.max_shard_bytes(most));
+            part_count = options.write(out, &tensors, &mut |bytes| bar.inc(bytes))?.len().max(2) - 1;
         }
         (Format::Npy, [(_, tensor)]) => {
             npy::write_in(out, tensor, args.order.into(), existing, &mut |bytes| bar.inc(bytes))?;
@@ -69,11 +77,19 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     message(&format!(
-        "exported {}, {}, to {}",
+        "exported {}, {}, to {}{}",
         counted(tensors.len() as u64, "tensor"),
         HumanBytes(size_bytes),
-        out.display()
+        out.display(),
+        if part_count > 1 { format!(", in {part_count} parts and an index") } else { String::new() }
     ));
+    // Whoever finds both takes the one file.
+    if part_count > 1 && out.exists() {
+        message(&format!(
+            "note: {} is there as well, from before; delete it, or it is taken for the model",
+            out.display()
+        ));
+    }
     Ok(())
 }
 
@@ -83,6 +99,9 @@ fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
     match format {
         Format::Safetensors if args.order != Order::C => {
             refused("--order is for .npy and .npz files; others are always row-major")
+        }
+        Format::Npy | Format::Npz if args.max_shard_size.is_some() => {
+            refused("--max-shard-size is for .safetensors files; others are always one file")
         }
         Format::Safetensors | Format::Npy if args.packing() == Packing::Deflated => {
             refused("--compress is for .npz files; others are never compressed")

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use indicatif::HumanBytes;
-use stridemap::interop::{ForeignFile, ForeignOptions};
+use stridemap::interop::{ForeignFile, ForeignOptions, Imported};
 use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions};
 use stridemap_format::{check_attributes, check_name};
 
@@ -64,10 +64,15 @@ fn fill(
 ) -> stridemap::Result<u64> {
     let mut txn = store.begin()?;
     txn.on_existing(args.existing.policy());
-    for (_, file) in inputs {
-        match args.in_place {
-            true => txn.adopt(file, &args.prefix)?,
-            false => txn.import(file, &args.prefix, progress)?,
+    for (path, file) in inputs {
+        let said = if args.in_place {
+            txn.adopt(file, &args.prefix)?;
+            "left where it is".to_owned()
+        } else {
+            said(txn.import(file, &args.prefix, progress)?)
+        };
+        if args.verbose {
+            message(&format!("{}: {said}", path.display()));
         }
     }
     let standing = store.attributes();
@@ -83,6 +88,17 @@ fn fill(
         }
     }
     txn.commit()
+}
+
+fn said(imported: Imported) -> String {
+    let Imported { copied_bytes, shared_bytes, .. } = imported;
+    let copied = format!("copied {}", HumanBytes(copied_bytes));
+    let shared = format!("shared with the store: {}, no block copied", HumanBytes(shared_bytes));
+    match (copied_bytes, shared_bytes) {
+        (_, 0) => copied,
+        (0, _) => shared,
+        _ => format!("{shared}; {copied}"),
+    }
 }
 
 /// The store to import into; made if nothing is there, or an empty directory.

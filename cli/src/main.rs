@@ -12,8 +12,10 @@ mod inspect;
 mod maintain;
 mod names;
 mod output;
+mod shard_size;
 mod show;
 mod space;
+mod twice;
 mod watch;
 
 use std::io::{self, BufWriter, Write};

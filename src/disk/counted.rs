@@ -179,6 +179,10 @@ impl DiskFile for CountedFile {
         self.file.unlock()
     }
 
+    fn share_blocks_of(&self, source: &File) -> bool {
+        self.file.share_blocks_of(source)
+    }
+
     fn lock_holders(&self) -> Vec<u32> {
         self.file.lock_holders()
     }

@@ -249,6 +249,12 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of the file system.
     fn unlock(&self) -> io::Result<()>;
 
+    /// Makes an empty file a copy of another that shares its blocks on the disk, until one of the two is written; false
+    /// where that cannot be, and nothing has happened.
+    fn share_blocks_of(&self, _source: &File) -> bool {
+        false
+    }
+
     /// The processes that hold the file's lock, as far as the system says so: those that took it, each once.
     fn lock_holders(&self) -> Vec<u32> {
         Vec::new()

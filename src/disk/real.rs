@@ -220,6 +220,10 @@ impl DiskFile for RealFile {
         fs2::FileExt::unlock(&self.0)
     }
 
+    fn share_blocks_of(&self, source: &File) -> bool {
+        rustix::fs::ioctl_ficlone(&self.0, source).is_ok()
+    }
+
     /// Looked up in `/proc/locks`: `3: FLOCK  ADVISORY  WRITE 4711 08:01:131082 0 EOF`. Who waits has an arrow before its
     /// `FLOCK`, and a process of another namespace the number 0.
     fn lock_holders(&self) -> Vec<u32> {

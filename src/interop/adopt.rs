@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::Arc;
 
 use super::foreign::ForeignFile;
 use crate::error::{Error, ErrorKind, Result};
@@ -34,8 +35,13 @@ impl Transaction<'_> {
                 return Err(Error::new(ErrorKind::BadFile, message));
             }
         }
-        let ranges = contents.storages.iter().map(|storage| (storage.offset_bytes, storage.length_bytes));
-        let ids = self.stage_ranges(&action, file.file.external(), ranges)?;
+        // A model may be several files, each of which is stamped.
+        let files = contents.storages.chunk_by(|one, other| Arc::ptr_eq(&one.file, &other.file));
+        let files = files.filter_map(|storages| {
+            let ranges = storages.iter().map(|storage| (storage.offset_bytes, storage.length_bytes));
+            Some((storages.first()?.file.external().as_ref(), ranges))
+        });
+        let ids = self.stage_ranges(&action, files)?;
         for tensor in &contents.tensors {
             let Some(&id) = ids.get(tensor.storage) else { continue };
             self.save_header(

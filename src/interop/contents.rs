@@ -78,9 +78,16 @@ impl Contents {
         let sizes: &mut dyn Iterator<Item = u64> = if self.keeps_storages {
             &mut self.storages.iter().map(|storage| storage.length_bytes)
         } else {
-            &mut self.tensors.iter().map(|tensor| (tensor.layout.numel() * tensor.dtype.itemsize()) as u64)
+            &mut self.tensors.iter().map(ForeignTensor::size_bytes)
         };
         sizes.fold(0, u64::saturating_add)
+    }
+}
+
+impl ForeignTensor {
+    /// Of its elements.
+    pub(super) fn size_bytes(&self) -> u64 {
+        (self.layout.numel() as u64).saturating_mul(self.dtype.itemsize() as u64)
     }
 }
 

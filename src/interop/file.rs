@@ -7,6 +7,8 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
+use tempfile::NamedTempFile;
+
 use crate::commit::OnExisting;
 use crate::disk::{Disk as _, RealDisk, create_temporary, dir_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +20,9 @@ pub(super) const PIECE_BYTES: usize = 4 << 20;
 
 /// No format takes more to be told by.
 const MAGIC_BYTES: u64 = 8;
+
+/// How the names of files begin that are not whole yet.
+pub(super) const UNFINISHED_PREFIX: &str = ".export-";
 
 /// How much is said about a wrong file.
 const MAX_MESSAGE_CHARS: usize = 500;
@@ -154,28 +159,37 @@ pub(super) fn create(
     fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
 ) -> Result<()> {
     check_place(path, on_existing)?;
-    let failed = |e| Error::io("export", path, e);
-    let dir = dir_of(path);
-    let staged = create_temporary(".export-", dir).map_err(failed)?;
-    let mut writer = BufWriter::new(staged.as_file());
-    fill(&mut writer)?;
-    writer.flush().map_err(failed)?;
-    drop(writer);
-    staged.as_file().sync_all().map_err(failed)?;
+    let staged = stage(path, fill)?;
     let named = match on_existing {
         OnExisting::Replace => staged.persist(path),
         OnExisting::Refuse => staged.persist_noclobber(path),
     };
     named.map_err(|e| match e.error.kind() {
         io::ErrorKind::AlreadyExists => taken(path),
-        _ => failed(e.error),
+        _ => Error::io("export", path, e.error),
     })?;
+    let dir = dir_of(path);
     RealDisk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e))
+}
+
+/// Writes a file beside its place and syncs it. It has no name yet, and goes when it is dropped.
+pub(super) fn stage(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
+) -> Result<NamedTempFile> {
+    let failed = |e| Error::io("export", path, e);
+    let staged = create_temporary(UNFINISHED_PREFIX, dir_of(path)).map_err(failed)?;
+    let mut writer = BufWriter::new(staged.as_file());
+    fill(&mut writer)?;
+    writer.flush().map_err(failed)?;
+    drop(writer);
+    staged.as_file().sync_all().map_err(failed)?;
+    Ok(staged)
 }
 
 /// Refuses what renaming would refuse, before gigabytes are written in vain; and to replace a device or a pipe, which
 /// renaming would do.
-fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
+pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(_) if on_existing == OnExisting::Refuse => Err(taken(path)),
         Ok(there) if !there.is_file() && !there.is_symlink() => Err(Error::new(
@@ -186,7 +200,7 @@ fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
     }
 }
 
-fn taken(path: &Path) -> Error {
+pub(super) fn taken(path: &Path) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,
         format!("export {}: a file is there, and was not to be replaced", path.display()),

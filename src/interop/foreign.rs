@@ -18,6 +18,9 @@ use crate::tensor::Tensor;
 pub enum FileFormat {
     /// `.safetensors`: a JSON header, then elements.
     Safetensors,
+    /// `.safetensors.index.json`: which tensor is in which of several `.safetensors` files beside it, which are opened as
+    /// one.
+    SafetensorsIndex,
     /// `.npy`: one array of NumPy.
     Npy,
     /// `.npz`: a zip file of arrays of NumPy.
@@ -27,11 +30,12 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// `safetensors`, `npy`, `npz` or `pytorch`.
+    /// `safetensors`, `safetensors-index`, `npy`, `npz` or `pytorch`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             FileFormat::Safetensors => "safetensors",
+            FileFormat::SafetensorsIndex => "safetensors-index",
             FileFormat::Npy => "npy",
             FileFormat::Npz => "npz",
             FileFormat::PyTorch => "pytorch",
@@ -102,6 +106,7 @@ impl ForeignFile {
                 }
             }
             magic if torch::is_pickle(magic) => torch::read_legacy(&file)?,
+            magic if safetensors::is_index(magic) => safetensors::read_index(&file)?,
             _ if torch::is_tar(&file)? => return Err(torch::refuse_tar(&file)),
             _ => safetensors::read(&file)?,
         };

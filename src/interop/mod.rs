@@ -28,6 +28,8 @@ mod zip;
 #[cfg(feature = "interop")]
 pub use foreign::{FileFormat, ForeignFile};
 #[cfg(feature = "interop")]
+pub use import::Imported;
+#[cfg(feature = "interop")]
 pub use numpy::{Order, npy, npz};
 #[cfg(feature = "interop")]
 pub use options::ForeignOptions;

@@ -2,6 +2,8 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
 
+#[cfg(feature = "interop")]
+use super::ExternalFile;
 use super::{ALIGNMENT_BYTES, StagedStorage, Storage};
 use crate::disk::{Disk, Staged, StorePaths};
 use crate::error::{Error, Result};
@@ -54,6 +56,41 @@ impl StorageWriter {
         let dir = paths.storages_dir();
         let staged = Staged::create(disk, &dir).map_err(|e| Error::denied("stage a storage in", &dir, e))?;
         Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, future })
+    }
+
+    /// A sealed storage that is all of a file and shares its blocks on the disk; none where the file system cannot share
+    /// them. It is digested as it is read, in pieces that `progress` is told of.
+    ///
+    /// # Errors
+    /// `ExternalChanged` for a file that was changed since it was opened: what is shared is of one moment after that. `Io`.
+    #[cfg(feature = "interop")]
+    pub(crate) fn sharing(
+        disk: &Arc<dyn Disk>,
+        paths: &StorePaths,
+        source: &ExternalFile,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<Self>> {
+        let mut writer = Self::sealed(disk, paths)?;
+        let shared = source.as_file().is_some_and(|file| writer.staged.file().share_blocks_of(file));
+        if !shared {
+            return Ok(None);
+        }
+        // No later change of the file reaches what is shared.
+        source.check_unchanged()?;
+        let length_bytes = source.stamp().size_bytes;
+        writer.allocated_bytes = length_bytes;
+        let Future::Sealed(sealing) = &mut writer.future else { return Ok(None) };
+        let mut chunk = vec![0; CHUNK];
+        while writer.written_bytes < length_bytes {
+            chunk.truncate((length_bytes - writer.written_bytes).min(CHUNK_BYTES) as usize);
+            let read = writer.staged.file().read_exact_at(&mut chunk, writer.written_bytes);
+            read.map_err(|e| Error::io("read storage", writer.staged.path(), e))?;
+            let Sealing { sealer, digests, .. } = &mut **sealing;
+            sealer.update(&chunk, |full| digests.push(full));
+            writer.written_bytes += chunk.len() as u64;
+            progress(chunk.len() as u64);
+        }
+        Ok(Some(writer))
     }
 
     pub(crate) fn length_bytes(&self) -> u64 {

@@ -89,23 +89,56 @@ impl Transaction<'_> {
         Ok(self.loader.history.watched(staged)?.0)
     }
 
-    /// Stages ranges of a file that is not the store's, each from its offset on and of its length; gives their provisional
-    /// ids. Nothing is written.
+    /// Refuses a name that [`save_header`](Self::save_header) would refuse, before anything is written for it.
     #[cfg(feature = "interop")]
-    pub(crate) fn stage_ranges(
+    pub(crate) fn check_free(&self, action: &str, name: &str) -> Result<()> {
+        self.draft.check_new(action, name, self.changes.on_existing)
+    }
+
+    /// Stages a sealed storage that is all of a file and shares its blocks on the disk; gives its provisional id. None where
+    /// the file system cannot share them.
+    #[cfg(feature = "interop")]
+    pub(crate) fn stage_shared(
         &mut self,
         action: &str,
         file: &ExternalFile,
-        ranges: impl IntoIterator<Item = (u64, u64)>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<u64>> {
+        self.check_failure(action)?;
+        let history = &self.loader.history;
+        let staged = StorageWriter::sharing(&history.disk, &history.paths, file, progress);
+        let staged = staged.and_then(|writer| {
+            writer.map(|it| it.finish(&history.disk, &history.paths, history.is_durable())).transpose()
+        });
+        let staged = staged.map_err(|e| e.context(action));
+        if let Err(e) = &staged {
+            self.failure = Some(e.clone());
+        }
+        let Some(whole) = history.watched(staged)? else { return Ok(None) };
+        self.staged.push(Stage::Whole(whole));
+        Ok(Some(Changes::provisional_id(self.staged.len() - 1)))
+    }
+
+    /// Stages ranges of files that are not the store's, each from its offset on and of its length; gives their provisional
+    /// ids. Nothing is written, and nothing staged before all files may be.
+    #[cfg(feature = "interop")]
+    pub(crate) fn stage_ranges<'f, R: IntoIterator<Item = (u64, u64)>>(
+        &mut self,
+        action: &str,
+        files: impl Iterator<Item = (&'f ExternalFile, R)>,
     ) -> Result<Vec<u64>> {
         self.check_failure(action)?;
-        let (path, file) = self.loader.externals.adopt(file).map_err(|e| e.context(action))?;
+        let externals = &self.loader.externals;
+        let files = files.map(|(file, ranges)| Ok((externals.adopt(file)?, ranges)));
+        let files = files.collect::<Result<Vec<_>>>().map_err(|e| e.context(action))?;
         let mut ids = Vec::new();
-        for (offset_bytes, length_bytes) in ranges {
-            let disk = &self.loader.history.disk;
-            let staged = StagedStorage::external(disk, (path.clone(), &file), offset_bytes, length_bytes);
-            self.staged.push(Stage::Whole(staged));
-            ids.push(Changes::provisional_id(self.staged.len() - 1));
+        for ((path, file), ranges) in files {
+            for (offset_bytes, length_bytes) in ranges {
+                let disk = &self.loader.history.disk;
+                let staged = StagedStorage::external(disk, (path.clone(), &file), offset_bytes, length_bytes);
+                self.staged.push(Stage::Whole(staged));
+                ids.push(Changes::provisional_id(self.staged.len() - 1));
+            }
         }
         Ok(ids)
     }

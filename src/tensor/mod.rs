@@ -9,6 +9,7 @@ mod guard;
 mod header;
 mod indexing;
 mod inplace;
+mod lanes;
 mod live;
 mod print;
 mod scalar;

@@ -1,6 +1,6 @@
 use stridemap_format::DType;
 
-use super::{Tensor, copy};
+use super::{Tensor, copy, lanes};
 use crate::error::Result;
 
 /// How many bytes of a view are gathered at a time.
@@ -48,15 +48,12 @@ impl Source for Tensor {
         if let Some(bytes) = self.borrow_bytes() {
             return sink(bytes);
         }
-        let mut buffer = Vec::new();
-        let limit = PIECE_BYTES / self.dtype().itemsize();
-        for_each_piece(std::slice::from_ref(self), limit, &mut |pieces| {
-            pieces.iter().try_for_each(|piece| {
-                buffer.resize(piece.nbytes(), 0);
-                copy::gather(piece, &mut buffer)?;
-                sink(&buffer)
-            })
-        })
+        if self.nbytes() > PIECE_BYTES {
+            return lanes::gather_in_order(self, sink);
+        }
+        let mut buffer = vec![0; self.nbytes()];
+        copy::gather(self, &mut buffer)?;
+        sink(&buffer)
     }
 }
 

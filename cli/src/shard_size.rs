@@ -1,0 +1,51 @@
+//! How large the parts of a model may be, as it is typed.
+
+use std::num::ParseIntError;
+
+/// As transformers takes it: a unit of the decimal system, or of the binary one with an `i`. `b` would be bits there, so it
+/// is nothing here.
+const UNITS: [(&str, u64); 8] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
+    let unit = UNITS.iter().find_map(|&(name, unit)| Some((text.strip_suffix(name)?, unit)));
+    let (number, unit) = unit.unwrap_or((text, 1));
+    let size_bytes = number.trim_end().parse().map_err(|e: ParseIntError| {
+        format!("{e}; a whole number is wanted, of bytes or with one of KB, MB, GB, TB, KiB, MiB, GiB, TiB")
+    });
+    match u64::checked_mul(size_bytes?, unit) {
+        Some(0) => Err("no tensor fits in 0 bytes".to_owned()),
+        Some(size_bytes) => Ok(size_bytes),
+        None => Err("more bytes than 64 bits can count".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_are_read_with_decimal_and_binary_units() {
+        for (text, size_bytes) in [
+            ("1", 1),
+            ("5GB", 5_000_000_000),
+            ("500 MB", 500_000_000),
+            ("1GiB", 1 << 30),
+            ("3KiB", 3072),
+            ("18TB", 18_000_000_000_000),
+        ] {
+            assert_eq!(super::parse(text), Ok(size_bytes), "{text}");
+        }
+        for text in
+            ["", "0", "0GB", "GB", "5gb", "5Gb", "5G", "1.5GB", "-1", "18446744073709551616", "99999999999TB"]
+        {
+            assert!(super::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Names over the same bytes: a file of another format holds those for each name.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use indicatif::HumanBytes;
+use stridemap::Tensor;
+
+use crate::output::counted;
+
+/// How many names a note says.
+const MOST_NAMES: usize = 4;
+
+/// With how many tensors that reach the same stretch of a storage one is compared.
+const MOST_COMPARED: usize = 64;
+
+/// What is to be said of tensors that share bytes, if there are any.
+pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
+    let mut by_storage: BTreeMap<u64, Vec<Reach<'_>>> = BTreeMap::new();
+    for (name, tensor) in tensors {
+        if let Some(reach) = Reach::of(name, tensor)
+            && let Some(id) = tensor.storage_id()
+        {
+            by_storage.entry(id).or_default().push(reach);
+        }
+    }
+    let (mut count, mut more_bytes, mut pairs) = (0u64, 0u64, Vec::new());
+    for mut reaches in by_storage.into_values() {
+        reaches.sort_by_key(|reach| (reach.first, Reverse(reach.end), reach.name));
+        // Of those that share no byte with each other; the ones that begin last come last.
+        let mut apart: Vec<Reach<'_>> = Vec::new();
+        for reach in reaches {
+            apart.retain(|other| other.end > reach.first);
+            let other =
+                apart.iter().rev().take(MOST_COMPARED).find(|other| other.tensor.overlaps(reach.tensor));
+            let Some(other) = other else {
+                apart.push(reach);
+                continue;
+            };
+            count += 1;
+            more_bytes = more_bytes.saturating_add(reach.tensor.nbytes().min(other.tensor.nbytes()) as u64);
+            if pairs.len() < MOST_NAMES {
+                pairs.push(format!("{:?} of {:?}", reach.name, other.name));
+            }
+        }
+    }
+    let rest = count - pairs.len() as u64;
+    let rest = if rest > 0 { format!(", and {rest} more") } else { String::new() };
+    (count > 0).then(|| {
+        format!(
+            "note: {} bytes with another, and the file has them twice, up to {} more: {}{rest}",
+            if count == 1 {
+                "1 tensor shares".to_owned()
+            } else {
+                format!("{} share", counted(count, "tensor"))
+            },
+            HumanBytes(more_bytes),
+            pairs.join(", ")
+        )
+    })
+}
+
+/// The bytes of a storage between a tensor's first and its last.
+struct Reach<'a> {
+    name: &'a str,
+    tensor: &'a Tensor,
+    first: i128,
+    end: i128,
+}
+
+impl<'a> Reach<'a> {
+    /// None without elements.
+    fn of(name: &'a str, tensor: &'a Tensor) -> Option<Self> {
+        let offset = tensor.storage_offset() as i128;
+        let (mut first, mut last) = (offset, offset);
+        for (&n, &stride) in tensor.size().iter().zip(tensor.stride()) {
+            let way = (n as i128 - 1) * stride as i128;
+            *(if stride < 0 { &mut first } else { &mut last }) += way;
+        }
+        let itemsize = tensor.dtype().itemsize() as i128;
+        let (first, end) = (first * itemsize, (last + 1) * itemsize);
+        (tensor.numel() > 0).then_some(Reach { name, tensor, first, end })
+    }
+}
