@@ -1,11 +1,14 @@
 //! Checkpoints that PyTorch wrote, imported into a store that is closed and opened again; and files that must be refused.
 
 mod conformance;
+mod forge;
+mod hostile;
+mod mutation;
 
 use std::path::{Path, PathBuf};
 
 use stridemap::interop::ForeignFile;
-use stridemap::{Error, ErrorKind, Store};
+use stridemap::{Durability, Error, ErrorKind, Store, StoreOptions};
 
 use crate::support::temporary;
 
@@ -17,7 +20,8 @@ fn data(name: &str) -> PathBuf {
 /// What is said of a file that is refused: one line, and nothing of it is in a store afterwards.
 fn refusal(path: &Path) -> String {
     let dir = temporary();
-    let store = Store::create(dir.path().join("store.smap")).unwrap();
+    let store =
+        StoreOptions::new().durability(Durability::Process).create(dir.path().join("store.smap")).unwrap();
     let before = store.generation();
     let refused: Error = store.import(path, "").unwrap_err();
     let said = refused.to_string();
