@@ -1,0 +1,78 @@
+use candle_core::{DType, Device, Error, Result, Shape, Tensor};
+use candle_nn::Init;
+use candle_nn::var_builder::{SimpleBackend, VarBuilder};
+use stridemap::Snapshot;
+
+use crate::to_candle;
+
+/// A builder of models that takes its variables from a generation of a store, by name: what candle asks for as
+/// `vb.pp("encoder").pp("0").get(size, "weight")` is the tensor `encoder.0.weight`. The name may be any, a view's among them.
+///
+/// Nothing is read until a variable is asked for; its elements are then [copied](to_candle) once, to `device`, and converted
+/// by candle where the stored dtype is not `dtype`. On a mapped store that copy is from the file's pages. The builder keeps the
+/// snapshot: all variables are of one generation, whatever others commit meanwhile, and its files stay until the builder goes.
+///
+/// A variable that is not there is candle's `CannotFindTensor`, under what the store has instead; one of another size its
+/// `UnexpectedShape`. `contains_tensor` cannot fail: where the store's metadata cannot be read, it says no, and `get` why.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use stridemap::{Store, Tensor};
+///
+/// # let dir = tempfile::tempdir()?;
+/// let store = Store::create(dir.path().join("model.smap"))?;
+/// store.save("head.weight", &Tensor::from_vec(vec![1f32, 2., 3., 4., 5., 6.], &[2, 3])?)?;
+/// store.save_view("tail.weight", &store.load("head.weight")?.t()?)?;
+///
+/// let weights = stridemap_candle::var_builder(&store.snapshot(), DType::F32, &Device::Cpu);
+/// let tail = weights.pp("tail").get((3, 2), "weight")?;
+/// assert_eq!(tail.to_vec2::<f32>()?, [[1., 4.], [2., 5.], [3., 6.]]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn var_builder(snapshot: &Snapshot, dtype: DType, device: &Device) -> VarBuilder<'static> {
+    VarBuilder::from_backend(Box::new(Generation(snapshot.clone())), dtype, device.clone())
+}
+
+struct Generation(Snapshot);
+
+impl SimpleBackend for Generation {
+    fn get(&self, size: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+        let tensor = load(&self.0, name)?;
+        check_size(&tensor, name, &size)?;
+        converted(&tensor, name, dtype, device)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
+        converted(&load(&self.0, name)?, name, dtype, device)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.contains(name).unwrap_or(false)
+    }
+}
+
+pub(crate) fn load(snapshot: &Snapshot, name: &str) -> Result<stridemap::Tensor> {
+    snapshot.load(name).map_err(|e| match e.kind() {
+        stridemap::ErrorKind::NameNotFound => Error::CannotFindTensor { path: name.to_owned() }.context(e),
+        _ => Error::wrap(e),
+    })
+}
+
+pub(crate) fn check_size(tensor: &stridemap::Tensor, name: &str, expected: &Shape) -> Result<()> {
+    if tensor.size() == expected.dims() {
+        return Ok(());
+    }
+    let msg = format!("the tensor {name:?} of the store has another size");
+    Err(Error::UnexpectedShape { msg, expected: expected.clone(), got: Shape::from(tensor.size()) })
+}
+
+pub(crate) fn converted(
+    tensor: &stridemap::Tensor,
+    name: &str,
+    dtype: DType,
+    device: &Device,
+) -> Result<Tensor> {
+    let converted = to_candle(tensor, device).and_then(|tensor| tensor.to_dtype(dtype));
+    converted.map_err(|e| e.context(format!("the tensor {name:?} of the store")))
+}

@@ -1,0 +1,43 @@
+use std::sync::PoisonError;
+
+use candle_core::{Error, Result};
+use candle_nn::VarMap;
+use stridemap::{Snapshot, Transaction};
+
+use crate::from_candle;
+use crate::var_builder::{check_size, converted, load};
+
+/// Saves every variable under its name, by ascending name. They are there when the transaction commits.
+///
+/// # Errors
+/// Those of [`from_candle`] and of [`Transaction::save`].
+pub fn save_var_map(txn: &mut Transaction<'_>, variables: &VarMap) -> Result<()> {
+    let variables = variables.data().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut by_name: Vec<_> = variables.iter().collect();
+    by_name.sort_unstable_by_key(|(name, _)| *name);
+    for (name, variable) in by_name {
+        let tensor =
+            from_candle(variable.as_tensor()).map_err(|e| e.context(format!("the variable {name:?}")))?;
+        txn.save(name, &tensor).map_err(Error::wrap)?;
+    }
+    Ok(())
+}
+
+/// Sets every variable to the tensor of its name, converted to its dtype, on its device. When one is missing, or of another
+/// size, none is set.
+///
+/// # Errors
+/// Those of a [`var_builder`](crate::var_builder).
+pub fn load_var_map(snapshot: &Snapshot, variables: &VarMap) -> Result<()> {
+    let variables = variables.data().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut found = Vec::new();
+    for (name, variable) in variables.iter() {
+        let tensor = load(snapshot, name)?;
+        check_size(&tensor, name, variable.shape())?;
+        found.push((name, variable, tensor));
+    }
+    for (name, variable, tensor) in found {
+        variable.set(&converted(&tensor, name, variable.dtype(), variable.device())?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! The example, as it runs.
+
+use std::env;
+use std::path::Path;
+
+#[allow(dead_code, unreachable_pub, reason = "its main, for the command line")]
+#[path = "../../examples/silero.rs"]
+mod silero;
+
+#[test]
+fn a_small_network_gives_the_same_bits_from_every_store() {
+    let said = silero::run(None).unwrap();
+    assert!(said.contains("256 outputs each, and the bits are the same"), "{said}");
+}
+
+#[test]
+fn a_real_model_gives_the_same_bits_from_every_store() {
+    // Continuous integration sets it.
+    let Some(model) = env::var_os("STRIDEMAP_MODEL") else { return };
+    let said = silero::run(Some(Path::new(&model))).unwrap();
+    assert!(said.contains("31 outputs each, and the bits are the same"), "{said}");
+}
+
+#[test]
+fn what_is_no_model_is_an_error() {
+    let error = silero::run(Some(Path::new("Cargo.toml"))).unwrap_err();
+    assert!(!error.to_string().is_empty());
+}

@@ -1,0 +1,130 @@
+//! Builders of models over stores, and the variables of a training.
+
+use candle_core::{DType, Device, Error, Tensor};
+use candle_nn::{Init, Module as _, VarBuilder, VarMap, linear};
+use stridemap::{Snapshot, Store};
+use stridemap_candle::{from_candle, load_var_map, save_var_map, var_builder};
+use tempfile::TempDir;
+
+use stridemap::Tensor as Own;
+
+fn store() -> (TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    (dir, store)
+}
+
+fn builder(snapshot: &Snapshot) -> VarBuilder<'static> {
+    var_builder(snapshot, DType::F32, &Device::Cpu)
+}
+
+#[test]
+fn layers_are_found_by_names_joined_with_dots() {
+    let (_dir, store) = store();
+    let weight = Own::from_vec(vec![1f32, 2., 3., 4., 5., 6.], &[2, 3]).unwrap();
+    store.save("encoder.0.weight", &weight).unwrap();
+    store.save("encoder.0.bias", &Own::from_vec(vec![10f32, 20.], &[2]).unwrap()).unwrap();
+    store.save("scale", &Own::from_vec(vec![2f32], &[]).unwrap()).unwrap();
+    let vb = builder(&store.snapshot());
+    let layer = linear(3, 2, vb.pp("encoder").pp("0")).unwrap();
+    let input = Tensor::new(&[[1f32, 0., -1.]], &Device::Cpu).unwrap();
+    assert_eq!(layer.forward(&input).unwrap().to_vec2::<f32>().unwrap(), [[8., 18.]]);
+    assert_eq!(vb.get((), "scale").unwrap().to_scalar::<f32>().unwrap(), 2.);
+    assert_eq!(vb.pp("encoder.0").get_unchecked("bias").unwrap().to_vec1::<f32>().unwrap(), [10., 20.]);
+    assert!(vb.pp("encoder").contains_tensor("0.weight") && vb.pp("encoder").pp("0").contains_tensor("bias"));
+    assert!(!vb.contains_tensor("encoder") && !vb.contains_tensor("encoder.0.weights"));
+}
+
+#[test]
+fn what_is_not_there_or_of_another_size_says_what_is() {
+    let (_dir, store) = store();
+    store.save("encoder.weight", &Own::zeros(stridemap::DType::F32, &[2, 3]).unwrap()).unwrap();
+    store.save("encoder.mask", &Own::zeros(stridemap::DType::Bool, &[2]).unwrap()).unwrap();
+    let vb = builder(&store.snapshot()).pp("encoder");
+    for error in [vb.get((2, 3), "weigth").unwrap_err(), vb.get_unchecked("weigth").unwrap_err()] {
+        let said = error.to_string();
+        assert!(
+            said.contains("cannot find tensor encoder.weigth") && said.contains("encoder.weight"),
+            "{said}"
+        );
+        let Error::Context { inner, .. } = error else { panic!("{error:?}") };
+        assert!(matches!(*inner, Error::CannotFindTensor { path } if path == "encoder.weigth"));
+    }
+    let error = vb.get((3, 2), "weight").unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.contains("\"encoder.weight\"") && said.contains("[3, 2]") && said.contains("[2, 3]"),
+        "{said}"
+    );
+    assert!(matches!(error, Error::UnexpectedShape { .. }), "{error:?}");
+    let said = vb.get(2, "mask").unwrap_err().to_string();
+    assert!(said.contains("\"encoder.mask\"") && said.contains("candle has no bool"), "{said}");
+}
+
+#[test]
+fn another_dtype_is_converted_and_hints_are_not_followed() {
+    let (_dir, store) = store();
+    store.save("x", &Own::from_vec(vec![1.5f64, -2.], &[2]).unwrap()).unwrap();
+    let vb = builder(&store.snapshot());
+    assert_eq!(vb.get(2, "x").unwrap().to_vec1::<f32>().unwrap(), [1.5, -2.]);
+    assert_eq!(vb.to_dtype(DType::F64).get(2, "x").unwrap().to_vec1::<f64>().unwrap(), [1.5, -2.]);
+    let hinted = vb.get_with_hints(2, "x", Init::Const(7.)).unwrap();
+    assert_eq!(hinted.to_vec1::<f32>().unwrap(), [1.5, -2.]);
+    assert!(vb.get_with_hints(2, "y", Init::Const(7.)).is_err(), "a store invents no variable");
+}
+
+#[test]
+fn a_builder_stays_on_its_generation() {
+    let (_dir, store) = store();
+    let save = |x: f32| store.save("x", &Own::from_vec(vec![x; 2_000_000], &[2_000_000]).unwrap()).unwrap();
+    save(1.);
+    let vb = builder(&store.snapshot());
+    save(2.);
+    store.gc().unwrap();
+    assert_eq!(vb.get(2_000_000, "x").unwrap().get(7).unwrap().to_scalar::<f32>().unwrap(), 1.);
+    let now = builder(&store.snapshot()).get(2_000_000, "x").unwrap();
+    assert_eq!(now.get(7).unwrap().to_scalar::<f32>().unwrap(), 2.);
+}
+
+#[test]
+fn variables_are_saved_and_loaded_again() {
+    let (_dir, store) = store();
+    let made = VarMap::new();
+    let vb = VarBuilder::from_varmap(&made, DType::F32, &Device::Cpu);
+    let layers = |vb: VarBuilder<'_>| [linear(3, 4, vb.pp("a")).unwrap(), linear(4, 2, vb.pp("b")).unwrap()];
+    let outputs = |[a, b]: &[candle_nn::Linear; 2]| {
+        let input = Tensor::new(&[[1f32, -2., 3.]], &Device::Cpu).unwrap();
+        b.forward(&a.forward(&input).unwrap()).unwrap().to_vec2::<f32>().unwrap()
+    };
+    let trained = outputs(&layers(vb));
+    let mut txn = store.begin().unwrap();
+    save_var_map(&mut txn, &made).unwrap();
+    txn.commit().unwrap();
+    assert_eq!(store.names().unwrap(), ["a.bias", "a.weight", "b.bias", "b.weight"]);
+    assert_eq!(outputs(&layers(builder(&store.snapshot()))), trained);
+
+    let fresh = VarMap::new();
+    let untrained = layers(VarBuilder::from_varmap(&fresh, DType::F32, &Device::Cpu));
+    assert_ne!(outputs(&untrained), trained);
+    load_var_map(&store.snapshot(), &fresh).unwrap();
+    assert_eq!(outputs(&untrained), trained, "the layers share the variables");
+
+    // One that is missing leaves all as they were.
+    store.save("a.bias", &Own::zeros(stridemap::DType::F32, &[4]).unwrap()).unwrap();
+    store.rename("b.bias", "b.gone").unwrap();
+    let error = load_var_map(&store.snapshot(), &fresh).unwrap_err().to_string();
+    assert!(error.contains("b.bias"), "{error}");
+    store.save("b.bias", &Own::zeros(stridemap::DType::F32, &[3]).unwrap()).unwrap();
+    let error = load_var_map(&store.snapshot(), &fresh).unwrap_err().to_string();
+    assert!(error.contains("b.bias") && error.contains("[3]"), "{error}");
+    assert_eq!(outputs(&untrained), trained);
+}
+
+#[test]
+fn a_tensor_of_candles_is_saved_as_any_other() {
+    let (_dir, store) = store();
+    let tensor = Tensor::arange(0u32, 6, &Device::Cpu).unwrap().reshape((2, 3)).unwrap().t().unwrap();
+    store.save("x", &from_candle(&tensor).unwrap()).unwrap();
+    let x = store.load("x").unwrap();
+    assert_eq!((x.size(), x.read::<u32>().unwrap()), (&[3, 2][..], vec![0, 3, 1, 4, 2, 5]));
+}
