@@ -154,10 +154,10 @@ proptest! {
             Err(error) => prop_assert!(
                 [ErrorKind::BadFile, ErrorKind::InvalidArgument].contains(&error.kind()), "{}", error
             ),
-            Ok(()) if is_npz => for (name, tensor) in &tensors {
+            Ok(_) if is_npz => for (name, tensor) in &tensors {
                 prop_assert_eq!(logical(&txn.load(name).unwrap()), logical(tensor));
             },
-            Ok(()) => {
+            Ok(_) => {
                 let imported: Tensor = txn.load("x").unwrap();
                 prop_assert_eq!(imported.nbytes(), tensors[0].1.nbytes());
                 prop_assert_eq!(logical(&imported), logical(&file.load("x").unwrap()));
