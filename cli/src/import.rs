@@ -1,6 +1,6 @@
 //! `import`: files of other formats into a store, in one commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -133,8 +133,10 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
         Ok(store) => store.parent().map(Path::to_path_buf),
         Err(_) => fs::canonicalize(Path::new(".").join(target).parent().unwrap_or(Path::new("."))).ok(),
     };
-    for (path, _) in inputs {
-        let is_beside = fs::canonicalize(path)
+    // A model of several files is where those are.
+    let parts = |file: &ForeignFile| file.storages().map(|storage| storage.file).collect::<BTreeSet<_>>();
+    for path in inputs.iter().flat_map(|(_, file)| parts(file)) {
+        let is_beside = fs::canonicalize(&path)
             .is_ok_and(|place| holder.as_ref().is_some_and(|holder| place.starts_with(holder)));
         if !is_beside {
             return Err(Error::Refused(format!(

@@ -96,7 +96,9 @@ impl Transaction<'_> {
         }
         contents.tensors.iter().try_for_each(|tensor| self.check_free("import", &named(tensor)))?;
         let mut shared = HashMap::new();
-        for (key, (file, size_bytes)) in sizes {
+        for storage in &contents.storages {
+            let key = Arc::as_ptr(&storage.file);
+            let Some((file, size_bytes)) = sizes.remove(&key) else { continue };
             // The header is read as well, and is no element.
             let mut rest_bytes = size_bytes;
             let staged = self.stage_shared("import", file.external(), &mut |bytes| {
