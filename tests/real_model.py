@@ -66,6 +66,17 @@ def main():
         assert same(exported[name], array), name
     for name, (_, expected) in views.items():
         assert same(exported[name], np.ascontiguousarray(expected)), name
+    stridemap("export", "model.smap", "parts.safetensors", "--max-shard-size", "400KB")
+    with open("parts.safetensors.index.json", encoding="utf-8") as file:
+        weight_map = json.load(file)["weight_map"]
+    loaded = {part: load_file(part) for part in set(weight_map.values())}
+    assert weight_map.keys() == exported.keys() and len(loaded) > 2
+    assert all(same(loaded[part][name], exported[name]) for name, part in weight_map.items())
+    stridemap("import", "parts.safetensors.index.json", "parts.smap")
+    stridemap("export", "parts.smap", "again.safetensors")
+    again = load_file("again.safetensors")
+    assert again.keys() == exported.keys() and all(same(again[name], exported[name]) for name in again)
+    print(f"the same in {len(loaded)} parts, and from them")
     stridemap("export", "model.smap", "transposed.npy", "transposed")
     assert same(np.load("transposed.npy"), np.ascontiguousarray(model[weight].T))
     stridemap("verify", "model.smap")

@@ -25,7 +25,7 @@ for name in store.names():
 ";
 
 /// Whether Python can import the modules; if not, says what is skipped.
-fn python_has(modules: &str) -> bool {
+pub(crate) fn python_has(modules: &str) -> bool {
     let found = Command::new("python3").args(["-c", &format!("import {modules}")]).output();
     let is_there = found.is_ok_and(|output| output.status.success());
     if !is_there {
@@ -35,11 +35,11 @@ fn python_has(modules: &str) -> bool {
     is_there
 }
 
-fn python(args: &[&str]) -> Output {
+pub(crate) fn python(args: &[&str]) -> Output {
     Command::new("python3").arg("-B").args(args).output().unwrap()
 }
 
-fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
