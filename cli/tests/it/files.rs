@@ -82,7 +82,9 @@ fn export_of_safetensors_comes_back_the_same() {
     let dir = Dir::with_store();
     assert_eq!(
         dir.messages(&["export", "s.smap", "out.safetensors"]),
-        "stridemap: exported 3 tensors, 56 B, to out.safetensors\n"
+        "stridemap: note: 1 tensor shares bytes with another, and the file has them twice, up to 24 B more: \
+         \"points_t\" of \"points\"\n\
+         stridemap: exported 3 tensors, 56 B, to out.safetensors\n"
     );
     dir.messages(&["import", "out.safetensors", "copy.smap"]);
     let (store, copy) = (dir.store(), Store::open(dir.path("copy.smap")).unwrap());
@@ -113,6 +115,57 @@ fn export_of_npy_writes_one_tensor_in_logical_order() {
     dir.messages(&["import", "out.npy", "copy.smap"]);
     let copied = Store::open(dir.path("copy.smap")).unwrap().load("out").unwrap();
     assert_eq!((copied.size(), copied.read::<f32>().unwrap()), (&[2, 3][..], vec![1., 2., 3., 4., 1., 5.]));
+}
+
+#[test]
+fn export_in_parts_says_how_many_and_comes_back_by_its_index() {
+    let dir = Dir::with_store();
+    let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "30"]);
+    assert!(said.contains("3 tensors, 56 B, to out.safetensors, in 3 parts and an index"), "{said}");
+    assert!(!dir.path("out.safetensors").exists());
+    dir.messages(&["import", "out.safetensors.index.json", "copy.smap"]);
+    let copy = Store::open(dir.path("copy.smap")).unwrap();
+    assert_eq!(copy.names().unwrap(), dir.store().names().unwrap());
+    assert_eq!(copy.attributes()["total_size"], "56");
+    let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "1GiB"]);
+    assert!(said.ends_with("to out.safetensors\n"), "{said}");
+    let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "30"]);
+    assert!(said.contains("note: out.safetensors is there as well"), "{said}");
+}
+
+#[test]
+fn export_notes_names_over_the_same_bytes() {
+    let dir = Dir::with_store();
+    let said = dir.messages(&["export", "s.smap", "out.safetensors"]);
+    assert!(
+        said.starts_with(
+            "stridemap: note: 1 tensor shares bytes with another, and the file has them twice, up to 24 B more: \
+             \"points_t\" of \"points\"\n"
+        ),
+        "{said}"
+    );
+    for n in 0..9 {
+        dir.stdout(&["cp", "s.smap", "points", &format!("tied.{n}")]);
+    }
+    let said = dir.messages(&["export", "s.smap", "out.safetensors"]);
+    assert!(said.contains("10 tensors share bytes") && said.contains("240 B more"), "{said}");
+    assert!(said.contains("\"tied.0\" of \"points\"") && said.contains(", and 6 more\n"), "{said}");
+    let said = dir.messages(&["export", "s.smap", "out.safetensors", "points"]);
+    assert!(!said.contains("note"), "{said}");
+}
+
+#[test]
+fn import_says_of_each_file_what_was_done_when_asked() {
+    let dir = Dir::empty();
+    dir.write_safetensors("m.safetensors", MATRIX, &[0; 8]);
+    dir.write_safetensors("v.safetensors", &VECTOR.replace("np", "pt"), &[0; 8]);
+    assert_eq!(
+        dir.messages(&["import", "m.safetensors", "v.safetensors", "s.smap", "--verbose"]),
+        "stridemap: m.safetensors: copied 8 B\nstridemap: v.safetensors: copied 8 B\n\
+         stridemap: imported 2 tensors, 16 B, into s.smap: generation 2\n"
+    );
+    let said = dir.messages(&["import", "m.safetensors", "in_place.smap", "--in-place", "--verbose"]);
+    assert!(said.contains("m.safetensors: left where it is\n"), "{said}");
 }
 
 #[test]
