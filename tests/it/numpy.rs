@@ -126,6 +126,36 @@ fn big_endian_elements_are_turned_around_when_that_is_asked_for() {
 }
 
 #[test]
+fn elements_without_a_type_are_what_the_caller_says_if_they_are_as_long() {
+    let place = Place::new();
+    let options = |dtype| ForeignOptions::new().untyped(dtype).byteswap(true);
+    for (descr, dtype, expected) in [
+        ("|V1", DType::F8E8M0FNU, Ok([1, 2, 3, 4])),
+        ("<V1", DType::U8, Ok([1, 2, 3, 4])),
+        ("|V2", DType::BF16, Ok([1, 2, 3, 4])),
+        (">V2", DType::BF16, Ok([2, 1, 4, 3])),
+        ("<V2", DType::F16, Ok([1, 2, 3, 4])),
+        ("|V2", DType::F8E5M2, Err("if they are bfloat16")),
+        ("|V1", DType::BF16, Err("say which")),
+        ("|V1", DType::F4E2M1FNx2, Err("two to a byte")),
+        ("|O", DType::F64, Err("pickle")),
+    ] {
+        let count = if descr.ends_with('2') { 2 } else { 4 };
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({count},), }}");
+        let path = place.file("x.npy", &npy_bytes(&header, &[1, 2, 3, 4]));
+        match (options(dtype).open(&path), expected) {
+            (Ok(file), Ok(bytes)) => {
+                let tensor = file.load("x").unwrap();
+                let dtype = if descr == "<V2" { DType::BF16 } else { dtype };
+                assert_eq!((tensor.dtype(), tensor.to_bytes().unwrap()), (dtype, bytes.to_vec()), "{descr}");
+            }
+            (Err(error), Err(what)) => assert!(error.to_string().contains(what), "{error}"),
+            (opened, _) => panic!("{descr}: {opened:?}"),
+        }
+    }
+}
+
+#[test]
 fn npy_headers_of_every_version_spelling_and_order_of_keys_are_read() {
     let place = Place::new();
     for header in [

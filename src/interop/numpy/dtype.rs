@@ -56,7 +56,13 @@ impl Descr {
         if let Some(bytes) = code.strip_prefix('V')
             && let Some(dtype) = untyped.filter(|dtype| dtype.itemsize().to_string() == bytes)
         {
-            return Ok(plain(dtype));
+            if dtype == DType::F4E2M1FNx2 {
+                return Err(format!(
+                    "the elements, by descr {descr:?}, are not {dtype}, which has two to a byte: ml_dtypes has one; save \
+                     packed ones as numpy.uint8, and view them here"
+                ));
+            }
+            return Ok(Descr { dtype, is_big_endian: order == '>' && dtype.itemsize() > 1 });
         }
         Err(refusal(descr, code))
     }
