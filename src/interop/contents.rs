@@ -119,7 +119,7 @@ impl ForeignStorage {
         if self.is_range() {
             return Ok(Storage::of_range(self.file.external(), self.offset_bytes, self.length_bytes));
         }
-        let failed = |e| Error::io("convert into a temporary file", self.file.path(), e);
+        let failed = |e| Error::io("convert into a temporary file, where TMPDIR says", self.file.path(), e);
         let file = unnamed_temporary().map_err(failed)?;
         if self.length_bytes > 0 {
             file.allocate(0..self.length_bytes).map_err(failed)?;

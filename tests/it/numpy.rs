@@ -84,7 +84,7 @@ fn what_is_column_major_already_is_written_as_it_lies() {
     let place = Place::new();
     let base = counted(DType::I16, &[4, 3, 2]);
     let path = place.path("x.npy");
-    npy::write_in(&path, &base.permute(&[2, 1, 0]).unwrap(), Order::F, OnExisting::Refuse, &mut quiet())
+    npy::write_in(&path, &base.permute([2, 1, 0]).unwrap(), Order::F, OnExisting::Refuse, &mut quiet())
         .unwrap();
     let bytes = fs::read(&path).unwrap();
     assert!(bytes.ends_with(&base.to_bytes().unwrap()));
