@@ -4,6 +4,7 @@ mod conformance;
 mod forge;
 mod hostile;
 mod mutation;
+mod real;
 
 use std::path::{Path, PathBuf};
 

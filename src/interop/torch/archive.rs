@@ -48,9 +48,9 @@ pub(in crate::interop) fn read(file: &Arc<RawFile>, members: &[Member]) -> Resul
         }
     }
     let pickle = pickle.read(file, pickle_limit(file))?;
-    let object = Unpickled::of(&pickle).map_err(|e| file.bad(e))?;
-    let leaves = leaves(&object, &file.stem()?).map_err(|e| file.bad(e))?;
-    contents(leaves, &object.arena.roots, |root| {
+    let object = Unpickled::of(&pickle, file.length_bytes()).map_err(|e| file.bad(e))?;
+    let (leaves, roots) = leaves(object, &file.stem()?).map_err(|e| file.bad(e))?;
+    contents(leaves, &roots, |root| {
         let name = format!("data/{}", root.key);
         let member = by_name.get(name.as_str());
         let member = member.ok_or_else(|| file.bad(format!("the zip file has no member {folder}/{name}")))?;

@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use stridemap_format::{DType, Extent};
+use stridemap_format::Extent;
 
 use super::known::Known;
-use super::pickle::{Budget, Items, Literal, Node, TensorRef, Unpickled, Value};
+use super::pickle::{Budget, Items, Literal, Node, Root, StorageRef, TensorRef, Unpickled, Value};
 use super::text;
+use crate::interop::contents::ForeignTensor;
 use crate::layout::Layout;
 
 /// How deep dicts, lists and tuples may lie in each other.
 const MAX_DEPTH: usize = 100;
 
-/// What a leaf takes beside its name and text, about: a header, its lists, an entry of a map.
-const LEAF_BYTES: usize = 256;
+/// What a tensor takes beside its name, about: a header and its lists.
+const TENSOR_BYTES: usize = 200;
+
+/// What an attribute takes beside its name and text, about: an entry of a map.
+const ATTRIBUTE_BYTES: usize = 96;
 
 /// How much of a name is said in an error.
 const MAX_SHOWN_CHARS: usize = 200;
@@ -21,27 +25,18 @@ const MAX_SHOWN_CHARS: usize = 200;
 /// All leaves, by name.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
-    /// In the order of the pickle.
-    pub(super) tensors: Vec<Leaf>,
+    /// In the order of the pickle; their storages by their numbers among the roots.
+    pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
 }
 
-#[derive(Debug)]
-pub(super) struct Leaf {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) layout: Layout,
-    /// Its storage, by its number among the roots.
-    pub(super) root: usize,
-}
-
-/// The leaves of all that `unpickled` holds; one that nothing names has the name `stem`.
+/// The leaves of all that `unpickled` holds, and its roots; a leaf that nothing names has the name `stem`.
 ///
 /// # Errors
 /// One line, with the name of what cannot be read.
-pub(super) fn leaves(unpickled: &Unpickled<'_>, stem: &str) -> Result<Leaves, String> {
+pub(super) fn leaves(unpickled: Unpickled<'_>, stem: &str) -> Result<(Leaves, Vec<Root>), String> {
     let mut flattening = Flattening {
-        from: unpickled,
+        from: &unpickled,
         stem,
         name: String::new(),
         path: Vec::new(),
@@ -56,7 +51,7 @@ pub(super) fn leaves(unpickled: &Unpickled<'_>, stem: &str) -> Result<Leaves, St
     names.sort_unstable();
     match names.windows(2).find(|pair| pair.first() == pair.last()) {
         Some(pair) => Err(twice(pair.first().copied().unwrap_or_default())),
-        None => Ok(leaves),
+        None => Ok((leaves, unpickled.arena.roots)),
     }
 }
 
@@ -173,7 +168,7 @@ impl Flattening<'_> {
 
     fn attribute(&mut self, text: String) -> Result<(), String> {
         let name = self.leaf_name();
-        self.budget.charge(LEAF_BYTES.saturating_add(name.len()).saturating_add(text.len()))?;
+        self.budget.charge(ATTRIBUTE_BYTES.saturating_add(name.len()).saturating_add(text.len()))?;
         match self.leaves.attributes.insert(name, text) {
             Some(_) => Err(twice(&self.leaf_name())),
             None => Ok(()),
@@ -182,14 +177,16 @@ impl Flattening<'_> {
 
     fn tensor(&mut self, tensor: &TensorRef) -> Result<(), String> {
         let name = self.leaf_name();
-        self.budget.charge(LEAF_BYTES.saturating_add(name.len()))?;
-        let layout = self.layout(tensor).map_err(|e| self.refused(&e))?;
-        self.leaves.tensors.push(Leaf { name, dtype: tensor.dtype, layout, root: tensor.storage.root });
+        self.budget.charge(TENSOR_BYTES.saturating_add(name.len()))?;
+        let Some(storage) = self.from.arena.storage(tensor.storage) else { return Ok(()) };
+        let layout = self.layout(tensor, storage).map_err(|e| self.refused(&e))?;
+        let (dtype, storage) = (tensor.dtype, storage.root);
+        self.leaves.tensors.push(ForeignTensor { name, dtype, layout, storage });
         Ok(())
     }
 
     /// The header, over all of the storage.
-    fn layout(&self, tensor: &TensorRef) -> Result<Layout, String> {
+    fn layout(&self, tensor: &TensorRef, storage: StorageRef) -> Result<Layout, String> {
         if let Some(Node::Dict(pairs)) = self.from.arena.node(tensor.metadata)
             && let Some(&(key, _)) = pairs.iter().find(|&&(_, value)| value != Value::Bool(false))
         {
@@ -201,7 +198,6 @@ impl Flattening<'_> {
         }
         let (size, stride) = (self.integers(tensor.size), self.integers(tensor.stride));
         let offset = self.integer(tensor.offset);
-        let storage = tensor.storage;
         let beyond = |why: &str| {
             format!(
                 "has size {size:?}, stride {stride:?} and offset {offset} in {} bytes of {}: {why}",

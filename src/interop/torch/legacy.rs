@@ -47,7 +47,7 @@ pub(in crate::interop) fn refuse_tar(file: &RawFile) -> crate::Error {
 pub(in crate::interop) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let mut pickles = Pickles { file, at_bytes: 0 };
     let first = pickles.next()?;
-    let magic = Unpickled::of(&first).ok().and_then(|magic| magic.as_integer());
+    let magic = Unpickled::of(&first, file.length_bytes()).ok().and_then(|magic| magic.as_integer());
     if magic != Some(MAGIC_NUMBER) {
         return Err(file.bad(
             "a pickle that is no checkpoint: it does not begin with the magic number of torch.save; load it in Python and \
@@ -71,12 +71,11 @@ pub(in crate::interop) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     }
     let object = pickles.next()?;
     let object = run(file, &object)?;
-    let leaves = leaves(&object, &file.stem()?).map_err(|e| file.bad(e))?;
+    let (leaves, roots) = leaves(object, &file.stem()?).map_err(|e| file.bad(e))?;
     let keys = pickles.next()?;
     let keys =
         keys_of(&run(file, &keys)?).ok_or_else(|| file.bad("its list of storages is no list of text"))?;
 
-    let roots = object.arena.roots;
     let places = places(file, &roots, keys, pickles.at_bytes)?;
     contents(leaves, &roots, |root| match places.get(&root.key) {
         Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, root.length_bytes())),
@@ -85,7 +84,7 @@ pub(in crate::interop) fn read(file: &Arc<RawFile>) -> Result<Contents> {
 }
 
 fn run<'a>(file: &RawFile, pickle: &'a [u8]) -> Result<Unpickled<'a>> {
-    Unpickled::of(pickle).map_err(|e| file.bad(e))
+    Unpickled::of(pickle, file.length_bytes()).map_err(|e| file.bad(e))
 }
 
 /// Pickles one after another.

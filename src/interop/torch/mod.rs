@@ -13,7 +13,7 @@ mod legacy;
 mod pickle;
 mod text;
 
-use super::contents::{Contents, ForeignStorage, ForeignTensor};
+use super::contents::{Contents, ForeignStorage};
 use super::file::RawFile;
 use super::foreign::FileFormat;
 use crate::error::Result;
@@ -39,17 +39,18 @@ fn contents(
 ) -> Result<Contents> {
     let mut storages = Vec::new();
     let mut placed = vec![None; roots.len()];
-    let mut tensors = Vec::with_capacity(leaves.tensors.len());
-    for flatten::Leaf { name, dtype, layout, root } in leaves.tensors {
-        let (Some(slot), Some(root)) = (placed.get_mut(root), roots.get(root)) else { continue };
-        let storage = match *slot {
+    let mut tensors = leaves.tensors;
+    for tensor in &mut tensors {
+        let (Some(slot), Some(root)) = (placed.get_mut(tensor.storage), roots.get(tensor.storage)) else {
+            continue;
+        };
+        tensor.storage = match *slot {
             Some(storage) => storage,
             None => {
                 storages.push(place(root)?);
                 *slot.insert(storages.len().saturating_sub(1))
             }
         };
-        tensors.push(ForeignTensor { name, dtype, layout, storage });
     }
     Ok(Contents {
         format: FileFormat::PyTorch,

@@ -4,7 +4,7 @@ use stridemap_format::limits::MAX_STORAGE_BYTES;
 
 use super::super::known::Known;
 use super::literal::Literal;
-use super::machine::Machine;
+use super::machine::{Machine, NamedRoot};
 use super::value::{Items, Node, Root, StorageRef, TensorRef, Value};
 
 /// What a storage that is named for the first time takes beside its key, about.
@@ -79,9 +79,15 @@ impl Machine<'_> {
         metadata: Value,
     ) -> Result<Value, String> {
         let wrong = |what: &str| format!("calls {} with {what}", known.name());
-        let storage = self.arena.storage(storage).ok_or_else(|| wrong("what is no storage"))?;
+        let Some(&Node::Storage(storage)) = self.arena.node(storage) else {
+            return Err(wrong("what is no storage"));
+        };
         let dtype = match dtype {
-            None => storage.dtype.ok_or_else(|| wrong("a storage whose elements have no type"))?,
+            None => self
+                .arena
+                .storage(storage)
+                .and_then(|storage| storage.dtype)
+                .ok_or_else(|| wrong("a storage whose elements have no type"))?,
             Some(Value::Known(Known::DType(dtype))) => dtype,
             Some(_) => return Err(wrong("what is no dtype")),
         };
@@ -142,14 +148,14 @@ impl Machine<'_> {
             .ok_or_else(|| format!("storage {key:?} of a number of elements that no file can hold"))?;
         let length_bytes = numel.saturating_mul(itemsize);
 
-        let root = match self.roots.get(&key) {
-            Some(&root) => root,
+        let (root, whole) = match self.roots.get(&key) {
+            Some(named) => (named.root, named.whole),
             None => {
                 self.arena.charge(key.len().saturating_mul(2).saturating_add(ROOT_BYTES))?;
                 let root = self.arena.roots.len();
-                self.roots.insert(key.clone(), root);
+                self.roots.insert(key.clone(), NamedRoot { root, whole: None });
                 self.arena.roots.push(Root { key: key.clone(), itemsize, numel });
-                root
+                (root, None)
             }
         };
         let known_bytes = self.arena.roots.get(root).map_or(0, Root::length_bytes);
@@ -161,7 +167,19 @@ impl Machine<'_> {
         let (start_bytes, length_bytes) = self
             .part(view, itemsize, length_bytes)
             .ok_or_else(|| format!("a view of storage {key:?} that reaches past its {length_bytes} bytes"))?;
-        self.arena.add_storage(StorageRef { root, dtype, start_bytes, length_bytes })
+        match whole {
+            Some((whole_dtype, storage)) if whole_dtype == dtype && view == Value::None => {
+                return Ok(storage);
+            }
+            _ => {}
+        }
+        let storage = self.arena.add_storage(StorageRef { root, dtype, start_bytes, length_bytes })?;
+        if view == Value::None
+            && let Some(named) = self.roots.get_mut(&key)
+        {
+            named.whole = Some((dtype, storage));
+        }
+        Ok(storage)
     }
 
     /// Which bytes of a storage a view of it is: `(key, offset, size)` in elements, or None for all.

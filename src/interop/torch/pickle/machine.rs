@@ -3,16 +3,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use stridemap_format::DType;
+
 use super::super::known::Known;
 use super::instruction::{Instruction, Missing, at_byte, code};
 use super::literal::{Literal, literal};
-use super::value::{Arena, Node, Value};
+use super::value::{Arena, Budget, Node, Value};
 
 /// The newest protocol that there is.
 const MAX_PROTOCOL: u8 = 5;
 
-/// What an entry of the memo takes, about.
-const MEMO_ENTRY_BYTES: usize = 24;
+/// What an entry of the memo takes that is not next to the others, about.
+const FAR_ENTRY_BYTES: usize = 48;
 
 /// What a pickle made: a value, and all that it refers to.
 #[derive(Debug)]
@@ -23,19 +25,21 @@ pub(in super::super) struct Unpickled<'a> {
 }
 
 impl<'a> Unpickled<'a> {
-    /// Runs a pickle, all of `bytes`.
+    /// Runs a pickle, all of `bytes`, in a file of so many.
     ///
     /// # Errors
     /// One line: where, and what.
-    pub(in super::super) fn of(bytes: &'a [u8]) -> Result<Self, String> {
+    pub(in super::super) fn of(bytes: &'a [u8], file_bytes: u64) -> Result<Self, String> {
         let mut machine = Machine {
             bytes,
             stack: Vec::new(),
             most_values: 0,
             marks: Vec::new(),
-            memo: BTreeMap::new(),
+            memo: Vec::new(),
+            far_memo: BTreeMap::new(),
+            empty_tuple: None,
             roots: HashMap::new(),
-            arena: Arena::new(bytes.len()),
+            arena: Arena::new(Budget::of(bytes.len(), file_bytes)),
         };
         let mut at = 0;
         loop {
@@ -74,6 +78,14 @@ impl<'a> Unpickled<'a> {
     }
 }
 
+/// A storage that has been named.
+pub(super) struct NamedRoot {
+    /// Its number among the roots.
+    pub(super) root: usize,
+    /// All of it, as it was named first: for the other tensors on it.
+    pub(super) whole: Option<(Option<DType>, Value)>,
+}
+
 pub(super) struct Machine<'a> {
     bytes: &'a [u8],
     pub(super) stack: Vec<Value>,
@@ -81,9 +93,14 @@ pub(super) struct Machine<'a> {
     most_values: usize,
     /// Lengths of the stack.
     marks: Vec<usize>,
-    memo: BTreeMap<u64, Value>,
+    /// By number, without a gap: so every pickler counts.
+    memo: Vec<Value>,
+    /// What has a number all the same that was not the next.
+    far_memo: BTreeMap<u64, Value>,
+    /// There is no need for a second one.
+    empty_tuple: Option<Value>,
     /// Storages by their keys.
-    pub(super) roots: HashMap<String, usize>,
+    pub(super) roots: HashMap<String, NamedRoot>,
     pub(super) arena: Arena,
 }
 
@@ -122,7 +139,7 @@ impl<'a> Machine<'a> {
             code::BINGET | code::LONG_BINGET => self.recall(unsigned(argument)),
             code::PUT => self.memorize(line_number(argument)?),
             code::BINPUT | code::LONG_BINPUT => self.memorize(unsigned(argument)),
-            code::MEMOIZE => self.memorize(self.memo.len() as u64),
+            code::MEMOIZE => self.memorize(self.memo.len().saturating_add(self.far_memo.len()) as u64),
 
             code::EMPTY_TUPLE => self.push_tuple(self.stack.len()),
             code::TUPLE1 => self.push_tuple(self.start_of(1)?),
@@ -231,9 +248,18 @@ impl<'a> Machine<'a> {
 
     /// Makes a tuple of what is on the stack from `start` on.
     fn push_tuple(&mut self, start: usize) -> Result<(), String> {
-        let items = self.arena.add_items(self.stack.get(start..).unwrap_or_default())?;
+        let items = self.stack.get(start..).unwrap_or_default();
+        if items.is_empty()
+            && let Some(tuple) = self.empty_tuple
+        {
+            return self.push(tuple);
+        }
+        let is_empty = items.is_empty();
+        let items = self.arena.add_items(items)?;
         self.stack.truncate(start);
-        self.push_node(Node::Tuple(items))
+        let tuple = self.arena.add(Node::Tuple(items))?;
+        self.empty_tuple = self.empty_tuple.or(is_empty.then_some(tuple));
+        self.push(tuple)
     }
 
     /// Where the last `count` values begin.
@@ -269,14 +295,24 @@ impl<'a> Machine<'a> {
 
     fn memorize(&mut self, index: u64) -> Result<(), String> {
         let top = self.top()?;
-        if self.memo.insert(index, top).is_none() {
-            self.arena.charge(MEMO_ENTRY_BYTES)?;
+        let place = usize::try_from(index).unwrap_or(usize::MAX);
+        if let Some(entry) = self.memo.get_mut(place) {
+            *entry = top;
+            return Ok(());
         }
-        Ok(())
+        if place == self.memo.len() {
+            self.memo.push(top);
+            return self.arena.charge(size_of::<Value>());
+        }
+        match self.far_memo.insert(index, top) {
+            Some(_) => Ok(()),
+            None => self.arena.charge(FAR_ENTRY_BYTES),
+        }
     }
 
     fn recall(&mut self, index: u64) -> Result<(), String> {
-        let value = self.memo.get(&index).copied();
+        let near = usize::try_from(index).ok().and_then(|place| self.memo.get(place));
+        let value = near.or_else(|| self.far_memo.get(&index)).copied();
         self.push(value.ok_or_else(|| format!("its memo has nothing at {index}"))?)
     }
 

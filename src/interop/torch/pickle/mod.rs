@@ -11,4 +11,4 @@ mod value;
 pub(super) use instruction::pickle_length;
 pub(super) use literal::Literal;
 pub(super) use machine::Unpickled;
-pub(super) use value::{Budget, Items, Node, Root, TensorRef, Value};
+pub(super) use value::{Budget, Items, Node, Root, StorageRef, TensorRef, Value};

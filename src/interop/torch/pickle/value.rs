@@ -82,7 +82,8 @@ impl Root {
 /// What a tensor is made of, as the pickle says it: judged when a name leads to it.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct TensorRef {
-    pub(in super::super) storage: StorageRef,
+    /// By its number among the storage references.
+    pub(in super::super) storage: u32,
     pub(in super::super) dtype: stridemap_format::DType,
     pub(in super::super) offset: Value,
     pub(in super::super) size: Items,
@@ -109,37 +110,40 @@ pub(in super::super) struct Budget {
     left_bytes: u64,
 }
 
-/// Memory for each byte of a pickle. What PyTorch writes of a tensor takes about four, and a tensor's elements nothing.
-const BYTES_A_BYTE: u64 = 6;
+/// Memory for each byte of a file.
+const BYTES_A_BYTE: u64 = 8;
 
-/// And for any pickle.
-const FIXED_BYTES: u64 = 4 << 20;
+/// How many bytes of the file count for each of its pickle: a file of gigabytes needs no gigabytes for its names.
+const FILE_BYTES_A_BYTE: u64 = 4;
+
+/// Memory for any file.
+const FIXED_BYTES: u64 = 2 << 20;
 
 impl Budget {
-    fn of(pickle_bytes: usize) -> Self {
-        Budget { left_bytes: (pickle_bytes as u64).saturating_mul(BYTES_A_BYTE).saturating_add(FIXED_BYTES) }
+    /// What a pickle of so many bytes may make, in a file of so many.
+    pub(in super::super) fn of(pickle_bytes: usize, file_bytes: u64) -> Self {
+        let counted_bytes = (pickle_bytes as u64).saturating_mul(FILE_BYTES_A_BYTE).min(file_bytes);
+        Budget { left_bytes: counted_bytes.saturating_mul(BYTES_A_BYTE).saturating_add(FIXED_BYTES) }
     }
 
     /// Takes memory from what is left.
     pub(in super::super) fn charge(&mut self, bytes: usize) -> Result<(), String> {
         self.left_bytes = self.left_bytes.checked_sub(bytes as u64).ok_or_else(|| {
-            format!(
-                "it unfolds to more than {FIXED_BYTES} bytes and {BYTES_A_BYTE} for each of its own, as no checkpoint does"
-            )
+            format!("it unfolds to more than {BYTES_A_BYTE} times the file and {FIXED_BYTES} bytes, as no checkpoint does")
         })?;
         Ok(())
     }
 }
 
 impl Arena {
-    pub(super) fn new(pickle_bytes: usize) -> Self {
+    pub(super) fn new(budget: Budget) -> Self {
         Arena {
             nodes: Vec::new(),
             items: Vec::new(),
             storages: Vec::new(),
             tensors: Vec::new(),
             roots: Vec::new(),
-            budget: Budget::of(pickle_bytes),
+            budget,
         }
     }
 
@@ -229,11 +233,8 @@ impl Arena {
         }
     }
 
-    pub(in super::super) fn storage(&self, value: Value) -> Option<StorageRef> {
-        match self.node(value) {
-            Some(&Node::Storage(index)) => self.storages.get(index as usize).copied(),
-            _ => None,
-        }
+    pub(in super::super) fn storage(&self, index: u32) -> Option<StorageRef> {
+        self.storages.get(index as usize).copied()
     }
 
     pub(in super::super) fn tensor(&self, index: u32) -> Option<TensorRef> {
