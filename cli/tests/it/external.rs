@@ -123,3 +123,16 @@ fn materialized_store_stands_alone() {
         "materialized 0 external storages\ncompacted 0 storages\n"
     );
 }
+
+#[test]
+fn readme_session_on_files_where_they_lie_prints_what_the_readme_says() {
+    let dir = Dir::empty();
+    let rows = 1u64 << 20;
+    let bytes = rows * 1024 * 4;
+    let header = format!(r#"{{"rows":{{"dtype":"F32","shape":[{rows},1024],"data_offsets":[0,{bytes}]}}}}"#);
+    dir.write_safetensors("big.safetensors", &header, &[]);
+    let file = fs::File::options().write(true).open(dir.path("big.safetensors")).unwrap();
+    file.set_len(8 + header.len() as u64 + bytes).unwrap();
+    drop(file);
+    dir.assert_readme_session("Files where they lie");
+}

@@ -134,25 +134,9 @@ fn readme_lists_the_commands_that_there_are() {
 
 #[test]
 fn readme_session_on_space_prints_what_the_readme_says() {
-    const README: &str = include_str!("../../../README.md");
-    let (_, section) = README.split_once("\n## Space\n").unwrap();
-    let (_, rest) = section.split_once("```console\n").unwrap();
-    let (block, _) = rest.split_once("```").unwrap();
     let dir = Dir::empty();
     let store = Store::create(dir.path("model.smap")).unwrap();
     store.save("matrix", &Tensor::from_vec(vec![1f32; 1_000_000], &[1000, 1000]).unwrap()).unwrap();
     drop(store);
-    let mut printed = String::new();
-    for command in block.lines().filter_map(|line| line.strip_prefix("$ ")) {
-        let bin = std::path::Path::new(env!("CARGO_BIN_EXE_stridemap")).parent().unwrap();
-        let inherited = std::env::var_os("PATH").unwrap();
-        let path =
-            std::env::join_paths([bin.into()].into_iter().chain(std::env::split_paths(&inherited))).unwrap();
-        let mut shell = std::process::Command::new("sh");
-        let shell =
-            shell.args(["-c", &format!("{command} 2>&1")]).current_dir(dir.path("")).env("PATH", path);
-        let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
-        printed += &format!("$ {command}\n{output}");
-    }
-    assert_eq!(printed, block);
+    dir.assert_readme_session("Space");
 }

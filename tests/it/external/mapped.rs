@@ -122,3 +122,18 @@ fn file_of_4_gib_is_adopted_by_writing_next_to_nothing() {
     File::options().write(true).open(&file).unwrap().write_all_at(&[1], big).unwrap();
     assert_refused(store.load("big"), ErrorKind::ExternalChanged, &["mtime in ns"]);
 }
+
+/// HAZARDS 29: what is written over a file comes from it.
+#[test]
+fn export_over_a_file_that_is_mapped_as_its_source_writes_the_right_bytes() {
+    let adopted = Adopted::new();
+    let store = mapped(&beside(), &adopted.path);
+    let tensor = store.load("weight").unwrap();
+    let lent = tensor.as_slice::<f32>().unwrap();
+    let turned = [("t".to_owned(), tensor.t().unwrap())];
+    safetensors::write(&adopted.file, &turned, &BTreeMap::new(), OnExisting::Replace, &mut |_| ()).unwrap();
+    assert_eq!(lent, weight());
+    let written = ForeignFile::open(&adopted.file).unwrap().load("t").unwrap();
+    assert_eq!(written.t().unwrap().to_bytes().unwrap(), tensor.to_bytes().unwrap());
+    adopted.assert_changed(&["inode"]);
+}
