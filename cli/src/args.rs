@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use stridemap::interop::ForeignOptions;
 use stridemap::interop::npz::Packing;
 use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions, interop};
 
@@ -42,15 +43,34 @@ pub(crate) enum Command {
     /// Write tensors to a .safetensors, .npy or .npz file
     #[command(after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight")]
     Export(ExportArgs),
-    /// Describe a store: summary, tensors, storages; and its attributes, where it is not JSON
-    #[command(after_help = "Example:\n  stridemap inspect model.smap --json | jq .store")]
+    /// Describe a store or a file: summary, tensors, storages; and its attributes, where it is not JSON
+    ///
+    /// A .safetensors, .npy, .npz or .pt file is read where it lies; the names are those that an import gives. In JSON, a
+    /// file has no uuid and no generation.
+    #[command(
+        after_help = "Example:\n  stridemap inspect model.smap --json | jq .store\n  stridemap inspect model.safetensors"
+    )]
     Inspect(InspectArgs),
-    /// List tensors: name, dtype and size
-    #[command(after_help = "Example:\n  stridemap ls model.smap encoder.")]
+    /// List the tensors of a store or a file by ascending name: name, dtype and size
+    #[command(after_help = "Example:\n  stridemap ls model.smap encoder.\n  stridemap ls model.pt")]
     Ls(LsArgs),
-    /// Print the elements of a tensor, or of a view of one
+    /// Print the elements of a tensor of a store or a file, or of a view of one
     #[command(after_help = expr_help("show model.smap 'encoder.weight[0, ::2]'"))]
     Show(ShowArgs),
+    /// Compare the tensors of two stores or files, by name
+    ///
+    /// Two tensors are equal when their dtypes, sizes and values are. Values are compared exactly, unless --rtol or --atol
+    /// allow a distance: |a - b| <= atol + rtol * |b|, as numpy.allclose has it. NaN equals NaN and nothing else, and -0.0
+    /// equals 0.0. Strides, offsets, shared storages, names of dimensions and attributes decide with --strict alone;
+    /// attributes that differ are listed anyway. Of two files that hold one unnamed tensor each, those two are compared.
+    ///
+    /// A line is what is in A alone (-), in B alone (+), or differs (~); the last one sums up. The exit code is 0 when all
+    /// is equal, 1 when something differs, 2 after an error. A tensor that cannot be read is one; the others are compared
+    /// all the same.
+    #[command(
+        after_help = "Example:\n  stridemap diff model.safetensors model.smap\n  stridemap diff before.pt after.pt --rtol 1e-5 --json | jq .equal"
+    )]
+    Diff(DiffArgs),
     /// Give a view of a tensor a name; no element is copied
     #[command(after_help = expr_help("view model.smap weight_t 'weight.t()'"))]
     View(ViewArgs),
@@ -109,17 +129,34 @@ pub(crate) struct ImportArgs {
     /// Put P before every name
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-    /// Turn the bytes of big-endian arrays of NumPy around; without this they are refused
-    #[arg(long)]
-    pub(crate) byteswap: bool,
-    /// What the elements are that NumPy has no type for, V1 or V2: float8_e4m3fn, bfloat16, ...
-    #[arg(long, value_name = "DTYPE")]
-    pub(crate) untyped: Option<DType>,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
     /// Say of each file whether it was copied, or shares its blocks on the disk with the store
     #[arg(long)]
     pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) existing: Existing,
+}
+
+/// How files are read.
+#[derive(clap::Args)]
+pub(crate) struct Reading {
+    /// Turn the bytes of big-endian arrays of NumPy around; without this they are refused
+    #[arg(long)]
+    byteswap: bool,
+    /// What the elements are that NumPy has no type for, V1 or V2: float8_e4m3fn, bfloat16, ...
+    #[arg(long, value_name = "DTYPE")]
+    untyped: Option<DType>,
+}
+
+impl Reading {
+    pub(crate) fn options(&self) -> ForeignOptions {
+        let options = ForeignOptions::new().byteswap(self.byteswap);
+        match self.untyped {
+            Some(dtype) => options.untyped(dtype),
+            None => options,
+        }
+    }
 }
 
 #[derive(clap::Args)]
@@ -173,11 +210,14 @@ impl From<Order> for interop::Order {
 
 #[derive(clap::Args)]
 pub(crate) struct InspectArgs {
-    /// The store
-    pub(crate) store: PathBuf,
+    /// The store, or a file of another format, which is told by its content
+    #[arg(value_name = "STORE|FILE")]
+    pub(crate) source: PathBuf,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
 }
 
 #[derive(clap::Args)]
@@ -191,27 +231,67 @@ pub(crate) struct StatsArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct LsArgs {
-    /// The store
-    pub(crate) store: PathBuf,
+    /// The store, or a file of another format, which is told by its content
+    #[arg(value_name = "STORE|FILE")]
+    pub(crate) source: PathBuf,
     /// Only names that begin so
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
     /// Print one JSON object a tensor
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
-    /// The store
-    pub(crate) store: PathBuf,
+    /// The store, or a file of another format, which is told by its content
+    #[arg(value_name = "STORE|FILE")]
+    pub(crate) source: PathBuf,
     /// The tensor, or the view of it
     pub(crate) expr: String,
     /// Print one JSON object with every element
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) reading: Reading,
+    #[command(flatten)]
     pub(crate) external: External,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct DiffArgs {
+    /// A store, or a file of another format
+    pub(crate) a: PathBuf,
+    /// Another
+    pub(crate) b: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Compare names, dtypes and sizes, and read no element
+    #[arg(long, conflicts_with_all = ["rtol", "atol"])]
+    pub(crate) no_values: bool,
+    /// Compare how tensors lie in their storages, and attributes, too
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// How far values may be apart, relative to those of B
+    #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = distance)]
+    pub(crate) rtol: f64,
+    /// How far values may be apart
+    #[arg(long, value_name = "T", default_value = "0", hide_default_value = true, value_parser = distance)]
+    pub(crate) atol: f64,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+    #[command(flatten)]
+    pub(crate) external: External,
+}
+
+fn distance(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(x) if x >= 0. && x < f64::INFINITY => Ok(x),
+        _ => Err("a number from 0 on is expected".to_owned()),
+    }
 }
 
 #[derive(clap::Args)]

@@ -11,6 +11,7 @@ use stridemap::interop::{npy, npz, safetensors};
 use crate::args::{ExportArgs, Order};
 use crate::error::{Error, Result};
 use crate::output::{counted, message, progress};
+use crate::source::open_store;
 use crate::twice;
 
 #[derive(Clone, Copy)]
@@ -37,7 +38,7 @@ impl Format {
 pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let format = Format::of(&args.out)?;
     check_flags(args, format)?;
-    let snapshot = args.external.options().open(&args.store)?.snapshot();
+    let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
         snapshot.load_all("")?.collect()

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use indicatif::HumanBytes;
-use stridemap::interop::{ForeignFile, ForeignOptions, Imported};
+use stridemap::interop::{ForeignFile, Imported};
 use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions};
 use stridemap_format::{check_attributes, check_name};
 
@@ -25,10 +25,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
             ));
         }
     };
-    let mut options = ForeignOptions::new().byteswap(args.byteswap);
-    if let Some(dtype) = args.untyped {
-        options = options.untyped(dtype);
-    }
+    let options = args.reading.options();
     let inputs: Vec<Input<'_>> =
         files.iter().map(|path| Ok((path.as_path(), options.open(path)?))).collect::<Result<_>>()?;
     let tensor_count = check_names(&inputs, &args.prefix)?;

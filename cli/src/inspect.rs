@@ -1,24 +1,24 @@
-//! `inspect` and `ls`: what is in a store.
+//! `inspect` and `ls`: what is in a store, or in a file of another format.
 
 use std::io::Write;
-use std::path::Path;
 
 use comfy_table::{Table, presets};
 use indicatif::HumanBytes;
 use serde::Serialize;
-use stridemap::{Snapshot, StorageInfo, Store, TensorInfo};
+use stridemap::{StorageInfo, StoreOptions, TensorInfo};
 
 use crate::args::{InspectArgs, LsArgs};
 use crate::error::Result;
 use crate::expr::quoted;
 use crate::output::{List, TensorRecord, one_line, storage_id, write_json};
+use crate::source::Source;
 
 /// Rows of a printed table. More are not for reading, and a table is in memory as a whole; JSON has no such bound.
 pub(crate) const MAX_ROWS: usize = 1000;
 
 pub(crate) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
-    let snapshot = Store::open(&args.store)?.snapshot();
-    for tensor in snapshot.tensors(&args.prefix)? {
+    let source = Source::open(&args.source, &args.reading, &StoreOptions::new())?;
+    for tensor in source.tensors(&args.prefix)? {
         let tensor = tensor?;
         if args.json {
             write_json(out, TensorRecord::from(tensor))?;
@@ -30,24 +30,21 @@ pub(crate) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
 }
 
 pub(crate) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
-    let store = Store::open(&args.store)?;
-    let snapshot = store.snapshot();
-    let summary = Summary::of(&store, &snapshot)?;
+    let source = Source::open(&args.source, &args.reading, &StoreOptions::new())?;
+    let summary = Summary::of(&source)?;
     if args.json {
         write_json(
             out,
             Inspection {
                 store: summary,
-                tensors: List(|| Ok(snapshot.tensors("")?.map(|tensor| tensor.map(TensorRecord::from)))),
+                tensors: List(|| Ok(source.tensors("")?.map(|tensor| tensor.map(TensorRecord::from)))),
                 storages: List(|| {
-                    Ok(snapshot
-                        .storages()
-                        .map(|storage| storage.map(|info| StorageRecord::new(info, store.path()))))
+                    Ok(source.storages().map(|storage| storage.map(|info| StorageRecord::new(info, &source))))
                 }),
             },
         )
     } else {
-        print(&summary, &snapshot, store.path(), out)
+        print(&summary, &source, out)
     }
 }
 
@@ -61,8 +58,9 @@ struct Inspection<T, S> {
 #[derive(Serialize)]
 struct Summary {
     path: String,
-    uuid: String,
-    generation: u64,
+    /// Of a store alone.
+    uuid: Option<String>,
+    generation: Option<u64>,
     tensor_count: u64,
     storage_count: u64,
     logical_size_bytes: u64,
@@ -70,21 +68,25 @@ struct Summary {
 }
 
 impl Summary {
-    fn of(store: &Store, snapshot: &Snapshot) -> Result<Self> {
+    fn of(source: &Source) -> Result<Self> {
+        let (uuid, generation) = match source {
+            Source::Store(store, snapshot) => (Some(store.uuid()), Some(snapshot.generation())),
+            Source::File(..) => (None, None),
+        };
         let mut summary = Summary {
-            path: store.path().display().to_string(),
-            uuid: store.uuid(),
-            generation: snapshot.generation(),
+            path: source.path().display().to_string(),
+            uuid,
+            generation,
             tensor_count: 0,
             storage_count: 0,
             logical_size_bytes: 0,
             stored_size_bytes: 0,
         };
-        for tensor in snapshot.tensors("")? {
+        for tensor in source.tensors("")? {
             summary.tensor_count += 1;
             summary.logical_size_bytes = summary.logical_size_bytes.saturating_add(tensor?.nbytes() as u64);
         }
-        for storage in snapshot.storages() {
+        for storage in source.storages() {
             summary.storage_count += 1;
             summary.stored_size_bytes = summary.stored_size_bytes.saturating_add(storage?.size_bytes);
         }
@@ -104,26 +106,35 @@ struct StorageRecord {
 
 impl StorageRecord {
     /// A file of the store's own is named from its directory on.
-    fn new(info: StorageInfo, store: &Path) -> Self {
+    fn new(info: StorageInfo, source: &Source) -> Self {
+        let file = match source {
+            Source::Store(store, _) => info.file.strip_prefix(store.path()).unwrap_or(&info.file),
+            Source::File(..) => &info.file,
+        };
         StorageRecord {
             id: storage_id(info.id),
             kind: info.kind.name(),
             size_bytes: info.size_bytes,
-            file: info.file.strip_prefix(store).unwrap_or(&info.file).display().to_string(),
+            file: file.display().to_string(),
             offset_bytes: info.offset_bytes,
             tensor_count: info.tensor_count,
         }
     }
 }
 
-fn print(summary: &Summary, snapshot: &Snapshot, store: &Path, out: &mut impl Write) -> Result<()> {
+fn print(summary: &Summary, source: &Source, out: &mut impl Write) -> Result<()> {
     writeln!(out, "path        {}", one_line(&summary.path))?;
-    writeln!(out, "uuid        {}", summary.uuid)?;
-    writeln!(out, "generation  {}", summary.generation)?;
+    match source {
+        Source::Store(store, snapshot) => {
+            writeln!(out, "uuid        {}", store.uuid())?;
+            writeln!(out, "generation  {}", snapshot.generation())?;
+        }
+        Source::File(file, _) => writeln!(out, "format      {}", file.format())?,
+    }
     writeln!(out, "tensors     {}, {}", summary.tensor_count, HumanBytes(summary.logical_size_bytes))?;
     writeln!(out, "storages    {}, {}", summary.storage_count, HumanBytes(summary.stored_size_bytes))?;
 
-    let infos = snapshot.tensors("")?.take(MAX_ROWS).collect::<stridemap::Result<Vec<TensorInfo>>>()?;
+    let infos = source.tensors("")?.take(MAX_ROWS).collect::<stridemap::Result<Vec<TensorInfo>>>()?;
     let is_named = infos.iter().any(|tensor| tensor.dim_names.is_some());
     let names = is_named.then_some("dim names");
     let header = ["name", "dtype", "size", "stride", "offset", "storage"].into_iter().chain(names);
@@ -142,8 +153,8 @@ fn print(summary: &Summary, snapshot: &Snapshot, store: &Path, out: &mut impl Wr
     print_table(&tensors, summary.tensor_count, out)?;
 
     let mut storages = columns(["storage", "kind", "bytes", "file", "offset", "tensors"]);
-    for storage in snapshot.storages().take(MAX_ROWS) {
-        let storage = StorageRecord::new(storage?, store);
+    for storage in source.storages().take(MAX_ROWS) {
+        let storage = StorageRecord::new(storage?, source);
         storages.add_row([
             storage.id,
             storage.kind.to_owned(),
@@ -155,17 +166,17 @@ fn print(summary: &Summary, snapshot: &Snapshot, store: &Path, out: &mut impl Wr
     }
     print_table(&storages, summary.storage_count, out)?;
 
-    if !snapshot.attributes().is_empty() {
+    if !source.attributes().is_empty() {
         writeln!(out, "\nattributes")?;
     }
-    for (key, value) in snapshot.attributes() {
+    for (key, value) in source.attributes() {
         writeln!(out, "  {} = {}", one_line(key), one_line(value))?;
     }
     Ok(())
 }
 
 /// Names of dimensions, as Python prints them.
-fn listed(names: Option<&[Option<String>]>) -> String {
+pub(crate) fn listed(names: Option<&[Option<String>]>) -> String {
     let names: Vec<&str> =
         names.unwrap_or_default().iter().map(|name| name.as_deref().unwrap_or("None")).collect();
     if names.is_empty() { String::new() } else { format!("[{}]", names.join(", ")) }

@@ -4,6 +4,7 @@
 //! negative answer and 2 for an error; a reader of standard output that goes away is a success.
 
 mod args;
+mod diff;
 mod error;
 mod export;
 mod expr;
@@ -12,8 +13,10 @@ mod inspect;
 mod maintain;
 mod names;
 mod output;
+mod pieces;
 mod shard_size;
 mod show;
+mod source;
 mod space;
 mod twice;
 mod watch;
@@ -29,7 +32,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use crate::args::{Args, Command};
 use crate::error::{Error, Result};
 
-/// `verify` or `compact` found damage, or `watch` no commit in time.
+/// `verify` or `compact` found damage, `diff` a difference, or `watch` no commit in time.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -53,6 +56,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Import(args) => import::run(args)?,
         Command::Export(args) => export::run(args)?,
         Command::Inspect(args) => inspect::inspect(args, &mut out)?,
+        Command::Diff(args) => is_positive = diff::run(args, &mut out)?,
         Command::Ls(args) => inspect::ls(args, &mut out)?,
         Command::Show(args) => show::run(args, &mut out)?,
         Command::View(args) => names::view(args)?,

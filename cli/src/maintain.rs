@@ -2,15 +2,16 @@
 
 use std::io::Write;
 
-use stridemap::{ErrorKind, StorageKind, Store};
+use stridemap::{ErrorKind, StorageKind, Store, StoreOptions};
 
 use crate::args::{StoreArgs, VerifyArgs};
 use crate::error::Result;
 use crate::output::{counted, message, one_line, progress};
+use crate::source::{explained, open_store};
 use crate::space::say_what_readers_hold;
 
 pub(crate) fn gc(args: &StoreArgs, out: &mut impl Write) -> Result<()> {
-    let store = Store::open(&args.store)?;
+    let store = open_store(&StoreOptions::new(), &args.store)?;
     let collected = store.gc()?;
     let files = counted(collected.file_count, "file");
     writeln!(out, "deleted {files}, {}", counted(collected.size_bytes, "byte"))?;
@@ -42,7 +43,7 @@ fn say_what_is_not_checked(store: &Store) {
 }
 
 /// A store too damaged to be opened or read through is a finding too.
-fn findings(args: &VerifyArgs) -> stridemap::Result<Vec<String>> {
+fn findings(args: &VerifyArgs) -> Result<Vec<String>> {
     let found = args.external.options().open(&args.store).and_then(|store| {
         let snapshot = store.snapshot();
         let own = snapshot.storages().flatten().filter(|storage| storage.kind != StorageKind::External);
@@ -56,6 +57,6 @@ fn findings(args: &VerifyArgs) -> stridemap::Result<Vec<String>> {
     match found {
         Ok(findings) => Ok(findings.iter().map(ToString::to_string).collect()),
         Err(e) if e.kind() == ErrorKind::Corrupt => Ok(vec![e.to_string()]),
-        Err(e) => Err(e),
+        Err(e) => Err(explained(&args.store, e)),
     }
 }

@@ -7,6 +7,7 @@ use stridemap::{OnExisting, StoreOptions, Transaction};
 use crate::args::{CpArgs, MvArgs, RmArgs, ViewArgs};
 use crate::error::Result;
 use crate::expr::{Copies, Expr};
+use crate::source::open_store;
 
 pub(crate) fn view(args: &ViewArgs) -> Result<()> {
     let expr: Expr = args.expr.parse()?;
@@ -43,7 +44,7 @@ fn commit(
     on_existing: OnExisting,
     change: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
 ) -> Result<()> {
-    let store = options.open(store)?;
+    let store = open_store(&options, store)?;
     let mut txn = store.begin()?;
     txn.on_existing(on_existing);
     change(&mut txn)?;

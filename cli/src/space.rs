@@ -6,17 +6,18 @@ use std::path::Path;
 
 use indicatif::HumanBytes;
 use serde::Serialize;
-use stridemap::{Reclaimable, SkipReason, SpaceReason, Stats, StorageStats, Store};
+use stridemap::{Reclaimable, SkipReason, SpaceReason, Stats, StorageStats, Store, StoreOptions};
 
 use crate::args::{CompactArgs, StatsArgs};
 use crate::error::Result;
 use crate::expr::quoted;
 use crate::inspect::{MAX_ROWS, columns, print_table};
 use crate::output::{counted, message, one_line, progress, storage_id, write_json};
+use crate::source::open_store;
 
 /// Gives whether no damage was found.
 pub(crate) fn compact(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
-    let store = args.external.options().open(&args.store)?;
+    let store = open_store(&args.external.options(), &args.store)?;
     if args.materialize {
         materialize(&store, out)?;
     }
@@ -97,7 +98,7 @@ fn bytes_to_write(stats: &Stats) -> u64 {
 }
 
 pub(crate) fn stats(args: &StatsArgs, out: &mut impl Write) -> Result<()> {
-    let store = Store::open(&args.store)?;
+    let store = open_store(&StoreOptions::new(), &args.store)?;
     let stats = store.stats()?;
     if args.json {
         write_json(out, StatsRecord::new(&stats, store.path()))

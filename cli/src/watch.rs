@@ -9,12 +9,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use serde::Serialize;
 use signal_hook::flag;
-use stridemap::{NameChanges, Store};
+use stridemap::{NameChanges, StoreOptions};
 
 use crate::args::WatchArgs;
 use crate::error::{Error, Result};
 use crate::expr::quoted;
 use crate::output::{message, write_json};
+use crate::source::open_store;
 
 /// How often it looks whether anybody still reads what it prints.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -22,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Gives whether as many commits came as were asked for.
 pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     let signals = Signals::catch()?;
-    let store = Store::open(&args.store)?;
+    let store = open_store(&StoreOptions::new(), &args.store)?;
     let mut seen = store.snapshot();
     let mut line_count = 0;
     let mut began = Instant::now();

@@ -1,6 +1,8 @@
 //! The real executable, run on stores that the library made.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests assert too")]
 
+mod diff;
+mod diff_values;
 mod expr;
 mod external;
 mod files;
@@ -13,5 +15,6 @@ mod output;
 mod readme;
 mod refusals;
 mod show;
+mod sources;
 mod space;
 mod watch;

@@ -19,6 +19,11 @@ fn large() -> Dir {
         txn.save_view(&format!("a view with quite a long name, number {index}"), &x).unwrap();
     }
     txn.commit().unwrap();
+    Store::create(dir.path("empty.smap")).unwrap();
+    let x = r#"{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#;
+    let names = (0..3000).map(|index| format!(r#""a tensor with quite a long name, number {index}":{x}"#));
+    let header = format!("{{{}}}", names.collect::<Vec<_>>().join(","));
+    dir.write_safetensors("m.safetensors", &header, &[]);
     dir
 }
 
@@ -31,6 +36,10 @@ fn reader_that_goes_away_is_a_silent_success() {
         &["inspect", "s.smap"],
         &["inspect", "s.smap", "--json"],
         &["show", "s.smap", "x", "--json"],
+        &["diff", "s.smap", "empty.smap"],
+        &["diff", "s.smap", "empty.smap", "--json"],
+        &["inspect", "m.safetensors", "--json"],
+        &["ls", "m.safetensors"],
     ] {
         let mut child = dir.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut reader = BufReader::with_capacity(64, child.stdout.take().unwrap());
@@ -93,7 +102,7 @@ fn help_of_every_command_has_an_example() {
     let dir = Dir::empty();
     for command in [
         "import", "export", "inspect", "ls", "show", "view", "mv", "rm", "cp", "gc", "compact", "stats",
-        "verify",
+        "verify", "diff",
     ] {
         let help = dir.stdout(&[command, "--help"]);
         assert!(help.contains(&format!("Example:\n  stridemap {command} ")), "{help}");

@@ -6,14 +6,10 @@ use crate::harness::Dir;
 
 const TENSOR: &str = r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
-/// Every command, on a store of the given path.
-fn on_store(store: &str) -> Vec<Vec<&str>> {
+/// Every command that takes a store and nothing else, on one of the given path.
+pub(crate) fn on_store(store: &str) -> Vec<Vec<&str>> {
     vec![
         vec!["export", store, "out.safetensors"],
-        vec!["inspect", store],
-        vec!["inspect", store, "--json"],
-        vec!["ls", store],
-        vec!["show", store, "x"],
         vec!["view", store, "y", "x"],
         vec!["mv", store, "x", "y"],
         vec!["rm", store, "x"],

@@ -1,0 +1,217 @@
+//! `diff`: the tensors of two stores or files, by name.
+
+mod elements;
+mod headers;
+mod pairs;
+mod report;
+mod values;
+
+use std::cell::RefCell;
+use std::io::Write;
+
+use indicatif::ProgressBar;
+use stridemap::{DType, Result as LibraryResult, TensorInfo};
+
+use crate::args::DiffArgs;
+use crate::error::{Error, Result};
+use crate::expr::quoted;
+use crate::output::{counted, message, progress};
+use crate::source::Source;
+use elements::Tolerance;
+use headers::{Sharing, have_one_stride};
+use pairs::{Pair, pairs};
+use values::{Difference, Failure, Side, compare};
+
+/// Gives whether all is equal.
+pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
+    let open = |path| Source::open(path, &args.reading, &args.external.options());
+    let (a, b) = (open(&args.a)?, open(&args.b)?);
+    let mut size_bytes = 0u64;
+    if !args.no_values {
+        for tensor in a.tensors("")? {
+            size_bytes = size_bytes.saturating_add(tensor?.nbytes() as u64);
+        }
+    }
+    let diff = Diff {
+        a: &a,
+        b: &b,
+        args,
+        sharing: RefCell::default(),
+        tally: RefCell::default(),
+        bar: progress("diff", size_bytes),
+    };
+    if args.json {
+        report::json(&diff, out)?
+    } else {
+        report::text(&diff, out)?
+    }
+    diff.bar.finish_and_clear();
+    out.flush()?;
+    let tally = diff.tally.into_inner();
+    if tally.failed > 0 {
+        let failed = counted(tally.failed, "tensor");
+        return Err(Error::Refused(format!("diff: {failed} could not be compared; the others were")));
+    }
+    Ok(tally.differs() == 0)
+}
+
+struct Diff<'a> {
+    a: &'a Source,
+    b: &'a Source,
+    args: &'a DiffArgs,
+    sharing: RefCell<Sharing>,
+    tally: RefCell<Tally>,
+    bar: ProgressBar,
+}
+
+/// Something that is not the same.
+struct Finding {
+    name: String,
+    what: What,
+}
+
+enum What {
+    /// On one side alone.
+    Only(Side, DType, Vec<usize>),
+    DType(DType, DType),
+    Size(Vec<usize>, Vec<usize>),
+    Values {
+        dtype: DType,
+        size: Vec<usize>,
+        difference: Difference,
+    },
+    Layout(TensorInfo, TensorInfo),
+    /// It stands on one storage with another tensor, on one side alone.
+    Sharing(Side, String),
+    /// It could not be compared.
+    Failed(Failure),
+}
+
+/// How many tensors are what.
+#[derive(Default)]
+struct Tally {
+    equal: u64,
+    equal_bytes: u64,
+    different: u64,
+    only_in_a: u64,
+    only_in_b: u64,
+    failed: u64,
+    /// Whose elements lie otherwise, whatever that makes of them.
+    other_strides: u64,
+    other_attributes: u64,
+    /// They decide.
+    are_attributes_strict: bool,
+}
+
+impl Tally {
+    /// How many things are not equal.
+    fn differs(&self) -> u64 {
+        let attributes = if self.are_attributes_strict { self.other_attributes } else { 0 };
+        self.different + self.only_in_a + self.only_in_b + attributes
+    }
+}
+
+impl Diff<'_> {
+    /// Compares all, and counts it; the tensors by ascending name.
+    fn findings(&self) -> LibraryResult<impl Iterator<Item = LibraryResult<Finding>>> {
+        Ok(pairs(self.a, self.b)?.flat_map(|pair| match pair {
+            Ok(pair) => self.compare(pair).into_iter().map(Ok).collect(),
+            Err(e) => vec![Err(e)],
+        }))
+    }
+
+    fn compare(&self, pair: Pair) -> Vec<Finding> {
+        let mut tally = self.tally.borrow_mut();
+        let (a, b) = match pair {
+            (Some(a), Some(b)) => (a, b),
+            (Some(a), None) => {
+                tally.only_in_a += 1;
+                return vec![Finding::only(Side::A, a)];
+            }
+            (None, Some(b)) => {
+                tally.only_in_b += 1;
+                return vec![Finding::only(Side::B, b)];
+            }
+            (None, None) => return Vec::new(),
+        };
+        let (name, nbytes) = (a.name.clone(), a.nbytes() as u64);
+        let found = self.differences(a, b, &mut tally);
+        if found.iter().any(|what| matches!(what, What::Failed(_))) {
+            tally.failed += 1;
+        } else if found.is_empty() {
+            tally.equal += 1;
+            tally.equal_bytes = tally.equal_bytes.saturating_add(nbytes);
+        } else {
+            tally.different += 1;
+        }
+        found.into_iter().map(|what| Finding { name: name.clone(), what }).collect()
+    }
+
+    fn differences(&self, a: TensorInfo, b: TensorInfo, tally: &mut Tally) -> Vec<What> {
+        let mut found = Vec::new();
+        if a.dtype != b.dtype {
+            found.push(What::DType(a.dtype, b.dtype));
+        }
+        if a.size() != b.size() {
+            found.push(What::Size(a.size().to_vec(), b.size().to_vec()));
+        }
+        if !found.is_empty() {
+            return found;
+        }
+        if !self.args.no_values {
+            match self.values(&a, &b) {
+                Ok(None) => {}
+                Ok(Some(difference)) => {
+                    let (dtype, size) = (a.dtype, a.size().to_vec());
+                    found.push(What::Values { dtype, size, difference });
+                }
+                Err(failure) => {
+                    let (name, side) = (quoted(&a.name), failure.side);
+                    let text = format!("diff {name}: {}: {}", side.name(), failure.why);
+                    self.bar.suspend(|| message(&text));
+                    found.push(What::Failed(failure));
+                }
+            }
+        }
+        let is_stride_equal = have_one_stride(&a, &b);
+        tally.other_strides += u64::from(!is_stride_equal);
+        if self.args.strict {
+            if let Some((side, other)) = self.sharing.borrow_mut().add(&a, &b) {
+                found.push(What::Sharing(side, other));
+            }
+            let is_offset_equal = a.storage_offset() == b.storage_offset();
+            if !is_stride_equal || !is_offset_equal || a.dim_names != b.dim_names {
+                found.push(What::Layout(a, b));
+            }
+        }
+        found
+    }
+
+    fn values(&self, a: &TensorInfo, b: &TensorInfo) -> Result<Option<Difference>, Failure> {
+        let failed = |side: Side| move |e: stridemap::Error| Failure { side, why: e.to_string() };
+        let a_tensor = self.a.load(&a.name).map_err(failed(Side::A))?;
+        let b_tensor = self.b.load(&b.name).map_err(failed(Side::B))?;
+        let tolerance = Tolerance { relative: self.args.rtol, absolute: self.args.atol };
+        let (bar, itemsize) = (&self.bar, a.dtype.itemsize());
+        compare(&a_tensor, &b_tensor, tolerance, &|numel| bar.inc(numel.saturating_mul(itemsize) as u64))
+    }
+
+    /// The attributes that differ: key, and what it has in A and in B.
+    fn attributes(&self) -> impl Iterator<Item = (&str, Option<&str>, Option<&str>)> {
+        let (a, b) = (self.a.attributes(), self.b.attributes());
+        let only_in_b = b.keys().filter(|key| !a.contains_key(*key));
+        let value = |key: &str| (a.get(key).map(String::as_str), b.get(key).map(String::as_str));
+        let all = a.keys().chain(only_in_b).map(move |key| (key.as_str(), value(key)));
+        all.filter_map(|(key, (a, b))| (a != b).then_some((key, a, b))).inspect(|_| {
+            let mut tally = self.tally.borrow_mut();
+            tally.other_attributes += 1;
+            tally.are_attributes_strict = self.args.strict;
+        })
+    }
+}
+
+impl Finding {
+    fn only(side: Side, info: TensorInfo) -> Self {
+        Finding { what: What::Only(side, info.dtype, info.size().to_vec()), name: info.name }
+    }
+}

@@ -1,0 +1,41 @@
+//! Which tensors are compared with each other.
+
+use std::cmp::Ordering;
+use std::iter::{self, Peekable};
+
+use stridemap::{Result, TensorInfo};
+
+use crate::source::{Items, Source};
+
+/// What has one name in A, in B or in both.
+pub(super) type Pair = (Option<TensorInfo>, Option<TensorInfo>);
+
+/// All tensors, by ascending name. Two that have no name of their own are a pair.
+pub(super) fn pairs<'a>(a: &'a Source, b: &'a Source) -> Result<Box<dyn Iterator<Item = Result<Pair>> + 'a>> {
+    if let (Some(a), Some(b)) = (a.unnamed(), b.unnamed()) {
+        return Ok(Box::new(iter::once(Ok((Some(a.clone()), Some(b.clone()))))));
+    }
+    Ok(Box::new(Joined { a: a.tensors("")?.peekable(), b: b.tensors("")?.peekable() }))
+}
+
+struct Joined<'a> {
+    a: Peekable<Items<'a, TensorInfo>>,
+    b: Peekable<Items<'a, TensorInfo>>,
+}
+
+impl Iterator for Joined<'_> {
+    type Item = Result<Pair>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let order = match (self.a.peek(), self.b.peek()) {
+            (Some(Ok(a)), Some(Ok(b))) => a.name.cmp(&b.name),
+            // An error comes next, whatever is on the other side.
+            (Some(Err(_)), _) | (Some(_), None) => Ordering::Less,
+            (_, Some(_)) => Ordering::Greater,
+            (None, None) => return None,
+        };
+        let a = if order.is_le() { self.a.next().transpose() } else { Ok(None) };
+        let b = if order.is_ge() { self.b.next().transpose() } else { Ok(None) };
+        Some(a.and_then(|a| Ok((a, b?))))
+    }
+}

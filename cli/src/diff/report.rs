@@ -1,0 +1,310 @@
+//! What is printed of a comparison.
+
+use std::fmt;
+use std::io::Write;
+
+use indicatif::HumanBytes;
+use serde::{Serialize, Serializer};
+use stridemap::{DType, Scalar, TensorInfo};
+
+use super::values::{Difference, Side};
+use super::{Diff, Finding, Tally, What};
+use crate::error::Result;
+use crate::expr::quoted;
+use crate::inspect::listed;
+use crate::output::{Element, List, counted, one_line, write_json};
+use crate::source::Source;
+
+/// A line a finding, and one that sums up.
+pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
+    for finding in diff.findings()? {
+        let finding = finding?;
+        diff.bar.suspend(|| match finding.to_text() {
+            Some(line) => writeln!(out, "{line}"),
+            None => Ok(()),
+        })?;
+    }
+    for (key, a, b) in diff.attributes() {
+        let line = match (a, b) {
+            (Some(a), Some(b)) => format!("{}, {}", one_line(a), one_line(b)),
+            (Some(a), None) => format!("only in A: {}", one_line(a)),
+            (_, b) => format!("only in B: {}", one_line(b.unwrap_or_default())),
+        };
+        writeln!(out, "@ {}\t{line}", one_line(key))?;
+    }
+    Ok(writeln!(out, "{}", diff.tally.borrow().to_text(diff.args.no_values))?)
+}
+
+/// One object, written as the comparison goes on.
+pub(super) fn json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
+    #[derive(Serialize)]
+    struct Comparison<T, A, C, E> {
+        a: SourceRecord,
+        b: SourceRecord,
+        tensors: T,
+        attributes: A,
+        counts: C,
+        equal: E,
+    }
+    let attributes = || diff.attributes().map(|(key, a, b)| Ok(AttributeRecord { key, a, b }));
+    write_json(
+        out,
+        Comparison {
+            a: SourceRecord::of(diff.a),
+            b: SourceRecord::of(diff.b),
+            tensors: List(|| Ok(diff.findings()?.map(|finding| finding.map(FindingRecord)))),
+            attributes: List(|| Ok(attributes())),
+            counts: Late(|| Counts::of(&diff.tally.borrow())),
+            equal: Late(|| {
+                let tally = diff.tally.borrow();
+                tally.differs() == 0 && tally.failed == 0
+            }),
+        },
+    )
+}
+
+/// What is known when it is written, and not before.
+struct Late<F>(F);
+
+impl<T: Serialize, F: Fn() -> T> Serialize for Late<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0().serialize(serializer)
+    }
+}
+
+#[derive(Serialize)]
+struct SourceRecord {
+    path: String,
+    format: &'static str,
+}
+
+impl SourceRecord {
+    fn of(source: &Source) -> Self {
+        SourceRecord { path: source.path().display().to_string(), format: source.format() }
+    }
+}
+
+#[derive(Serialize)]
+struct AttributeRecord<'a> {
+    key: &'a str,
+    a: Option<&'a str>,
+    b: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Counts {
+    equal: u64,
+    different: u64,
+    only_in_a: u64,
+    only_in_b: u64,
+    failed: u64,
+    other_strides: u64,
+}
+
+impl Counts {
+    fn of(tally: &Tally) -> Self {
+        let &Tally { equal, different, only_in_a, only_in_b, failed, other_strides, .. } = tally;
+        Counts { equal, different, only_in_a, only_in_b, failed, other_strides }
+    }
+}
+
+struct FindingRecord(Finding);
+
+impl Serialize for FindingRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Named<'a, T> {
+            name: &'a str,
+            kind: &'static str,
+            #[serde(flatten)]
+            what: T,
+        }
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Body<'a> {
+            Header { dtype: &'static str, size: &'a [usize] },
+            DTypes { a: &'static str, b: &'static str },
+            Sizes { a: &'a [usize], b: &'a [usize] },
+            Values(ValuesRecord),
+            Layouts { a: LayoutRecord<'a>, b: LayoutRecord<'a> },
+            Sharing { side: &'static str, with: &'a str },
+            Failure { side: &'static str, message: &'a str },
+        }
+        let (kind, what) = match &self.0.what {
+            What::Only(side, dtype, size) => {
+                let kind = if *side == Side::A { "only_in_a" } else { "only_in_b" };
+                (kind, Body::Header { dtype: dtype.name(), size })
+            }
+            What::DType(a, b) => ("dtype", Body::DTypes { a: a.name(), b: b.name() }),
+            What::Size(a, b) => ("size", Body::Sizes { a, b }),
+            What::Values { size, difference, .. } => {
+                ("values", Body::Values(ValuesRecord::of(difference, size)))
+            }
+            What::Layout(a, b) => {
+                ("layout", Body::Layouts { a: LayoutRecord::of(a), b: LayoutRecord::of(b) })
+            }
+            What::Sharing(side, with) => ("sharing", Body::Sharing { side: side.name(), with }),
+            What::Failed(failure) => {
+                ("error", Body::Failure { side: failure.side.name(), message: &failure.why })
+            }
+        };
+        Named { name: &self.0.name, kind, what }.serialize(serializer)
+    }
+}
+
+#[derive(Serialize)]
+struct ValuesRecord {
+    numel: usize,
+    differing: u64,
+    nan: u64,
+    max_absolute: Option<Element>,
+    max_relative: Option<Element>,
+    first: Vec<usize>,
+    a: Element,
+    b: Element,
+}
+
+impl ValuesRecord {
+    fn of(difference: &Difference, size: &[usize]) -> Self {
+        let (first, a, b) = difference.first;
+        ValuesRecord {
+            numel: size.iter().product(),
+            differing: difference.count,
+            nan: difference.nan_count,
+            max_absolute: difference.largest.map(|(absolute, _)| Element(absolute)),
+            max_relative: difference.largest.map(|(_, relative)| Element(Scalar::Float(relative))),
+            first: index_of(first, size),
+            a: Element(a),
+            b: Element(b),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct LayoutRecord<'a> {
+    stride: &'a [isize],
+    storage_offset: usize,
+    dim_names: Option<&'a [Option<String>]>,
+}
+
+impl<'a> LayoutRecord<'a> {
+    fn of(info: &'a TensorInfo) -> Self {
+        LayoutRecord {
+            stride: info.stride(),
+            storage_offset: info.storage_offset(),
+            dim_names: info.dim_names.as_deref(),
+        }
+    }
+}
+
+impl Side {
+    /// As the arguments are called.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Side::A => "A",
+            Side::B => "B",
+        }
+    }
+}
+
+impl Finding {
+    /// What could not be compared is a message, and no line here.
+    fn to_text(&self) -> Option<String> {
+        let (mark, what) = match &self.what {
+            What::Only(Side::A, dtype, size) => ('-', format!("{dtype}\t{size:?}")),
+            What::Only(Side::B, dtype, size) => ('+', format!("{dtype}\t{size:?}")),
+            What::DType(a, b) => ('~', format!("dtype {a}, {b}")),
+            What::Size(a, b) => ('~', format!("size {a:?}, {b:?}")),
+            What::Values { dtype, size, difference } => ('~', values_text(*dtype, size, difference)),
+            What::Layout(a, b) => ('~', layout_text(a, b)),
+            What::Sharing(side, with) => {
+                ('~', format!("one storage with {} in {} alone", quoted(with), side.name()))
+            }
+            What::Failed(_) => return None,
+        };
+        Some(format!("{mark} {}\t{what}", quoted(&self.name)))
+    }
+}
+
+fn values_text(dtype: DType, size: &[usize], difference: &Difference) -> String {
+    let numel: usize = size.iter().product();
+    let mut text = format!("values differ in {} of {}", difference.count, counted(numel as u64, "element"));
+    if difference.nan_count > 0 {
+        text += &format!(", {} of them NaN in one alone", difference.nan_count);
+    }
+    if let Some((absolute, relative)) = difference.largest {
+        text += &format!(", by at most {} (relative {relative:?})", Value(DType::F64, absolute));
+    }
+    let (first, a, b) = difference.first;
+    text + &format!(", first at {:?}: {}, {}", index_of(first, size), Value(dtype, a), Value(dtype, b))
+}
+
+fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
+    let (a_offset, b_offset) = (a.storage_offset(), b.storage_offset());
+    let mut text = format!("stride {:?} from {a_offset} on, {:?} from {b_offset} on", a.stride(), b.stride());
+    if a.dim_names != b.dim_names {
+        let names = |info: &TensorInfo| listed(Some(info.dim_names.as_deref().unwrap_or_default()));
+        text += &format!(", dimensions {}, {}", names(a), names(b));
+    }
+    text
+}
+
+/// A value of a dtype, as short as it can be told from others of the dtype.
+struct Value(DType, Scalar);
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_short = !matches!(self.0, DType::F64 | DType::C128);
+        let part = |x: f64| if is_short { format!("{:?}", x as f32) } else { format!("{x:?}") };
+        match self.1 {
+            Scalar::Bool(x) => write!(f, "{x}"),
+            Scalar::Int(x) => write!(f, "{x}"),
+            Scalar::Float(x) => f.write_str(&part(x)),
+            Scalar::Complex(x, y) | Scalar::Pair(x, y) => write!(f, "({}, {})", part(x), part(y)),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+impl Tally {
+    fn to_text(&self, no_values: bool) -> String {
+        let differs = self.differs() > 0;
+        let counts = [
+            (self.different, "different"),
+            (self.only_in_a, "only in A"),
+            (self.only_in_b, "only in B"),
+            (self.failed, "not compared"),
+        ];
+        let mut text = if !differs && self.failed == 0 {
+            format!("equal: {}, {}", counted(self.equal, "tensor"), HumanBytes(self.equal_bytes))
+        } else {
+            let verdict = if differs { "different" } else { "unknown" };
+            let mut parts = vec![format!("{} equal", self.equal)];
+            parts.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+            format!("{verdict}: {}", parts.join(", "))
+        };
+        if no_values {
+            text += "; values were not compared";
+        }
+        if self.other_strides > 0 {
+            text += &format!("; {} with other strides", self.other_strides);
+        }
+        match self.other_attributes {
+            0 => {}
+            1 => text += "; 1 attribute differs",
+            n => text += &format!("; {n} attributes differ"),
+        }
+        text
+    }
+}
+
+/// Of the element before which `rank` others come in row-major order.
+fn index_of(rank: usize, size: &[usize]) -> Vec<usize> {
+    let mut rest = rank;
+    let mut index = vec![0; size.len()];
+    for (at, &n) in index.iter_mut().zip(size).rev() {
+        *at = rest % n;
+        rest /= n;
+    }
+    index
+}

@@ -1,0 +1,256 @@
+//! The elements of two tensors of one dtype and size, a piece at a time.
+//!
+//! What both tensors broadcast is compared once, and the axes are gone through as they lie in the first tensor's storage: a
+//! transposed tensor is read as it was written.
+
+use std::cmp::Reverse;
+use std::num::NonZero;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use stridemap::{Scalar, Tensor};
+
+use super::elements::{Gap, Tolerance, for_each_unequal, larger};
+use crate::pieces::{Cut, Piece, Pieces};
+
+/// What is in memory of each of two tensors, for each thread.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// More threads read no faster, and have more in memory.
+const MAX_THREADS: usize = 4;
+
+/// How the elements of two tensors differ.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Difference {
+    /// How many do.
+    pub(super) count: u64,
+    /// Of how many of these one is NaN.
+    pub(super) nan_count: u64,
+    /// None when no two have a distance. Of the same two or not.
+    pub(super) largest: Option<(Scalar, f64)>,
+    /// The first in row-major order: how many come before it, and what it is in each.
+    pub(super) first: (usize, Scalar, Scalar),
+}
+
+/// Which of two tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    A,
+    B,
+}
+
+/// Why elements could not be compared.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) side: Side,
+    pub(super) why: String,
+}
+
+/// None when all elements are equal. `progress` is called with elements compared since the last call.
+pub(super) fn compare(
+    a: &Tensor,
+    b: &Tensor,
+    tolerance: Tolerance,
+    progress: &(dyn Fn(usize) + Sync),
+) -> Result<Option<Difference>, Failure> {
+    let (order, repeats, views) = prepare(a, b).map_err(|e| Failure { side: Side::A, why: e.to_string() })?;
+    let Some(numel) = views.first().map(Tensor::numel).filter(|&numel| numel > 0) else { return Ok(None) };
+    // Of elements that are there, so the product fits.
+    let mut steps = vec![1usize; a.ndim()];
+    for axis in (1..a.ndim()).rev() {
+        steps[axis - 1] = steps[axis] * a.size()[axis];
+    }
+    let limit_elems = PIECE_BYTES / a.dtype().itemsize();
+    let cut = if has_descending_strides(&views) { Cut::Outermost } else { Cut::Longest };
+    let work = Work {
+        pieces: Mutex::new(Pieces::of(views, limit_elems, cut)),
+        done: Mutex::default(),
+        is_row_major: order.is_sorted(),
+        steps: order.iter().map(|&axis| steps[axis]).collect(),
+        tolerance,
+        progress: &|numel| progress(numel.saturating_mul(repeats)),
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
+    if numel <= limit_elems || threads == 1 {
+        work.go_on();
+    } else {
+        thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(|| work.go_on()))));
+    }
+    let done = work.done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, failure)) = done.failure {
+        return Err(failure);
+    }
+    Ok(done.difference.map(|difference| Difference {
+        count: difference.count.saturating_mul(repeats as u64),
+        nan_count: difference.nan_count.saturating_mul(repeats as u64),
+        ..difference
+    }))
+}
+
+/// The axes in the order in which they are gone through; how often each element of the views stands in the tensors; and
+/// the views, in that order.
+fn prepare(a: &Tensor, b: &Tensor) -> stridemap::Result<(Vec<usize>, usize, Vec<Tensor>)> {
+    let (mut a, mut b) = (a.clone(), b.clone());
+    let mut repeats = 1usize;
+    for axis in 0..a.ndim() {
+        let n = a.size().get(axis).copied().unwrap_or(0);
+        if n > 1 && a.stride().get(axis) == Some(&0) && b.stride().get(axis) == Some(&0) {
+            (a, b) = (a.narrow(axis as isize, 0, 1)?, b.narrow(axis as isize, 0, 1)?);
+            repeats = repeats.saturating_mul(n);
+        }
+    }
+    // The strides of axes of size 1 say nothing.
+    let mut order: Vec<(usize, usize)> =
+        a.stride().iter().map(|stride| stride.unsigned_abs()).enumerate().collect();
+    let is_long = |axis: usize| a.size().get(axis).is_some_and(|&n| n > 1);
+    order.sort_by_key(|&(axis, stride)| (!is_long(axis), Reverse(if is_long(axis) { stride } else { 0 })));
+    let order: Vec<usize> = order.into_iter().map(|(axis, _)| axis).collect();
+    let axes: Vec<isize> = order.iter().map(|&axis| axis as isize).collect();
+    let views = vec![a.permute(&axes)?, b.permute(&axes)?];
+    Ok((order, repeats, views))
+}
+
+/// Whether a slab of the first axis is near to one stretch in each storage.
+fn has_descending_strides(views: &[Tensor]) -> bool {
+    views.iter().all(|view| {
+        let long = view.size().iter().zip(view.stride()).filter(|&(&n, _)| n > 1);
+        long.map(|(_, stride)| stride.unsigned_abs()).is_sorted_by(|a, b| a >= b)
+    })
+}
+
+struct Work<'a> {
+    pieces: Mutex<Pieces>,
+    done: Mutex<Done>,
+    is_row_major: bool,
+    /// How many elements of the tensor an element of each axis of the pieces stands for, in row-major order.
+    steps: Vec<usize>,
+    tolerance: Tolerance,
+    progress: &'a (dyn Fn(usize) + Sync),
+}
+
+#[derive(Default)]
+struct Done {
+    difference: Option<Difference>,
+    /// That of the earliest piece.
+    failure: Option<(Vec<usize>, Failure)>,
+}
+
+impl Work<'_> {
+    /// Takes pieces until there are none.
+    fn go_on(&self) {
+        loop {
+            let piece = match lock(&self.pieces).next() {
+                None => return,
+                Some(Ok(piece)) => piece,
+                Some(Err(e)) => {
+                    let failure = Failure { side: Side::A, why: e.to_string() };
+                    lock(&self.done).failure = Some((Vec::new(), failure));
+                    return;
+                }
+            };
+            match self.compare(&piece) {
+                Ok(difference) => lock(&self.done).add(difference),
+                Err(failure) => {
+                    // What is left would not change that it failed.
+                    lock(&self.pieces).clear();
+                    let mut done = lock(&self.done);
+                    if done.failure.as_ref().is_none_or(|(origin, _)| piece.origin < *origin) {
+                        done.failure = Some((piece.origin, failure));
+                    }
+                    return;
+                }
+            }
+            (self.progress)(piece.views.first().map_or(0, Tensor::numel));
+        }
+    }
+
+    fn compare(&self, piece: &Piece) -> Result<Option<Difference>, Failure> {
+        let [a, b] = piece.views.as_slice() else { return Ok(None) };
+        let failed = |side: Side| move |e: stridemap::Error| Failure { side, why: e.to_string() };
+        let (a_bytes, b_bytes) =
+            (a.to_bytes().map_err(failed(Side::A))?, b.to_bytes().map_err(failed(Side::B))?);
+        if a_bytes == b_bytes {
+            return Ok(None);
+        }
+        let mut found: Option<Difference> = None;
+        let is_known = for_each_unequal(a.dtype(), &a_bytes, &b_bytes, |position, a_value, b_value| {
+            let Some(gap) = self.tolerance.gap(a_value, b_value) else { return };
+            match &mut found {
+                // The first that comes is the first.
+                Some(found) if self.is_row_major => found.count(gap),
+                Some(found) => {
+                    found.count(gap);
+                    found.come_to((self.rank(position, piece), a_value, b_value));
+                }
+                None => found = Some(Difference::of(gap, (self.rank(position, piece), a_value, b_value))),
+            }
+        });
+        if !is_known {
+            let why = format!("elements of {} cannot be compared yet", a.dtype());
+            return Err(Failure { side: Side::A, why });
+        }
+        Ok(found)
+    }
+
+    /// How many elements of the tensor come before the one at a position of a piece.
+    fn rank(&self, position: usize, piece: &Piece) -> usize {
+        let (mut rest, mut rank) = (position, 0);
+        let size = piece.views.first().map_or(&[][..], Tensor::size);
+        for ((&step, &n), &start) in self.steps.iter().zip(size).zip(&piece.origin).rev() {
+            rank += (start + rest % n) * step;
+            rest /= n;
+        }
+        rank
+    }
+}
+
+impl Difference {
+    fn of(gap: Gap, first: (usize, Scalar, Scalar)) -> Self {
+        let mut difference = Difference { count: 0, nan_count: 0, largest: None, first };
+        difference.count(gap);
+        difference
+    }
+
+    fn count(&mut self, gap: Gap) {
+        self.count += 1;
+        match gap {
+            Gap::By(absolute, relative) => self.reach((absolute, relative)),
+            Gap::Nan => self.nan_count += 1,
+            Gap::Other => {}
+        }
+    }
+
+    fn reach(&mut self, (absolute, relative): (Scalar, f64)) {
+        self.largest = Some(match self.largest {
+            Some((most, most_relative)) => (larger(most, absolute), most_relative.max(relative)),
+            None => (absolute, relative),
+        });
+    }
+
+    fn come_to(&mut self, first: (usize, Scalar, Scalar)) {
+        if first.0 < self.first.0 {
+            self.first = first;
+        }
+    }
+
+    fn add(&mut self, other: Difference) {
+        self.count += other.count;
+        self.nan_count += other.nan_count;
+        other.largest.into_iter().for_each(|gap| self.reach(gap));
+        self.come_to(other.first);
+    }
+}
+
+impl Done {
+    fn add(&mut self, difference: Option<Difference>) {
+        match (&mut self.difference, difference) {
+            (Some(all), Some(difference)) => all.add(difference),
+            (all @ None, difference) => *all = difference,
+            _ => {}
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,126 @@
+//! Views cut into pieces that fit in memory.
+
+use stridemap::{Result, Tensor};
+
+/// Which axis is halved.
+#[derive(Clone, Copy)]
+pub(crate) enum Cut {
+    /// The first that can be: the pieces follow each other in row-major order.
+    Outermost,
+    /// The longest: a piece has long runs along every axis, and so in the storages of views of different strides.
+    Longest,
+}
+
+/// The same part of several views of one size.
+pub(crate) struct Piece {
+    pub(crate) views: Vec<Tensor>,
+    /// The index of its first element in the whole.
+    pub(crate) origin: Vec<usize>,
+}
+
+/// Pieces of at most so many elements, made as they are asked for. Together they are the whole.
+pub(crate) struct Pieces {
+    rest: Vec<Piece>,
+    limit_elems: usize,
+    cut: Cut,
+}
+
+impl Pieces {
+    /// The views are of one size.
+    pub(crate) fn of(views: Vec<Tensor>, limit_elems: usize, cut: Cut) -> Self {
+        let origin = vec![0; views.first().map_or(0, Tensor::ndim)];
+        Pieces { rest: vec![Piece { views, origin }], limit_elems, cut }
+    }
+
+    /// Gives the pieces that are left up.
+    pub(crate) fn clear(&mut self) {
+        self.rest.clear();
+    }
+
+    /// Takes the last of the pieces that are left, or halves it until it is small enough.
+    fn take(&mut self) -> Result<Option<Piece>> {
+        while let Some(piece) = self.rest.pop() {
+            let Some(whole) = piece.views.first().filter(|view| view.numel() > self.limit_elems.max(1))
+            else {
+                return Ok(Some(piece));
+            };
+            let mut axes = whole.size().iter().copied().enumerate();
+            let axis = match self.cut {
+                Cut::Outermost => axes.find(|&(_, n)| n > 1),
+                Cut::Longest => axes.rev().max_by_key(|&(_, n)| n),
+            };
+            // Of more than one element, so there is one.
+            let (axis, n) = axis.unwrap_or((0, 1));
+            let part = |start: usize, count: usize| -> Result<Piece> {
+                let narrowed =
+                    piece.views.iter().map(|view| view.narrow(axis as isize, start as isize, count));
+                let mut origin = piece.origin.clone();
+                origin.iter_mut().skip(axis).take(1).for_each(|at| *at += start);
+                Ok(Piece { views: narrowed.collect::<Result<_>>()?, origin })
+            };
+            let half = n / 2;
+            let second = part(half, n - half)?;
+            self.rest.push(second);
+            self.rest.push(part(0, half)?);
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for Pieces {
+    type Item = Result<Piece>;
+
+    /// After an error there is nothing more.
+    fn next(&mut self) -> Option<Self::Item> {
+        let taken = self.take();
+        if taken.is_err() {
+            self.clear();
+        }
+        taken.transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where each element of the pieces stands in the whole, by its own value.
+    fn check(size: &[usize], limit_elems: usize, cut: Cut) -> Vec<i64> {
+        let numel: usize = size.iter().product();
+        let whole = Tensor::from_vec((0..numel as i64).collect(), size).unwrap();
+        let mut order = Vec::new();
+        for piece in Pieces::of(vec![whole.clone(), whole.clone()], limit_elems, cut) {
+            let piece = piece.unwrap();
+            assert_eq!((piece.views.len(), piece.views[0].size()), (2, piece.views[1].size()));
+            assert!(piece.views[0].numel() <= limit_elems.max(1));
+            let at: Vec<isize> = piece.origin.iter().map(|&at| at as isize).collect();
+            let values = piece.views[1].read::<i64>().unwrap();
+            if let Some(&first) = values.first() {
+                assert_eq!(whole.get::<i64>(&at).unwrap(), first);
+            }
+            order.extend(values);
+        }
+        order
+    }
+
+    #[test]
+    fn pieces_together_are_the_whole_and_know_where_they_begin() {
+        for size in [&[][..], &[7], &[3, 5, 4], &[1, 1, 30], &[2, 1, 0, 3], &[16, 17]] {
+            let numel: usize = size.iter().product();
+            let whole: Vec<i64> = (0..numel as i64).collect();
+            for limit_elems in [0, 1, 2, 5, 1000] {
+                assert_eq!(check(size, limit_elems, Cut::Outermost), whole, "{size:?} {limit_elems}");
+                let mut tiles = check(size, limit_elems, Cut::Longest);
+                tiles.sort_unstable();
+                assert_eq!(tiles, whole, "{size:?} {limit_elems}");
+            }
+        }
+    }
+
+    #[test]
+    fn longest_axis_is_cut_first() {
+        let whole = Tensor::from_vec(vec![0u8; 64 * 64], &[64, 64]).unwrap();
+        let pieces = Pieces::of(vec![whole], 256, Cut::Longest);
+        assert!(pieces.map(Result::unwrap).all(|piece| piece.views[0].size() == [16, 16]));
+    }
+}

@@ -1,0 +1,266 @@
+//! `diff`: what it compares, what it says, and its exit code. Values are in `diff_values.rs`.
+
+use std::fs;
+
+use stridemap::{DType, Store, Tensor};
+
+use crate::harness::Dir;
+use crate::sources::checkpoints;
+
+impl Dir {
+    /// Runs `diff`, which says nothing but what it found, and gives whether it found nothing, and its lines.
+    pub(crate) fn diff(&self, args: &[&str]) -> (bool, String) {
+        let run = self.run(&[&["diff"], args].concat());
+        assert!(matches!(run.code, Some(0 | 1)) && run.stderr.is_empty(), "{args:?}: {run:?}");
+        (run.code == Some(0), run.stdout)
+    }
+
+    /// A store of the given tensors, each with a storage of its own.
+    pub(crate) fn store_of(&self, name: &str, tensors: &[(&str, Tensor)]) -> Store {
+        let store = Store::create(self.path(name)).unwrap();
+        for (name, tensor) in tensors {
+            store.save(name, tensor).unwrap();
+        }
+        store
+    }
+}
+
+fn f32s(values: &[f32]) -> Tensor {
+    Tensor::from_vec(values.to_vec(), &[values.len()]).unwrap()
+}
+
+#[test]
+fn a_store_is_equal_to_itself() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.diff(&["s.smap", "s.smap"]), (true, "equal: 3 tensors, 56 B\n".into()));
+    assert_eq!(dir.diff(&["s.smap", "s.smap", "--strict"]), (true, "equal: 3 tensors, 56 B\n".into()));
+    assert_eq!(
+        dir.diff(&["s.smap", "s.smap", "--no-values"]),
+        (true, "equal: 3 tensors, 56 B; values were not compared\n".into())
+    );
+}
+
+#[test]
+fn every_format_of_the_same_tensors_is_equal_to_every_other() {
+    let dir = Dir::with_store();
+    let store = dir.store();
+    store.save("none", &Tensor::from_vec(Vec::<u8>::new(), &[0, 3]).unwrap()).unwrap();
+    store.save("bools", &Tensor::from_vec(vec![true, false], &[2]).unwrap()).unwrap();
+    dir.messages(&["export", "s.smap", "a.safetensors"]);
+    dir.messages(&["export", "s.smap", "a.npz"]);
+    dir.messages(&["export", "s.smap", "f.npz", "--order", "F", "--compress"]);
+    dir.messages(&["import", "f.npz", "f.smap"]);
+    dir.messages(&["import", "a.safetensors", "in_place.smap", "--in-place"]);
+    let all = ["s.smap", "a.safetensors", "a.npz", "f.npz", "f.smap", "in_place.smap"];
+    for a in all {
+        for b in all {
+            let (is_equal, text) = dir.diff(&[a, b]);
+            assert!(
+                is_equal && text.lines().last().unwrap().starts_with("equal: 5 tensors, 58 B"),
+                "{a} {b}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_is_equal_to_what_it_becomes() {
+    let dir = Dir::empty();
+    let checkpoint = checkpoints().into_iter().find(|path| path.ends_with("state_dict_zip.pt")).unwrap();
+    let checkpoint = checkpoint.to_str().unwrap();
+    dir.messages(&["import", checkpoint, "s.smap"]);
+    dir.messages(&["export", "s.smap", "s.safetensors"]);
+    for a in [checkpoint, "s.smap", "s.safetensors"] {
+        for b in [checkpoint, "s.smap", "s.safetensors"] {
+            assert!(dir.diff(&[a, b]).0, "{a} {b}");
+        }
+    }
+}
+
+#[test]
+fn each_difference_has_its_line_and_the_last_one_counts_them() {
+    let dir = Dir::empty();
+    let tensor = |size: &[usize]| Tensor::zeros(DType::F32, size).unwrap();
+    let a = [
+        ("both", f32s(&[1., 2., 3.])),
+        ("gone", tensor(&[2])),
+        ("kind", tensor(&[2])),
+        ("same", tensor(&[1])),
+    ];
+    let b = [
+        ("both", f32s(&[1., 4., 2.])),
+        ("kind", Tensor::zeros(DType::I64, &[3]).unwrap()),
+        ("odd [new]", tensor(&[])),
+        ("same", tensor(&[1])),
+    ];
+    dir.store_of("a", &a);
+    dir.store_of("b", &b);
+    let (is_equal, text) = dir.diff(&["a", "b"]);
+    assert!(!is_equal);
+    insta::assert_snapshot!(text.replace('\t', " | "), @r"
+    ~ both | values differ in 2 of 3 elements, by at most 2.0 (relative 0.5), first at [1]: 2.0, 4.0
+    - gone | float32 | [2]
+    ~ kind | dtype float32, int64
+    ~ kind | size [2], [3]
+    + 'odd [new]' | float32 | []
+    different: 1 equal, 2 different, 1 only in A, 1 only in B
+    ");
+    let (is_equal, text) = dir.diff(&["a", "b", "--no-values"]);
+    assert!(!is_equal && !text.contains("both"), "{text}");
+    assert!(
+        text.ends_with(
+            "different: 2 equal, 1 different, 1 only in A, 1 only in B; values were not compared\n"
+        )
+    );
+}
+
+#[test]
+fn json_is_one_object_of_fixed_keys() {
+    let dir = Dir::empty();
+    dir.store_of("a", &[("gone", f32s(&[1.])), ("i", Tensor::from_vec(vec![u64::MAX, 1], &[2]).unwrap())]);
+    let b = dir.store_of("b", &[("i", Tensor::from_vec(vec![0u64, 1], &[2]).unwrap())]);
+    let mut txn = b.begin().unwrap();
+    txn.set_attribute("key", "value").unwrap();
+    txn.commit().unwrap();
+    let (is_equal, json) = dir.diff(&["a", "b", "--json"]);
+    let expected = concat!(
+        r#"{"v":1,"a":{"path":"a","format":"store"},"b":{"path":"b","format":"store"},"tensors":["#,
+        r#"{"name":"gone","kind":"only_in_a","dtype":"float32","size":[1]},"#,
+        r#"{"name":"i","kind":"values","numel":2,"differing":1,"nan":0,"max_absolute":18446744073709551615,"#,
+        r#""max_relative":"Infinity","first":[0],"a":18446744073709551615,"b":0}],"#,
+        r#""attributes":[{"key":"key","a":null,"b":"value"}],"#,
+        r#""counts":{"equal":0,"different":1,"only_in_a":1,"only_in_b":0,"failed":0,"other_strides":0},"equal":false}"#,
+        "\n"
+    );
+    assert_eq!((is_equal, json.as_str()), (false, expected));
+    let (is_equal, json) = dir.diff(&["a", "a", "--json"]);
+    assert!(is_equal && json.ends_with("\"equal\":true}\n"), "{json}");
+}
+
+#[test]
+fn strides_shared_storages_and_attributes_decide_only_when_that_is_asked() {
+    let dir = Dir::empty();
+    let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2]).unwrap();
+    let a = dir.store_of("a", &[("x", x.clone())]);
+    let saved = a.load("x").unwrap();
+    a.save_view("named", &saved.refine_names(&["row", "column"]).unwrap()).unwrap();
+    a.save_view("t", &saved.t().unwrap()).unwrap();
+    let mut txn = a.begin().unwrap();
+    txn.set_attribute("key", "value").unwrap();
+    txn.commit().unwrap();
+    dir.store_of("b", &[("named", x.clone()), ("t", x.t().unwrap()), ("x", x)]);
+    let summary = "1 with other strides; 1 attribute differs";
+    assert_eq!(
+        dir.diff(&["a", "b"]),
+        (true, format!("@ key\tonly in A: value\nequal: 3 tensors, 48 B; {summary}\n"))
+    );
+    let (is_equal, text) = dir.diff(&["a", "b", "--strict"]);
+    assert!(!is_equal);
+    insta::assert_snapshot!(text.replace('\t', " | "), @r"
+    ~ named | stride [2, 1] from 0 on, [2, 1] from 0 on, dimensions [row, column], 
+    ~ t | one storage with named in A alone
+    ~ t | stride [1, 2] from 0 on, [2, 1] from 0 on
+    ~ x | one storage with named in A alone
+    @ key | only in A: value
+    different: 0 equal, 3 different; 1 with other strides; 1 attribute differs
+    ");
+    let (_, json) = dir.diff(&["a", "b", "--strict", "--json"]);
+    assert!(json.contains(r#"{"name":"x","kind":"sharing","side":"A","with":"named"}"#), "{json}");
+    assert!(
+        json.contains(r#""kind":"layout","a":{"stride":[1,2],"storage_offset":0,"dim_names":null},"#),
+        "{json}"
+    );
+}
+
+#[test]
+fn attributes_alone_make_a_difference_when_that_is_asked() {
+    let dir = Dir::empty();
+    let texts = ["m\u{1b}[31m", "n\nn"];
+    for (store, text) in ["a", "b"].into_iter().zip(texts) {
+        let store = dir.store_of(store, &[]);
+        let mut txn = store.begin().unwrap();
+        txn.set_attribute("k\u{7}", text).unwrap();
+        txn.commit().unwrap();
+    }
+    let (is_equal, text) = dir.diff(&["a", "b"]);
+    let line = "@ k\\u{7}\tm\\u{1b}[31m, n\\nn\n";
+    assert_eq!((is_equal, text), (true, format!("{line}equal: 0 tensors, 0 B; 1 attribute differs\n")));
+    let (is_equal, text) = dir.diff(&["a", "b", "--strict"]);
+    assert_eq!((is_equal, text), (false, format!("{line}different: 0 equal; 1 attribute differs\n")));
+}
+
+#[test]
+fn two_tensors_without_a_name_are_compared_whatever_their_files_are_called() {
+    let dir = Dir::with_store();
+    dir.messages(&["export", "s.smap", "one.npy", "points"]);
+    dir.messages(&["export", "s.smap", "two.npy", "points"]);
+    assert_eq!(dir.diff(&["one.npy", "two.npy"]), (true, "equal: 1 tensor, 24 B\n".into()));
+    dir.messages(&["export", "s.smap", "two.npy", "points_t"]);
+    let (is_equal, text) = dir.diff(&["one.npy", "two.npy"]);
+    assert_eq!((is_equal, text.lines().next()), (false, Some("~ one\tsize [3, 2], [2, 3]")));
+    // The store's has a name, and it is another.
+    assert!(dir.diff(&["one.npy", "s.smap"]).1.contains("- one\t"));
+}
+
+#[test]
+fn a_tensor_that_cannot_be_read_is_an_error_that_names_it_after_the_others_were_compared() {
+    let dir = Dir::empty();
+    let large = Tensor::zeros(DType::U8, &[5 << 20]).unwrap();
+    let tensors = [("a", f32s(&[1.])), ("cut\n", large), ("z", f32s(&[1.]))];
+    dir.store_of("a", &tensors);
+    dir.store_of("b", &tensors);
+    dir.store_of("c", &[("a", f32s(&[1.])), ("cut\n", tensors[1].1.clone()), ("z", f32s(&[2.]))]);
+    let info = Store::open(dir.path("b")).unwrap();
+    let id = info.load("cut\n").unwrap().storage_id().unwrap();
+    let file = dir.path(format!("b/storages/{id:016x}.bin"));
+    fs::File::options().write(true).open(file).unwrap().set_len(1 << 20).unwrap();
+    for (other, verdict) in
+        [("a", "unknown: 2 equal, 1 not compared"), ("c", "different: 1 equal, 1 different, 1 not compared")]
+    {
+        let run = dir.run(&["diff", other, "b"]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert_eq!(run.stdout.lines().last(), Some(verdict), "{run:?}");
+        assert!(run.stderr.starts_with("stridemap: diff 'cut\\n': B: "), "{run:?}");
+        assert!(
+            run.stderr.ends_with("stridemap: diff: 1 tensor could not be compared; the others were\n"),
+            "{run:?}"
+        );
+        let run = dir.run(&["diff", other, "b", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+        assert_eq!(
+            (run.code, &json["equal"], &json["counts"]["failed"]),
+            (Some(2), &false.into(), &1.into())
+        );
+        let failed =
+            json["tensors"].as_array().unwrap().iter().find(|found| found["kind"] == "error").unwrap();
+        assert_eq!((&failed["name"], &failed["side"]), (&"cut\n".into(), &"B".into()));
+    }
+}
+
+#[test]
+fn odd_names_stay_on_their_line() {
+    let dir = Dir::empty();
+    dir.store_of("a", &[("\u{1b}[31mred\n~ x", f32s(&[1.])), ("tab\t", f32s(&[1.]))]);
+    dir.store_of("b", &[("\u{1b}[31mred\n~ x", f32s(&[2.]))]);
+    let (_, text) = dir.diff(&["a", "b"]);
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(
+        text.starts_with("~ '\\u{1b}[31mred\\n~ x'\t") && text.contains("- 'tab\\t'\tfloat32\t[1]"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_asked_wrongly_is_refused() {
+    let dir = Dir::with_store();
+    for args in [
+        &["s.smap"][..],
+        &["s.smap", "s.smap", "--rtol", "-1"],
+        &["s.smap", "s.smap", "--atol", "nan"],
+        &["s.smap", "s.smap", "--no-values", "--rtol", "1"],
+    ] {
+        let run = dir.run(&[&["diff"], args].concat());
+        assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{args:?}");
+        assert!(run.stderr.starts_with("error: "), "{run:?}");
+    }
+}

@@ -1,0 +1,158 @@
+//! `inspect`, `ls` and `show` on files of other formats.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::harness::Dir;
+use crate::refusals::on_store;
+
+/// Two tensors, not in the order of their names, and text.
+const HEADER: &str = concat!(
+    r#"{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"#,
+    r#""b [0]":{"dtype":"I64","shape":[],"data_offsets":[8,16]}}"#
+);
+
+fn with_file() -> Dir {
+    let dir = Dir::empty();
+    let elements = [&1.5f32.to_le_bytes()[..], &(-2f32).to_le_bytes(), &7i64.to_le_bytes()].concat();
+    dir.write_safetensors("m.safetensors", HEADER, &elements);
+    dir
+}
+
+/// The checkpoints that PyTorch wrote, but those that are to be refused.
+pub(crate) fn checkpoints() -> Vec<PathBuf> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/pt");
+    let files = fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path());
+    let is_good = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.ends_with(".pt") && !name.starts_with("hostile")
+    };
+    let mut files: Vec<PathBuf> = files.filter(is_good).collect();
+    files.sort();
+    assert!(files.len() > 4, "{files:?}");
+    files
+}
+
+#[test]
+fn inspect_json_of_a_file_has_the_keys_of_a_store_and_no_uuid_and_no_generation() {
+    let start = 8 + HEADER.len();
+    let expected = concat!(
+        r#"{"v":1,"store":{"path":"m.safetensors","uuid":null,"generation":null,"tensor_count":2,"storage_count":1,"#,
+        r#""logical_size_bytes":16,"stored_size_bytes":16},"tensors":["#,
+        r#"{"name":"b [0]","dtype":"int64","size":[],"stride":[],"storage_offset":1,"#,
+        r#""storage":"0000000000000001","is_contiguous":true,"numel":1,"logical_size_bytes":8,"dim_names":null},"#,
+        r#"{"name":"w","dtype":"float32","size":[2,1],"stride":[1,1],"storage_offset":0,"#,
+        r#""storage":"0000000000000001","is_contiguous":true,"numel":2,"logical_size_bytes":8,"dim_names":null}"#,
+        r#"],"storages":[{"id":"0000000000000001","kind":"external","size_bytes":16,"#,
+        r#""file":"m.safetensors","offset_bytes":START,"tensor_count":2}]}"#,
+        "\n",
+    );
+    let json = with_file().stdout(&["inspect", "m.safetensors", "--json"]);
+    assert_eq!(json, expected.replace("START", &start.to_string()));
+}
+
+#[test]
+fn inspect_of_a_file_says_its_format() {
+    let text = with_file().stdout(&["inspect", "m.safetensors"]);
+    insta::assert_snapshot!(text, @r"
+    path        m.safetensors
+    format      safetensors
+    tensors     2, 16 B
+    storages    1, 16 B
+
+    name     dtype    size    stride  offset  storage
+    'b [0]'  int64    []      []      1       0000000000000001
+    w        float32  [2, 1]  [1, 1]  0       0000000000000001
+
+    storage           kind      bytes  file           offset  tensors
+    0000000000000001  external  16     m.safetensors  152     2
+
+    attributes
+      format = pt
+    ");
+}
+
+#[test]
+fn ls_of_a_file_is_ascending_and_takes_a_prefix() {
+    let dir = with_file();
+    assert_eq!(dir.stdout(&["ls", "m.safetensors"]), "'b [0]'\tint64\t[]\nw\tfloat32\t[2, 1]\n");
+    assert_eq!(dir.stdout(&["ls", "m.safetensors", "b"]), "'b [0]'\tint64\t[]\n");
+    assert_eq!(dir.stdout(&["ls", "m.safetensors", "x"]), "");
+    let json = dir.stdout(&["ls", "m.safetensors", "w", "--json"]);
+    assert!(json.starts_with(r#"{"v":1,"name":"w","dtype":"float32","size":[2,1],"#), "{json}");
+}
+
+#[test]
+fn show_of_a_file_takes_every_expression() {
+    let dir = with_file();
+    assert_eq!(dir.stdout(&["show", "m.safetensors", "w.t().flip(1)"]), "tensor([[-2.0000,  1.5000]])\n");
+    assert_eq!(dir.stdout(&["show", "m.safetensors", "'b [0]'[None]"]), "tensor([7])\n");
+    assert_eq!(dir.stdout(&["show", "m.safetensors", "w.T[0, 1:]"]), "tensor([-2.])\n");
+    let refusal = dir.refusal(&["show", "m.safetensors", "v"]);
+    assert!(refusal.starts_with("m.safetensors: load \"v\": no tensor of this name"), "{refusal}");
+}
+
+#[test]
+fn a_tensor_without_a_name_has_that_of_its_file() {
+    let dir = Dir::with_store();
+    dir.messages(&["export", "s.smap", "xy.npy", "points_t"]);
+    assert_eq!(dir.stdout(&["ls", "xy.npy"]), "xy\tfloat32\t[2, 3]\n");
+    assert_eq!(dir.stdout(&["show", "xy.npy", "xy[1]"]), "tensor([4., 1., 5.])\n");
+}
+
+#[test]
+fn names_and_headers_of_a_file_are_those_that_an_import_gives() {
+    let dir = Dir::with_store();
+    for file in ["m.safetensors", "m.npz"] {
+        dir.messages(&["export", "s.smap", file]);
+    }
+    dir.messages(&["export", "s.smap", "m.npy", "points"]);
+    let mut files: Vec<String> = ["m.safetensors", "m.npz", "m.npy"].map(String::from).to_vec();
+    files.extend(checkpoints().iter().map(|path| path.to_str().unwrap().to_owned()));
+    for (index, file) in files.iter().enumerate() {
+        let store = format!("{index}.smap");
+        dir.messages(&["import", file, &store]);
+        let listed = dir.stdout(&["ls", file]);
+        assert!(!listed.is_empty(), "{file}");
+        assert_eq!(dir.stdout(&["ls", &store]), listed, "{file}");
+        let compared = dir.stdout(&["diff", file, &store]);
+        assert!(compared.starts_with("equal: ") && !compared.contains("attribute"), "{file}: {compared}");
+    }
+}
+
+#[test]
+fn what_is_neither_a_store_nor_a_file_that_is_read_is_both_refused() {
+    let dir = Dir::empty();
+    dir.write("junk", b"text");
+    fs::create_dir(dir.path("photos")).unwrap();
+    for (path, message) in [
+        ("none", "open none: neither a store nor a file there"),
+        (
+            "junk",
+            "read junk: 4 bytes are too few: the header begins with 8; and a store, which is a directory, it is not either",
+        ),
+        ("photos", "open photos: not a stridemap store: it has no FORMAT file"),
+        ("/dev/null", "open /dev/null: neither a store nor a regular file"),
+    ] {
+        for args in [
+            &["inspect", path][..],
+            &["inspect", path, "--json"],
+            &["ls", path],
+            &["show", path, "x"],
+            &["diff", path, path],
+        ] {
+            assert_eq!(dir.refusal(args), message);
+        }
+    }
+}
+
+#[test]
+fn commands_that_take_a_store_alone_say_to_import_a_file() {
+    let dir = with_file();
+    for args in on_store("m.safetensors") {
+        assert_eq!(
+            dir.refusal(&args),
+            "open m.safetensors: a safetensors file, not a store; import it first: stridemap import m.safetensors STORE"
+        );
+    }
+}
