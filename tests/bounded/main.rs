@@ -24,6 +24,11 @@ static MEMORY: PeakAlloc = PeakAlloc;
 /// What a file of any size may take: buffers, and the window of what unpacks.
 const FIXED_BYTES: u64 = 256 << 10;
 
+/// What a checkpoint of any size may unfold to.
+const UNFOLDED_BYTES: u64 = 2 << 20;
+
+const SMALL_BYTES: usize = 64 << 10;
+
 /// How many times the file its headers may take.
 const FACTOR: u64 = 8;
 
@@ -94,11 +99,17 @@ fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
     let mut report = Vec::new();
     for (format, files) in valid::files() {
         let (mut refused, mut accepted, mut most) = (0, 0, 0.0f64);
+        let small: Vec<_> = files.iter().filter(|(_, bytes)| bytes.len() < SMALL_BYTES).collect();
         for case in 0..cases() {
             let mut random = Random::new(case);
-            let (name, bytes) = &files[case as usize % files.len()];
-            // The first of each file is as it is: what is refused below is refused for what was changed.
+            // Each file is first as it is: what is refused below is refused for what was changed. Long ones come seldom.
             let is_whole = (case as usize) < files.len();
+            let chosen = if is_whole || case % 20 == 0 {
+                &files[case as usize % files.len()]
+            } else {
+                small[random.below(small.len())]
+            };
+            let (name, bytes) = chosen;
             let bytes = if is_whole { bytes.clone() } else { mutated(bytes, &mut random) };
             let path = dir.path().join(name);
             fs::write(&path, &bytes).unwrap();
@@ -114,13 +125,14 @@ fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
             let before = MEMORY.current_usage() as u64;
             let read = read(&path);
             let taken = (MEMORY.peak_usage() as u64).saturating_sub(before);
-            let allowed = FACTOR * bytes.len() as u64 + FIXED_BYTES;
+            let unfolded = if format.starts_with("PyTorch") { UNFOLDED_BYTES } else { 0 };
+            let allowed = FACTOR * bytes.len() as u64 + FIXED_BYTES + unfolded;
             let length = bytes.len();
             assert!(
                 taken <= allowed,
                 "{format} {name} {case}: {taken} bytes for {length} of a file: {read:?}"
             );
-            if length as u64 >= FIXED_BYTES / 8 {
+            if length as u64 >= UNFOLDED_BYTES / 4 {
                 most = most.max(taken as f64 / length as f64);
             }
 
@@ -150,7 +162,7 @@ fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
         }
         assert!(refused > 0, "{format}: nothing was refused");
         report.push(format!(
-            "{format}: {refused} refused, {accepted} read alike twice, at most {most:.1} times a file of 32 KiB or more"
+            "{format}: {refused} refused, {accepted} read alike twice, at most {most:.1} times a file of 512 KiB or more"
         ));
     }
     println!("{}", report.join("\n"));

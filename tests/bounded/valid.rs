@@ -41,7 +41,7 @@ fn safetensors_files() -> Files {
         safetensors::write(&path, &tensors, &metadata, OnExisting::Replace, &mut |_| ()).unwrap();
         fs::read(&path).unwrap()
     };
-    [file(1, &[3, 2]), file(19, &[2, 4]), file(300, &[2]), file(2000, &[0]), file(3, &[4000])]
+    [file(1, &[3, 2]), file(19, &[2, 4]), file(300, &[2]), file(10_000, &[0]), file(3, &[4000])]
         .map(|bytes| ("x.safetensors".to_owned(), bytes))
         .to_vec()
 }
@@ -77,7 +77,7 @@ fn npz_files() -> Files {
         file(1, &[3, 2], Packing::Stored),
         file(3, &[2, 4], Packing::Deflated),
         file(60, &[2], Packing::Stored),
-        file(500, &[], Packing::Stored),
+        file(2000, &[], Packing::Stored),
         file(2, &[4000], Packing::Deflated),
     ]
     .map(|bytes| ("x.npz".to_owned(), bytes))
@@ -113,8 +113,8 @@ fn checkpoints(layout: &str) -> Files {
 /// A checkpoint of the older layout with nothing in it but small values, of which a pickle needs few bytes each.
 fn many_values() -> Vec<u8> {
     let mut values = b"\x80\x02}(".to_vec();
-    for i in 0..4000u16 {
-        values.extend(b"M");
+    for i in 0..4000u32 {
+        values.extend(b"J");
         values.extend(i.to_le_bytes());
         values.extend(b"N");
     }
