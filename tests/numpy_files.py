@@ -200,11 +200,11 @@ def out():
 
 
 def memory():
-    """Arrays of 96 MiB, in and out, by processes that may have 48."""
-    zeros = np.zeros((3, 1 << 22), "f8")
+    """Arrays of 192 MiB, in and out, by processes that may have 128."""
+    zeros = np.zeros((3, 1 << 23), "f8")
     zeros[1, 5] = 1.5
     np.savez_compressed("zeros.npz", zeros=zeros, swapped=zeros.astype(">f8"))
-    limit = 48 << 20
+    limit = 128 << 20
     stridemap("import", "zeros.npz", "zeros.smap", "--byteswap", memory=limit)
     store = Store("zeros.smap")
     assert store.tensor("zeros").tobytes() == zeros.tobytes() == store.tensor("swapped").tobytes()

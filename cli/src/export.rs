@@ -48,9 +48,6 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let tensors = tensors?;
 
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
-    if let Some(note) = twice::note(&tensors) {
-        message(&note);
-    }
     let bar = progress("export", size_bytes);
     let mut part_count = 1;
     let (out, existing) = (&args.out, args.existing.policy());
@@ -77,6 +74,9 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         }
     }
     bar.finish_and_clear();
+    if let Some(note) = twice::note(&tensors) {
+        message(&note);
+    }
     message(&format!(
         "exported {}, {}, to {}{}",
         counted(tensors.len() as u64, "tensor"),

@@ -29,10 +29,8 @@ fn files_of_numpy_are_the_same_to_both_sides() {
 #[test]
 fn export_of_npz_comes_back_and_is_smaller_when_it_is_compressed() {
     let dir = Dir::with_store();
-    assert_eq!(
-        dir.messages(&["export", "s.smap", "out.npz", "--order", "F"]),
-        "stridemap: exported 3 tensors, 56 B, to out.npz\n"
-    );
+    let said = dir.messages(&["export", "s.smap", "out.npz", "--order", "F"]);
+    assert!(said.ends_with("stridemap: exported 3 tensors, 56 B, to out.npz\n"), "{said}");
     dir.messages(&["import", "out.npz", "copy.smap"]);
     assert_eq!(dir.stdout(&["ls", "copy.smap"]), dir.stdout(&["ls", "s.smap"]));
     let shown = dir.stdout(&["show", "copy.smap", "points_t"]);
