@@ -64,7 +64,7 @@ pub(crate) enum Command {
     /// equals 0.0. Strides, offsets, shared storages, names of dimensions and attributes decide with --strict alone;
     /// attributes that differ are listed anyway. Of two files that hold one unnamed tensor each, those two are compared.
     ///
-    /// A line is what is in A alone (-), in B alone (+), or differs (~); the last one sums up. The exit code is 0 when all
+    /// A line is what is in A alone (-), in B alone (+), differs (~), or an attribute that does (@); the last one sums up. The exit code is 0 when all
     /// is equal, 1 when something differs, 2 after an error. A tensor that cannot be read is one; the others are compared
     /// all the same.
     #[command(
@@ -289,7 +289,7 @@ pub(crate) struct DiffArgs {
 
 fn distance(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(x) if x >= 0. && x < f64::INFINITY => Ok(x),
+        Ok(x) if (0. ..f64::INFINITY).contains(&x) => Ok(x),
         _ => Err("a number from 0 on is expected".to_owned()),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct ExternalFile {
 impl ExternalFile {
     /// Opens a regular file. What stands in a file's place, a FIFO, a device, a directory, is not waited for.
     ///
-    /// A file that was written a moment ago is, for 10 milliseconds: until a change from here on would give it another
+    /// A file that was written a moment ago is, for 12 milliseconds: until a change from here on would give it another
     /// mtime. A file system whose clock is coarser (FAT: two seconds) may hide one for longer.
     ///
     /// # Errors
@@ -100,8 +100,8 @@ impl ExternalFile {
     }
 }
 
-/// The clock by which a kernel stamps files ticks at least every 10 milliseconds.
-const SETTLED_AFTER: Duration = Duration::from_millis(10);
+/// The clock by which a kernel stamps files ticks at least every 10 milliseconds, and a little later under load.
+const SETTLED_AFTER: Duration = Duration::from_millis(12);
 
 /// How often who writes all the time is waited for: what is read then will be found to have changed.
 const MOST_WAITS: u32 = 3;

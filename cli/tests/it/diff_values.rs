@@ -155,12 +155,12 @@ fn first_difference_is_the_first_in_row_major_order_however_tensors_lie() {
     let dir = Dir::empty();
     for (name, tensor) in [("a", &a), ("b", &b)] {
         let store = dir.store_of(name, &[("x", tensor.clone())]);
-        store.save_view("reversed", &store.load("x").unwrap().flip(&[0, 1]).unwrap()).unwrap();
+        store.save_view("reversed", &store.load("x").unwrap().flip([0, 1]).unwrap()).unwrap();
     }
     for (name, tensor) in [("a_turned", &a_turned), ("b_turned", &b_turned)] {
         let store = dir.store_of(name, &[("base", tensor.t().unwrap())]);
         store.save_view("x", &store.load("base").unwrap().t().unwrap()).unwrap();
-        store.save_view("reversed", &store.load("x").unwrap().flip(&[0, 1]).unwrap()).unwrap();
+        store.save_view("reversed", &store.load("x").unwrap().flip([0, 1]).unwrap()).unwrap();
         let mut txn = store.begin().unwrap();
         txn.remove("base").unwrap();
         txn.commit().unwrap();
