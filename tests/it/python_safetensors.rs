@@ -31,7 +31,7 @@ fn tensors() -> Vec<(String, Tensor)> {
     ];
     let filled = dtypes.map(|dtype| {
         let mask = if dtype == DType::Bool { 1 } else { 255 };
-        let bytes: Vec<u8> = (0..12 * dtype.itemsize()).map(|i| (i * 37 & mask) as u8).collect();
+        let bytes: Vec<u8> = (0..12 * dtype.itemsize()).map(|i| ((i * 37) & mask) as u8).collect();
         (format!("{} λ", dtype.name()), Tensor::from_bytes(dtype, &[3, 4], &bytes).unwrap())
     });
     let scalar = ("scalar".to_owned(), Tensor::from_vec(vec![-0.0f64], &[]).unwrap());
