@@ -27,7 +27,7 @@ impl Transaction<'_> {
     /// written to the file later never reaches the store. [`Imported`] says what was done.
     ///
     /// # Errors
-    /// Those of [`save`](Self::save); `Io` also for a file that has been cut since it was opened.
+    /// Those of [`save`](Self::save); `ExternalChanged` when the file is not what it was when it was opened.
     pub fn import(
         &mut self,
         file: &ForeignFile,
