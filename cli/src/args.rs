@@ -64,9 +64,9 @@ pub(crate) enum Command {
     /// equals 0.0. Strides, offsets, shared storages, names of dimensions and attributes decide with --strict alone;
     /// attributes that differ are listed anyway. Of two files that hold one unnamed tensor each, those two are compared.
     ///
-    /// A line is what is in A alone (-), in B alone (+), differs (~), or an attribute that does (@); the last one sums up. The exit code is 0 when all
-    /// is equal, 1 when something differs, 2 after an error. A tensor that cannot be read is one; the others are compared
-    /// all the same.
+    /// A line is what is in A alone (-), in B alone (+), differs (~), or an attribute that does (@); the last one
+    /// sums up. The exit code is 0 when all is equal, 1 when something differs, 2 after an error. A tensor that cannot be
+    /// read is one; the others are compared all the same.
     #[command(
         after_help = "Example:\n  stridemap diff model.safetensors model.smap\n  stridemap diff before.pt after.pt --rtol 1e-5 --json | jq .equal"
     )]

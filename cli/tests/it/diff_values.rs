@@ -143,7 +143,7 @@ fn first_difference_is_the_first_in_row_major_order_however_tensors_lie() {
     let (rows, columns) = (1300usize, 1700usize);
     let values: Vec<i64> = (0..(rows * columns) as i64).collect();
     let mut other = values.clone();
-    for (row, column) in [(3, 1699), (4, 0), (1299, 5), (700, 2)] {
+    for (row, column) in [(3, 5), (4, 0), (1299, 5), (700, 2)] {
         other[row * columns + column] -= 7;
     }
     let size = [rows, columns];
@@ -176,10 +176,7 @@ fn first_difference_is_the_first_in_row_major_order_however_tensors_lie() {
         let expected = "in 4 of 2210000 elements, by at most 7 (relative ";
         assert!(lines[0].starts_with(&format!("~ reversed\tvalues differ {expected}")), "{text}");
         assert!(lines[0].contains(", first at [0, 1694]: "), "{text}");
-        assert!(
-            lines[1].contains(expected) && lines[1].contains(", first at [3, 1699]: 6799, 6792"),
-            "{text}"
-        );
+        assert!(lines[1].contains(expected) && lines[1].contains(", first at [3, 5]: 5105, 5098"), "{text}");
         assert_eq!(lines[2], format!("different: 0 equal, 2 different{note}"));
     }
 }
