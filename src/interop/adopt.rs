@@ -1,6 +1,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::contents::ForeignTensor;
 use super::foreign::ForeignFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, Transaction};
@@ -20,9 +21,9 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// `BadFile` for elements that are compressed, or to be byte-swapped; `ExternalRefused`, when this handle may not open
-    /// the file; both before anything is staged. `ExternalChanged` when the
-    /// file was changed since it was opened; `InvalidArgument` for a path that is not UTF-8, and for a name;
-    /// `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse); `Io`.
+    /// the file; `ExternalChanged` when it was changed since it was opened; `InvalidArgument` for a path that is not UTF-8,
+    /// and for a name; `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse); `Io`. After each of these the
+    /// transaction is as it was before.
     pub fn adopt(&mut self, file: &ForeignFile, prefix: &str) -> Result<()> {
         let action = format!("adopt {}", file.path().display());
         let contents = &file.contents;
@@ -36,6 +37,8 @@ impl Transaction<'_> {
                 return Err(Error::new(ErrorKind::BadFile, message));
             }
         }
+        let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
+        contents.tensors.iter().try_for_each(|tensor| self.check_free("adopt", &named(tensor)))?;
         // A model may be several files, each of which is stamped.
         let files = contents.storages.chunk_by(|one, other| Arc::ptr_eq(&one.file, &other.file));
         let files = files.filter_map(|storages| {
@@ -45,12 +48,7 @@ impl Transaction<'_> {
         let ids = self.stage_ranges(&action, files)?;
         for tensor in &contents.tensors {
             let Some(&id) = ids.get(tensor.storage) else { continue };
-            self.save_header(
-                "adopt",
-                &format!("{prefix}{}", tensor.name),
-                (tensor.dtype, &tensor.layout),
-                id,
-            )?;
+            self.save_header("adopt", &named(tensor), (tensor.dtype, &tensor.layout), id)?;
         }
         Ok(())
     }

@@ -27,7 +27,8 @@ impl Transaction<'_> {
     /// written to the file later never reaches the store. [`Imported`] says what was done.
     ///
     /// # Errors
-    /// Those of [`save`](Self::save); `ExternalChanged` when the file is not what it was when it was opened.
+    /// Those of [`save`](Self::save), of names before anything is read; `ExternalChanged` for a file that was changed since
+    /// it was opened; `BadFile` for a member of a zip file that is damaged.
     pub fn import(
         &mut self,
         file: &ForeignFile,
@@ -37,6 +38,8 @@ impl Transaction<'_> {
         let contents = &file.contents;
         let mut imported = Imported { copied_bytes: contents.size_bytes(), shared_bytes: 0 };
         let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
+        // What is refused is refused before gigabytes are written in vain.
+        contents.tensors.iter().try_for_each(|tensor| self.check_free("import", &named(tensor)))?;
         if contents.keeps_storages {
             let mut ids = Vec::with_capacity(contents.storages.len());
             for storage in &contents.storages {
@@ -54,7 +57,7 @@ impl Transaction<'_> {
             }
             return Ok(imported);
         }
-        let shared = self.share_files(contents, &named, progress)?;
+        let shared = self.share_files(contents, progress)?;
         for tensor in &contents.tensors {
             let Some(storage) = contents.storages.get(tensor.storage) else { continue };
             if let Some(id) = shared.get(&Arc::as_ptr(&storage.file))
@@ -75,7 +78,6 @@ impl Transaction<'_> {
     fn share_files(
         &mut self,
         contents: &Contents,
-        named: &dyn Fn(&ForeignTensor) -> String,
         progress: &mut dyn FnMut(u64),
     ) -> Result<HashMap<*const RawFile, u64>> {
         let mut sizes: HashMap<*const RawFile, (&RawFile, u64)> = HashMap::new();
@@ -94,7 +96,6 @@ impl Transaction<'_> {
         if sizes.is_empty() {
             return Ok(HashMap::new());
         }
-        contents.tensors.iter().try_for_each(|tensor| self.check_free("import", &named(tensor)))?;
         let mut shared = HashMap::new();
         for storage in &contents.storages {
             let key = Arc::as_ptr(&storage.file);

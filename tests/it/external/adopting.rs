@@ -44,6 +44,23 @@ fn file_elsewhere_is_adopted_by_its_absolute_path_where_anywhere_is_allowed() {
 }
 
 #[test]
+fn name_that_is_taken_leaves_the_transaction_as_it_was() {
+    let adopted = Adopted::new();
+    let store = adopted.open();
+    let file = ForeignFile::open(&adopted.file).unwrap();
+    store.rename("weight", "again.weight").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.on_existing(OnExisting::Refuse);
+    assert_refused(txn.adopt(&file, "again."), ErrorKind::NameExists, &["adopt", "\"again.weight\""]);
+    let mut told_bytes = 0;
+    let imported = txn.import(&file, "again.", &mut |bytes| told_bytes += bytes);
+    assert_refused(imported, ErrorKind::NameExists, &["import", "\"again.weight\""]);
+    assert_eq!(told_bytes, 0);
+    txn.commit().unwrap();
+    assert_eq!(store.names().unwrap(), ["again.weight", "bias"]);
+}
+
+#[test]
 fn transaction_sees_what_it_adopts_and_commits_it_with_the_rest() {
     let adopted = Adopted::new();
     let store = adopted.open();
