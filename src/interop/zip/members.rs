@@ -16,6 +16,10 @@ const LOCAL_SIGNATURE: &[u8] = b"PK\x03\x04";
 /// The bits that say that bytes, or what is said of them, are encrypted.
 const ENCRYPTED_FLAGS: u64 = 1 | 1 << 6 | 1 << 13;
 
+/// How many bytes one byte unpacks to at most: 2 bits are a code for 258. So a file of nothing cannot ask for room on the
+/// disk by its word alone.
+const MAX_DEFLATE_RATIO: u64 = 4 * 258;
+
 /// A file within a zip file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
@@ -108,6 +112,11 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &ZipFileEntry<'_>) ->
     if method == Method::Stored && packed_bytes != unpacked_bytes {
         return Err(refused(&format!(
             "is stored as it is, in {packed_bytes} bytes, and yet has {unpacked_bytes}"
+        )));
+    }
+    if method == Method::Deflated && unpacked_bytes > packed_bytes.saturating_mul(MAX_DEFLATE_RATIO) {
+        return Err(refused(&format!(
+            "is deflated to {packed_bytes} bytes, which cannot be the {unpacked_bytes} that are stated"
         )));
     }
     let crc32 = entry.crc32();

@@ -288,7 +288,7 @@ fn lengths_and_checksums_that_lie_are_found_when_unpacking() {
     assert_refused(&length(99_999), "more than the 99999 bytes");
     assert_refused(&length(0), "more than the 0 bytes");
     assert_refused(&length(100_001), "unpacks to 100000 bytes, and 100001 are stated");
-    assert_refused(&length(u32::MAX - 1), "unpacks to 100000 bytes");
+    assert_refused(&length(u32::MAX - 1), "is deflated to");
     assert_refused(&with(deflated.clone(), CENTRAL, 16, &[1, 2, 3, 4]), "its checksum is");
     assert_refused(&with(sample(), CENTRAL, 16, &[1, 2, 3, 4]), "its checksum is");
     assert_refused(&with(sample(), CENTRAL, 24, &[1]), "stored as it is");
@@ -302,6 +302,18 @@ fn lengths_and_checksums_that_lie_are_found_when_unpacking() {
     longer = with(longer, CENTRAL, 20, &(packed + 2).to_le_bytes());
     longer = with(longer, END, 16, &(at as u32 + 2).to_le_bytes());
     assert_refused(&longer, "is unpacked after");
+}
+
+#[test]
+fn a_length_that_nothing_unpacks_to_is_refused_before_anybody_makes_room_for_it() {
+    let bytes = zip_of(&[("zeros", DEFLATED, &[0; 1 << 20])], false);
+    let (_guard, file) = open(&bytes);
+    let packed_bytes = members(&file).unwrap()[0].packed_bytes;
+    let stating = |n: u64| with(bytes.clone(), CENTRAL, 24, &u32::try_from(n).unwrap().to_le_bytes());
+    assert_refused(&stating(packed_bytes * 1032), "unpacks to 1048576 bytes");
+    let (_guard, file) = open(&stating(packed_bytes * 1032 + 1));
+    let error = members(&file).unwrap_err();
+    assert!(error.to_string().contains("\"zeros\" of the zip file is deflated to"), "{error}");
 }
 
 #[test]
