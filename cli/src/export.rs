@@ -1,12 +1,15 @@
 //! `export`: tensors into a file of another format.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
-use stridemap::Tensor;
 use stridemap::interop::npz::Packing;
 use stridemap::interop::{npy, npz, safetensors};
+use stridemap::{OnExisting, Snapshot, StorageKind, Tensor};
 
 use crate::args::{ExportArgs, Order};
 use crate::error::{Error, Result};
@@ -39,6 +42,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let format = Format::of(&args.out)?;
     check_flags(args, format)?;
     let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
+    check_adopted(args, &snapshot)?;
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
         snapshot.load_all("")?.collect()
@@ -92,6 +96,51 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Refuses to replace a file that was imported in place: the store has no other copy of what is in it.
+fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
+    if args.existing.policy() == OnExisting::Refuse {
+        return Ok(());
+    }
+    let mut files = BTreeSet::new();
+    for storage in snapshot.storages() {
+        let storage = storage?;
+        if storage.kind == StorageKind::External {
+            files.insert(storage.file);
+        }
+    }
+    match files.into_iter().find(|file| would_replace(args, file)) {
+        None => Ok(()),
+        Some(file) => Err(Error::Refused(format!(
+            "export {}: {} would be replaced, which tensors of {} stand on, imported in place; write to another place, or \
+             have the store copy them first, with compact --materialize",
+            args.out.display(),
+            file.display(),
+            args.store.display()
+        ))),
+    }
+}
+
+/// Whether a file is the one to be written, or has the name of a part of it.
+fn would_replace(args: &ExportArgs, file: &Path) -> bool {
+    let place = |path: &Path| -> Option<PathBuf> {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(fs::canonicalize(dir).ok()?.join(path.file_name()?))
+    };
+    let (Some(out), Some(file)) = (place(&args.out), place(file)) else { return false };
+    // What a symbolic link leads to is not replaced; of a file of two names, the one that is gone may be the one recorded.
+    let id = |path: &Path| fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
+    if out == file || id(&out).is_some_and(|it| id(&file) == Some(it)) {
+        return true;
+    }
+    let stem = |path: &Path| path.file_stem().and_then(OsStr::to_str).map(str::to_owned);
+    let is_part = || {
+        let (whole, part) = (stem(&out)?, stem(&file)?);
+        let number = part.strip_prefix(&whole)?.strip_prefix('-')?;
+        number.chars().all(|c| c.is_ascii_digit() || "-of".contains(c)).then_some(())
+    };
+    args.max_shard_size.is_some() && out.parent() == file.parent() && is_part().is_some()
 }
 
 /// A flag that the kind of file has no use for was meant for another.

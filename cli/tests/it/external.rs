@@ -136,3 +136,42 @@ fn readme_session_on_files_where_they_lie_prints_what_the_readme_says() {
     drop(file);
     dir.assert_readme_session("Files where they lie");
 }
+
+#[test]
+fn file_that_tensors_stand_on_is_not_exported_over() {
+    let dir = with_adopted();
+    let whole = fs::read(dir.path("x.safetensors")).unwrap();
+    dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
+    for args in [
+        &["export", "s.smap", "x.safetensors", "row"][..],
+        &["export", "s.smap", "./s.smap/../x.safetensors"],
+        &["export", "s.smap", "x.safetensors", "--max-shard-size", "8"],
+    ] {
+        let line = dir.refusal(args);
+        for part in ["x.safetensors would be replaced", "s.smap", "compact --materialize"] {
+            assert!(line.contains(part), "{args:?}: {line}");
+        }
+    }
+    assert_eq!(fs::read(dir.path("x.safetensors")).unwrap(), whole);
+    // A link to it is replaced, and not what it leads to.
+    std::os::unix::fs::symlink("x.safetensors", dir.path("link.safetensors")).unwrap();
+    dir.messages(&["export", "s.smap", "link.safetensors", "row"]);
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+    // As it advises.
+    dir.stdout(&["compact", "s.smap", "--materialize"]);
+    dir.messages(&["export", "s.smap", "x.safetensors", "row"]);
+    assert!(dir.stdout(&["show", "s.smap", "a.x"]).contains("[1., 2.]"));
+}
+
+#[test]
+fn parts_that_tensors_stand_on_are_not_exported_over() {
+    let dir = with_adopted();
+    dir.messages(&["export", "s.smap", "m.safetensors", "--max-shard-size", "8", "a.x"]);
+    dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
+    dir.messages(&["export", "s.smap", "m.safetensors", "--max-shard-size", "16"]);
+    dir.messages(&["import", "m.safetensors.index.json", "m.smap", "--in-place"]);
+    let line = dir.refusal(&["export", "m.smap", "m.safetensors", "--max-shard-size", "16"]);
+    assert!(line.contains("m-00001-of-00002.safetensors would be replaced"), "{line}");
+    dir.messages(&["export", "m.smap", "n.safetensors", "--max-shard-size", "16"]);
+    assert_eq!(dir.stdout(&["verify", "m.smap"]), "ok\n");
+}
