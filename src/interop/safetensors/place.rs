@@ -32,15 +32,10 @@ pub(super) fn together(staged: Vec<TempPath>, targets: &[PathBuf], on_existing: 
             }
             changes.place(staged, target)?;
         }
-        Ok(())
+        sync()
     };
-    match place_all() {
-        Ok(()) => sync(),
-        Err(e) => {
-            changes.undo();
-            Err(e)
-        }
-    }
+    // What was set aside is there until all of it is durable.
+    place_all().inspect_err(|_| changes.undo())
 }
 
 struct Changes {
