@@ -123,7 +123,11 @@ fn holder_of(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 
 /// Where what is open is now, without links.
 fn place_of(open: impl AsFd) -> io::Result<PathBuf> {
-    let place = rustix::fs::readlinkat(CWD, descriptor_path(&open), Vec::new())?;
+    let place = rustix::fs::readlinkat(CWD, descriptor_path(&open), Vec::new()).map_err(|e| match e {
+        // The file is there: it is open.
+        Errno::NOENT => io::Error::other("/proc, which says where an open file is, is not mounted"),
+        e => e.into(),
+    })?;
     Ok(std::ffi::OsString::from_vec(place.into_bytes()).into())
 }
 
