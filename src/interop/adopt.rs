@@ -16,8 +16,7 @@ impl Transaction<'_> {
     /// when it is beneath that, else by its absolute path; and its device, inode, length and mtime. A tensor is loaded
     /// only while these are the same, from a handle that [may open the file](crate::StoreOptions::external); deleting the
     /// names again never touches the file. A file system whose clock is coarser than 10 milliseconds (FAT: two seconds)
-    /// can hide a change that comes right after the file was written; one that keeps files in memory (tmpfs) hides those
-    /// through a mapping that stood already. What others wrote to the file is synced before, which may take a while.
+    /// can hide a change that comes right after the file was written.
     ///
     /// # Errors
     /// `BadFile` for elements that are compressed, or to be byte-swapped; `ExternalRefused`, when this handle may not open

@@ -83,16 +83,6 @@ impl ExternalFile {
         read.map_err(|e| Error::io("read", &self.path, e))
     }
 
-    /// Has the kernel write out what others wrote: for the disk, and so that it notices who writes on through a mapping that
-    /// stands, of which it notices the first change of each page since that was written out.
-    ///
-    /// # Errors
-    /// `ExternalChanged`; `Io`.
-    pub(super) fn sync(&self) -> Result<()> {
-        self.file.sync().map_err(|e| Error::io("sync", &self.path, e))?;
-        self.check_unchanged()
-    }
-
     /// # Errors
     /// `ExternalChanged`; `Io`.
     pub(crate) fn check_unchanged(&self) -> Result<()> {

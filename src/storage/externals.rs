@@ -155,12 +155,12 @@ impl Externals {
     }
 
     /// What a record is to say of a file, so that this handle opens it again: where it is, and how it looked when it was
-    /// opened. The file is on the disk by then: a commit that names it is not to outlive it.
+    /// opened.
     ///
     /// # Errors
     /// Those of [`open`](Self::open), of the file under that path; `InvalidArgument` for a path that is not UTF-8.
     pub(crate) fn adopt(&self, file: &ExternalFile) -> Result<(String, Arc<ExternalFile>)> {
-        file.sync()?;
+        file.check_unchanged()?;
         let failed = |e| Error::io("adopt", file.path(), e);
         let path = match file.as_file() {
             Some(open) => self.disk.recorded_path(&self.store, open).map_err(failed)?,

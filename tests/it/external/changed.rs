@@ -68,35 +68,6 @@ fn file_that_is_rewritten_right_after_it_was_adopted_is_refused() {
     }
 }
 
-/// 27: the kernel stamps a file when a page of a mapping is first changed, and not again before that is written out.
-#[test]
-fn file_that_is_rewritten_through_a_mapping_that_stood_when_it_was_adopted_is_refused() {
-    let dir = crate::support::temporary();
-    let file = dir.path().join("model.safetensors");
-    write_model(&file);
-    let writer = File::options().read(true).write(true).open(&file).unwrap();
-    // SAFETY: nobody cuts the file off, and it is read through the kernel only.
-    #[expect(unsafe_code, reason = "another program's mapping, played by the test")]
-    let mut map = unsafe { memmap2::MmapMut::map_mut(&writer) }.unwrap();
-    let last = map.len() - 1;
-    // Where nothing is ever written out (tmpfs), nothing is noticed either.
-    let mtime = || writer.metadata().unwrap().modified().unwrap();
-    let is_noticed = (1..=2).map(|byte| {
-        map[last] = byte;
-        writer.sync_all().unwrap();
-        std::thread::sleep(Duration::from_millis(20));
-        mtime()
-    });
-    let is_noticed = is_noticed.collect::<std::collections::BTreeSet<_>>().len() == 2;
-    map[last] = 3;
-    let path = dir.path().join("model.smap");
-    beside().create(&path).unwrap().adopt(&file, "").unwrap();
-    map[last] = 4;
-    if is_noticed {
-        Adopted { dir, file, path }.assert_changed(&["mtime in ns"]);
-    }
-}
-
 #[test]
 fn touched_file_is_refused_until_it_has_its_time_again() {
     let adopted = Adopted::new();
