@@ -1,6 +1,6 @@
 //! `export`: tensors into a file of another format.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -98,28 +98,37 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to replace a file that was imported in place: the store has no other copy of what is in it.
+/// Refuses to replace a file that was imported in place when the export leaves some of its tensors out: the store has no
+/// other copy of them.
 fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
-    if args.existing.policy() == OnExisting::Refuse {
+    if args.existing.policy() == OnExisting::Refuse || args.names.is_empty() {
         return Ok(());
     }
-    let mut files = BTreeSet::new();
+    let mut replaced = BTreeMap::new();
     for storage in snapshot.storages() {
         let storage = storage?;
-        if storage.kind == StorageKind::External {
-            files.insert(storage.file);
+        if storage.kind == StorageKind::External && would_replace(args, &storage.file) {
+            replaced.insert(storage.id, storage.file);
         }
     }
-    match files.into_iter().find(|file| would_replace(args, file)) {
-        None => Ok(()),
-        Some(file) => Err(Error::Refused(format!(
-            "export {}: {} would be replaced, which tensors of {} stand on, imported in place; write to another place, or \
-             have the store copy them first, with compact --materialize",
-            args.out.display(),
-            file.display(),
-            args.store.display()
-        ))),
+    if replaced.is_empty() {
+        return Ok(());
     }
+    for tensor in snapshot.tensors("")? {
+        let tensor = tensor?;
+        let Some(file) = replaced.get(&tensor.storage_id) else { continue };
+        if !args.names.contains(&tensor.name) {
+            return Err(Error::Refused(format!(
+                "export {}: {} would be replaced, on which {:?} of {} stands, imported in place, and it is not exported; write \
+                 to another place, or have the store copy it first, with compact --materialize",
+                args.out.display(),
+                file.display(),
+                tensor.name,
+                args.store.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a file is the one to be written, or has the name of a part of it.

@@ -16,7 +16,8 @@ impl Transaction<'_> {
     /// when it is beneath that, else by its absolute path; and its device, inode, length and mtime. A tensor is loaded
     /// only while these are the same, from a handle that [may open the file](crate::StoreOptions::external); deleting the
     /// names again never touches the file. A file system whose clock is coarser than 10 milliseconds (FAT: two seconds)
-    /// can hide a change that comes right after the file was written.
+    /// can hide a change that comes right after the file was written; and a program that had mapped it for writing before can
+    /// go on unnoticed until the kernel has written its pages out. The file is not synced.
     ///
     /// # Errors
     /// `BadFile` for elements that are compressed, or to be byte-swapped; `ExternalRefused`, when this handle may not open
