@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use stridemap_format::Extent;
+use stridemap_format::limits::MAX_RANK;
 
 use super::known::Known;
 use super::pickle::{Budget, Items, Literal, Node, Root, StorageRef, TensorRef, Unpickled, Value};
@@ -91,9 +92,13 @@ impl Flattening<'_> {
                 None => Ok(()),
             },
             (_, Some(&Node::Size(items))) => {
-                let sizes: Vec<_> =
-                    from.arena.items(items).iter().filter_map(|&size| self.plain(size)).collect();
-                self.attribute(format!("[{}]", sizes.join(",")))
+                // Not as a list of texts, each of which takes many times the bytes that it has in the pickle.
+                let mut sizes = String::from("[");
+                for size in from.arena.items(items).iter().filter_map(|&size| self.plain(size)) {
+                    let comma = if sizes.len() > 1 { "," } else { "" };
+                    sizes.extend([comma, &size]);
+                }
+                self.attribute(sizes + "]")
             }
             (_, Some(&Node::Device(items))) => {
                 let parts: Vec<_> =
@@ -133,6 +138,8 @@ impl Flattening<'_> {
     }
 
     fn child(&mut self, key: &str, value: Value) -> Result<(), String> {
+        // One key may be that of many values, and they of no leaf.
+        self.budget.charge(key.len())?;
         let length = self.name.len();
         if length > 0 {
             self.name.push('.');
@@ -195,6 +202,10 @@ impl Flattening<'_> {
                  resolve_neg() of it",
                 self.plain(key).unwrap_or_default()
             ));
+        }
+        let rank = self.from.arena.items(tensor.size).len().max(self.from.arena.items(tensor.stride).len());
+        if rank > MAX_RANK {
+            return Err(format!("has {rank} dimensions; at most {MAX_RANK} are allowed"));
         }
         let (size, stride) = (self.integers(tensor.size), self.integers(tensor.stride));
         let offset = self.integer(tensor.offset);

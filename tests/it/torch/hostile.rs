@@ -180,6 +180,33 @@ fn pickles_that_break_their_machine_are_refused() {
 }
 
 #[test]
+fn what_is_long_is_not_gone_through_over_and_over() {
+    let again =
+        |head: &[&[u8]], unit: &[u8], tail: &[u8]| [&head.concat(), &unit.repeat(2000), tail].concat();
+    let name = text(&"k".repeat(100_000));
+    let sizes = [&b"("[..], &b"K\x01".repeat(100_000), b"t"].concat();
+    for object in [
+        again(&[b"\x80\x02ctorch\nSize\nq\x00", &sizes, b"q\x01"], b"h\x00h\x01\x85R0", b"N."),
+        again(&[b"\x80\x02ctorch\ndevice\nq\x00", &name, b"q\x01"], b"h\x00h\x01\x85R0", b"N."),
+        again(&[b"\x80\x02", &name, b"q\x000}q\x01}("], b"h\x00h\x01", b"u."),
+        again(
+            &[b"\x80\x02(X\x07\0\0\0storagectorch\nByteStorage\n", &name, b"NK\x00tq\x00"],
+            b"h\x00Q0",
+            b"N.",
+        ),
+    ] {
+        assert_refused(&object, "it unfolds to more than");
+    }
+    let digits = "0".repeat(401);
+    for number in [format!("F{digits}.5\n"), format!("I{digits}\n"), format!("L{digits}L\n")] {
+        assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is no ");
+    }
+    // Of one tensor or torch.Size, without a second memory of them in full.
+    let [numel, offset, ..] = GOOD;
+    assert_refused(&tensor(numel, offset, &sizes, &sizes), "has 100000 dimensions; at most 64 are allowed");
+}
+
+#[test]
 fn layouts_that_lie_are_refused() {
     let object = good();
     let with_key = |key: &str| {

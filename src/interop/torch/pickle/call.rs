@@ -35,11 +35,11 @@ impl Machine<'_> {
                 None => wrong("what is no list of pairs"),
             },
             (Known::Size, []) => self.arena.add(Node::Size(Items::default())),
-            (Known::Size, &[sizes]) => match self.arena.tuple(sizes) {
-                Some(sizes) if self.are_integers(sizes) => self.arena.add(Node::Size(sizes)),
-                _ => wrong("what is no tuple of integers"),
+            (Known::Size, &[sizes]) => match self.integers(sizes)? {
+                Some(sizes) => self.arena.add(Node::Size(sizes)),
+                None => wrong("what is no tuple of integers"),
             },
-            (Known::Device, &[kind] | &[kind, _]) if self.text(kind).is_some() => {
+            (Known::Device, &[kind] | &[kind, _]) if self.text(kind)?.is_some() => {
                 self.arena.add(Node::Device(items))
             }
             (Known::RebuildTensor, &[storage, offset, size, stride]) => {
@@ -91,9 +91,7 @@ impl Machine<'_> {
             Some(Value::Known(Known::DType(dtype))) => dtype,
             Some(_) => return Err(wrong("what is no dtype")),
         };
-        let sizes =
-            [size, stride].map(|sizes| self.arena.tuple(sizes).filter(|&sizes| self.are_integers(sizes)));
-        let [Some(size), Some(stride)] = sizes else {
+        let (Some(size), Some(stride)) = (self.integers(size)?, self.integers(stride)?) else {
             return Err(wrong("a size or a stride that is no tuple of integers"));
         };
         if !matches!(self.literal(offset), Some(Literal::Int(_))) {
@@ -102,9 +100,12 @@ impl Machine<'_> {
         self.arena.add_tensor(TensorRef { storage, dtype, offset, size, stride, metadata })
     }
 
-    fn are_integers(&self, items: Items) -> bool {
-        let items = self.arena.items(items);
-        items.iter().all(|&item| matches!(self.literal(item), Some(Literal::Int(_))))
+    /// The items of a tuple of integers. What one tuple serves over and over is looked at each time, and charged for.
+    fn integers(&mut self, tuple: Value) -> Result<Option<Items>, String> {
+        let Some(items) = self.arena.tuple(tuple) else { return Ok(None) };
+        self.arena.charge(size_of::<Value>().saturating_mul(self.arena.items(items).len()))?;
+        let is_integer = |&item: &Value| matches!(self.literal(item), Some(Literal::Int(_)));
+        Ok(self.arena.items(items).iter().all(is_integer).then_some(items))
     }
 
     /// Keys and values in turn, of a list of pairs: so Python 2 wrote an OrderedDict.
@@ -136,10 +137,10 @@ impl Machine<'_> {
             [view] => view,
             _ => return Err(wrong()),
         };
-        if self.text(kind).as_deref() != Some("storage") {
+        if self.text(kind)?.as_deref() != Some("storage") {
             return Err(wrong());
         }
-        let (Value::Known(Known::Storage(dtype)), Some(key)) = (class, self.text(key)) else {
+        let (Value::Known(Known::Storage(dtype)), Some(key)) = (class, self.text(key)?) else {
             return Err(wrong());
         };
         let itemsize = dtype.map_or(1, |dtype| dtype.itemsize() as u64);

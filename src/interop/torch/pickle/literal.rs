@@ -7,6 +7,9 @@ use super::instruction::{Instruction, code};
 /// Bytes of the widest integer that is read.
 const MAX_INTEGER_BYTES: usize = 16;
 
+/// No number has more digits as Python writes it: what is longer would be parsed anew whenever it is asked for.
+const MAX_DIGITS: usize = 400;
+
 /// A value that an instruction carries in itself.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) enum Literal<'a> {
@@ -56,15 +59,19 @@ fn two_complement(bytes: &[u8]) -> Result<i128, String> {
 
 fn decimal(digits: &[u8]) -> Result<i128, String> {
     let digits = digits.strip_suffix(b"L").unwrap_or(digits);
-    let parsed = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    let parsed = digits_of(digits).and_then(|digits| digits.parse().ok());
     parsed.ok_or_else(|| {
         format!("{:?} is no integer of {MAX_INTEGER_BYTES} bytes", String::from_utf8_lossy(digits))
     })
 }
 
 fn number_text(text: &[u8]) -> Result<f64, String> {
-    let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let parsed = digits_of(text).and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| format!("{:?} is no number", String::from_utf8_lossy(text)))
+}
+
+fn digits_of(line: &[u8]) -> Option<&str> {
+    std::str::from_utf8(line).ok().filter(|digits| digits.len() <= MAX_DIGITS)
 }
 
 fn utf8_or_latin1(bytes: Cow<'_, [u8]>) -> Cow<'_, str> {

@@ -190,7 +190,7 @@ impl<'a> Machine<'a> {
             }
             code::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                match (self.text(module), self.text(name)) {
+                match (self.text(module)?, self.text(name)?) {
                     (Some(module), Some(name)) => self.push(Value::Known(Known::of(&module, &name)?)),
                     _ => Err("a name of Python that is no text".to_owned()),
                 }
@@ -320,10 +320,14 @@ impl<'a> Machine<'a> {
         literal_of(self.bytes, value)
     }
 
-    pub(super) fn text(&self, value: Value) -> Option<String> {
-        match self.literal(value)? {
-            Literal::Text(text) => Some(text.into_owned()),
-            _ => None,
+    /// A copy of text. One text can be asked for over and over, so each copy is charged for.
+    pub(super) fn text(&mut self, value: Value) -> Result<Option<String>, String> {
+        match self.literal(value) {
+            Some(Literal::Text(text)) => {
+                self.arena.charge(text.len())?;
+                Ok(Some(text.into_owned()))
+            }
+            _ => Ok(None),
         }
     }
 }
