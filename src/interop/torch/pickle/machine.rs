@@ -13,6 +13,9 @@ use super::value::{Arena, Budget, Node, Value};
 /// The newest protocol that there is.
 const MAX_PROTOCOL: u8 = 5;
 
+/// What a value, or a mark, takes in a list that grows by doubling.
+const GROWN_BYTES: usize = 2 * size_of::<Value>();
+
 /// What an entry of the memo takes that is not next to the others, about.
 const FAR_ENTRY_BYTES: usize = 48;
 
@@ -126,7 +129,7 @@ impl<'a> Machine<'a> {
             code::NEWFALSE => self.push(Value::Bool(false)),
 
             code::MARK => {
-                self.arena.charge(size_of::<usize>())?;
+                self.arena.charge(GROWN_BYTES)?;
                 self.marks.push(self.stack.len());
                 Ok(())
             }
@@ -234,7 +237,7 @@ impl<'a> Machine<'a> {
 
     fn push(&mut self, value: Value) -> Result<(), String> {
         if self.stack.len() == self.most_values {
-            self.arena.charge(size_of::<Value>())?;
+            self.arena.charge(GROWN_BYTES)?;
             self.most_values = self.most_values.saturating_add(1);
         }
         self.stack.push(value);
@@ -302,7 +305,7 @@ impl<'a> Machine<'a> {
         }
         if place == self.memo.len() {
             self.memo.push(top);
-            return self.arena.charge(size_of::<Value>());
+            return self.arena.charge(GROWN_BYTES);
         }
         match self.far_memo.insert(index, top) {
             Some(_) => Ok(()),
