@@ -43,8 +43,43 @@ const NAMES: [(&str, &str, Known); 22] = [
     ("torch", "UntypedStorage", Known::Storage(None)),
 ];
 
+const NUMPY_NUMBER: &str = "a number of NumPy's; save item() of it";
+const NUMPY_ARRAY: &str = "an array of NumPy's; save torch.from_numpy() of it";
+const DICT: &str = "save dict() of it";
+const SET: &str = "a set, whose members have no names; save a list";
+const BYTES: &str = "bytes, which are neither tensors nor text";
+
+/// Types of elements that PyTorch has and this store has not.
+const OTHER_DTYPES: [&str; 25] = [
+    "complex32",
+    "qint8",
+    "quint8",
+    "qint32",
+    "quint4x2",
+    "quint2x4",
+    "bits1x8",
+    "bits2x4",
+    "bits4x2",
+    "bits8",
+    "bits16",
+    "uint1",
+    "uint2",
+    "uint3",
+    "uint4",
+    "uint5",
+    "uint6",
+    "uint7",
+    "int1",
+    "int2",
+    "int3",
+    "int4",
+    "int5",
+    "int6",
+    "int7",
+];
+
 /// Names that people meet, and what to say of them beside that they are not known.
-const REASONS: [(&str, &str); 9] = [
+const REASONS: [(&str, &str); 21] = [
     ("torch._utils._rebuild_sparse_tensor", "a sparse tensor has no strides; save its indices and values"),
     (
         "torch._utils._rebuild_qtensor",
@@ -59,7 +94,19 @@ const REASONS: [(&str, &str); 9] = [
         "a subclass of Tensor, or one with attributes; save x.detach().clone()",
     ),
     ("torch.storage._load_from_bytes", "a pickle within the pickle"),
+    ("torch._C.Generator", "save get_state() of it, which is a tensor"),
     ("argparse.Namespace", "save vars() of it"),
+    ("numpy._core.multiarray.scalar", NUMPY_NUMBER),
+    ("numpy.core.multiarray.scalar", NUMPY_NUMBER),
+    ("numpy._core.multiarray._reconstruct", NUMPY_ARRAY),
+    ("numpy.core.multiarray._reconstruct", NUMPY_ARRAY),
+    ("collections.defaultdict", DICT),
+    ("collections.Counter", DICT),
+    ("builtins.set", SET),
+    ("builtins.frozenset", SET),
+    ("_codecs.encode", BYTES),
+    ("builtins.bytearray", BYTES),
+    ("builtins.complex", "a complex number; save a tensor of it"),
 ];
 
 impl Known {
@@ -75,6 +122,11 @@ impl Known {
         if module == "torch" {
             if let Ok(dtype) = name.parse() {
                 return Ok(Known::DType(dtype));
+            }
+            if OTHER_DTYPES.contains(&name) {
+                return Err(format!(
+                    "uses torch.{name}, which has no counterpart here; convert by to(), or view as bytes"
+                ));
             }
             if let Some(kind) = name.strip_suffix("Storage").filter(|kind| kind.starts_with('Q')) {
                 return Err(format!(
@@ -123,6 +175,8 @@ mod tests {
             ("builtins", "print"),
             ("torch", "load"),
             ("torch", "QInt8Storage"),
+            ("torch", "complex32"),
+            ("numpy._core.multiarray", "scalar"),
             ("torch", ""),
             ("torch.storage", "_load_from_bytes"),
             ("torch._utils", "_rebuild_sparse_tensor"),
@@ -130,6 +184,14 @@ mod tests {
             let said = Known::of(module, name).unwrap_err();
             assert!(said.contains(&format!("{module}.{name}")), "{said}");
         }
-        assert!(Known::of("__builtin__", "set").unwrap_err().contains("builtins.set"));
+        for (module, name, said) in [
+            ("__builtin__", "set", "calls builtins.set, which is code and is not run: a set"),
+            ("torch", "complex32", "uses torch.complex32, which has no counterpart here; convert"),
+            ("numpy.core.multiarray", "scalar", "save item() of it"),
+            ("_codecs", "encode", "bytes, which are neither"),
+        ] {
+            let refusal = Known::of(module, name).unwrap_err();
+            assert!(refusal.contains(said), "{refusal}");
+        }
     }
 }
