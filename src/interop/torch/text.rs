@@ -7,6 +7,7 @@ pub(super) fn key(literal: &Literal<'_>) -> Option<String> {
     Some(match literal {
         Literal::Text(text) => text.clone().into_owned(),
         Literal::Int(int) => int.to_string(),
+        Literal::Wide(digits) => digits.clone(),
         Literal::Float(float) if float.is_nan() => "nan".to_owned(),
         Literal::Float(float) if float.is_infinite() => if *float > 0. { "inf" } else { "-inf" }.to_owned(),
         Literal::Float(float) => finite(*float),

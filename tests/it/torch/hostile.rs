@@ -176,7 +176,11 @@ fn pickles_that_break_their_machine_are_refused() {
     ] {
         assert_refused(object, "are left");
     }
-    assert_refused(&[&b"\x80\x02\x8a\x11"[..], &[1; 17], b"."].concat(), "an integer of 17 bytes");
+    let wide = [&b"\x80\x02\x8b\x00\x01\0\0"[..], &[1; 256], b"."].concat();
+    assert_refused(&wide, "an integer of 256 bytes");
+    // As a number of elements.
+    let wide = [&b"\x8a\x11"[..], &[1; 17]].concat();
+    assert_refused(&tensor(&wide, GOOD[1], GOOD[2], GOOD[3]), "a number of elements that no file can hold");
 }
 
 #[test]

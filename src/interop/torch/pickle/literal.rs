@@ -4,8 +4,11 @@ use std::borrow::Cow;
 
 use super::instruction::{Instruction, code};
 
-/// Bytes of the widest integer that is read.
+/// Bytes of the widest integer that is counted with.
 const MAX_INTEGER_BYTES: usize = 16;
+
+/// Bytes of the widest that is read as text, as are states of random numbers: Python writes longer ones otherwise.
+const MAX_WIDE_BYTES: usize = 255;
 
 /// No number has more digits as Python writes it: what is longer would be parsed anew whenever it is asked for.
 const MAX_DIGITS: usize = 400;
@@ -15,6 +18,8 @@ const MAX_DIGITS: usize = 400;
 pub(in super::super) enum Literal<'a> {
     Bool(bool),
     Int(i128),
+    /// An integer that is wider, by its digits.
+    Wide(String),
     Float(f64),
     Text(Cow<'a, str>),
     Bytes,
@@ -26,7 +31,7 @@ pub(super) fn literal<'a>(instruction: &Instruction<'a>) -> Result<Option<Litera
     let unsigned = || argument.iter().rev().fold(0i128, |high, &byte| high << 8 | i128::from(byte));
     Ok(Some(match instruction.code {
         code::BININT1 | code::BININT2 => Literal::Int(unsigned()),
-        code::BININT | code::LONG1 | code::LONG4 => Literal::Int(two_complement(argument)?),
+        code::BININT | code::LONG1 | code::LONG4 => two_complement(argument)?,
         code::INT if argument == b"00" => Literal::Bool(false),
         code::INT if argument == b"01" => Literal::Bool(true),
         code::INT | code::LONG => Literal::Int(decimal(argument)?),
@@ -47,14 +52,41 @@ pub(super) fn literal<'a>(instruction: &Instruction<'a>) -> Result<Option<Litera
     }))
 }
 
-fn two_complement(bytes: &[u8]) -> Result<i128, String> {
-    if bytes.len() > MAX_INTEGER_BYTES {
-        return Err(format!("an integer of {} bytes; {MAX_INTEGER_BYTES} are read", bytes.len()));
-    }
+fn two_complement(bytes: &[u8]) -> Result<Literal<'static>, String> {
     let is_negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
+    if bytes.len() > MAX_WIDE_BYTES {
+        return Err(format!("an integer of {} bytes; {MAX_WIDE_BYTES} are read; save text", bytes.len()));
+    }
+    if bytes.len() > MAX_INTEGER_BYTES {
+        return Ok(Literal::Wide(digits(bytes, is_negative)));
+    }
     let mut wide = if is_negative { [0xff; MAX_INTEGER_BYTES] } else { [0; MAX_INTEGER_BYTES] };
     wide.iter_mut().zip(bytes).for_each(|(place, &byte)| *place = byte);
-    Ok(i128::from_le_bytes(wide))
+    Ok(Literal::Int(i128::from_le_bytes(wide)))
+}
+
+/// An integer of any width, in decimal.
+fn digits(bytes: &[u8], is_negative: bool) -> String {
+    /// Nine digits at once.
+    const BASE: u64 = 1_000_000_000;
+    let mut nines: Vec<u64> = Vec::new();
+    let mut step = |factor: u64, mut carry: u64| {
+        for nine in &mut nines {
+            let sum = nine.saturating_mul(factor).saturating_add(carry);
+            (*nine, carry) = (sum % BASE, sum / BASE);
+        }
+        if carry > 0 {
+            nines.push(carry);
+        }
+    };
+    // Below zero it is what all bits turned around give, and one.
+    let flip = if is_negative { 0xff } else { 0 };
+    bytes.iter().rev().for_each(|&byte| step(256, u64::from(byte ^ flip)));
+    step(1, u64::from(is_negative));
+    let sign = if is_negative { "-" } else { "" };
+    let mut nines = nines.iter().rev();
+    let first = nines.next().copied().unwrap_or(0);
+    nines.fold(format!("{sign}{first}"), |text, nine| text + &format!("{nine:09}"))
 }
 
 fn decimal(digits: &[u8]) -> Result<i128, String> {
@@ -176,8 +208,19 @@ mod tests {
         for wrong in [&b"I\n"[..], b"F.\n", b"L1x\n", b"I170141183460469231731687303715884105728\n"] {
             assert!(read(wrong).is_err(), "{wrong:?}");
         }
-        let wide = [&b"\x8a\x11"[..], &[1; 17]].concat();
-        assert_eq!(read(&wide), Err("an integer of 17 bytes; 16 are read".to_owned()));
+        for (bytes, digits) in [
+            // 2^128, 2^135 - 1 and their negatives, as Python says; and zero with more bytes than it needs.
+            ([&[0; 16][..], &[1]].concat(), "340282366920938463463374607431768211456"),
+            ([&[0xff; 16][..], &[0x7f]].concat(), "43556142965880123323311949751266331066367"),
+            ([&[0; 16][..], &[0xff]].concat(), "-340282366920938463463374607431768211456"),
+            ([&[1][..], &[0; 15], &[0x80]].concat(), "-43556142965880123323311949751266331066367"),
+            (vec![0; 17], "0"),
+        ] {
+            let pickle = [&[0x8a, 17], &bytes[..]].concat();
+            assert_eq!(read(&pickle), Ok(Some(Literal::Wide(digits.to_owned()))));
+        }
+        let wide = [&b"\x8b\x00\x01\0\0"[..], &[1; 256]].concat();
+        assert_eq!(read(&wide), Err("an integer of 256 bytes; 255 are read; save text".to_owned()));
     }
 
     #[test]
