@@ -38,6 +38,7 @@ impl<'a> Unpickled<'a> {
             stack: Vec::new(),
             most_values: 0,
             marks: Vec::new(),
+            most_marks: 0,
             memo: Vec::new(),
             far_memo: BTreeMap::new(),
             empty_tuple: None,
@@ -96,6 +97,8 @@ pub(super) struct Machine<'a> {
     most_values: usize,
     /// Lengths of the stack.
     marks: Vec<usize>,
+    /// How many they have been, as of the stack.
+    most_marks: usize,
     /// By number, without a gap: so every pickler counts.
     memo: Vec<Value>,
     /// What has a number all the same that was not the next.
@@ -129,7 +132,10 @@ impl<'a> Machine<'a> {
             code::NEWFALSE => self.push(Value::Bool(false)),
 
             code::MARK => {
-                self.arena.charge(GROWN_BYTES)?;
+                if self.marks.len() == self.most_marks {
+                    self.arena.charge(GROWN_BYTES)?;
+                    self.most_marks = self.most_marks.saturating_add(1);
+                }
                 self.marks.push(self.stack.len());
                 Ok(())
             }
@@ -305,7 +311,7 @@ impl<'a> Machine<'a> {
         }
         if place == self.memo.len() {
             self.memo.push(top);
-            return self.arena.charge(GROWN_BYTES);
+            return self.arena.charge(size_of::<Value>());
         }
         match self.far_memo.insert(index, top) {
             Some(_) => Ok(()),

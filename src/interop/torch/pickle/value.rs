@@ -116,6 +116,9 @@ const BYTES_A_BYTE: u64 = 8;
 /// How many bytes of the file count for each of its pickle: a file of gigabytes needs no gigabytes for its names.
 const FILE_BYTES_A_BYTE: u64 = 4;
 
+/// What an allocation takes beside its bytes, about.
+const ALLOCATION_BYTES: usize = 16;
+
 /// Memory for any file.
 const FIXED_BYTES: u64 = 2 << 20;
 
@@ -184,27 +187,25 @@ impl Arena {
     }
 
     pub(in super::super) fn append(&mut self, list: Value, items: &[Value]) -> Result<(), String> {
-        self.charge_for::<Value>(items.len())?;
-        match self.node_mut(list) {
-            Some(Node::List(list)) => list.extend_from_slice(items),
+        let grown_bytes = match self.node_mut(list) {
+            Some(Node::List(list)) => extended(list, items.iter().copied()),
             _ => return Err(format!("appends to {}, which is no list", self.kind(list))),
-        }
-        Ok(())
+        };
+        self.charge(grown_bytes)
     }
 
     pub(in super::super) fn insert(&mut self, dict: Value, items: &[Value]) -> Result<(), String> {
-        self.charge_for::<Value>(items.len())?;
-        match self.node_mut(dict) {
+        let grown_bytes = match self.node_mut(dict) {
             Some(Node::Dict(dict)) => {
                 let (pairs, rest) = items.as_chunks::<2>();
                 if !rest.is_empty() {
                     return Err("a key without a value".to_owned());
                 }
-                dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
+                extended(dict, pairs.iter().map(|&[key, value]| (key, value)))
             }
             _ => return Err(format!("sets items of {}, which is no dict", self.kind(dict))),
-        }
-        Ok(())
+        };
+        self.charge(grown_bytes)
     }
 
     pub(in super::super) fn node(&self, value: Value) -> Option<&Node> {
@@ -251,6 +252,20 @@ impl Arena {
             Value::Node(_) => self.node(value).map_or("nothing", Node::kind),
         }
     }
+}
+
+/// Adds to a list of a pickle, and gives the memory that this took: items are few in most lists, and with the room that is
+/// kept for more, and what an allocation itself takes, a hostile one would have several times what its items have.
+fn extended<T>(list: &mut Vec<T>, items: impl ExactSizeIterator<Item = T>) -> usize {
+    let (had, overhead_bytes) = match list.capacity() {
+        0 => {
+            list.reserve_exact(items.len());
+            (0, if items.len() == 0 { 0 } else { ALLOCATION_BYTES })
+        }
+        had => (had, 0),
+    };
+    list.extend(items);
+    list.capacity().saturating_sub(had).saturating_mul(size_of::<T>()).saturating_add(overhead_bytes)
 }
 
 fn number(count: usize) -> Result<u32, String> {
