@@ -33,11 +33,12 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Copy the tensors of .safetensors, .npy and .npz files into a store, in one commit
+    /// Copy the tensors of .safetensors, .npy, .npz and .pt files into a store, in one commit
     ///
-    /// The metadata of a .safetensors file becomes attributes of the store. An import that fails half-way or is killed
-    /// has changed nothing, but that a new store is there, and empty; what else it left goes with the next commit, or
-    /// with gc.
+    /// A model of several .safetensors files is named by its index, model.safetensors.index.json. The metadata of a
+    /// .safetensors file, and the plain values of a .pt file, become attributes of the store. An import that fails half-way
+    /// or is killed has changed nothing, but that a new store is there, and empty; what else it left goes with the next
+    /// commit, or with gc.
     #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
     Import(ImportArgs),
     /// Write tensors to a .safetensors, .npy or .npz file
@@ -117,8 +118,8 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
 pub(crate) struct ImportArgs {
-    /// Files to import, whose kind is told by their content (a .npy tensor is named after its file); and the store, which
-    /// is created when nothing is there
+    /// Files to import, whose kind is told by their content (a tensor alone, as in .npy, is named after its file); and the
+    /// store, which is created when nothing is there
     #[arg(required = true, value_name = "FILE... STORE")]
     pub(crate) paths: Vec<PathBuf>,
     /// Leave the elements in the files, and give the store headers over them; the files must then stay as they are
