@@ -252,7 +252,7 @@ pub(crate) struct ShowArgs {
     pub(crate) source: PathBuf,
     /// The tensor, or the view of it
     pub(crate) expr: String,
-    /// Print one JSON object with every element
+    /// Print one JSON object with every element, row by row in one list
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
