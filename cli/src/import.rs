@@ -25,6 +25,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
             ));
         }
     };
+    files.iter().try_for_each(|path| check_file(path))?;
     let options = args.reading.options();
     let inputs: Vec<Input<'_>> =
         files.iter().map(|path| Ok((path.as_path(), options.open(path)?))).collect::<Result<_>>()?;
@@ -96,6 +97,22 @@ fn said(imported: Imported) -> String {
         (0, _) => shared,
         _ => format!("{shared}; {copied}"),
     }
+}
+
+/// A directory is no file to import, and what is to be named in its stead is said.
+fn check_file(path: &Path) -> Result<()> {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let index = path.join("model.safetensors.index.json");
+    let what = if path.join("FORMAT").is_file() {
+        "a store, which comes last; files to import come before it".to_owned()
+    } else if index.is_file() {
+        format!("a directory; name the index of the model in it, {}", index.display())
+    } else {
+        "a directory; name the files in it".to_owned()
+    };
+    Err(Error::Refused(format!("import {}: {what}", path.display())))
 }
 
 /// The store to import into; made if nothing is there, or an empty directory.

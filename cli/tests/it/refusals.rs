@@ -197,7 +197,19 @@ fn file_that_claims_more_than_it_has_is_refused() {
 fn what_is_not_a_file_is_not_imported() {
     let dir = Dir::with_store();
     assert!(dir.refusal(&["import", "none.npy", "s.smap"]).starts_with("open: none.npy: No such file"));
-    assert_eq!(dir.refusal(&["import", "s.smap", "s.smap"]), "read s.smap: not a regular file");
+    fs::create_dir(dir.path("model")).unwrap();
+    for (args, line) in [
+        (["s.smap", "w.npy"], "import s.smap: a store, which comes last; files to import come before it"),
+        (["model", "s.smap"], "import model: a directory; name the files in it"),
+        (["/dev/null", "s.smap"], "read /dev/null: not a regular file"),
+    ] {
+        assert_eq!(dir.refusal(&["import", args[0], args[1]]), line);
+    }
+    dir.write("model/model.safetensors.index.json", b"{}");
+    assert_eq!(
+        dir.refusal(&["import", "model", "s.smap"]),
+        "import model: a directory; name the index of the model in it, model/model.safetensors.index.json"
+    );
 }
 
 #[test]
