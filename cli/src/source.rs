@@ -29,13 +29,7 @@ impl Source {
     pub(crate) fn open(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
         let refused = |why: String| Err(Error::Refused(why));
         match fs::metadata(path) {
-            Ok(found) if found.is_file() => match reading.options().open(path) {
-                Ok(file) => Ok(Source::of(file)),
-                Err(e) if e.kind() == ErrorKind::BadFile => {
-                    refused(format!("{e}; and a store, which is a directory, it is not either"))
-                }
-                Err(e) => Err(e.into()),
-            },
+            Ok(found) if found.is_file() => Ok(Source::of(reading.options().open(path)?)),
             Ok(found) if !found.is_dir() => {
                 refused(format!("open {}: neither a store nor a regular file", path.display()))
             }
