@@ -17,14 +17,17 @@ const PICKLE: &str = "/data.pkl";
 /// How long `little` and `big` are, and no member beside the pickle is read that is longer.
 const MAX_ORDER_BYTES: u64 = 16;
 
-/// Whether a zip file is a checkpoint, or a program of TorchScript.
+/// Whether a zip file is a checkpoint, or what torch.save leaves of one when it fails, or a program of TorchScript.
 pub(in crate::interop) fn is_archive(members: &[Member]) -> bool {
-    members.iter().any(|member| member.name.ends_with(PICKLE))
+    members.iter().any(|member| member.name.ends_with(PICKLE) || member.name.ends_with("/version"))
 }
 
 /// Reads a zip file with these members.
 pub(in crate::interop) fn read(file: &Arc<RawFile>, members: &[Member]) -> Result<Contents> {
     let pickles: Vec<&Member> = members.iter().filter(|member| member.name.ends_with(PICKLE)).collect();
+    if pickles.is_empty() {
+        return Err(file.bad("none of its members is named data.pkl: torch.save has not ended well"));
+    }
     let &[pickle] = pickles.as_slice() else {
         return Err(file
             .bad(format!("{} of its members are named data.pkl, and a checkpoint has one", pickles.len())));

@@ -248,6 +248,7 @@ fn layouts_that_lie_are_refused() {
         ),
         (archive(&[("m/data.pkl", &object), ("m/data/0", &storage), ("m/data/0", &storage)]), "one name"),
         (archive(&[("m/data.pkl", &object), ("n/data.pkl", &object)]), "2 of its members are named data.pkl"),
+        (archive(&[("m/version", b"3\n"), ("m/byteorder", b"little")]), "torch.save has not ended well"),
         (archive(&[("m/data.pkl", &object), ("m/byteorder", b"big"), ("m/data/0", &storage)]), "big-endian"),
         (archive(&[("m/data.pkl", &object), ("m/code/m.py", b""), ("m/data/0", &storage)]), "TorchScript"),
         (
