@@ -157,6 +157,7 @@ fn pickles_that_break_their_machine_are_refused() {
         (long(b"\x80\x02]", b"", 0, &long(b"", b"(", 3_000_000, b".")), "it unfolds to more than"),
         (long(b"\x80\x02", b"]", 1_000_000, b"."), "it unfolds to more than"),
         (long(b"\x80\x02N", b"2", 3_000_000, b"."), "it unfolds to more than"),
+        (long(b"\x80\x02", b"}NNs0", 150_000, b"N."), "it unfolds to more than"),
         ([&b"\x80\x02}"[..], &text("k"), b"C\x01xs."].concat(), "\"k\" holds bytes"),
         ([&b"\x80\x02}C\x01k"[..], b"Ns."].concat(), "has bytes as a key"),
         (
