@@ -36,6 +36,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     let size_bytes = inputs.iter().map(|(_, file)| file.size_bytes()).fold(0, u64::saturating_add);
     if args.in_place {
         check_places(&inputs, target, args.external.allowed())?;
+        inputs.iter().try_for_each(|(_, file)| file.check_adoptable())?;
     }
 
     let store = open_or_create(&args.external.options(), target)?;

@@ -27,16 +27,7 @@ impl Transaction<'_> {
     pub fn adopt(&mut self, file: &ForeignFile, prefix: &str) -> Result<()> {
         let action = format!("adopt {}", file.path().display());
         let contents = &file.contents;
-        for tensor in &contents.tensors {
-            if contents.storages.get(tensor.storage).is_some_and(|storage| !storage.is_range()) {
-                let message = format!(
-                    "{action}: the elements of {:?} are compressed, or to be byte-swapped, and cannot be used where they lie; \
-                     import the file",
-                    tensor.name
-                );
-                return Err(Error::new(ErrorKind::BadFile, message));
-            }
-        }
+        file.check_adoptable()?;
         let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
         contents.tensors.iter().try_for_each(|tensor| self.check_free("adopt", &named(tensor)))?;
         // A model may be several files, each of which is stamped.
@@ -49,6 +40,29 @@ impl Transaction<'_> {
         for tensor in &contents.tensors {
             let Some(&id) = ids.get(tensor.storage) else { continue };
             self.save_header("adopt", &named(tensor), (tensor.dtype, &tensor.layout), id)?;
+        }
+        Ok(())
+    }
+}
+
+impl ForeignFile {
+    /// Whether its elements can be used where they lie, which [`Transaction::adopt`] asks for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`] for elements that are compressed, or to be byte-swapped.
+    pub fn check_adoptable(&self) -> Result<()> {
+        let contents = &self.contents;
+        for tensor in &contents.tensors {
+            let Some(storage) = contents.storages.get(tensor.storage) else { continue };
+            if !storage.is_range() {
+                let what = if storage.form.swapped_bytes > 1 { "big-endian" } else { "compressed" };
+                let message = format!(
+                    "adopt {}: the elements of {:?} are {what}, and cannot be used where they lie; import the file",
+                    self.path().display(),
+                    tensor.name
+                );
+                return Err(Error::new(ErrorKind::BadFile, message));
+            }
         }
         Ok(())
     }

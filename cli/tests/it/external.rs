@@ -176,3 +176,13 @@ fn part_is_exported_over_only_with_every_tensor_that_stands_on_it() {
     dir.messages(&["export", "m.smap", "n.safetensors", "--max-shard-size", "16"]);
     assert_eq!(dir.stdout(&["verify", "m.smap"]), "ok\n");
 }
+
+#[test]
+fn what_cannot_be_used_where_it_lies_creates_no_store() {
+    let dir = with_adopted();
+    dir.messages(&["export", "s.smap", "packed.npz", "--compress"]);
+    let line = dir.refusal(&["import", "packed.npz", "new.smap", "--in-place"]);
+    assert!(line.contains("are compressed") && line.contains("import the file"), "{line}");
+    assert!(!dir.path("new.smap").exists());
+    dir.messages(&["import", "packed.npz", "new.smap"]);
+}
