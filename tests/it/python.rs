@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use stridemap::{DType, Durability, Index, Scalar, Store, StoreOptions, Tensor, TensorInfo};
+use stridemap::{DType, Durability, Index, Store, StoreOptions, Tensor, TensorInfo};
 
-use crate::support::temporary;
+use crate::support::{as_json, temporary};
 
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/format/reader.py");
 const CHECK_VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/format/vectors/check.py");
@@ -82,22 +82,6 @@ fn assert_header(said: &Value, info: &TensorInfo) {
     assert_eq!(said["stride"], serde_json::json!(info.stride()), "{}", info.name);
     assert_eq!(said["storage_offset"], info.storage_offset(), "{}", info.name);
     assert_eq!(said["storage"], format!("{:016x}", info.storage_id), "{}", info.name);
-}
-
-fn as_json(value: Scalar) -> Value {
-    let real = |x: f64| match x {
-        x if x.is_nan() => "NaN".into(),
-        f64::INFINITY => "Infinity".into(),
-        f64::NEG_INFINITY => "-Infinity".into(),
-        x => Value::from(x),
-    };
-    match value {
-        Scalar::Bool(b) => b.into(),
-        Scalar::Int(n) => serde_json::from_str(&n.to_string()).unwrap(),
-        Scalar::Float(x) => real(x),
-        Scalar::Complex(re, im) => vec![real(re), real(im)].into(),
-        other => panic!("{other:?} has no JSON form here"),
-    }
 }
 
 #[test]

@@ -1,5 +1,8 @@
 use std::env;
 
+use serde_json::Value;
+use stridemap::Scalar;
+
 /// A directory that goes when the test ends.
 pub(crate) fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -26,4 +29,21 @@ pub(crate) fn from_base64(text: &str) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// As Python writes an element in JSON: what numbers lack as text, complex numbers as pairs.
+pub(crate) fn as_json(value: Scalar) -> Value {
+    let real = |x: f64| match x {
+        x if x.is_nan() => "NaN".into(),
+        f64::INFINITY => "Infinity".into(),
+        f64::NEG_INFINITY => "-Infinity".into(),
+        x => Value::from(x),
+    };
+    match value {
+        Scalar::Bool(b) => b.into(),
+        Scalar::Int(n) => serde_json::from_str(&n.to_string()).unwrap(),
+        Scalar::Float(x) => real(x),
+        Scalar::Complex(re, im) => vec![real(re), real(im)].into(),
+        other => panic!("{other:?} has no JSON form here"),
+    }
 }

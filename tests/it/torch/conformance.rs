@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stridemap::interop::{FileFormat, ForeignFile};
-use stridemap::{Scalar, Store, TensorInfo};
+use stridemap::{Store, TensorInfo};
 
 use super::{data, refusal};
-use crate::support::temporary;
+use crate::support::{as_json, temporary};
 
 pub(super) fn checkpoints(folder: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(data(folder)).unwrap().map(|entry| entry.unwrap().path());
@@ -24,23 +24,6 @@ fn stem(path: &Path) -> &str {
 
 fn is_refused(path: &Path) -> bool {
     stem(path).starts_with("hostile_") || stem(path).starts_with("refused_")
-}
-
-/// As the generators write it: complex numbers as pairs.
-fn as_json(value: Scalar) -> Value {
-    let real = |x: f64| match x {
-        x if x.is_nan() => "NaN".into(),
-        f64::INFINITY => "Infinity".into(),
-        f64::NEG_INFINITY => "-Infinity".into(),
-        x => Value::from(x),
-    };
-    match value {
-        Scalar::Bool(b) => b.into(),
-        Scalar::Int(n) => serde_json::from_str(&n.to_string()).unwrap(),
-        Scalar::Float(x) => real(x),
-        Scalar::Complex(re, im) => vec![real(re), real(im)].into(),
-        other => panic!("{other:?} has no JSON form here"),
-    }
 }
 
 /// Text is itself, and everything else its JSON: `1e-05` and `1e-5` are one number.
