@@ -35,7 +35,8 @@
 //!   [`F8E4M3FN`] and its kin are the 8-bit floats.
 //! - [`Stats`], [`Collected`] and [`Compacted`]: where the space of a store is, and what was given back.
 //! - [`Error`], with an [`ErrorKind`] to decide by, and for damage the [`Rule`] of the format that was broken.
-//! - [`interop`]: files of other formats.
+//! - [`interop`]: files of other formats, read, imported, adopted in place and written. [`ExternalFiles`] says which files a
+//!   handle may open that are not the store's.
 //!
 //! # What is promised, and what is not
 //!
