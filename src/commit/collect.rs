@@ -9,7 +9,7 @@ use stridemap_format::{Digest, Manifest, StorageKind, full_chunk_count, limits};
 use super::lock::WriterLock;
 use super::recover::{manifest_numbers, pin};
 use super::{Generation, History, unsynced};
-use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, number_in, read_capped};
+use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, Step, number_in, read_capped};
 use crate::error::{Error, Result};
 use crate::storage::GrowthLock;
 
@@ -36,23 +36,24 @@ pub(super) fn delete_garbage(history: &History, newest: &Generation, next: &mut 
     // Who deleted the older manifests had synced the name of the newest. Where some are left, and it is another's, its
     // writer may have died before that; what it replaced must not go while a power cut can take it back.
     if !newest.is_synced() && manifest_numbers(&*history.disk, &history.paths)?.len() > 1 {
-        history.sync_dir(&history.paths.meta_dir())?;
+        history.sync_dir(Step::SyncBeforeGarbage, &history.paths.meta_dir())?;
     }
     let mut deleted = Collected::default();
     let older = Older::collect(history, newest.number(), &mut deleted);
     let before = next.garbage.len();
     next.garbage.retain(|&id, &mut dropped| {
-        dropped == generation
-            || older.need(id, dropped)
-            || !is_really_garbage(newest, id)
-            || !deleted.remove_storage(history, id)
+        let goes = Step::GarbageIsOlder.holds(&*history.disk, || dropped < generation)
+            && !older.need(history, id, dropped)
+            && is_really_garbage(history, newest, id)
+            && deleted.remove_storage(history, id);
+        !goes
     });
     Ok(next.garbage.len() < before)
 }
 
 /// A store may lie: what has a record is no garbage.
-fn is_really_garbage(newest: &Generation, id: u64) -> bool {
-    matches!(newest.storage(id), Ok(None))
+fn is_really_garbage(history: &History, newest: &Generation, id: u64) -> bool {
+    Step::GarbageIsGarbage.holds(&*history.disk, || matches!(newest.storage(id), Ok(None)))
 }
 
 /// After a commit: what the new generation no longer needs; and, once a handle, what dead writers left. Best effort:
@@ -76,14 +77,14 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     let newest = history.newest()?;
     if !newest.is_synced() {
         // Its writer may have died before this. What it replaced must not go while its name can.
-        history.watched(history.sync_dir(&history.paths.meta_dir()))?;
+        history.watched(history.sync_dir(Step::SyncBeforeCollection, &history.paths.meta_dir()))?;
     }
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
     let older = Older::collect(history, newest.number(), &mut collected);
     let mut needed = BTreeMap::new();
     add_storages(&newest, &mut needed)?;
-    for manifest in &older.pinned {
+    for manifest in older.pinned.iter().filter(|_| Step::PinnedStorages.is_taken(&*history.disk)) {
         if let Some(pinned) = pin(&*history.disk, &history.paths, history.uuid, manifest.generation)? {
             add_storages(&pinned, &mut needed)?;
         }
@@ -131,14 +132,15 @@ impl Older {
     /// Deletes the manifests that nobody holds.
     fn collect(history: &History, newest: u64, collected: &mut Collected) -> Older {
         let mut older = Older { pinned: Vec::new(), is_unclear: false };
+        let holds_back = Step::UnreadHoldsBack.is_taken(&*history.disk);
         let Ok(numbers) = manifest_numbers(&*history.disk, &history.paths) else {
-            return Older { is_unclear: true, ..older };
+            return Older { is_unclear: holds_back, ..older };
         };
         for number in numbers.into_iter().filter(|&number| number < newest) {
             match older.collect_one(history, number, collected) {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(_) => older.is_unclear = true,
+                Err(_) => older.is_unclear = holds_back,
             }
         }
         older
@@ -148,7 +150,7 @@ impl Older {
         let path = history.paths.manifest(number);
         let file = history.disk.open(&path, Access::Read)?;
         // Held until the file is gone: a reader that comes between sees the lock, or that the file has no name left.
-        if file.try_lock(LockMode::Exclusive)? {
+        if Step::LockOlderManifest.locks(&*history.disk, || file.try_lock(LockMode::Exclusive))? {
             return collected.remove(history, &path);
         }
         let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
@@ -157,9 +159,10 @@ impl Older {
     }
 
     /// Whether a storage that lost its last name at generation `dropped` may be read by somebody.
-    fn need(&self, id: u64, dropped: u64) -> bool {
+    fn need(&self, history: &History, id: u64, dropped: u64) -> bool {
         let holds = |manifest: &Manifest| id < manifest.next_storage_id && manifest.generation < dropped;
-        self.is_unclear || self.pinned.iter().any(holds)
+        let holds_back = Step::PinnedHoldsBack.is_taken(&*history.disk);
+        self.is_unclear || holds_back && self.pinned.iter().any(holds)
     }
 }
 
@@ -182,7 +185,7 @@ impl Collected {
         if !is_longer(&bin, length_bytes) && !is_longer(&sum, sum_bytes) {
             return;
         }
-        let Ok(Some(lock)) = GrowthLock::try_take(&*history.disk, &bin) else { return };
+        let Ok(Some(lock)) = GrowthLock::try_take(&history.disk, &bin) else { return };
         self.size_bytes += lock.cut(length_bytes).unwrap_or_default();
         if is_longer(&sum, sum_bytes)
             && let Ok(file) = history.disk.open(&sum, Access::Write)
@@ -206,7 +209,7 @@ impl Collected {
 
     fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &Older) {
         for (&id, &dropped) in &newest.manifest().garbage {
-            if !older.need(id, dropped) && is_really_garbage(newest, id) {
+            if !older.need(history, id, dropped) && is_really_garbage(history, newest, id) {
                 self.remove_storage(history, id);
             }
         }
@@ -214,6 +217,7 @@ impl Collected {
         let referenced: BTreeSet<u64> = older
             .pinned
             .iter()
+            .filter(|_| Step::PinnedTables.is_taken(&*history.disk))
             .chain([newest.manifest()])
             .filter_map(|manifest| Some(manifest.table?.generation))
             .collect();
@@ -259,5 +263,6 @@ impl Collected {
 /// The file, under its lock: none while a live writer holds it.
 fn lock_abandoned(history: &History, path: &Path) -> Option<Arc<dyn DiskFile>> {
     let file = history.disk.open(path, Access::Read).ok()?;
-    file.try_lock(LockMode::Exclusive).ok()?.then_some(file)
+    let is_locked = Step::StageIsAbandoned.locks(&*history.disk, || file.try_lock(LockMode::Exclusive));
+    is_locked.ok()?.then_some(file)
 }

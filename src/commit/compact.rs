@@ -15,7 +15,7 @@ use super::recover::newest_for_certain;
 use super::relocate::{Moved, Relocation};
 use super::standing::{Standing, Worth, each_standing, named_standing, worth};
 use super::{Generation, History};
-use crate::disk::Access;
+use crate::disk::{Access, Disk};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Placed, Repacked};
 use crate::storage::{GrowthLock, StagedStorage, StorageWriter, VerifiedStorage, open_whole};
@@ -190,8 +190,8 @@ fn compact_some(
         let after_bytes = plan.repacked.length_bytes;
         let reason = match rewrite(history, &plan, held.take(), progress) {
             Ok(Some((lock, storage))) => {
-                let relocation =
-                    relocation(plan.standing, plan.repacked, Changes::provisional_id(staged.len()))?;
+                let new_id = Changes::provisional_id(staged.len());
+                let relocation = relocation(&history.disk, plan.standing, plan.repacked, new_id)?;
                 changes.names.push((Change::Move(relocation), OnExisting::Replace));
                 staged.push(storage);
                 locks.push(lock);
@@ -257,7 +257,7 @@ fn compact_busy(
     let (id, gain_bytes) = (candidate.id, candidate.gain_bytes());
     let path = history.paths.storage(id);
     let patience = history.options.lock_timeout.min(PATIENCE);
-    match GrowthLock::take(&*history.disk, &path, patience) {
+    match GrowthLock::take(&history.disk, &path, patience) {
         Ok(Some(lock)) => {
             let newest = newest_for_certain(history)?;
             compact_some(history, (newest, [candidate].into()), Some(lock), progress, compacted)?;
@@ -320,7 +320,7 @@ fn rewrite(
     open_whole(&*history.disk, &path, record.length_bytes)?;
     let lock = match held {
         Some(lock) => Some(lock),
-        None => GrowthLock::try_take(&*history.disk, &path)?,
+        None => GrowthLock::try_take(&history.disk, &path)?,
     };
     let Some(lock) = lock else { return Ok(None) };
     let mut old = VerifiedStorage::open(&*history.disk, &history.paths, *id, (record.length_bytes, sealed))?;
@@ -346,7 +346,12 @@ fn rewrite(
 pub(super) const PROGRESS_BYTES: u64 = 1 << 20;
 
 /// The headers of all tensors of a storage on another, of a provisional id.
-pub(super) fn relocation(standing: Standing, repacked: Repacked, new_id: u64) -> Result<Relocation> {
+pub(super) fn relocation(
+    disk: &Arc<dyn Disk>,
+    standing: Standing,
+    repacked: Repacked,
+    new_id: u64,
+) -> Result<Relocation> {
     let Standing { id, record, tensors } = standing;
     let moved = |((name, before), placed): ((String, TensorRecord), Placed)| {
         let mut parts = before.clone().into_parts();
@@ -356,7 +361,7 @@ pub(super) fn relocation(standing: Standing, repacked: Repacked, new_id: u64) ->
     };
     let tensors: BTreeMap<String, Moved> =
         tensors.into_iter().zip(repacked.views).map(moved).collect::<Result<_>>()?;
-    Ok(Relocation { storage_id: id, record, tensors })
+    Ok(Relocation { disk: Arc::clone(disk), storage_id: id, record, tensors })
 }
 
 impl Compacted {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
 
 use super::recover;
-use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, StorePaths, dir_of, read_capped};
+use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, Step, StorePaths, dir_of, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Creates an empty store: whole or not at all, because it is built beside its place and then renamed. An empty directory
@@ -43,7 +43,8 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         files.push((paths.unsynced(), Vec::new()));
     }
     let built = build(disk, &paths, replaced, &files, durable).map_err(failed).and_then(|()| {
-        disk.rename_dir(&building, path).map_err(|e| match e.kind() {
+        let renamed = Step::RenameStore.on(&**disk, || disk.rename_dir(&building, path));
+        renamed.map_err(|e| match e.kind() {
             io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
                 taken("a directory that is not empty")
             }
@@ -59,7 +60,8 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         return Err(e);
     }
     if durable {
-        disk.sync_dir(parent).map_err(|e| Error::io("sync", parent, e))?;
+        let synced = Step::SyncParent.on(&**disk, || disk.sync_dir(parent));
+        synced.map_err(|e| Error::io("sync", parent, e))?;
     }
     Ok(manifest.uuid)
 }
@@ -82,9 +84,9 @@ fn build(
         write_new(disk, path, bytes, durable)?;
     }
     if durable {
-        for dir in [&paths.storages_dir(), &paths.meta_dir(), paths.root()] {
-            disk.sync_dir(dir)?;
-        }
+        // Not `storages/`, which is empty: its name is in the root.
+        Step::SyncNewMeta.on(&**disk, || disk.sync_dir(&paths.meta_dir()))?;
+        Step::SyncNewRoot.on(&**disk, || disk.sync_dir(paths.root()))?;
     }
     Ok(())
 }
@@ -93,9 +95,9 @@ fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> 
     let mut staged = Staged::create(disk, path.parent().unwrap_or(path))?;
     staged.file().write_all_at(bytes, 0)?;
     if durable {
-        staged.file().sync()?;
+        Step::SyncNewFile.on(&**disk, || staged.file().sync())?;
     }
-    staged.publish(path)
+    Step::RenameNewFile.on(&**disk, || staged.publish(path))
 }
 
 /// Reads what makes a directory a store.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stridemap_format::Uuid;
 
 use super::{Generation, idle_watch, recover};
-use crate::disk::{Disk, StorePaths, Watch};
+use crate::disk::{Disk, Step, StorePaths, Watch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::ExternalOptions;
 
@@ -130,10 +130,11 @@ impl History {
         self.options.durability == Durability::Full
     }
 
-    /// Makes the names in a directory durable, if that is asked for.
-    pub(super) fn sync_dir(&self, dir: &Path) -> Result<()> {
+    /// Makes the names in a directory durable, if that is asked for: as this step.
+    pub(super) fn sync_dir(&self, step: Step, dir: &Path) -> Result<()> {
         if self.is_durable() {
-            self.disk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())?;
+            let synced = step.on(&*self.disk, || self.disk.sync_dir(dir));
+            synced.map_err(|e| Error::io("sync", dir, e).after_failed_sync())?;
         }
         Ok(())
     }
@@ -143,7 +144,7 @@ impl History {
     /// The kernel drops the pages that it failed to write and calls them clean, so that another sync would succeed
     /// over lost data.
     pub(crate) fn check_poison(&self) -> Result<()> {
-        match self.poison.get() {
+        match self.poison.get().filter(|_| Step::Poison.is_taken(&*self.disk)) {
             None => Ok(()),
             Some(first) => Err(Error::new(
                 ErrorKind::Poisoned,

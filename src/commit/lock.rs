@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::History;
-use crate::disk::{Access, DiskFile, LockMode};
+use crate::disk::{Access, Disk, DiskFile, LockMode, Step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a newcomer looks whether it is at the front, at first. Who has waited longer looks more often.
@@ -38,7 +38,8 @@ impl WriterLock {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             stat => stat.map_err(|e| failed(&path, e))?,
         };
-        if (held.device, held.inode) != (named.device, named.inode) {
+        let is_named = || (held.device, held.inode) == (named.device, named.inode);
+        if !Step::LockIsNamed.holds(&*history.disk, is_named) {
             return Err(Error::new(
                 ErrorKind::LockReplaced,
                 format!(
@@ -71,8 +72,11 @@ struct Held {
 impl Held {
     /// None when somebody else holds it.
     fn try_take(file: &Arc<dyn DiskFile>) -> io::Result<Option<Held>> {
-        let is_taken = file.try_lock(LockMode::Exclusive)?;
-        Ok(is_taken.then(|| Held { file: Arc::clone(file), process: std::process::id() }))
+        Ok(file.try_lock(LockMode::Exclusive)?.then(|| Held::of(file)))
+    }
+
+    fn of(file: &Arc<dyn DiskFile>) -> Held {
+        Held { file: Arc::clone(file), process: std::process::id() }
     }
 }
 
@@ -90,6 +94,7 @@ impl Drop for Held {
 /// there and which nobody else locks. Only `LOCK` keeps writers apart; where the turnstile cannot be locked, there is no
 /// order, and nothing else is wrong.
 struct Queue {
+    disk: Arc<dyn Disk>,
     lock: Arc<dyn DiskFile>,
     turnstile: Option<Arc<dyn DiskFile>>,
 }
@@ -97,7 +102,8 @@ struct Queue {
 impl Queue {
     /// The file is opened anew: a lock is on the open file, and other threads have their own.
     fn join(history: &History, lock: Arc<dyn DiskFile>) -> Self {
-        Queue { lock, turnstile: history.disk.open(&history.paths.marker(), Access::Read).ok() }
+        let turnstile = history.disk.open(&history.paths.marker(), Access::Read).ok();
+        Queue { disk: Arc::clone(&history.disk), lock, turnstile }
     }
 
     fn wait(&self, path: &Path, timeout: Duration) -> Result<Held> {
@@ -142,7 +148,8 @@ impl Queue {
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Held>> {
-        Held::try_take(&self.lock).map_err(|e| failed(path, e))
+        let is_taken = Step::LockWriters.locks(&*self.disk, || self.lock.try_lock(LockMode::Exclusive));
+        Ok(is_taken.map_err(|e| failed(path, e))?.then(|| Held::of(&self.lock)))
     }
 
     /// Waits a little, unless the time is over.

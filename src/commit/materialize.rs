@@ -83,7 +83,8 @@ fn materialize_some(
         let repacked = standing.repacked(history)?;
         staged.push(copy(history, externals, &external, &repacked, progress).map_err(refused)?);
         moved.push((candidate.id, repacked.length_bytes));
-        let relocation = relocation(standing, repacked, Changes::provisional_id(staged.len() - 1))?;
+        let new_id = Changes::provisional_id(staged.len() - 1);
+        let relocation = relocation(&history.disk, standing, repacked, new_id)?;
         changes.names.push((Change::Move(relocation), OnExisting::Replace));
     }
     if changes.is_empty() {

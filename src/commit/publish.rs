@@ -10,7 +10,7 @@ use super::lock::WriterLock;
 use super::rebase::{self, Changes, Draft};
 use super::table::Table;
 use super::unsynced;
-use crate::disk::{LockMode, Staged};
+use crate::disk::{LockMode, Staged, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{Grown, StagedStorage};
 
@@ -40,11 +40,12 @@ pub(super) fn publish_taking(
     mut grown: Vec<Grown>,
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
     // 1. The lock, and the newest generation under it.
+    let disk = &*history.disk;
     let lock = WriterLock::take(history)?; // crash: the kernel gives it back
     unsynced::settle(history, &lock)?; // crash: the generations so far, for good
-    let newest = history.newest()?;
+    let newest = if Step::NewestUnderLock.is_taken(disk) { history.newest()? } else { history.current() };
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
-    let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records, &grown)?;
+    let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
     if changes.are_moves() && taken.is_empty() {
         return Ok((newest, Vec::new()));
     }
@@ -60,19 +61,19 @@ pub(super) fn publish_taking(
         has_new_names |= grown.publish(&history.paths)?; // crash: chunk digests of nobody, replaced or deleted later
     }
     if has_new_names {
-        history.sync_dir(&history.paths.storages_dir())?; // crash: the same, for good
+        history.sync_dir(Step::SyncStoragesDir, &history.paths.storages_dir())?; // crash: the same, for good
     }
 
     // 3. The table if one is due, then the manifest, under names that nobody reads.
     let mut table = newest.table().cloned();
     if is_table_due(&manifest, table.as_deref()) {
         let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphan, deleted later
-        history.sync_dir(&history.paths.meta_dir())?; // crash: the same; a manifest must not outlive its table
+        history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?; // crash: the same; a manifest must not outlive its table
         manifest.storages.clear();
         manifest.tensors.clear();
         manifest.table = Some(reference);
         table = Some(Arc::new(Table::open(
-            &*history.disk,
+            disk,
             &history.paths,
             history.uuid,
             reference,
@@ -90,9 +91,9 @@ pub(super) fn publish_taking(
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
     };
-    let renamed = file.publish(&target).map_err(|e| Error::io("publish manifest", &target, e));
-    renamed.map_err(unknown)?; // crash: the old generation or this one
-    history.sync_dir(&history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
+    let renamed = Step::RenameManifest.on(disk, || file.publish(&target));
+    renamed.map_err(|e| unknown(Error::io("publish manifest", &target, e)))?; // crash: the old generation or this one
+    history.sync_dir(Step::SyncManifestName, &history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
 
     // 6. The handle moves on, which lets its old generation go, and what no reader needs is deleted.
     let pin = Arc::clone(file.file());
@@ -143,9 +144,10 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
     let (header, reference) = encoder.finish(&mut buffer);
     flush(&mut buffer, 0)?;
     staged.file().write_all_at(&header, 0).map_err(failed)?;
-    sync_file(history, &staged)?;
+    sync_file(history, Step::SyncTable, &staged)?;
     let target = history.paths.table(manifest.generation);
-    staged.publish_over_orphan(&target).map_err(|e| Error::io("publish table", &target, e))?;
+    let renamed = Step::RenameTable.on(&*history.disk, || staged.publish_over_orphan(&target));
+    renamed.map_err(|e| Error::io("publish table", &target, e))?;
     Ok(reference)
 }
 
@@ -156,17 +158,19 @@ fn write_manifest(history: &History, manifest: &Manifest) -> Result<Staged> {
     let failed = |e| Error::io("write a manifest in", &dir, e);
     let staged = Staged::create(&history.disk, &dir).map_err(failed)?;
     staged.file().write_all_at(&bytes, 0).map_err(failed)?;
-    sync_file(history, &staged)?;
+    sync_file(history, Step::SyncManifest, &staged)?;
     // From the lock of an unfinished file to that of a reader, while nobody knows the file.
-    match staged.file().try_lock(LockMode::Shared).map_err(failed)? {
+    let pinned = Step::PinPublished.locks(&*history.disk, || staged.file().try_lock(LockMode::Shared));
+    match pinned.map_err(failed)? {
         true => Ok(staged),
         false => Err(failed(io::ErrorKind::WouldBlock.into())),
     }
 }
 
-fn sync_file(history: &History, staged: &Staged) -> Result<()> {
+fn sync_file(history: &History, step: Step, staged: &Staged) -> Result<()> {
     if history.is_durable() {
-        staged.file().sync().map_err(|e| Error::io("sync", staged.path(), e).after_failed_sync())?;
+        let synced = step.on(&*history.disk, || staged.file().sync());
+        synced.map_err(|e| Error::io("sync", staged.path(), e).after_failed_sync())?;
     }
     Ok(())
 }

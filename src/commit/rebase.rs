@@ -7,6 +7,7 @@ use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecor
 use super::generation::Merged;
 use super::relocate::Relocation;
 use super::{Generation, History};
+use crate::disk::{Disk, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Grown;
 
@@ -218,14 +219,16 @@ pub(super) struct Plan {
 
 /// Puts a transaction on the newest generation.
 pub(super) fn plan(
+    disk: &dyn Disk,
     newest: &Arc<Generation>,
     changes: &Changes,
     draft: Draft,
     staged: &[StorageRecord],
     grown: &[Grown],
 ) -> Result<Plan> {
-    changes.check_newest(newest)?;
-    let draft = if draft.generation.number() == newest.number() {
+    Step::ExpectedGeneration.on(disk, || changes.check_newest(newest))?;
+    let is_on_newest = draft.generation.number() == newest.number();
+    let draft = if is_on_newest || !Step::Rebase.is_taken(disk) {
         draft
     } else {
         Draft::rebased(changes, Arc::clone(newest))?
@@ -246,7 +249,7 @@ pub(super) fn plan(
         }
     }
     drop(before);
-    let grown = grown_storages(newest, grown)?;
+    let grown = grown_storages(disk, newest, grown)?;
     for &id in grown.keys() {
         gains.entry(id).or_default();
     }
@@ -264,7 +267,7 @@ pub(super) fn plan(
             }
             None => match grown.get(&id) {
                 Some(grown) => (id, Some(grown.clone())),
-                None => (id, expected_storage(newest, changes, id)?),
+                None => (id, expected_storage(disk, newest, changes, id)?),
             },
         };
         let counted = record.and_then(|mut record| {
@@ -316,9 +319,17 @@ fn out_of_numbers(what: &str) -> Error {
 
 /// The storages that have grown, as they are from now on. Their growth locks have been held since they were looked at, and
 /// their records must be those that the new bytes were written behind.
-fn grown_storages(newest: &Generation, grown: &[Grown]) -> Result<BTreeMap<u64, StorageRecord>> {
+fn grown_storages(
+    disk: &dyn Disk,
+    newest: &Generation,
+    grown: &[Grown],
+) -> Result<BTreeMap<u64, StorageRecord>> {
+    let is_as_before = |now: &StorageRecord, from: &StorageRecord| {
+        let is_same = || now.length_bytes == from.length_bytes && now.kind == from.kind;
+        Step::GrownIsAsBefore.holds(disk, is_same)
+    };
     let record = |grown: &Grown| match newest.storage(grown.id)? {
-        Some(now) if now.length_bytes == grown.from.length_bytes && now.kind == grown.from.kind => {
+        Some(now) if is_as_before(&now, &grown.from) => {
             Ok((grown.id, StorageRecord { tensor_count: now.tensor_count, ..grown.to.clone() }))
         }
         _ => Err(Error::new(
@@ -342,10 +353,16 @@ fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
 }
 
 /// The record of a storage that the newest generation must still hold.
-fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<Option<StorageRecord>> {
+fn expected_storage(
+    disk: &dyn Disk,
+    newest: &Generation,
+    changes: &Changes,
+    id: u64,
+) -> Result<Option<StorageRecord>> {
     let found = newest.storage(id)?;
     if let Some(expected) = changes.expected.get(&id)
-        && !found.as_ref().is_some_and(|now| still_holds(now, expected))
+        && !Step::ExpectedStorage
+            .holds(disk, || found.as_ref().is_some_and(|now| still_holds(now, expected)))
     {
         return Err(storage_gone("save a view", id, newest.number()));
     }

@@ -8,7 +8,7 @@ use stridemap_format::{self as format, Manifest, Uuid, limits};
 use super::lock::WriterLock;
 use super::table::Table;
 use super::{Generation, History};
-use crate::disk::{Access, Disk, LockMode, StorePaths, number_in, read_capped};
+use crate::disk::{Access, Disk, LockMode, Step, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a reader lists again because a writer took the manifest from under it. Each time a commit went by.
@@ -29,7 +29,7 @@ pub(super) fn newest(
     for tries in 0..MAX_TRIES {
         let Some(&number) = manifest_numbers(disk, paths)?.last() else {
             // A listing that a commit goes by may miss the manifest that comes as well as the one that goes.
-            if tries < MAX_EMPTY {
+            if tries < MAX_EMPTY && Step::LookAgain.is_taken(disk) {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
@@ -40,7 +40,10 @@ pub(super) fn newest(
             ));
         };
         // A listing that a commit goes by may even show an older one.
-        if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {
+        let is_known = |known: &&Arc<Generation>| {
+            known.number() == number || Step::NeverBack.is_taken(disk) && known.number() > number
+        };
+        if let Some(known) = known.as_ref().filter(is_known) {
             return Ok(Arc::clone(known));
         }
         if let Some(generation) = pin(disk, paths, uuid, number)? {
@@ -62,7 +65,8 @@ pub(super) fn newest(
 /// The newest generation, looked for while nobody commits. A listing that a commit goes by may miss what comes and what
 /// goes, and then show one that somebody is still on as if it were the newest: good enough to read, not to write behind.
 pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
-    let _lock = WriterLock::take(history)?;
+    let is_locked = Step::CertainNewest.is_taken(&*history.disk);
+    let _lock = is_locked.then(|| WriterLock::take(history)).transpose()?;
     history.newest()
 }
 
@@ -88,7 +92,8 @@ pub(crate) fn newest_has_storage(
         return Ok(true);
     }
     let generation = newest(disk, paths, uuid, None)?;
-    if generation.number() < known.load(Ordering::Relaxed) {
+    let is_older = generation.number() < known.load(Ordering::Relaxed);
+    if is_older && Step::KnownIsNewer.is_taken(disk) {
         // A listing that a commit went by.
         return Ok(true);
     }
@@ -118,7 +123,9 @@ pub(super) fn pin(
         }
         opened => opened.map_err(failed)?,
     };
-    if !file.try_lock(LockMode::Shared).map_err(failed)? || file.stat().map_err(failed)?.link_count == 0 {
+    let is_pinned = Step::PinManifest.locks(disk, || file.try_lock(LockMode::Shared)).map_err(failed)?;
+    let link_count = file.stat().map_err(failed)?.link_count;
+    if !is_pinned || !Step::PinIsNamed.holds(disk, || link_count > 0) {
         return Ok(None);
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(failed)?;

@@ -2,7 +2,7 @@ use std::io;
 
 use super::History;
 use super::lock::WriterLock;
-use crate::disk::Staged;
+use crate::disk::{Staged, Step};
 use crate::error::{Error, Result};
 
 /// What a writer does first, for the sake of commits that were not synced: one that does not sync marks the store; one
@@ -16,13 +16,14 @@ pub(super) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
         found => found.map(|_| true).map_err(|e| Error::io("look at", &path, e))?,
     };
     if history.is_durable() && is_marked {
-        let synced = disk.sync_file_system(root);
+        let synced = Step::SyncFileSystem.on(&**disk, || disk.sync_file_system(root));
         synced.map_err(|e| Error::io("sync the file system of", root, e).after_failed_sync())?;
         let _ = disk.remove(&path);
     } else if !history.is_durable() && !is_marked {
         // Begun in `meta/`, where unfinished files are collected.
-        Staged::create(disk, &history.paths.meta_dir())
-            .and_then(|mut mark| mark.publish(&path))
+        let mark = || Staged::create(disk, &history.paths.meta_dir())?.publish(&path);
+        Step::MarkUnsynced
+            .on(&**disk, mark)
             .map_err(|e| Error::denied("mark the store as unsynced", &path, e))?;
     }
     Ok(())

@@ -11,6 +11,7 @@ mod real;
 #[cfg(feature = "simulation")]
 mod simulated;
 mod staged;
+mod step;
 mod watch;
 
 use std::fmt::Debug;
@@ -31,6 +32,10 @@ pub(crate) use real::{create_temporary, unnamed_temporary};
 #[cfg(feature = "simulation")]
 pub use simulated::{Op, Outcome, SimulatedDisk};
 pub(crate) use staged::Staged;
+#[cfg(feature = "simulation")]
+pub use step::Step;
+#[cfg(not(feature = "simulation"))]
+pub(crate) use step::Step;
 
 /// What an open file may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +190,12 @@ pub trait Disk: Debug + Send + Sync {
     /// # Errors
     /// Those of the file system.
     fn is_network(&self, path: &Path) -> io::Result<bool>;
+
+    /// Whether a step of the protocol is left out on this disk, to see what it is for.
+    #[cfg(feature = "simulation")]
+    fn omits(&self, _step: Step) -> bool {
+        false
+    }
 }
 
 /// A directory that is watched for as long as this lives.

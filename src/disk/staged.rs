@@ -2,7 +2,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Disk, DiskFile};
+use super::{Disk, DiskFile, Step};
 
 /// An unfinished file: deleted when dropped, unless it was given its name.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ impl Staged {
         Ok(Staged { disk: Arc::clone(disk), file, path, process: std::process::id(), is_published: false })
     }
 
-    pub(crate) fn disk(&self) -> &dyn Disk {
-        &*self.disk
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
     }
 
     pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
@@ -37,7 +37,9 @@ impl Staged {
     /// behind: the caller holds the writers' lock and knows that no manifest refers to it.
     pub(crate) fn publish_over_orphan(&mut self, target: &Path) -> io::Result<()> {
         match self.disk.rename_new(&self.path, target) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            Err(e)
+                if e.kind() == io::ErrorKind::AlreadyExists && Step::ReplaceOrphan.is_taken(&*self.disk) =>
+            {
                 self.disk.remove(target)?;
                 self.disk.rename_new(&self.path, target)?;
             }
@@ -49,6 +51,9 @@ impl Staged {
 
     /// Gives the file its name, which must be free.
     pub(crate) fn publish(&mut self, target: &Path) -> io::Result<()> {
+        if !Step::NeverReplace.is_taken(&*self.disk) {
+            let _ = self.disk.remove(target);
+        }
         self.disk.rename_new(&self.path, target)?;
         self.is_published = true;
         Ok(())

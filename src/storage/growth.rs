@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, full_chunk_count};
+use stridemap_format::{
+    CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, digest, full_chunk_count,
+};
 
 use super::file::{broken, check_length, open_error};
 use super::lock::{FileLock, Purpose, file_id};
 use super::writer::stage_sum;
-use crate::disk::{Access, Disk, DiskFile, Staged, StorePaths};
+use crate::disk::{Access, Disk, DiskFile, FileStat, Staged, Step, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
@@ -21,6 +23,7 @@ const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
 /// It comes before the writers' lock: who has that takes this one without waiting.
 #[derive(Debug)]
 pub(crate) struct GrowthLock {
+    disk: Arc<dyn Disk>,
     lock: FileLock,
     /// Open for writing.
     file: Arc<dyn DiskFile>,
@@ -44,7 +47,7 @@ impl GrowthLock {
     /// # Errors
     /// `Busy` after the timeout, and at once when this thread has it; `ReadOnly`, `Corrupt` for what is no regular file,
     /// `Io`.
-    pub(crate) fn take(disk: &dyn Disk, path: &Path, timeout: Duration) -> Result<Option<Self>> {
+    pub(crate) fn take(disk: &Arc<dyn Disk>, path: &Path, timeout: Duration) -> Result<Option<Self>> {
         // Opened for each lock: a lock is on the open file.
         let file = match disk.open(path, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -52,20 +55,22 @@ impl GrowthLock {
         };
         let failed = |e| Error::io("lock storage", path, e);
         let id = file_id(file.stat().map_err(failed)?);
-        let lock = FileLock::take(&file, id, Purpose::Grow, path, timeout)?;
+        let lock = FileLock::take(&**disk, &file, id, Purpose::Grow, (path, timeout))?;
         // While we waited, the file may have lost its name.
         let is_named = match disk.stat(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => false,
             stat => file_id(stat.map_err(failed)?) == id,
         };
-        Ok(is_named.then(|| GrowthLock { lock, file, path: path.to_path_buf(), leftover_from: None }))
+        let is_named = Step::GrowthIsNamed.holds(&**disk, || is_named);
+        let disk = Arc::clone(disk);
+        Ok(is_named.then(|| GrowthLock { disk, lock, file, path: path.to_path_buf(), leftover_from: None }))
     }
 
     /// The lock, if nobody has it.
     ///
     /// # Errors
     /// Those of [`take`](Self::take), but for `Busy`.
-    pub(crate) fn try_take(disk: &dyn Disk, path: &Path) -> Result<Option<Self>> {
+    pub(crate) fn try_take(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Self>> {
         match Self::take(disk, path, Duration::ZERO) {
             Err(e) if e.kind() == ErrorKind::Busy => Ok(None),
             taken => taken,
@@ -76,11 +81,35 @@ impl GrowthLock {
     /// that were; none when more is lent in this process, or the file has other names.
     pub(crate) fn cut(&self, length_bytes: u64) -> io::Result<u64> {
         let stat = self.file.stat()?;
-        if stat.size_bytes <= length_bytes || stat.link_count != 1 || !self.lock.keep_stable(length_bytes) {
+        if stat.size_bytes <= length_bytes || !self.has_one_name(stat) || !self.keep_stable(length_bytes) {
             return Ok(0);
         }
         self.file.set_len(length_bytes)?;
         Ok(stat.size_bytes - length_bytes)
+    }
+
+    fn has_one_name(&self, stat: FileStat) -> bool {
+        Step::GrowthHasOneName.holds(&*self.disk, || stat.link_count == 1)
+    }
+
+    fn keep_stable(&self, stable_bytes: u64) -> bool {
+        Step::KeepStable.holds(&*self.disk, || self.lock.keep_stable(stable_bytes))
+    }
+
+    /// That a file of the storage is as long as the record says, and changes under no other name.
+    fn check_file(&self, file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
+        let stat = file.stat().map_err(|e| Error::io("look at storage", path, e))?;
+        Step::GrowthIsWhole.on(&*self.disk, || check_length(path, stat.size_bytes, length_bytes))?;
+        if self.has_one_name(stat) {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: the file has {} names (hard links), and what stands under the others would grow too; give the store a \
+             copy of its own",
+            path.display(),
+            stat.link_count
+        );
+        Err(Error::new(ErrorKind::Conflict, message))
     }
 }
 
@@ -109,7 +138,6 @@ impl Growth {
     /// `Corrupt` when a file is missing or short, or the tail has not the digest of the record: damage must not get a
     /// digest of its own. `Conflict` for a file of several names; `NotGrowable` for a storage that is not sealed; `Io`.
     pub(crate) fn begin(
-        disk: &dyn Disk,
         paths: &StorePaths,
         mut lock: GrowthLock,
         (id, from): (u64, StorageRecord),
@@ -118,18 +146,18 @@ impl Growth {
             return Err(Error::new(ErrorKind::NotGrowable, format!("storage {id:016x} is not sealed")));
         };
         let length_bytes = from.length_bytes;
-        check_file(&*lock.file, &lock.path, length_bytes)?;
+        lock.check_file(&*lock.file, &lock.path, length_bytes)?;
         let sum = match full_chunk_count(length_bytes) {
             0 => None,
             chunk_count => {
                 let path = paths.sum(id);
                 let failed = |e| open_error("open chunk digests for writing", &path, Access::Write, e);
-                let file = disk.open(&path, Access::Write).map_err(failed)?;
-                check_file(&*file, &path, chunk_count * DIGEST_BYTES)?;
+                let file = lock.disk.open(&path, Access::Write).map_err(failed)?;
+                lock.check_file(&*file, &path, chunk_count * DIGEST_BYTES)?;
                 Some((file, path))
             }
         };
-        if !lock.lock.keep_stable(length_bytes) {
+        if !lock.keep_stable(length_bytes) {
             let detail = "the file is another storage too, which is longer and lent";
             return Err(broken(&lock.path, detail));
         }
@@ -138,8 +166,12 @@ impl Growth {
         lock.file
             .read_exact_at(&mut tail, tail_offset_bytes)
             .map_err(|e| Error::io("read the end of storage", &lock.path, e))?;
+        let stated = match Step::TailIsWhole.is_taken(&*lock.disk) {
+            true => sealed,
+            false => Sealed { tail: digest(&tail), ..sealed },
+        };
         let sealer =
-            Sealer::resume(&sealed, length_bytes, &tail).map_err(|e| Error::corrupt(&lock.path, e))?;
+            Sealer::resume(&stated, length_bytes, &tail).map_err(|e| Error::corrupt(&lock.path, e))?;
         lock.leftover_from = Some(length_bytes);
         Ok(Growth {
             lock,
@@ -215,7 +247,7 @@ impl Growth {
                     let written = file.write_all_at(self.digests.as_flattened(), offset_bytes);
                     written.map_err(|e| Error::io("write chunk digests", path, e))?; // crash: the same as for bytes
                     if durable {
-                        let synced = file.sync();
+                        let synced = Step::SyncGrownDigests.on(&**disk, || file.sync());
                         synced.map_err(|e| Error::io("sync chunk digests", path, e).after_failed_sync())?;
                     }
                 }
@@ -223,7 +255,7 @@ impl Growth {
             }
         };
         if durable && self.written_bytes > self.from.length_bytes {
-            let synced = self.lock.file.sync(); // crash: the same, for good
+            let synced = Step::SyncGrown.on(&**disk, || self.lock.file.sync()); // crash: the same, for good
             synced.map_err(|e| Error::io("sync storage", &self.lock.path, e).after_failed_sync())?;
         }
         self.lock.leftover_from = None;
@@ -261,27 +293,12 @@ impl Grown {
         let Some(sum) = &mut self.new_sum else { return Ok(false) };
         let target = paths.sum(self.id);
         let failed = |e| Error::io("publish chunk digests", &target, e);
-        sum.publish_over_orphan(&target).map_err(failed)?;
+        let disk = Arc::clone(sum.disk());
+        Step::RenameGrownDigests.on(&*disk, || sum.publish_over_orphan(&target)).map_err(failed)?;
         // The lock said that the file was unfinished.
         sum.file().unlock().map_err(failed)?;
         Ok(true)
     }
-}
-
-/// That a file of a sealed storage is as long as its record says, and changes under no other name.
-fn check_file(file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
-    let stat = file.stat().map_err(|e| Error::io("look at storage", path, e))?;
-    check_length(path, stat.size_bytes, length_bytes)?;
-    if stat.link_count == 1 {
-        return Ok(());
-    }
-    let message = format!(
-        "{}: the file has {} names (hard links), and what stands under the others would grow too; give the store a copy \
-         of its own",
-        path.display(),
-        stat.link_count
-    );
-    Err(Error::new(ErrorKind::Conflict, message))
 }
 
 impl fmt::Debug for Growth {

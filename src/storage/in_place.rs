@@ -9,7 +9,7 @@ use stridemap_format::Uuid;
 use super::file::broken;
 use super::lock::{FileId, file_id};
 use super::mapping::MapPermit;
-use crate::disk::{Access, Disk, DiskFile, FileStat};
+use crate::disk::{Access, Disk, DiskFile, FileStat, Step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A storage of a store on a file: ids are given once, and numbers of files again.
@@ -108,7 +108,7 @@ impl InPlaceFile {
     /// any more, so that what is written would be lost, or the file has several names.
     pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
-        if !self.is_file(stat) {
+        if !Step::InPlaceIsSame.holds(&*self.disk, || self.is_file(stat)) {
             let message = format!(
                 "{}: the file was replaced since the tensor was loaded; load it again",
                 self.path.display()
@@ -118,6 +118,7 @@ impl InPlaceFile {
         match stat.link_count {
             0 => return Err(self.nameless()),
             1 => {}
+            _ if !Step::InPlaceHasOneName.is_taken(&*self.disk) => {}
             names => {
                 let message = format!(
                     "{}: the file has {names} names (hard links), and what stands under the others would change \
@@ -128,7 +129,8 @@ impl InPlaceFile {
             }
         }
         // Readers of an older generation may keep the file for longer than its last name.
-        if (self.in_use.0)()? { Ok(()) } else { Err(self.nameless()) }
+        let is_in_use = !Step::InPlaceIsInUse.is_taken(&*self.disk) || (self.in_use.0)()?;
+        if is_in_use { Ok(()) } else { Err(self.nameless()) }
     }
 
     /// That an open file, if it is the one that was loaded, is as long as the record says.
@@ -137,7 +139,8 @@ impl InPlaceFile {
     /// `Corrupt`; `Io`.
     pub(super) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
-        if stat.size_bytes < self.length_bytes && self.is_file(stat) {
+        let is_whole = || stat.size_bytes >= self.length_bytes || !self.is_file(stat);
+        if !Step::InPlaceIsWhole.holds(&*self.disk, is_whole) {
             let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
             return Err(self.broken(detail));
         }
@@ -167,8 +170,9 @@ impl InPlaceFile {
     /// `Io`; `Poisoned` when an earlier flush of the storage in this process failed.
     pub(super) fn sync(&self, files: &[&Arc<dyn DiskFile>]) -> Result<()> {
         let (store, id) = self.identity;
-        let key = (self.id, store, id);
-        if FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
+        let (disk, key) = (&*self.disk, (self.id, store, id));
+        let has_failed = || FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner).contains(&key);
+        if Step::FlushOnce.is_taken(disk) && has_failed() {
             let message = format!(
                 "{}: an earlier flush failed, and what was written before it may be lost, whatever another one says; \
                  save the elements under a new name, from their source",
@@ -178,7 +182,10 @@ impl InPlaceFile {
         }
         // The kernel tells each open file of a failure once, if it was open by then: one that was just opened knows
         // nothing of what was written back, and lost, before. The file that was loaded does.
-        let synced = files.iter().chain([&&self.file]).try_for_each(|file| file.sync());
+        let synced = files
+            .iter()
+            .try_for_each(|file| Step::SyncInPlace.on(disk, || file.sync()))
+            .and_then(|()| Step::SyncLoaded.on(disk, || self.file.sync()));
         synced.map_err(|e| {
             FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
             self.error("flush storage", e)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use stridemap_format::Rule;
 
 use super::mapping::{is_mapped_live, is_mapped_sealed, lent_bytes};
-use crate::disk::{DiskFile, FileStat, LockMode};
+use crate::disk::{Disk, DiskFile, FileStat, LockMode, Step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long who waits for another process looks away: shorter than it takes to give a lock back and come for it again, or
@@ -47,6 +47,13 @@ impl Purpose {
         match self {
             Purpose::Share => LockMode::Shared,
             Purpose::Change | Purpose::Grow => LockMode::Exclusive,
+        }
+    }
+
+    fn step(self) -> Step {
+        match self {
+            Purpose::Share | Purpose::Change => Step::LockGuard,
+            Purpose::Grow => Step::LockGrowth,
         }
     }
 }
@@ -117,11 +124,11 @@ impl FileLock {
     /// `Busy` after the timeout, and at once when this thread itself is in the way; `Corrupt` for one to change a file that
     /// is mapped as a sealed storage too, and for any on one that is mapped as a live storage.
     pub(super) fn take(
+        disk: &dyn Disk,
         file: &Arc<dyn DiskFile>,
         id: FileId,
         purpose: Purpose,
-        path: &Path,
-        timeout: Duration,
+        (path, timeout): (&Path, Duration),
     ) -> Result<FileLock> {
         let thread = thread::current().id();
         let busy = |why: &str| Err(Error::new(ErrorKind::Busy, format!("{}: {why}", path.display())));
@@ -158,7 +165,8 @@ impl FileLock {
                     return lies("the file is a live storage too, which is changed without a lock");
                 }
                 None => {
-                    if file.try_lock(purpose.mode()).map_err(|e| Error::io("lock storage", path, e))? {
+                    let is_locked = purpose.step().locks(disk, || file.try_lock(purpose.mode()));
+                    if is_locked.map_err(|e| Error::io("lock storage", path, e))? {
                         // Who changes has any byte to change; who grows says which when it knows.
                         let stable_bytes = if purpose == Purpose::Change { 0 } else { u64::MAX };
                         let file = Arc::clone(file);

@@ -55,7 +55,7 @@ impl MutableFile {
             },
             LockMode::Exclusive => self.in_place.open_to_write()?,
         };
-        let lock = FileLock::take(&file, *id, Purpose::of(mode), path, self.lock_timeout)?;
+        let lock = FileLock::take(&**disk, &file, *id, Purpose::of(mode), (path, self.lock_timeout))?;
         // What is mapped already would be a fault when touched, were the file shorter by now.
         self.in_place.check_length(&file)?;
         if mode == LockMode::Exclusive {

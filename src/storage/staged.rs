@@ -6,7 +6,7 @@ use stridemap_format::{External, StorageKind, StorageRecord};
 
 use super::Storage;
 use super::external::ExternalFile;
-use crate::disk::{Disk, Staged, StorePaths};
+use crate::disk::{Disk, Staged, Step, StorePaths};
 use crate::error::{Error, Result};
 
 /// A whole storage that waits for its id.
@@ -64,17 +64,19 @@ impl StagedStorage {
         let (target, sum_target) = (paths.storage(id), paths.sum(id));
         match &mut self.bytes {
             Bytes::Own { bytes, sum } => {
-                bytes.publish_over_orphan(&target).map_err(|e| Error::io("publish storage", &target, e))?;
+                let disk = Arc::clone(bytes.disk());
+                let published = Step::RenameStorage.on(&*disk, || bytes.publish_over_orphan(&target));
+                published.map_err(|e| Error::io("publish storage", &target, e))?;
                 let published = match sum {
-                    Some(sum) => sum.publish_over_orphan(&sum_target),
-                    None => remove_orphan(bytes.disk(), &sum_target),
+                    Some(sum) => Step::RenameDigests.on(&*disk, || sum.publish_over_orphan(&sum_target)),
+                    None => remove_orphan(&*disk, &sum_target),
                 };
                 published.map_err(|e| Error::io("publish chunk digests", &sum_target, e))?;
                 // The lock said that the file was unfinished.
                 bytes.file().unlock().map_err(|e| Error::io("unlock storage", &target, e))
             }
             Bytes::External { disk, file, .. } => {
-                file.check_unchanged()?;
+                Step::AdoptedIsUnchanged.on(&**disk, || file.check_unchanged())?;
                 [&target, &sum_target].into_iter().try_for_each(|path| {
                     remove_orphan(&**disk, path).map_err(|e| Error::io("delete", path, e))
                 })
@@ -86,7 +88,7 @@ impl StagedStorage {
 /// Deletes a file that a commit which never came to be may have left under a name: the caller holds the writers' lock and
 /// knows that no manifest refers to it.
 fn remove_orphan(disk: &dyn Disk, target: &Path) -> io::Result<()> {
-    match disk.remove(target) {
+    match Step::RemoveOrphan.on(disk, || disk.remove(target)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }

@@ -5,7 +5,7 @@ use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
 #[cfg(feature = "interop")]
 use super::ExternalFile;
 use super::{ALIGNMENT_BYTES, StagedStorage, Storage};
-use crate::disk::{Disk, Staged, StorePaths};
+use crate::disk::{Disk, Staged, Step, StorePaths};
 use crate::error::{Error, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
@@ -76,7 +76,7 @@ impl StorageWriter {
             return Ok(None);
         }
         // No later change of the file reaches what is shared.
-        source.check_unchanged()?;
+        Step::SharedIsUnchanged.on(&**disk, || source.check_unchanged())?;
         let length_bytes = source.stamp().size_bytes;
         writer.allocated_bytes = length_bytes;
         let Future::Sealed(sealing) = &mut writer.future else { return Ok(None) };
@@ -217,7 +217,8 @@ impl StorageWriter {
                 .map_err(|e| self.error("set the length of storage", e))?;
         }
         if durable {
-            self.staged.file().sync().map_err(|e| self.error("sync storage", e).after_failed_sync())?;
+            let synced = Step::SyncStorage.on(&**disk, || self.staged.file().sync());
+            synced.map_err(|e| self.error("sync storage", e).after_failed_sync())?;
         }
         let (kind, sum) = match self.future {
             Future::InPlace(kind) => (kind, None),
@@ -249,7 +250,8 @@ pub(super) fn stage_sum(
     let sum = Staged::create(disk, &dir).map_err(failed)?;
     sum.file().write_all_at(digests.as_flattened(), 0).map_err(failed)?;
     if durable {
-        sum.file().sync().map_err(|e| failed(e).after_failed_sync())?;
+        let synced = Step::SyncDigests.on(&**disk, || sum.file().sync());
+        synced.map_err(|e| failed(e).after_failed_sync())?;
     }
     Ok(Some(sum))
 }

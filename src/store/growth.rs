@@ -161,7 +161,7 @@ impl Transaction<'_> {
             self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
             let path = history.paths.storage(id);
             let left = history.options.lock_timeout.saturating_sub(began.elapsed());
-            let lock = GrowthLock::take(&*history.disk, &path, left);
+            let lock = GrowthLock::take(&history.disk, &path, left);
             let lock = lock.map_err(|e| e.context(op))?;
             let newest = commit::newest_for_certain(history)?;
             if newest.number() != self.draft.generation().number() {
@@ -183,7 +183,7 @@ impl Transaction<'_> {
                     stridemap_format::Error::new(stridemap_format::Rule::StorageFile, "the file is missing");
                 return Err(Error::corrupt(&path, detail).context(op));
             };
-            let growth = Growth::begin(&*history.disk, &history.paths, lock, (id, storage));
+            let growth = Growth::begin(&history.paths, lock, (id, storage));
             self.growths.insert(id, growth.map_err(|e| e.context(op))?);
             return Ok(record);
         }
