@@ -84,6 +84,12 @@ pub(crate) enum Command {
     /// Give a tensor a second name; no element is copied
     #[command(after_help = "Example:\n  stridemap cp model.smap encoder.weight decoder.weight")]
     Cp(CpArgs),
+    /// Write rows of arrays in files behind those of a tensor, in one commit: all or none
+    ///
+    /// Only the new rows are written. The tensor must be contiguous and end its storage, as one does that was imported
+    /// alone. Those who have it loaded keep the rows that they have.
+    #[command(after_help = "Example:\n  stridemap append model.smap log monday.npy tuesday.npy")]
+    Append(AppendArgs),
     /// Delete the files that nothing needs any more
     #[command(after_help = "Example:\n  stridemap gc model.smap")]
     Gc(StoreArgs),
@@ -340,6 +346,19 @@ pub(crate) struct CpArgs {
     pub(crate) dst: String,
     #[command(flatten)]
     pub(crate) existing: Existing,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct AppendArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The tensor to make longer
+    pub(crate) name: String,
+    /// Files of one array each, of the dtype and the size of the tensor but for their number of rows
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
 }
 
 #[derive(clap::Args)]

@@ -3,6 +3,7 @@
 //! Data goes to standard output, messages and progress to standard error. The exit code is 0 for success, 1 for a
 //! negative answer and 2 for an error; a reader of standard output that goes away is a success.
 
+mod append;
 mod args;
 mod diff;
 mod error;
@@ -63,6 +64,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Cp(args) => names::cp(args)?,
         Command::Mv(args) => names::mv(args)?,
         Command::Rm(args) => names::rm(args)?,
+        Command::Append(args) => append::run(args)?,
         Command::Gc(args) => maintain::gc(args, &mut out)?,
         Command::Compact(args) => is_positive = space::compact(args, &mut out)?,
         Command::Stats(args) => space::stats(args, &mut out)?,

@@ -1,6 +1,7 @@
 //! The real executable, run on stores that the library made.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests assert too")]
 
+mod append;
 mod diff;
 mod diff_values;
 mod expr;

@@ -1,0 +1,59 @@
+//! `append`: rows of arrays in files behind those of a tensor, in one commit.
+
+use std::path::Path;
+
+use stridemap::{ErrorKind, StoreOptions, Tensor};
+
+use crate::args::{AppendArgs, Reading};
+use crate::error::{Error, Result};
+use crate::output::{counted, message};
+use crate::source::open_store;
+
+pub(crate) fn run(args: &AppendArgs) -> Result<()> {
+    // What a file is refused for is known before any row is written.
+    let sources: Vec<Tensor> =
+        args.files.iter().map(|path| only_tensor(path, &args.reading)).collect::<Result<_>>()?;
+    let store = open_store(&StoreOptions::new(), &args.store)?;
+    let mut txn = store.begin()?;
+    let (mut added, mut total) = (0, 0);
+    for (path, source) in args.files.iter().zip(&sources) {
+        let rows = txn.append(&args.name, source).map_err(|e| explained(path, args, e))?;
+        (added, total) = (added + rows.len() as u64, rows.end);
+    }
+    let generation = txn.commit()?;
+    let added = counted(added, "row");
+    message(&format!("appended {added} to {:?}, which has {total} now: generation {generation}", args.name));
+    Ok(())
+}
+
+/// The one tensor of a file, on the bytes of the file: they are read when they are appended.
+fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
+    let file = reading.options().open(path)?;
+    let mut names = file.tensors().map(|tensor| tensor.name);
+    match (names.next(), names.count()) {
+        (Some(name), 0) => Ok(file.load(&name)?),
+        (first, others) => {
+            let count = others + usize::from(first.is_some());
+            let path = path.display();
+            Err(Error::Refused(format!(
+                "append {path}: {}, where one is expected; import them into a store of their own, and export the one \
+                 with the rows to a .npy file",
+                counted(count as u64, "tensor")
+            )))
+        }
+    }
+}
+
+/// Which file was refused; and what makes a tensor one that grows, for those who have the commands alone.
+fn explained(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error {
+    let advice = match refused.kind() {
+        ErrorKind::NotGrowable => {
+            "; or export it to a .npy file, and import that file alone: it has a storage of its own then"
+        }
+        _ => "",
+    };
+    let path = path.display();
+    // One file needs no telling apart.
+    let place = if args.files.len() > 1 { format!("append {path}: ") } else { String::new() };
+    Error::Refused(format!("{place}{refused}{advice}"))
+}
