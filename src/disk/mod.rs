@@ -30,7 +30,7 @@ pub use real::RealDisk;
 #[cfg(feature = "interop")]
 pub(crate) use real::{create_temporary, unnamed_temporary};
 #[cfg(feature = "simulation")]
-pub use simulated::{Op, Outcome, SimulatedDisk};
+pub use simulated::{BLOCK_BYTES, Op, Outcome, Possible, PowerCut, SimulatedDisk, Survivors};
 pub(crate) use staged::Staged;
 #[cfg(feature = "simulation")]
 pub use step::Step;

@@ -1,8 +1,16 @@
 //! A disk in memory that can lose power.
 //!
-//! It keeps what a running system sees apart from what would be there after a power cut, and logs every operation.
-//! Any part of the log can be played again, changed or not, up to any point, and cut there with any [`Outcome`].
+//! It keeps what a running system sees apart from what would be there after a power cut, and logs every operation. At any
+//! moment a [`PowerCut`] says what may survive of what was not synced: each block of a file in any version since its last
+//! sync, each length, each change of a name, independently of all others. Any part of the log can be played again, changed
+//! or not.
+//!
+//! What is assumed of the real thing: a sync does what it says; a block is written whole or not at all; to give a file
+//! another name in the same directory is one change, unless the disk was made [otherwise](SimulatedDisk::with_split_renames).
 
+mod cut;
+mod file;
+mod op;
 mod world;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,8 +25,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{
     Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, STAGE_PREFIX, Watch,
 };
+pub use cut::{Outcome, Possible, PowerCut, Survivors};
+pub use op::Op;
 use world::{Inode, ROOT, World};
-pub use world::{Op, Outcome};
+
+/// How many bytes a disk writes at once: a sector. A page of memory has eight of them, so that what whole pages can leave
+/// can be left here as well.
+pub const BLOCK_BYTES: usize = 512;
 
 /// Which operation is to fail.
 struct Fault(Box<dyn Fn(&Op) -> bool + Send>);
@@ -41,14 +54,19 @@ impl Default for Device {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     device: Device,
     world: World,
-    log: Vec<Op>,
+    /// None where nobody will ask for it.
+    log: Option<Vec<Op>>,
+    op_count: u64,
     locks: HashMap<Inode, HashSet<(u64, bool)>>,
     fault: Option<Fault>,
     next_number: u64,
+    splits_renames: bool,
+    /// After how many operations the power goes.
+    power: Option<u64>,
 }
 
 impl State {
@@ -57,13 +75,37 @@ impl State {
         self.next_number
     }
 
+    fn of(world: World) -> Self {
+        let next_number = world.files.keys().chain(world.dirs.keys()).max().copied().unwrap_or_default();
+        State {
+            device: Device::default(),
+            world,
+            log: Some(Vec::new()),
+            op_count: 0,
+            locks: HashMap::new(),
+            fault: None,
+            next_number,
+            splits_renames: false,
+            power: None,
+        }
+    }
+
+    fn check_power(&self) -> io::Result<()> {
+        if self.power == Some(0) { Err(io::Error::other("the power is off")) } else { Ok(()) }
+    }
+
     fn record(&mut self, op: Op) -> io::Result<()> {
+        self.check_power()?;
         if self.fault.as_ref().is_some_and(|fault| fault.0(&op)) {
             self.fault = None;
             return Err(io::Error::other("injected fault"));
         }
         self.world.apply(&op);
-        self.log.push(op);
+        self.op_count += 1;
+        self.power = self.power.map(|left| left.saturating_sub(1));
+        if let Some(log) = &mut self.log {
+            log.push(op);
+        }
         Ok(())
     }
 
@@ -72,6 +114,7 @@ impl State {
     }
 
     fn find(&self, path: &Path) -> io::Result<Inode> {
+        self.check_power()?;
         let mut at = ROOT;
         for component in path.components() {
             if let Component::Normal(name) = component {
@@ -102,7 +145,8 @@ impl State {
     fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let inode = self.find(from)?;
         let ((from_dir, from_name), (to_dir, to_name)) = (self.place(from)?, self.place(to)?);
-        if from_dir == to_dir {
+        let is_split = self.splits_renames && self.world.files.contains_key(&inode);
+        if from_dir == to_dir && !is_split {
             let changes = vec![(from_name, None), (to_name, Some(inode))];
             self.record(Op::Names { dir: to_dir, changes })
         } else {
@@ -117,7 +161,7 @@ impl State {
         FileStat {
             device: self.device.0,
             inode,
-            size_bytes: self.world.files.get(&inode).map_or(0, |bytes| bytes.live.len() as u64),
+            size_bytes: self.world.files.get(&inode).map_or(0, |file| file.length_bytes()),
             link_count: links.count() as u64,
             is_regular: self.world.files.contains_key(&inode),
             mtime_ns: self.world.changed.get(&inode).copied().unwrap_or_default(),
@@ -126,8 +170,14 @@ impl State {
 }
 
 /// A disk in memory, shared by its clones.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SimulatedDisk(Arc<Mutex<State>>);
+
+impl Default for SimulatedDisk {
+    fn default() -> Self {
+        Self::with_block_bytes(BLOCK_BYTES)
+    }
+}
 
 impl SimulatedDisk {
     /// An empty disk.
@@ -136,15 +186,48 @@ impl SimulatedDisk {
         Self::default()
     }
 
+    /// An empty disk that writes so many bytes at once.
+    #[must_use]
+    pub fn with_block_bytes(block_bytes: usize) -> Self {
+        Self::of(World::new(block_bytes.max(1)))
+    }
+
+    fn of(world: World) -> Self {
+        SimulatedDisk(Arc::new(Mutex::new(State::of(world))))
+    }
+
+    /// The same disk, on which a file's new name and the end of its old one are two changes, of which a power cut may keep
+    /// one: weaker than what ext4, XFS and btrfs do.
+    #[must_use]
+    pub fn with_split_renames(self) -> Self {
+        self.state().splits_renames = true;
+        self
+    }
+
+    /// The same disk, which keeps no log of what is done from now on.
+    #[must_use]
+    pub fn without_log(self) -> Self {
+        self.state().log = None;
+        self
+    }
+
     /// Everything that was done to the disk, in order.
     #[must_use]
     pub fn log(&self) -> Vec<Op> {
-        self.state().log.clone()
+        self.state().log.clone().unwrap_or_default()
+    }
+
+    /// How many operations have changed or synced something, with or without a log.
+    #[must_use]
+    pub fn op_count(&self) -> u64 {
+        self.state().op_count
     }
 
     /// Puts a mark in the log.
     pub fn mark(&self, mark: &str) {
-        self.state().log.push(Op::Mark(mark.to_owned()));
+        if let Some(log) = &mut self.state().log {
+            log.push(Op::Mark(mark.to_owned()));
+        }
     }
 
     /// Makes the next operation that `is_due` fail, and change nothing.
@@ -152,22 +235,37 @@ impl SimulatedDisk {
         self.state().fault = Some(Fault(Box::new(is_due)));
     }
 
+    /// Lets the power go after so many more operations: every one after that fails, and so does what only reads.
+    pub fn lose_power_after(&self, op_count: u64) {
+        self.state().power = Some(op_count);
+    }
+
+    /// Whether the power is gone.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.state().power == Some(0)
+    }
+
+    /// What a power cut may leave of the disk as it is.
+    #[must_use]
+    pub fn power_cut(&self) -> PowerCut {
+        PowerCut { world: self.state().world.clone() }
+    }
+
     /// The disk after these operations and a power cut.
     #[must_use]
     pub fn after_power_cut(ops: &[Op], outcome: Outcome) -> Self {
-        let mut world = World::default();
-        ops.iter().for_each(|op| world.apply(op));
-        let next_number = world.files.keys().chain(world.dirs.keys()).max().copied().unwrap_or_default();
-        let world = world.cut(outcome);
-        SimulatedDisk(Arc::new(Mutex::new(State { world, next_number, ..State::default() })))
+        let mut cut = Self::new().power_cut();
+        ops.iter().for_each(|op| cut.apply(op));
+        cut.disk(&cut.simple(outcome))
     }
 
     /// How many changes of names would be pending after these operations.
     #[must_use]
     pub fn pending_names(ops: &[Op]) -> usize {
-        let mut world = World::default();
-        ops.iter().for_each(|op| world.apply(op));
-        world.pending.len()
+        let mut cut = Self::new().power_cut();
+        ops.iter().for_each(|op| cut.apply(op));
+        cut.pending_names()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -285,11 +383,9 @@ struct SimulatedFile {
 impl DiskFile for SimulatedFile {
     fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
         let state = self.disk.state();
-        let start = usize::try_from(offset_bytes).map_err(io::Error::other)?;
-        let range = start..start.saturating_add(buf.len());
-        let bytes = state.world.files.get(&self.inode).and_then(|bytes| bytes.live.get(range));
-        buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
+        state.check_power()?;
+        let file = state.world.files.get(&self.inode);
+        file.map_or(Err(io::ErrorKind::UnexpectedEof.into()), |file| file.read(buf, offset_bytes))
     }
 
     fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {

@@ -1,7 +1,12 @@
-//! What is on a disk, as a running system sees it and as a power cut would leave it.
+//! What is on a disk, as a running system sees it and as a power cut may leave it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
+
+use super::Op;
+use super::cut::Survivors;
+use super::file::File;
 
 /// The number of a file or directory, for good.
 pub(super) type Inode = u64;
@@ -9,70 +14,14 @@ pub(super) type Inode = u64;
 pub(super) const ROOT: Inode = 0;
 
 /// Names that change at once, each to a file or directory, or away.
-type Renames = Vec<(String, Option<Inode>)>;
+pub(super) type Renames = Vec<(String, Option<Inode>)>;
 
-/// One thing that was done to the disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Op {
-    /// A file came to be, without a name yet.
-    CreateFile(u64),
-    /// A directory came to be, without a name yet.
-    CreateDir(u64),
-    /// Names in a directory changed, at once: each goes to a file, or away.
-    Names {
-        /// The directory.
-        dir: u64,
-        /// Names and what they stand for from then on.
-        changes: Vec<(String, Option<u64>)>,
-    },
-    /// Bytes of a file were written.
-    Write {
-        /// The file.
-        file: u64,
-        /// Where.
-        offset_bytes: u64,
-        /// What.
-        bytes: Arc<[u8]>,
-    },
-    /// A file's length was set.
-    SetLen {
-        /// The file.
-        file: u64,
-        /// To what.
-        length_bytes: u64,
-    },
-    /// A file's bytes and length became durable.
-    Sync(u64),
-    /// A directory's names became durable.
-    SyncDir(u64),
-    /// Everything became durable.
-    SyncAll,
-    /// Not an operation: something that a test wants to find in the log.
-    Mark(String),
-}
-
-/// What of the unsynced a power cut leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// All of it.
-    EverythingKept,
-    /// Nothing.
-    EverythingLost,
-    /// Names, but not bytes and lengths.
-    NamesKept,
-    /// Bytes and lengths, but not names.
-    DataKept,
-    /// One change of names, by its place among those pending, and no bytes and lengths.
-    OneNameKept(usize),
-}
-
-/// The root is a directory without a `Create`: it is there, and it stays.
+/// The root is a directory without a `Create`: it is there, and it stays. Clones share what neither changes.
 #[derive(Clone, Debug)]
 pub(super) struct World {
-    pub(super) files: BTreeMap<Inode, Versions<Vec<u8>>>,
-    pub(super) dirs: BTreeMap<Inode, Versions<BTreeMap<String, Inode>>>,
+    block_bytes: usize,
+    pub(super) files: BTreeMap<Inode, Arc<File>>,
+    pub(super) dirs: BTreeMap<Inode, Arc<Dir>>,
     /// Changes of names that are not durable, in order.
     pub(super) pending: Vec<(Inode, Renames)>,
     /// When a file's bytes or length last changed. The clock is the number of such changes.
@@ -81,88 +30,138 @@ pub(super) struct World {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Versions<T> {
-    pub(super) live: T,
-    durable: T,
+pub(super) struct Dir {
+    pub(super) live: BTreeMap<String, Inode>,
+    durable: BTreeMap<String, Inode>,
 }
 
-impl<T: Clone> Versions<T> {
-    fn sync(&mut self) {
-        self.durable.clone_from(&self.live);
-    }
-}
-
-impl Default for World {
-    fn default() -> Self {
+impl World {
+    pub(super) fn new(block_bytes: usize) -> Self {
         World {
+            block_bytes,
             files: BTreeMap::new(),
-            dirs: BTreeMap::from([(ROOT, Versions::default())]),
+            dirs: BTreeMap::from([(ROOT, Arc::default())]),
             pending: Vec::new(),
             changed: BTreeMap::new(),
             clock: 0,
         }
     }
-}
 
-impl World {
+    fn file(&mut self, file: Inode) -> &mut File {
+        let block_bytes = self.block_bytes;
+        Arc::make_mut(self.files.entry(file).or_insert_with(|| Arc::new(File::new(block_bytes))))
+    }
+
+    fn dir(&mut self, dir: Inode) -> &mut Dir {
+        Arc::make_mut(self.dirs.entry(dir).or_default())
+    }
+
     pub(super) fn apply(&mut self, op: &Op) {
         if let Op::CreateFile(file) | Op::Write { file, .. } | Op::SetLen { file, .. } = op {
             self.clock += 1;
             self.changed.insert(*file, self.clock);
         }
         match op {
-            Op::CreateFile(inode) => drop(self.files.entry(*inode).or_default()),
-            Op::CreateDir(inode) => drop(self.dirs.entry(*inode).or_default()),
+            Op::CreateFile(inode) => drop(self.file(*inode)),
+            Op::CreateDir(inode) => drop(self.dir(*inode)),
             Op::Names { dir, changes } => {
-                change_names(&mut self.dirs.entry(*dir).or_default().live, changes);
+                change_names(&mut self.dir(*dir).live, changes);
                 self.pending.push((*dir, changes.clone()));
             }
-            Op::Write { file, offset_bytes, bytes } => {
-                let live = &mut self.files.entry(*file).or_default().live;
-                let start = *offset_bytes as usize;
-                live.resize(live.len().max(start + bytes.len()), 0);
-                live[start..start + bytes.len()].copy_from_slice(bytes);
-            }
-            Op::SetLen { file, length_bytes } => {
-                self.files.entry(*file).or_default().live.resize(*length_bytes as usize, 0);
-            }
-            Op::Sync(file) => self.files.entry(*file).or_default().sync(),
+            Op::Write { file, offset_bytes, bytes } => self.file(*file).write(bytes, *offset_bytes),
+            Op::SetLen { file, length_bytes } => self.file(*file).set_length(*length_bytes),
+            Op::Sync(file) => self.file(*file).sync(),
             Op::SyncDir(dir) => {
-                self.dirs.entry(*dir).or_default().sync();
+                let names = self.dir(*dir);
+                names.durable.clone_from(&names.live);
                 self.pending.retain(|(changed, _)| changed != dir);
             }
             Op::SyncAll => {
-                self.dirs.values_mut().for_each(Versions::sync);
-                self.files.values_mut().for_each(Versions::sync);
-                self.pending.clear();
+                let dirs: Vec<Inode> = self.dirs.keys().copied().collect();
+                dirs.into_iter().for_each(|dir| self.apply(&Op::SyncDir(dir)));
+                self.files
+                    .values_mut()
+                    .filter(|file| !file.is_synced())
+                    .for_each(|file| Arc::make_mut(file).sync());
             }
             Op::Mark(_) => {}
         }
     }
 
-    /// The world after the power is back: nothing is pending.
-    pub(super) fn cut(mut self, outcome: Outcome) -> World {
-        let keeps_names = matches!(outcome, Outcome::EverythingKept | Outcome::NamesKept);
-        let keeps_data = matches!(outcome, Outcome::EverythingKept | Outcome::DataKept);
-        if let Outcome::OneNameKept(place) = outcome
-            && let Some((dir, changes)) = self.pending.get(place)
-        {
-            change_names(&mut self.dirs.entry(*dir).or_default().durable, changes);
+    /// The names that a power cut leaves, and what they lead to, when it keeps these of the changes that are pending.
+    pub(super) fn cut_names(&self, kept: &[bool]) -> BTreeMap<Inode, Arc<Dir>> {
+        let mut dirs: BTreeMap<Inode, Arc<Dir>> = BTreeMap::new();
+        let durable = |dir: Inode| {
+            let names = self.dirs.get(&dir).map(|dir| dir.durable.clone()).unwrap_or_default();
+            Arc::new(Dir { live: BTreeMap::new(), durable: names })
+        };
+        for ((dir, changes), _) in self.pending.iter().zip(kept).filter(|(_, kept)| **kept) {
+            let dir = dirs.entry(*dir).or_insert_with(|| durable(*dir));
+            change_names(&mut Arc::make_mut(dir).durable, changes);
         }
-        for names in self.dirs.values_mut() {
-            if keeps_names {
-                names.durable = std::mem::take(&mut names.live);
+        let mut left = BTreeMap::new();
+        let mut to_visit = vec![ROOT];
+        while let Some(inode) = to_visit.pop() {
+            let is_clean = || !self.pending.iter().any(|(changed, _)| *changed == inode);
+            let dir = match (dirs.remove(&inode), self.dirs.get(&inode)) {
+                (Some(changed), _) => {
+                    let Dir { durable, .. } = &*changed;
+                    Arc::new(Dir { live: durable.clone(), durable: durable.clone() })
+                }
+                (None, Some(dir)) if is_clean() => Arc::clone(dir),
+                (None, Some(dir)) => {
+                    Arc::new(Dir { live: dir.durable.clone(), durable: dir.durable.clone() })
+                }
+                (None, None) => continue,
+            };
+            to_visit.extend(dir.live.values().filter(|&&to| self.dirs.contains_key(&to) && to != inode));
+            left.insert(inode, dir);
+        }
+        left
+    }
+
+    /// The world after the power is back: nothing is pending, and what has no name is gone.
+    pub(super) fn cut(&self, survivors: &Survivors) -> World {
+        let dirs = self.cut_names(&survivors.names);
+        let named: BTreeSet<Inode> = dirs.values().flat_map(|dir| dir.live.values().copied()).collect();
+        let mut files = BTreeMap::new();
+        for inode in named {
+            let Some(file) = self.files.get(&inode) else { continue };
+            let left = match survivors.files.get(&inode) {
+                Some(kept) => Arc::new(file.cut(kept)),
+                None if file.is_synced() => Arc::clone(file),
+                None => Arc::new(file.cut(&super::file::Kept::default())),
+            };
+            files.insert(inode, left);
+        }
+        let changed = self.changed.iter().filter(|(inode, _)| files.contains_key(inode));
+        let changed = changed.map(|(&inode, &when)| (inode, when)).collect();
+        World {
+            files,
+            dirs,
+            changed,
+            pending: Vec::new(),
+            ..World { clock: self.clock, ..World::new(self.block_bytes) }
+        }
+    }
+
+    /// The same for worlds in which every name leads to the same bytes.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash_names(ROOT, &mut hasher);
+        hasher.finish()
+    }
+
+    fn hash_names(&self, dir: Inode, hasher: &mut DefaultHasher) {
+        let Some(names) = self.dirs.get(&dir) else { return };
+        names.live.len().hash(hasher);
+        for (name, inode) in &names.live {
+            name.hash(hasher);
+            match self.files.get(inode) {
+                Some(file) => file.fingerprint().hash(hasher),
+                None => self.hash_names(*inode, hasher),
             }
-            names.live.clone_from(&names.durable);
         }
-        for bytes in self.files.values_mut() {
-            if keeps_data {
-                bytes.durable = std::mem::take(&mut bytes.live);
-            }
-            bytes.live.clone_from(&bytes.durable);
-        }
-        self.pending.clear();
-        self
     }
 }
 

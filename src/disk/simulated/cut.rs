@@ -1,0 +1,244 @@
+//! Power cuts: what may survive one, and the disk that is left.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+
+use super::file::{File, Kept};
+use super::world::{Inode, World};
+use super::{Op, SimulatedDisk};
+
+/// What of the unsynced a power cut leaves, in its simplest forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// All of it.
+    EverythingKept,
+    /// Nothing.
+    EverythingLost,
+    /// Names, but not bytes and lengths.
+    NamesKept,
+    /// Bytes and lengths, but not names.
+    DataKept,
+    /// One change of names, by its place among those pending, and no bytes and lengths.
+    OneNameKept(usize),
+}
+
+/// Which changes of names, lengths and blocks survive that were not synced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survivors {
+    /// For each pending change of names, in order.
+    pub(super) names: Vec<bool>,
+    /// For the files that were not synced and have a name; durable bytes for others.
+    pub(super) files: BTreeMap<Inode, Kept>,
+}
+
+/// What a power cut may leave, each once.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Possible {
+    /// With the fingerprint of the disk that is left: the same for disks that read alike.
+    pub survivors: Vec<(Survivors, u64)>,
+    /// Whether these are all.
+    pub is_complete: bool,
+}
+
+/// The moment before the power goes.
+#[derive(Clone, Debug)]
+pub struct PowerCut {
+    pub(super) world: World,
+}
+
+/// More pending changes of names than that are not gone through one by one.
+const MOST_NAMES: usize = 20;
+
+impl PowerCut {
+    /// One more operation, before the power goes.
+    pub fn apply(&mut self, op: &Op) {
+        self.world.apply(op);
+    }
+
+    /// How many changes of names are pending.
+    #[must_use]
+    pub fn pending_names(&self) -> usize {
+        self.world.pending.len()
+    }
+
+    /// The disk that is left.
+    #[must_use]
+    pub fn disk(&self, survivors: &Survivors) -> SimulatedDisk {
+        SimulatedDisk::of(self.world.cut(survivors))
+    }
+
+    /// Everything that may survive, when that is no more than `most`; otherwise the extremes, and a choice of the others.
+    /// `draw` gives a number below the one that it is given.
+    #[must_use]
+    pub fn possible(&self, most: usize, draw: &mut dyn FnMut(usize) -> usize) -> Possible {
+        if let Some(survivors) = self.all(most) {
+            return Possible { survivors, is_complete: true };
+        }
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        let mut add = |survivors: Survivors| {
+            let fingerprint = self.world.cut(&survivors).fingerprint();
+            if found.len() < most && seen.insert(fingerprint) {
+                found.push((survivors, fingerprint));
+            }
+        };
+        let names = self.pending_names();
+        for outcome in
+            [Outcome::EverythingKept, Outcome::EverythingLost, Outcome::NamesKept, Outcome::DataKept]
+        {
+            add(self.simple(outcome));
+        }
+        for one in 0..names {
+            for is_kept in [true, false] {
+                let kept: Vec<bool> = (0..names).map(|at| (at == one) == is_kept).collect();
+                add(self.with_names(kept.clone(), |_, versions| versions - 1));
+                add(self.with_names(kept, |_, _| 0));
+            }
+        }
+        (0..most).for_each(|_| add(self.random(draw)));
+        Possible { survivors: found, is_complete: false }
+    }
+
+    /// One of the things that may survive. `draw` gives a number below the one that it is given.
+    #[must_use]
+    pub fn random(&self, draw: &mut dyn FnMut(usize) -> usize) -> Survivors {
+        let count = self.pending_names();
+        let names = match draw(4) {
+            // As a journal has it: what came before a moment.
+            0 => {
+                let kept = draw(count + 1);
+                (0..count).map(|at| at < kept).collect()
+            }
+            1 => {
+                let (one, is_kept) = (draw(count.max(1)), draw(2) == 0);
+                (0..count).map(|at| (at == one) == is_kept).collect()
+            }
+            _ => (0..count).map(|_| draw(2) == 0).collect(),
+        };
+        let style = draw(4);
+        self.with_names(names, |_, versions| match style {
+            0 => versions - 1,
+            1 => 0,
+            _ => draw(versions),
+        })
+    }
+
+    /// These changes of names, and of each length and block the version that `choose` gives, of so many.
+    fn with_names(&self, names: Vec<bool>, mut choose: impl FnMut(&File, usize) -> usize) -> Survivors {
+        let files = self.unsynced(&names).into_iter().map(|(inode, file)| {
+            let length = choose(file, file.length_versions());
+            let blocks = file.dirty_blocks(file.length_of(length));
+            (inode, Kept { length, blocks: blocks.map(|(_, versions)| choose(file, versions)).collect() })
+        });
+        let files = files.collect();
+        Survivors { names, files }
+    }
+
+    pub(super) fn simple(&self, outcome: Outcome) -> Survivors {
+        let keeps = |at: usize| match outcome {
+            Outcome::EverythingKept | Outcome::NamesKept => true,
+            Outcome::OneNameKept(one) => at == one,
+            Outcome::EverythingLost | Outcome::DataKept => false,
+        };
+        let keeps_data = matches!(outcome, Outcome::EverythingKept | Outcome::DataKept);
+        let names = (0..self.pending_names()).map(keeps).collect();
+        self.with_names(names, |_, versions| if keeps_data { versions - 1 } else { 0 })
+    }
+
+    /// The files that were not synced, of those that have a name after these changes.
+    fn unsynced(&self, names: &[bool]) -> BTreeMap<Inode, &File> {
+        let dirs = self.world.cut_names(names);
+        let named = dirs.values().flat_map(|dir| dir.live.values());
+        let files = named.filter_map(|inode| Some((*inode, &**self.world.files.get(inode)?)));
+        files.filter(|(_, file)| !file.is_synced()).collect()
+    }
+
+    fn all(&self, most: usize) -> Option<Vec<(Survivors, u64)>> {
+        let count = self.pending_names();
+        if count > MOST_NAMES || 1 << count > 4 * most {
+            return None;
+        }
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        for mask in 0..1usize << count {
+            let names: Vec<bool> = (0..count).map(|at| mask >> at & 1 == 1).collect();
+            let files = self.unsynced(&names);
+            let options: Option<Vec<_>> =
+                files.into_iter().map(|(inode, file)| Some((inode, versions_of(file, most)?))).collect();
+            let options = options?;
+            let product =
+                options.iter().try_fold(1usize, |n, (_, versions)| n.checked_mul(versions.len()))?;
+            if product > most {
+                return None;
+            }
+            for number in 0..product {
+                let mut rest = number;
+                let mut pick = |versions: &Vec<Kept>| {
+                    let picked = versions.get(rest % versions.len()).cloned().unwrap_or_default();
+                    rest /= versions.len();
+                    picked
+                };
+                let files = options.iter().map(|(inode, versions)| (*inode, pick(versions))).collect();
+                let survivors = Survivors { names: names.clone(), files };
+                let fingerprint = self.world.cut(&survivors).fingerprint();
+                if seen.insert(fingerprint) {
+                    found.push((survivors, fingerprint));
+                }
+                if found.len() > most {
+                    return None;
+                }
+            }
+        }
+        Some(found)
+    }
+
+    /// What survives, in words.
+    #[must_use]
+    pub fn describe(&self, survivors: &Survivors) -> String {
+        let mut text = String::new();
+        for ((_, changes), is_kept) in self.world.pending.iter().zip(&survivors.names) {
+            let names: Vec<String> = changes
+                .iter()
+                .map(|(name, to)| match to {
+                    Some(inode) => format!("{name} = file {inode}"),
+                    None => format!("no {name}"),
+                })
+                .collect();
+            let _ = write!(text, "{} [{}]; ", if *is_kept { "kept" } else { "lost" }, names.join(", "));
+        }
+        for (inode, kept) in &survivors.files {
+            let Some(file) = self.world.files.get(inode) else { continue };
+            let length = file.length_of(kept.length);
+            let _ = write!(text, "file {inode}: {length} bytes");
+            for ((number, versions), version) in file.dirty_blocks(length).zip(&kept.blocks) {
+                let _ = write!(text, ", block {number} version {version} of {}", versions - 1);
+            }
+            text.push_str("; ");
+        }
+        text
+    }
+}
+
+/// Every version of a file, none when there are more than `most`.
+fn versions_of(file: &File, most: usize) -> Option<Vec<Kept>> {
+    let mut all = Vec::new();
+    for length in 0..file.length_versions() {
+        let mut of_length = vec![Kept { length, blocks: Vec::new() }];
+        for (_, versions) in file.dirty_blocks(file.length_of(length)) {
+            if of_length.len().saturating_mul(versions) > most {
+                return None;
+            }
+            let longer = |kept: &Kept, version| {
+                let mut blocks = kept.blocks.clone();
+                blocks.push(version);
+                Kept { length, blocks }
+            };
+            of_length = of_length
+                .iter()
+                .flat_map(|kept| (0..versions).map(move |version| longer(kept, version)))
+                .collect();
+        }
+        all.extend(of_length);
+    }
+    (all.len() <= most).then_some(all)
+}

@@ -1,0 +1,112 @@
+//! What a user sees of a store, and what may be seen after a power cut.
+
+use std::collections::BTreeMap;
+
+use stridemap::{DType, Store};
+
+/// Names, headers, elements, and attributes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Content {
+    pub(crate) tensors: BTreeMap<String, Entry>,
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Entry {
+    pub(crate) dtype: DType,
+    pub(crate) size: Vec<usize>,
+    pub(crate) stride: Vec<isize>,
+    pub(crate) offset: usize,
+    /// In row-major order. Of what was changed in place there is a version for each change since it was last flushed, and
+    /// each element may be that of any.
+    pub(crate) elements: Vec<Vec<u8>>,
+}
+
+impl Content {
+    pub(crate) fn of(store: &Store) -> stridemap::Result<Content> {
+        let mut tensors = BTreeMap::new();
+        for name in store.names()? {
+            let tensor = store.load(&name)?;
+            let entry = Entry {
+                dtype: tensor.dtype(),
+                size: tensor.size().to_vec(),
+                stride: tensor.stride().to_vec(),
+                offset: tensor.storage_offset(),
+                elements: vec![tensor.to_bytes()?],
+            };
+            tensors.insert(name, entry);
+        }
+        Ok(Content { tensors, attributes: store.attributes() })
+    }
+
+    /// What is wrong with what was found, where this may be.
+    pub(crate) fn compare(&self, found: &Content) -> Result<(), String> {
+        if self.attributes != found.attributes {
+            return Err(format!("attributes {:?}, and not {:?}", found.attributes, self.attributes));
+        }
+        if !self.tensors.keys().eq(found.tensors.keys()) {
+            let (found, expected) = (found.tensors.keys(), self.tensors.keys());
+            return Err(format!(
+                "names {:?}, and not {:?}",
+                found.collect::<Vec<_>>(),
+                expected.collect::<Vec<_>>()
+            ));
+        }
+        for (name, entry) in &self.tensors {
+            entry.compare(&found.tensors[name]).map_err(|wrong| format!("{name}: {wrong}"))?;
+        }
+        Ok(())
+    }
+
+    /// This content, with what was not flushed before a commit still not flushed after it.
+    pub(crate) fn carrying(mut self, before: &Content) -> Content {
+        for (name, entry) in &mut self.tensors {
+            if let Some(earlier) = before.tensors.get(name)
+                && earlier.elements.last() == entry.elements.last()
+            {
+                entry.elements.clone_from(&earlier.elements);
+            }
+        }
+        self
+    }
+
+    /// This content, after elements were changed in place and not flushed.
+    pub(crate) fn unflushed(mut self, before: &Content) -> Content {
+        for (name, entry) in &mut self.tensors {
+            let mut versions = before.tensors[name].elements.clone();
+            if versions.last() != entry.elements.last() {
+                versions.append(&mut entry.elements);
+            }
+            entry.elements = versions;
+        }
+        self
+    }
+}
+
+impl Entry {
+    fn header(&self) -> (DType, &[usize], &[isize], usize) {
+        (self.dtype, &self.size, &self.stride, self.offset)
+    }
+
+    pub(crate) fn compare(&self, found: &Entry) -> Result<(), String> {
+        if self.header() != found.header() {
+            return Err(format!("header {:?}, and not {:?}", found.header(), self.header()));
+        }
+        let itemsize = self.dtype.itemsize();
+        let found = &found.elements[0];
+        let is_any = |at: usize| {
+            let range = at..at + itemsize;
+            self.elements.iter().any(|version| version.get(range.clone()) == found.get(range.clone()))
+        };
+        match (0..found.len()).step_by(itemsize).find(|&at| !is_any(at)) {
+            None if self.elements.iter().all(|version| version.len() == found.len()) => Ok(()),
+            None => Err(format!("{} bytes of elements", found.len())),
+            Some(at) => Err(format!(
+                "element {} is {:02x?}, in none of the {} versions that may be",
+                at / itemsize,
+                &found[at..at + itemsize],
+                self.elements.len()
+            )),
+        }
+    }
+}

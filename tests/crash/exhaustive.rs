@@ -1,0 +1,79 @@
+//! Every state that a power cut may leave of short scripts.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use stridemap::disk::SimulatedDisk;
+
+use crate::explore::{Budget, Figures, explore};
+use crate::script::{Script, Setup};
+use crate::{scripts, temporary};
+
+/// The states that were tried for these scripts, none wrong.
+fn try_all(scripts: Vec<Script>, setup: &Setup, budget: &Budget) -> Figures {
+    let (next, all) = (Mutex::new(scripts.iter()), Mutex::new(Figures::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let Some(script) = next.lock().unwrap().next() else { break };
+                    let began = Instant::now();
+                    let figures =
+                        explore(script, setup, budget).unwrap_or_else(|violation| panic!("{violation}"));
+                    println!("{}: {figures} in {:.1?}", script.name, began.elapsed());
+                    all.lock().unwrap().add(&figures);
+                }
+            });
+        }
+    });
+    all.into_inner().unwrap()
+}
+
+fn all_scripts(file: &std::path::Path) -> Vec<Script> {
+    scripts::write_model(file);
+    vec![
+        scripts::commits(),
+        scripts::in_place(),
+        scripts::two_handles(),
+        scripts::growth(),
+        scripts::tables(),
+        scripts::compaction(),
+        scripts::adoption(file, false),
+        scripts::adoption(file, true),
+        scripts::unsynced(|store| store.save("durable", &crate::script::vector(5, 5)).unwrap()),
+        scripts::unsynced(|store| assert_eq!(store.gc().unwrap().file_count, 0)),
+        scripts::creation(),
+    ]
+}
+
+#[test]
+fn case_02_power_cut_with_any_subset_of_the_unsynced_leaves_the_old_or_the_new_content() {
+    let dir = temporary();
+    let all =
+        try_all(all_scripts(&dir.path().join("model.safetensors")), &Setup::default(), &Budget::flat(4096));
+    println!("all scripts: {all}; none wrong");
+    assert!(all.complete_states > 10_000, "{all}");
+}
+
+#[test]
+fn case_02_power_cut_that_keeps_half_of_a_rename_leaves_the_old_or_the_new_content() {
+    let dir = temporary();
+    let setup = Setup { disk: Box::new(|| SimulatedDisk::new().with_split_renames()), ..Setup::default() };
+    let all = try_all(all_scripts(&dir.path().join("model.safetensors")), &setup, &Budget::flat(512));
+    println!("all scripts, with renames that are two changes: {all}; none wrong");
+}
+
+#[test]
+fn case_02_power_cut_while_the_digests_of_chunks_grow_leaves_the_old_or_the_new_content() {
+    let setup = Setup { disk: Box::new(|| SimulatedDisk::with_block_bytes(64 << 10)), ..Setup::default() };
+    let all = try_all(vec![scripts::chunks()], &setup, &Budget::flat(16));
+    println!("{all}; none wrong");
+}
+
+#[test]
+fn case_03_power_cuts_in_recoveries_leave_what_the_first_one_left() {
+    let budget = Budget { states: 64, deeper: vec![(8, 2), (4, 8), (4, 8)], seed: 3 };
+    let all = try_all(vec![scripts::creation()], &Setup::default(), &budget);
+    println!("power cuts in recoveries: {all}; none wrong");
+    assert!(all.depth >= 3, "{all}");
+}

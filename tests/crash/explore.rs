@@ -1,0 +1,245 @@
+//! Power cuts at every point of a script, with everything that may survive each; and at every point of the recovery.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{DefaultHasher, Hasher as _};
+
+use stridemap::disk::{Op, PowerCut, SimulatedDisk, Survivors};
+
+use crate::random::Random;
+use crate::recover::recover;
+use crate::script::{BEGAN, RETURNED, Recorder, Run, Script, Setup, UNSYNCED};
+
+/// How much is tried.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    /// How many states at a crash point are tried at most. When there are more, the extremes are, and some of the others.
+    pub(crate) states: usize,
+    /// The recoveries that are crashed as well: for each depth from the second on, at most how many states at a crash
+    /// point, and of how many recoveries one.
+    pub(crate) deeper: Vec<(usize, u64)>,
+    /// Chooses where not all is tried.
+    pub(crate) seed: u64,
+}
+
+impl Budget {
+    /// Everything, as long as there are no more than so many states at a crash point; recoveries are not crashed.
+    pub(crate) fn flat(states: usize) -> Self {
+        Budget { states, deeper: Vec::new(), seed: 1 }
+    }
+}
+
+/// What was tried.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures {
+    /// Crash points, and those of them at which everything was tried that may survive.
+    pub(crate) points: u64,
+    pub(crate) complete_points: u64,
+    /// Crash points and states, each pair once.
+    pub(crate) states: u64,
+    /// Those of them that are complete.
+    pub(crate) complete_states: u64,
+    /// How many of the pairs were recovered: the others are states that had been, with the same to expect.
+    pub(crate) recoveries: u64,
+    /// Operations of the store and of the disk, in the script and in recoveries.
+    pub(crate) store_operations: u64,
+    pub(crate) disk_operations: u64,
+    /// How many power cuts there were in a row.
+    pub(crate) depth: usize,
+}
+
+impl Figures {
+    pub(crate) fn add(&mut self, other: &Figures) {
+        self.points += other.points;
+        self.complete_points += other.complete_points;
+        self.states += other.states;
+        self.complete_states += other.complete_states;
+        self.recoveries += other.recoveries;
+        self.store_operations += other.store_operations;
+        self.disk_operations += other.disk_operations;
+        self.depth = self.depth.max(other.depth);
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} crash points ({} with every state there can be), {} states ({}), {} recoveries, up to {} power cuts in a \
+             row, {} operations of the store, {} of the disk",
+            self.points,
+            self.complete_points,
+            self.states,
+            self.complete_states,
+            self.recoveries,
+            self.depth,
+            self.store_operations,
+            self.disk_operations
+        )
+    }
+}
+
+/// A state that should not be.
+#[derive(Debug)]
+pub(crate) struct Violation {
+    pub(crate) script: &'static str,
+    /// The power cuts that led there, the first one first.
+    pub(crate) cuts: Vec<String>,
+    pub(crate) wrong: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\n  {}", self.script, self.wrong, self.cuts.join("\n  "))
+    }
+}
+
+/// Plays a script, and cuts the power after each of its operations.
+///
+/// # Errors
+/// The first state that is neither that of the last step that returned nor that of the one under way, or from which the
+/// store does not go on.
+pub(crate) fn explore(script: &Script, setup: &Setup, budget: &Budget) -> Result<Figures, Violation> {
+    explore_run(script.name, &Recorder::play(script, setup), setup, budget)
+}
+
+/// As [`explore`], of a run that was played already, or changed since.
+pub(crate) fn explore_run(
+    script: &'static str,
+    run: &Run,
+    setup: &Setup,
+    budget: &Budget,
+) -> Result<Figures, Violation> {
+    let mut explorer = Explorer {
+        setup,
+        budget,
+        figures: Figures { store_operations: run.operations, ..Figures::default() },
+        seen: HashSet::new(),
+        random: Random::new(budget.seed),
+    };
+    let explored = explorer.explore(run, 1);
+    explored.map_err(|(mut cuts, wrong)| {
+        cuts.reverse();
+        Violation { script, cuts, wrong }
+    })?;
+    Ok(explorer.figures)
+}
+
+struct Explorer<'a> {
+    setup: &'a Setup,
+    budget: &'a Budget,
+    figures: Figures,
+    /// Disks that were recovered, with what was expected of them.
+    seen: HashSet<(u64, u64)>,
+    random: Random,
+}
+
+/// The power cuts, the last one first, and what was wrong.
+type Wrong = (Vec<String>, String);
+
+impl Explorer<'_> {
+    fn explore(&mut self, run: &Run, depth: usize) -> Result<(), Wrong> {
+        let most = match depth {
+            1 => self.budget.states,
+            _ => self.budget.deeper[depth - 2].0,
+        };
+        self.figures.depth = self.figures.depth.max(depth);
+        let expected: Vec<u64> = run.contents.iter().map(|content| hash(content)).collect();
+        let mut cut = run.start.clone();
+        let (mut began, mut returned, mut is_promised) = (0, 0, true);
+        for (at, op) in run.log.iter().enumerate() {
+            match op {
+                Op::Mark(mark) if mark == BEGAN => began += 1,
+                Op::Mark(mark) if mark == RETURNED => returned += 1,
+                Op::Mark(mark) if mark == UNSYNCED => is_promised = false,
+                Op::SyncAll => is_promised = true,
+                _ => {}
+            }
+            cut.apply(op);
+            match op {
+                Op::Mark(mark) if mark != RETURNED => continue,
+                Op::Mark(_) => {}
+                _ => self.figures.disk_operations += 1,
+            }
+            let candidates = returned..returned + 1 + usize::from(began > returned);
+            let expecting = is_promised.then(|| hash(&expected[candidates.clone()])).unwrap_or_default();
+            let candidates: Vec<_> = run.contents[candidates].iter().collect();
+            // Where nothing is promised, a few show that nothing panics.
+            let most = if is_promised { most } else { most.min(16) };
+            let possible = cut.possible(most, &mut |n| self.random.below(n));
+            self.figures.points += 1;
+            self.figures.states += possible.survivors.len() as u64;
+            if possible.is_complete {
+                self.figures.complete_points += 1;
+                self.figures.complete_states += possible.survivors.len() as u64;
+            }
+            for (survivors, fingerprint) in &possible.survivors {
+                if !self.seen.insert((*fingerprint, expecting)) {
+                    continue;
+                }
+                self.figures.recoveries += 1;
+                let tried = if is_promised {
+                    self.recover(cut.disk(survivors), &candidates, *fingerprint, depth)
+                } else {
+                    read_whatever_it_is(&cut.disk(survivors), self.setup);
+                    Ok(())
+                };
+                tried.map_err(|(mut cuts, wrong)| {
+                    cuts.push(describe(&cut, at, run, survivors));
+                    (cuts, wrong)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn recover(
+        &mut self,
+        disk: SimulatedDisk,
+        candidates: &[&Option<crate::content::Content>],
+        fingerprint: u64,
+        depth: usize,
+    ) -> Result<(), Wrong> {
+        let recovery = recover(&disk, self.setup, candidates).map_err(|wrong| (Vec::new(), wrong))?;
+        self.figures.store_operations += recovery.operations;
+        match self.budget.deeper.get(depth - 1) {
+            Some((_, share)) if fingerprint % share == 0 => self.explore(&recovery, depth + 1),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn describe(cut: &PowerCut, at: usize, run: &Run, survivors: &Survivors) -> String {
+    format!(
+        "power cut after {:?} ({} of {}): {}",
+        brief(&run.log[at]),
+        at + 1,
+        run.log.len(),
+        cut.describe(survivors)
+    )
+}
+
+/// An operation without its bytes.
+fn brief(op: &Op) -> String {
+    match op {
+        Op::Write { file, offset_bytes, bytes } => {
+            format!("write {} bytes at {offset_bytes} of file {file}", bytes.len())
+        }
+        op => format!("{op:?}"),
+    }
+}
+
+/// Nothing is promised but that it is a store, an error, or nothing.
+fn read_whatever_it_is(disk: &SimulatedDisk, setup: &Setup) {
+    let options = (setup.recovery)().disk(std::sync::Arc::new(disk.clone()));
+    if let Ok(store) = options.open(crate::script::STORE) {
+        let _ = crate::content::Content::of(&store);
+        let _ = store.verify(|_| ());
+    }
+}
+
+fn hash(value: &(impl std::hash::Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,152 @@
+//! What must hold after a power cut.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::disk::{Disk, SimulatedDisk};
+use stridemap::{Error, ErrorKind, StorageKind, Store};
+
+use crate::content::{Content, Entry};
+use crate::script::{BEGAN, RETURNED, Run, STORE, Setup, vector};
+
+/// Recovers the store as it is after a power cut, and says what is wrong with it, if anything is.
+///
+/// The content must be one of the candidates, of which none is that there is no store; everything in it must verify; the
+/// next writer must be able to go on; and after that and a collection nothing is left over. Gives what recovering did, for
+/// a power cut in the midst of it.
+pub(crate) fn recover(
+    disk: &SimulatedDisk,
+    setup: &Setup,
+    candidates: &[&Option<Content>],
+) -> Result<Run, String> {
+    let fails = |what: &str| {
+        let what = what.to_owned();
+        move |e: Error| format!("{what}: {e}")
+    };
+    let start = disk.power_cut();
+    let options = (setup.recovery)().disk(Arc::new(disk.clone()));
+    let mut operations = 0;
+    let mut contents = Vec::new();
+    let store = match options.open(STORE) {
+        Err(e) if e.kind() == ErrorKind::NotFound && candidates.contains(&&None) => {
+            contents.push(None);
+            disk.mark(BEGAN);
+            let store = options.create(STORE).map_err(fails("create"))?;
+            disk.mark(RETURNED);
+            store
+        }
+        opened => opened.map_err(fails("open"))?,
+    };
+    let found = Content::of(&store).map_err(fails("read"))?;
+    let nothing = Some(Content::default());
+    let candidates = if contents.is_empty() { candidates } else { &[&nothing] };
+    find(&found, candidates)?;
+    check_verified(&store)?;
+    contents.push(Some(found.clone()));
+
+    let mut content = found;
+    disk.mark(BEGAN);
+    probe(&store, "probe", &mut content).map_err(fails("save"))?;
+    disk.mark(RETURNED);
+    contents.push(Some(content.clone()));
+    if let Some(log) = content.tensors.get("log").cloned() {
+        disk.mark(BEGAN);
+        append(&store, &log, &mut content).map_err(fails("append"))?;
+        disk.mark(RETURNED);
+        contents.push(Some(content.clone()));
+        operations += 1;
+    }
+    store.gc().map_err(fails("collect"))?;
+    operations += 5;
+    check_nothing_left(disk, &store)?;
+    check_verified(&store)?;
+    let reopened = options.open(STORE).and_then(|store| Content::of(&store)).map_err(fails("open again"))?;
+    content.compare(&reopened).map_err(|wrong| format!("after the next commit: {wrong}"))?;
+    Ok(Run { start, log: disk.log(), contents, operations })
+}
+
+fn find(found: &Content, candidates: &[&Option<Content>]) -> Result<(), String> {
+    let mut wrongs = Vec::new();
+    for candidate in candidates {
+        match candidate {
+            None => wrongs.push("there is a store".to_owned()),
+            Some(candidate) => match candidate.compare(found) {
+                Ok(()) => return Ok(()),
+                Err(wrong) => wrongs.push(wrong),
+            },
+        }
+    }
+    Err(format!("the content is no commit's: {}", wrongs.join("; or ")))
+}
+
+fn check_verified(store: &Store) -> Result<(), String> {
+    match store.verify(|_| ()).map_err(|e| format!("verify: {e}"))?.first() {
+        None => Ok(()),
+        Some(finding) => Err(format!("verify: {finding}")),
+    }
+}
+
+/// Saves one more tensor, under a name that takes the place of what an earlier recovery saved.
+fn probe(store: &Store, name: &str, content: &mut Content) -> stridemap::Result<()> {
+    let probe = vector(5, 9);
+    store.save(name, &probe)?;
+    let elements = vec![probe.to_bytes()?];
+    let entry = Entry { dtype: probe.dtype(), size: vec![5], stride: vec![1], offset: 0, elements };
+    content.tensors.insert(name.to_owned(), entry);
+    Ok(())
+}
+
+/// Appends to the tensor that grows, which may have bytes of a lost append behind it.
+fn append(store: &Store, log: &Entry, content: &mut Content) -> stridemap::Result<()> {
+    let rows = vector(2, 77);
+    store.append("log", &rows)?;
+    let mut log = log.clone();
+    log.size[0] += 2;
+    for version in &mut log.elements {
+        version.extend(rows.to_bytes()?);
+    }
+    content.tensors.insert("log".to_owned(), log);
+    Ok(())
+}
+
+/// That every file is one that the newest generation names, and as long as it says.
+pub(crate) fn check_nothing_left(disk: &SimulatedDisk, store: &Store) -> Result<(), String> {
+    let root = Path::new(STORE);
+    let list = |dir: &Path| {
+        let mut names = disk.list(dir).map_err(|e| e.to_string())?;
+        names.sort_unstable();
+        Ok::<_, String>(names)
+    };
+    let mut known = Vec::new();
+    for storage in store.snapshot().storages() {
+        let storage = storage.map_err(|e| e.to_string())?;
+        if storage.kind == StorageKind::External {
+            continue;
+        }
+        known.push((format!("{:016x}.bin", storage.id), storage.size_bytes));
+        if storage.kind == StorageKind::Sealed && storage.size_bytes >= 1 << 20 {
+            known.push((format!("{:016x}.sum", storage.id), (storage.size_bytes >> 20) * 16));
+        }
+    }
+    known.sort_unstable();
+    let mut found = Vec::new();
+    for name in list(&root.join("storages"))? {
+        let size_bytes = disk.stat(&root.join("storages").join(&name)).map_err(|e| e.to_string())?.size_bytes;
+        found.push((name, size_bytes));
+    }
+    if found != known {
+        return Err(format!(
+            "left over after the next commit and a collection: {found:?}, and not {known:?}"
+        ));
+    }
+    let manifest = format!("{:016x}.man", store.generation());
+    let meta = list(&root.join("meta"))?;
+    let tables = meta.iter().filter(|name| name.ends_with(".tab")).count();
+    if tables > 1 || meta.len() != 1 + tables || !meta.contains(&manifest) {
+        return Err(format!("left over after the next commit and a collection: {meta:?} in meta/"));
+    }
+    match list(root)? {
+        top if top == ["FORMAT", "LOCK", "meta", "storages"] => Ok(()),
+        top => Err(format!("left over after the next commit and a collection: {top:?}")),
+    }
+}
