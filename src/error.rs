@@ -121,6 +121,9 @@ impl Error {
                 "; raise the limit of open files (ulimit -n), or drop tensors, each storage is one"
             }
             Some(Errno::NFILE) => "; all processes together have too many files open (sysctl fs.file-max)",
+            Some(Errno::FBIG) => {
+                "; raise the limit of the length of files (ulimit -f), or use a file system that allows longer ones"
+            }
             Some(Errno::NOMEM) if action.starts_with("map ") => {
                 "; raise the limit of mappings (sysctl vm.max_map_count) or of address space (ulimit -v), or use a store \
                  opened with open, which reads without mapping"
@@ -184,6 +187,13 @@ impl Error {
 
     pub(crate) fn is_failed_sync(&self) -> bool {
         self.0.is_failed_sync
+    }
+
+    /// Whether what was asked needs a descriptor or memory that this process, or the machine, does not have just now.
+    pub(crate) fn is_for_want_of_resources(&self) -> bool {
+        let cause = self.0.source.as_ref().and_then(|source| source.downcast_ref::<io::Error>());
+        let number = cause.and_then(io::Error::raw_os_error).map(Errno::from_raw_os_error);
+        matches!(number, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
 
     /// The kind, to decide by.

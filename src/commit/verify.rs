@@ -104,7 +104,7 @@ pub(crate) fn verify(
         if matches!(record.kind, StorageKind::External(_)) {
             continue;
         }
-        verify_storage(history, id, &record, progress, &mut findings);
+        verify_storage(history, id, &record, progress, &mut findings)?;
     }
     for fault in outside.check(history).0 {
         findings.push(&fault.path, None, Rule::ExternalFile, fault.detail);
@@ -130,14 +130,17 @@ impl Findings {
         }
     }
 
-    /// What stands in the way of reading elements is a finding as well: the others are still to be verified.
-    fn storage(&mut self, path: &Path, error: &Error) {
+    /// What stands in the way of reading elements is a finding as well: the others are still to be verified. That this
+    /// process, or the machine, has no descriptors or no memory left says nothing of the store.
+    fn storage(&mut self, path: &Path, error: Error) -> Result<()> {
         match (error.broken_path(), error.broken()) {
             (Some(path), Some(broken)) => {
                 self.push(path, broken.offset_bytes(), broken.rule(), broken.detail().to_owned());
             }
+            _ if error.is_for_want_of_resources() => return Err(error),
             _ => self.push(path, None, Rule::StorageFile, error.to_string()),
         }
+        Ok(())
     }
 }
 
@@ -147,7 +150,7 @@ fn verify_storage(
     record: &StorageRecord,
     progress: &mut dyn FnMut(u64),
     findings: &mut Findings,
-) {
+) -> Result<()> {
     let path = history.paths.storage(id);
     let checked = match &record.kind {
         StorageKind::Sealed(sealed) => {
@@ -157,17 +160,12 @@ fn verify_storage(
             let all = 0..record.length_bytes.saturating_add(1);
             opened.and_then(|mut storage| {
                 storage.visit_chunks(all, |chunk| {
-                    if chunk.is_damaged {
-                        findings.storage(&path, &chunk.damage(&path));
-                    }
                     progress(chunk.bytes.len() as u64);
-                    Ok(())
+                    if chunk.is_damaged { findings.storage(&path, chunk.damage(&path)) } else { Ok(()) }
                 })
             })
         }
         _ => open_whole(&*history.disk, &path, record.length_bytes).map(drop),
     };
-    if let Err(e) = checked {
-        findings.storage(&path, &e);
-    }
+    checked.or_else(|e| findings.storage(&path, e))
 }
