@@ -1,0 +1,270 @@
+//! A kill, or an error, at each system call of each command.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+use crate::run::{Chance, output, scaled};
+use crate::strace::{self, Fault};
+use crate::template::{self, Content, assert_goes_on, content, which};
+
+/// A command, its arguments, and the store that it is on.
+struct Subject {
+    args: &'static [&'static str],
+    store: &'static str,
+    changes: Changes,
+}
+
+#[derive(PartialEq)]
+enum Changes {
+    /// The store, or a store that is made.
+    Something,
+    /// Nothing, ever.
+    Nothing,
+}
+
+impl Subject {
+    fn writer(args: &'static [&'static str]) -> Self {
+        Subject { args, store: "s.smap", changes: Changes::Something }
+    }
+
+    fn reader(args: &'static [&'static str]) -> Self {
+        Subject { args, store: "s.smap", changes: Changes::Nothing }
+    }
+}
+
+/// A directory in memory, where there is one: it takes no part in what is tried here, and syncs at once.
+fn temporary() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// What a command does where nothing fails, on a copy of the template.
+struct Expected {
+    template: TempDir,
+    before: Content,
+    after: Content,
+    output: Output,
+    trace: String,
+}
+
+impl Expected {
+    fn of(subject: &Subject) -> Self {
+        let template = temporary();
+        template::make(template.path());
+        let dir = temporary();
+        copy(template.path(), dir.path());
+        let (output, trace) = strace::run(dir.path(), subject.args, None);
+        assert!(output.status.success(), "{output:?}");
+        let before = content(&template.path().join(subject.store)).unwrap_or_default();
+        let after = content(&dir.path().join(subject.store)).unwrap();
+        Expected { template, before, after, output, trace }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = output(Command::new("cp").arg("-r").arg(from.join(".")).arg(to));
+    assert!(copied.status.success(), "{copied:?}");
+}
+
+/// Tries the faults, each on a copy of its own: all of them, or as many as `STRIDEMAP_TEST_FAULTS` says, drawn by chance.
+fn try_each(
+    subject: &Subject,
+    of: impl Fn(&str) -> Vec<Fault>,
+    check: impl Fn(&Expected, &Fault, &Output, &str, &Path),
+) {
+    if !strace::is_there() {
+        return;
+    }
+    let expected = Expected::of(subject);
+    let mut faults = of(&expected.trace);
+    let total = faults.len();
+    let wanted = scaled("STRIDEMAP_TEST_FAULTS", 12);
+    let mut chance = Chance::new(Chance::seed(&subject.args.join(" ")));
+    while faults.len() > wanted {
+        faults.swap_remove(chance.below(faults.len()));
+    }
+    // All are tried, whatever becomes of one.
+    let wrong: Vec<String> = faults
+        .iter()
+        .filter(|fault| {
+            catch_unwind(AssertUnwindSafe(|| try_one(subject, &expected, fault, &check))).is_err()
+        })
+        .map(Fault::name)
+        .collect();
+    assert!(wrong.is_empty(), "{} of {} faults: {wrong:#?}", wrong.len(), faults.len());
+    println!("{}: {} of {total} faults", subject.args.join(" "), faults.len());
+}
+
+fn try_one(
+    subject: &Subject,
+    expected: &Expected,
+    fault: &Fault,
+    check: impl Fn(&Expected, &Fault, &Output, &str, &Path),
+) {
+    let dir = temporary();
+    copy(expected.template.path(), dir.path());
+    let (output, trace) = strace::run(dir.path(), subject.args, Some(fault));
+    let what = fault.name();
+    assert!(fault.hit(&trace).is_some(), "{what}: did not come to be: {output:?}\n{trace}");
+    check(expected, fault, &output, &trace, dir.path());
+    let path = dir.path().join(subject.store);
+    // A store that is being made is there when it is whole.
+    if subject.store == "s.smap" || path.exists() {
+        which(&path, &[&expected.before, &expected.after], &what);
+        assert_goes_on(dir.path(), subject.store, &what);
+    }
+}
+
+fn killed(subject: &Subject) {
+    try_each(subject, strace::kills, |_, fault, output, _, _| {
+        assert_eq!(output.status.code(), None, "{}: {output:?}", fault.name());
+    });
+}
+
+fn failing(subject: &Subject) {
+    try_each(subject, strace::errors, |expected, fault, output, trace, dir| {
+        let what = format!("{}: {output:?}", fault.name());
+        let path = dir.join(subject.store);
+        let holds =
+            |content: &Content| which(&path, &[content, &expected.before, &expected.after], &what) == 0;
+        match output.status.code() {
+            // What is only tidied up may fail; what was asked for was done.
+            Some(0) => {
+                assert!(holds(&expected.after), "{what}: success, and nothing was done");
+                assert!(!fault.is_sync(), "{what}: a sync failed, and nobody was told");
+                if subject.changes == Changes::Nothing {
+                    assert_eq!(output.stdout, expected.output.stdout, "{what}");
+                }
+            }
+            Some(2) => {
+                let lines = String::from_utf8_lossy(&output.stderr).lines().count();
+                assert!(fault.prints() && lines == 0 || lines == 1, "{what}: not one line");
+                assert!(output.stderr.is_empty() || output.stderr.starts_with(b"stridemap: "), "{what}");
+                let is_unknown =
+                    String::from_utf8_lossy(&output.stderr).contains("may or may not be durable");
+                let is_known = expected.before != expected.after && path.exists() && !fault.prints();
+                if is_known && !is_unknown {
+                    assert!(holds(&expected.before), "{what}: an error, and it was done");
+                }
+            }
+            // A storage that cannot be read for errors of its disk is a finding, and the others are verified.
+            Some(1) if subject.args[0] == "verify" && fault.how == "error=EIO" => {
+                let findings = String::from_utf8_lossy(&output.stdout);
+                assert!(
+                    findings.starts_with("s.smap/storages/") && findings.contains("Input/output error"),
+                    "{what}"
+                );
+            }
+            _ => panic!("{what}"),
+        }
+        if fault.is_sync() {
+            assert_not_synced_again(fault.hit(trace).unwrap_or_default(), trace, &what);
+        }
+    });
+}
+
+/// A sync that failed says nothing the second time: the kernel has dropped what it could not write.
+fn assert_not_synced_again(failed: &str, trace: &str, what: &str) {
+    let file = |line: &str| {
+        line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map(|(file, _)| file.to_owned())
+    };
+    let after = trace.lines().skip_while(|&line| line != failed).skip(1);
+    let again: Vec<&str> =
+        after.filter(|line| line.contains("sync(") && file(line) == file(failed)).collect();
+    assert!(again.is_empty(), "{what}: synced again: {again:?}");
+}
+
+fn interrupted(subject: &Subject) {
+    try_each(subject, strace::interruptions, |expected, fault, output, _, dir| {
+        let what = format!("{}: {output:?}", fault.name());
+        assert_eq!(output.status.code(), Some(0), "{what}");
+        assert_eq!(
+            (&output.stdout, &output.stderr),
+            (&expected.output.stdout, &expected.output.stderr),
+            "{what}"
+        );
+        which(&dir.join(subject.store), &[&expected.after], &what);
+    });
+}
+
+fn import() -> Subject {
+    Subject::writer(&["import", "many.safetensors", "rows.npy", "s.smap"])
+}
+
+fn create() -> Subject {
+    Subject { store: "new.smap", ..Subject::writer(&["import", "rows.npy", "new.smap"]) }
+}
+
+fn view() -> Subject {
+    Subject::writer(&["view", "s.smap", "new", "kept[::2]"])
+}
+
+fn mv() -> Subject {
+    Subject::writer(&["mv", "s.smap", "kept", "moved"])
+}
+
+fn rm() -> Subject {
+    Subject::writer(&["rm", "s.smap", "kept", "part"])
+}
+
+fn append() -> Subject {
+    Subject::writer(&["append", "s.smap", "log", "rows.npy", "rows.npy"])
+}
+
+fn compact() -> Subject {
+    Subject::writer(&["compact", "s.smap"])
+}
+
+fn gc() -> Subject {
+    Subject::writer(&["gc", "s.smap"])
+}
+
+fn verify() -> Subject {
+    Subject::reader(&["verify", "s.smap"])
+}
+
+fn inspect() -> Subject {
+    Subject::reader(&["inspect", "s.smap", "--json"])
+}
+
+fn show() -> Subject {
+    Subject::reader(&["show", "s.smap", "log[-500000:]", "--json"])
+}
+
+/// One test a command: they run side by side.
+macro_rules! tests {
+    ($($name:ident: $check:ident($subject:ident);)*) => {$(
+        #[test]
+        fn $name() {
+            $check(&$subject());
+        }
+    )*};
+}
+
+tests! {
+    case_01_import_killed_at_any_call_leaves_the_old_or_the_new: killed(import);
+    case_01_import_killed_while_it_makes_the_store_leaves_none_or_a_whole_one: killed(create);
+    case_01_view_killed_at_any_call_leaves_the_old_or_the_new: killed(view);
+    case_01_mv_killed_at_any_call_leaves_the_old_or_the_new: killed(mv);
+    case_01_rm_killed_at_any_call_leaves_the_old_or_the_new: killed(rm);
+    case_01_append_killed_at_any_call_leaves_the_old_or_the_new: killed(append);
+    case_01_compact_killed_at_any_call_leaves_the_old_or_the_new: killed(compact);
+    case_01_gc_killed_at_any_call_leaves_every_tensor: killed(gc);
+    import_that_fails_at_any_call_says_so: failing(import);
+    import_that_fails_while_it_makes_the_store_says_so: failing(create);
+    view_that_fails_at_any_call_says_so: failing(view);
+    mv_that_fails_at_any_call_says_so: failing(mv);
+    rm_that_fails_at_any_call_says_so: failing(rm);
+    append_that_fails_at_any_call_says_so: failing(append);
+    compact_that_fails_at_any_call_says_so: failing(compact);
+    gc_that_fails_at_any_call_says_so: failing(gc);
+    verify_that_fails_at_any_call_says_so: failing(verify);
+    inspect_that_fails_at_any_call_says_so: failing(inspect);
+    show_that_fails_at_any_call_says_so: failing(show);
+    case_10_import_makes_interrupted_calls_again: interrupted(import);
+    case_10_append_makes_interrupted_calls_again: interrupted(append);
+    case_10_compact_makes_interrupted_calls_again: interrupted(compact);
+    case_10_show_makes_interrupted_calls_again: interrupted(show);
+}

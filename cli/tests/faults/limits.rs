@@ -1,0 +1,148 @@
+//! Limits of a process: the length of its files, its descriptors; and a file system that maps nothing to be shared.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use stridemap::{DType, ErrorKind, StorageKind, Store};
+
+use crate::run::{EXECUTABLE, output, refused, role, stridemap, succeed};
+use crate::strace;
+use crate::template::{self, Content, assert_goes_on, bytes, content, which};
+
+const WRITERS: [&[&str]; 6] = [
+    &["import", "many.safetensors", "rows.npy", "s.smap"],
+    &["append", "s.smap", "log", "rows.npy", "rows.npy"],
+    &["view", "s.smap", "new", "kept[::2]"],
+    &["rm", "s.smap", "kept", "part"],
+    &["compact", "s.smap"],
+    &["gc", "s.smap"],
+];
+
+fn with_template() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    template::make(dir.path());
+    dir
+}
+
+/// Runs a command on a copy of the template by another, which sets a limit: the store is as it was, or as it should be. Gives
+/// the refusal, if it was one.
+fn limited(template: &Path, limit: &[&str], args: &[&str], [before, after]: [&Content; 2]) -> Option<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let copied = output(Command::new("cp").arg("-r").arg(template.join(".")).arg(dir.path()));
+    assert!(copied.status.success(), "{copied:?}");
+    let mut command = Command::new(limit[0]);
+    let ended = output(command.args(&limit[1..]).arg(EXECUTABLE).args(args).current_dir(dir.path()));
+    let what = format!("{limit:?} {args:?}: {ended:?}");
+    let refusal = (!ended.status.success()).then(|| refused(&ended));
+    let allowed: &[&Content] = match &refusal {
+        None => &[after],
+        Some(line) if line.contains("may or may not be durable") => &[before, after],
+        Some(_) => &[before],
+    };
+    which(&dir.path().join("s.smap"), allowed, &what);
+    assert_goes_on(dir.path(), "s.smap", &what);
+    refusal
+}
+
+/// Runs each command under each limit, in both ways; gives how often it was refused, and how often not.
+fn each_limited(limits: &[Vec<String>], args: &[&str], says: &[&str]) -> (usize, usize) {
+    let template = with_template();
+    let before = content(&template.path().join("s.smap")).unwrap();
+    let done = with_template();
+    succeed(done.path(), args);
+    let after = content(&done.path().join("s.smap")).unwrap();
+    let mut counts = (0, 0);
+    for limit in limits {
+        let limit: Vec<&str> = limit.iter().map(String::as_str).collect();
+        match limited(template.path(), &limit, args, [&before, &after]) {
+            Some(line) => {
+                assert!(says.iter().all(|text| line.contains(text)), "{limit:?} {args:?}: {line}");
+                counts.0 += 1;
+            }
+            None => counts.1 += 1,
+        }
+    }
+    counts
+}
+
+/// Both where the signal of a file that is too long is ignored, and where it is not: then the executable takes it. A write
+/// up to the limit is a short one, and the next fails.
+#[test]
+fn case_09_limit_of_the_length_of_files_is_an_error_that_leaves_what_was_there() {
+    let lengths =
+        [0, 1, 30, 99, 150, 250, 999, 3000, 5000, 1 << 20, (1 << 20) + 90, (1 << 20) + 1090, 4 << 20];
+    let limits = |ignoring: bool| {
+        let ignoring = if ignoring { &["env", "--ignore-signal=XFSZ"][..] } else { &[] };
+        let with = |n: &i32| {
+            let words = ignoring.iter().map(|&word| word.to_owned());
+            words.chain(["prlimit".to_owned(), format!("--fsize={n}")]).collect()
+        };
+        lengths.iter().map(with).collect::<Vec<Vec<String>>>()
+    };
+    let limits = [limits(false), limits(true)].concat();
+    for args in &WRITERS[..5] {
+        let (refused, done) = each_limited(&limits, args, &["File too large", "ulimit -f"]);
+        assert!(refused >= 8 && done >= 2 && refused % 2 == 0, "{args:?}: {refused} refused, {done} done");
+    }
+}
+
+#[test]
+fn case_11_command_without_descriptors_is_refused_and_leaves_what_was_there() {
+    // With three, no library of the system is found.
+    let limits: Vec<Vec<String>> =
+        (4..16).map(|n| vec!["prlimit".to_owned(), format!("--nofile={n}")]).collect();
+    for args in WRITERS {
+        let (refused, done) = each_limited(&limits, args, &["ulimit -n"]);
+        assert!(refused > 0 && done > 0, "{args:?}: {refused} refused, {done} done");
+    }
+}
+
+/// No such file system can be mounted everywhere; strace gives its answer for the store's files alone.
+#[test]
+fn case_13_file_system_that_refuses_shared_maps_is_read_without_them() {
+    if !strace::is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("sealed", &bytes(1000, 0)).unwrap();
+    store.create_tensor("mutable", DType::U8, &[10], StorageKind::Mutable).unwrap();
+    store.create_tensor("live", DType::U8, &[10], StorageKind::Live).unwrap();
+    drop(store);
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o"]).arg(dir.path().join("trace")).args(["-e", "inject=mmap:error=ENODEV"]);
+    for id in 1..=3 {
+        command.arg("-P").arg(path.join(format!("storages/{id:016x}.bin")));
+    }
+    let played = role("unmapped", &path);
+    command.arg(played.get_program()).args(played.get_args());
+    command.envs(played.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let ended: Output = output(&mut command);
+    assert!(ended.status.success(), "{ended:?}");
+    let trace = std::fs::read_to_string(dir.path().join("trace")).unwrap();
+    assert!(trace.matches("(INJECTED)").count() >= 3, "{trace}");
+    let all = output(&mut stridemap(dir.path(), &["verify", "s.smap"]));
+    assert!(all.status.success(), "{all:?}");
+}
+
+/// In a process for which no file of the store can be mapped.
+pub(crate) fn read_what_cannot_be_mapped(path: &Path) {
+    // SAFETY: only this library writes the store.
+    let mapped = unsafe { Store::open_mapped(path).unwrap() };
+    let sealed = mapped.load("sealed").unwrap();
+    assert_eq!(sealed.read::<u8>().unwrap(), bytes(1000, 0).read::<u8>().unwrap());
+    assert_eq!(sealed.as_slice::<u8>().unwrap_err().kind(), ErrorKind::NotMapped);
+    let mutable = mapped.load("mutable").unwrap();
+    let mut guard = mutable.lock_exclusive().unwrap();
+    guard.fill_(7).unwrap();
+    assert_eq!(guard.as_slice_mut::<u8>().unwrap_err().kind(), ErrorKind::NotMapped);
+    drop(guard);
+    assert_eq!(mutable.read::<u8>().unwrap(), [7; 10]);
+    let live = mapped.load("live").unwrap();
+    let refused = live.as_live::<u8>().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotMapped);
+    assert!(refused.to_string().contains("keep the store on another"), "{refused}");
+    assert_eq!(live.read::<u8>().unwrap(), [0; 10]);
+    mapped.save("next", &bytes(10, 0)).unwrap();
+}

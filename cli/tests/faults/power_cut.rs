@@ -1,0 +1,205 @@
+//! The power of a real file system is cut: an image on a loop device, which is told to forget what it has not written, and is
+//! mounted again.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use stridemap::{DType, Store};
+use tempfile::TempDir;
+
+use crate::run::{Chance, STARTING, is_root, output, role, scaled, skip, spawn, stridemap};
+use crate::script::draw;
+use crate::template::{Content, assert_no_leftovers, bytes, content, which};
+
+/// An image of a file system, and where it is mounted.
+struct Image {
+    dir: TempDir,
+    is_mounted: bool,
+}
+
+impl Image {
+    /// None where it cannot be made or mounted, which is said.
+    fn make(kind: &str, size_bytes: u64) -> Option<Image> {
+        if !is_root() {
+            return None;
+        }
+        // In memory, where there is one: what the file system has written is there, whatever becomes of its own memory.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        fs::create_dir(dir.path().join("mounted")).unwrap();
+        File::create(dir.path().join("image")).unwrap().set_len(size_bytes).unwrap();
+        let made = Command::new(format!("mkfs.{kind}")).arg("-q").arg(dir.path().join("image")).output();
+        let mut image = Image { dir, is_mounted: false };
+        if !made.as_ref().is_ok_and(|made| made.status.success()) || !image.mount() {
+            skip("STRIDEMAP_REQUIRE_ROOT", &format!("no {kind} can be made and mounted here: {made:?}"));
+            return None;
+        }
+        Some(image)
+    }
+
+    fn mounted(&self) -> PathBuf {
+        self.dir.path().join("mounted")
+    }
+
+    fn mount(&mut self) -> bool {
+        let mut command = Command::new("mount");
+        let mounted =
+            output(command.args(["-o", "loop"]).arg(self.dir.path().join("image")).arg(self.mounted()));
+        self.is_mounted = mounted.status.success();
+        if !self.is_mounted {
+            println!("{mounted:?}");
+        }
+        self.is_mounted
+    }
+
+    /// The power goes: nothing is written from here on, not even what was to be.
+    fn cut(&self) {
+        // FS_IOC_SHUTDOWN, as ext4 and XFS know it, and that the journal is not written first.
+        const SHUTDOWN: libc::c_ulong = 0x8004_587d;
+        let without_log = 2u32;
+        let root = File::open(self.mounted()).unwrap();
+        // SAFETY: the call reads a number through the pointer, which is to a live one.
+        let done = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const without_log) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// A child that another test starts may have a file open here for a moment.
+    fn unmount(&mut self) {
+        let done = (0..200).any(|_| {
+            let done = output(Command::new("umount").arg(self.mounted())).status.success();
+            if !done {
+                sleep(Duration::from_millis(10));
+            }
+            done
+        });
+        assert!(done, "the image stays mounted");
+        self.is_mounted = false;
+    }
+
+    fn power_comes_back(&mut self) {
+        self.unmount();
+        assert!(self.mount());
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            let _ = Command::new("umount").arg("-l").arg(self.mounted()).status();
+        }
+    }
+}
+
+/// Commits in another process until the power is cut; gives how many it was told of.
+fn commit_until_cut(image: &Image, how: &str, chance: &mut Chance) -> usize {
+    let path = image.mounted().join("s.smap");
+    let mut writer = spawn(
+        role(&format!("commit {how}"), &path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped()),
+    );
+    let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    // The first commits prove that it works; then at any moment.
+    let mut acknowledged = 0;
+    let mut hear = |line: String| {
+        assert!(!line.starts_with("! wrong"), "{line}");
+        if let Some(number) = line.strip_prefix("> ") {
+            acknowledged = number.parse().unwrap();
+        }
+    };
+    let begin = lines.by_ref().find(|line| line.starts_with("> 1")).expect("the writer said nothing");
+    hear(begin);
+    sleep(Duration::from_micros(chance.below(200_000) as u64));
+    image.cut();
+    lines.for_each(&mut hear);
+    let ended = writer.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    acknowledged
+}
+
+/// What the store holds after each of the first `count` commits of a seed.
+fn after(seed: u64, before: &Content, count: usize) -> Content {
+    let (mut chance, mut model) = (Chance::new(seed), before.clone());
+    (0..count).for_each(|_| drop(draw(&mut chance, &mut model)));
+    model
+}
+
+fn create(path: &Path) {
+    let store = Store::create(path).unwrap();
+    store.save("saved.0", &bytes(1000, 0)).unwrap();
+    store.create_growable("log", DType::U8, &[0], 0).unwrap();
+}
+
+fn every_acknowledged_commit_is_there(kind: &str, size_bytes: u64, cuts: usize) {
+    let Some(mut image) = Image::make(kind, size_bytes) else { return };
+    let path = image.mounted().join("s.smap");
+    create(&path);
+    let mut chance = Chance::new(Chance::seed(kind));
+    let mut before = content(&path).unwrap();
+    let (mut commits, mut in_flight) = (0, 0);
+    for cut in 0..cuts {
+        let seed = chance.below(1 << 40) as u64;
+        let acknowledged = commit_until_cut(&image, &seed.to_string(), &mut chance);
+        image.power_comes_back();
+        let allowed = [after(seed, &before, acknowledged), after(seed, &before, acknowledged + 1)];
+        let what = format!("{kind}, cut {cut}, seed {seed}, after {acknowledged} commits");
+        let found = which(&path, &[&allowed[0], &allowed[1]], &what);
+        commits += acknowledged;
+        in_flight += found;
+        // The next commit, by the executable, and a collection.
+        for args in [&["cp", "s.smap", "saved.0", "next"][..], &["rm", "s.smap", "next"], &["gc", "s.smap"]] {
+            let args = if allowed[found].contains_key("saved.0") { args } else { &["gc", "s.smap"] };
+            let done = output(&mut stridemap(&image.mounted(), args));
+            assert!(done.status.success(), "{what}: then {args:?}: {done:?}");
+        }
+        let _shared = STARTING.read().unwrap();
+        assert_no_leftovers(&path, &what);
+        let [old, new] = allowed;
+        before = if found == 0 { old } else { new };
+    }
+    println!(
+        "{kind}: {cuts} cuts, {commits} commits acknowledged, all there; {in_flight} in flight that are there too"
+    );
+}
+
+fn cuts() -> usize {
+    scaled("STRIDEMAP_TEST_POWER_CUTS", 6)
+}
+
+#[test]
+fn case_02_real_power_cut_on_ext4_loses_no_acknowledged_commit() {
+    every_acknowledged_commit_is_there("ext4", 96 << 20, cuts());
+}
+
+#[test]
+fn case_02_real_power_cut_on_xfs_loses_no_acknowledged_commit() {
+    every_acknowledged_commit_is_there("xfs", 320 << 20, cuts().div_ceil(4));
+}
+
+/// That the cuts above cut something: without syncs, commits are lost.
+#[test]
+fn case_02_real_power_cut_loses_commits_that_were_not_synced() {
+    let mut chance = Chance::new(Chance::seed("unsynced"));
+    let mut lost = 0;
+    let rounds = cuts().min(10);
+    for _ in 0..rounds {
+        // Each time a new one: what is left may be damaged.
+        let Some(mut image) = Image::make("ext4", 96 << 20) else { return };
+        let path = image.mounted().join("s.smap");
+        create(&path);
+        let before = content(&path).unwrap();
+        let seed = chance.below(1 << 40) as u64;
+        let acknowledged = commit_until_cut(&image, &format!("unsynced {seed}"), &mut chance);
+        image.power_comes_back();
+        let kept = [after(seed, &before, acknowledged), after(seed, &before, acknowledged + 1)];
+        let _shared = STARTING.read().unwrap();
+        lost += usize::from(!content(&path).is_ok_and(|found| kept.contains(&found)));
+    }
+    assert!(lost > 0, "{rounds} cuts took nothing away");
+    println!("unsynced: {lost} of {rounds} cuts took commits away");
+}

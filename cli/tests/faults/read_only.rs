@@ -1,0 +1,134 @@
+//! Directories and mounts that cannot be written: readers work, writers are refused, and nothing changes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use tempfile::TempDir;
+
+use crate::run::{EXECUTABLE, is_root, output, refused, skip, succeed};
+use crate::template;
+
+/// Nobody's, by custom.
+const NOBODY: u32 = 65534;
+
+const READERS: [&[&str]; 5] = [
+    &["verify", "s.smap"],
+    &["inspect", "s.smap", "--json"],
+    &["ls", "s.smap"],
+    &["show", "s.smap", "log[-5:]"],
+    &["stats", "s.smap"],
+];
+
+const WRITERS: [&[&str]; 9] = [
+    &["import", "rows.npy", "s.smap"],
+    &["import", "rows.npy", "new.smap"],
+    &["append", "s.smap", "log", "rows.npy"],
+    &["view", "s.smap", "new", "kept[::2]"],
+    &["mv", "s.smap", "kept", "moved"],
+    &["rm", "s.smap", "kept"],
+    &["cp", "s.smap", "kept", "copied"],
+    &["gc", "s.smap"],
+    &["compact", "s.smap"],
+];
+
+/// A directory with the store and the executable, which everybody may read.
+fn readable() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    template::make(dir.path());
+    fs::copy(EXECUTABLE, dir.path().join("stridemap")).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+/// When each file was changed, and how long it is.
+fn files(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, u64)> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let found = fs::symlink_metadata(&path).unwrap();
+        files.insert(path.clone(), (found.modified().unwrap(), found.len()));
+        if found.is_dir() {
+            files.extend(self::files(&path));
+        }
+    }
+    files
+}
+
+/// Runs every command there, as whom `become_who` says.
+fn readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl Fn(&mut Command)) {
+    let run = |args: &[&str]| {
+        let mut command = Command::new(dir.join("stridemap"));
+        command.args(args).current_dir(dir);
+        become_who(&mut command);
+        output(&mut command)
+    };
+    let before = files(dir);
+    for args in READERS {
+        let ended = run(args);
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{args:?}: {ended:?}");
+        assert_eq!(String::from_utf8(ended.stdout).unwrap(), succeed(dir, args), "{args:?}");
+    }
+    for args in WRITERS {
+        let line = refused(&run(args));
+        assert!(line.contains(why) && line.contains(".smap"), "{args:?}: {line}");
+    }
+    assert_eq!(files(dir), before);
+}
+
+#[test]
+fn case_14_directory_that_may_not_be_written_serves_readers_and_refuses_writers() {
+    let dir = readable();
+    if rustix::process::geteuid().is_root() {
+        return readers_work_and_writers_are_refused(dir.path(), "Permission denied", |command| {
+            command.uid(NOBODY).gid(NOBODY);
+        });
+    }
+    let mode = |mode: u32, files: &BTreeMap<PathBuf, (SystemTime, u64)>| {
+        let all = files.keys().map(PathBuf::as_path).chain([dir.path()]);
+        for path in all.filter(|path| path.is_dir() || !path.ends_with("stridemap")) {
+            let bits = if path.is_dir() { mode | 0o111 } else { mode };
+            fs::set_permissions(path, fs::Permissions::from_mode(bits)).unwrap();
+        }
+    };
+    let all = files(dir.path());
+    mode(0o444, &all);
+    readers_work_and_writers_are_refused(dir.path(), "Permission denied", |_| ());
+    mode(0o644, &all);
+}
+
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn case_14_read_only_mount_serves_readers_and_refuses_writers() {
+    if !is_root() {
+        return;
+    }
+    let dir = readable();
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = place.path().join("mounted");
+    fs::create_dir(&path).unwrap();
+    let bound = output(Command::new("mount").arg("--bind").arg(dir.path()).arg(&path));
+    if !bound.status.success() {
+        return skip("STRIDEMAP_REQUIRE_ROOT", &format!("no directory can be mounted here: {bound:?}"));
+    }
+    let mounted = Mounted(path);
+    let remounted = output(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&mounted.0));
+    assert!(remounted.status.success(), "{remounted:?}");
+    readers_work_and_writers_are_refused(&mounted.0, "Read-only file system", |_| ());
+    // A file system that nobody may write says so before it asks who would.
+    readers_work_and_writers_are_refused(&mounted.0, "", |command| {
+        command.uid(NOBODY).gid(NOBODY);
+    });
+}

@@ -1,0 +1,118 @@
+//! The executable, and this binary, started; and a small source of chance.
+
+use std::env;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::RwLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Held alone while a process starts: until it is its own program, it has the files open that this one has, and with them
+/// their locks. Who looks at a store shares it.
+pub(crate) static STARTING: RwLock<()> = RwLock::new(());
+
+pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_stridemap");
+
+const ROLE: &str = "STRIDEMAP_TEST_ROLE";
+const STORE: &str = "STRIDEMAP_TEST_STORE";
+
+pub(crate) fn spawn(command: &mut Command) -> Child {
+    let _alone = STARTING.write().unwrap();
+    command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"))
+}
+
+pub(crate) fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    spawn(command).wait_with_output().unwrap()
+}
+
+/// The executable with these arguments, in a directory.
+pub(crate) fn stridemap(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(EXECUTABLE);
+    command.args(args).current_dir(dir);
+    command
+}
+
+/// Runs the executable, which succeeds, and gives its standard output.
+#[track_caller]
+pub(crate) fn succeed(dir: &Path, args: &[&str]) -> String {
+    let output = output(&mut stridemap(dir, args));
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// That a command ended with exit code 2, one line on standard error and nothing on standard output; gives the line.
+#[track_caller]
+pub(crate) fn refused(output: &Output) -> String {
+    let line = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(line.starts_with("stridemap: ") && line.lines().count() == 1, "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    line
+}
+
+/// Starts this binary to play a role on a store.
+pub(crate) fn role(role: &str, path: &Path) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "other_process", "--nocapture"]).env(ROLE, role).env(STORE, path);
+    command
+}
+
+pub(crate) fn play() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let path = env::var(STORE).unwrap();
+    let path = Path::new(&path);
+    match role.split_once(' ') {
+        Some(("commit", how)) => crate::script::play(how, path),
+        None if role == "unmapped" => crate::limits::read_what_cannot_be_mapped(path),
+        _ => panic!("no role {role}"),
+    }
+}
+
+/// Says that something cannot be tried here, and why; fails when a variable requires it.
+pub(crate) fn skip(variable: &str, why: &str) {
+    assert!(env::var_os(variable).is_none(), "{why}, and {variable} is set");
+    println!("skipped: {why}");
+}
+
+/// What must be true to mount file systems.
+pub(crate) fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip("STRIDEMAP_REQUIRE_ROOT", "file systems are mounted by root only");
+    }
+    is_root
+}
+
+/// The number of an environment variable that scales a test, or what it is by default.
+pub(crate) fn scaled(variable: &str, default: usize) -> usize {
+    match env::var(variable) {
+        Ok(value) => value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")),
+        Err(_) => default,
+    }
+}
+
+/// A sequence of numbers that one number decides.
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Chance(seed)
+    }
+
+    /// By `STRIDEMAP_TEST_SEED`, or the clock. The number is printed: it makes the same choices again.
+    pub(crate) fn seed(test: &str) -> u64 {
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+        let seed = scaled("STRIDEMAP_TEST_SEED", clock as usize) as u64;
+        println!("{test}: STRIDEMAP_TEST_SEED={seed}");
+        seed
+    }
+
+    /// A number below `n`. Splitmix64.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
+    }
+}

@@ -1,0 +1,154 @@
+//! Commits by a script that one number decides: this binary makes them in another process, and the test that started it
+//! knows by the same script what each of them is.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use stridemap::{DType, Durability, Result, Store, StoreOptions, Tensor, Transaction};
+
+use crate::run::Chance;
+use crate::template::{Content, content};
+
+/// The tensor that grows.
+const LOG: &str = "log";
+
+/// From this length on the log begins again.
+const LONG_LOG: usize = 3 << 20;
+
+/// One commit, and what the store holds after it.
+pub(crate) enum Step {
+    Changes(Vec<Change>),
+    Collect,
+    Compact,
+}
+
+#[derive(Debug)]
+pub(crate) enum Change {
+    Save(String, usize, u8),
+    View(String, String, usize),
+    Append(usize, u8),
+    Begin,
+    Remove(String),
+}
+
+fn bytes(n: usize, first: u8) -> Vec<u8> {
+    (0..n).map(|i| first.wrapping_add((i % 249) as u8)).collect()
+}
+
+fn vector(n: usize, first: u8) -> Tensor {
+    Tensor::from_vec(bytes(n, first), &[n]).unwrap()
+}
+
+/// Draws the next commit, and makes it on the model.
+pub(crate) fn draw(chance: &mut Chance, model: &mut Content) -> Step {
+    match chance.below(20) {
+        0 => return Step::Collect,
+        1 => return Step::Compact,
+        _ => {}
+    }
+    let mut changes = Vec::new();
+    // A transaction appends to what is committed: that comes first.
+    for _ in 0..=chance.below(3) {
+        let first = chance.below(256) as u8;
+        let others: Vec<String> = model.keys().filter(|name| *name != LOG).cloned().collect();
+        let any = others.get(chance.below(others.len()));
+        let is_first = changes.is_empty();
+        let change = match (chance.below(10), any) {
+            (0..3, _) if is_first => match model.get(LOG) {
+                Some((_, log)) if log.len() < LONG_LOG => Change::Append(1 + chance.below(300_000), first),
+                _ => Change::Begin,
+            },
+            (0..6, Some(name)) => {
+                Change::View(format!("view.{}", chance.below(6)), name.clone(), chance.below(1000))
+            }
+            (6, Some(name)) if others.len() > 4 => Change::Remove(name.clone()),
+            (_, _) => {
+                let n = if chance.below(10) == 0 { (1 << 20) + 5 } else { chance.below(100_000) };
+                Change::Save(format!("saved.{}", chance.below(12)), n, first)
+            }
+        };
+        apply_to_model(&change, model);
+        changes.push(change);
+    }
+    Step::Changes(changes)
+}
+
+fn apply_to_model(change: &Change, model: &mut Content) {
+    match change {
+        Change::Save(name, n, first) => {
+            model.insert(name.clone(), (vec![*n], bytes(*n, *first)));
+        }
+        Change::View(name, of, start) => {
+            let (_, whole) = &model[of];
+            let part = whole[*start.min(&whole.len())..].to_vec();
+            model.insert(name.clone(), (vec![part.len()], part));
+        }
+        Change::Append(n, first) => {
+            let (size, log) = model.get_mut(LOG).unwrap();
+            log.extend(bytes(*n, *first));
+            size[0] = log.len();
+        }
+        Change::Begin => {
+            model.insert(LOG.to_owned(), (vec![0], Vec::new()));
+        }
+        Change::Remove(name) => {
+            model.remove(name);
+        }
+    }
+}
+
+fn apply(change: &Change, txn: &mut Transaction<'_>) -> Result<()> {
+    match change {
+        Change::Save(name, n, first) => txn.save(name, &vector(*n, *first)),
+        Change::View(name, of, start) => {
+            let whole = txn.load(of)?;
+            let start = *start.min(&whole.size()[0]);
+            let part = whole.narrow(0, start as isize, whole.size()[0] - start)?;
+            txn.save_view(name, &part)
+        }
+        Change::Append(n, first) => txn.append(LOG, &vector(*n, *first)).map(drop),
+        Change::Begin => txn.create_growable(LOG, DType::U8, &[0], 0),
+        Change::Remove(name) => txn.remove(name),
+    }
+}
+
+fn take(store: &Store, step: &Step) -> Result<()> {
+    match step {
+        Step::Changes(changes) => {
+            let mut txn = store.begin()?;
+            changes.iter().try_for_each(|change| apply(change, &mut txn))?;
+            txn.commit().map(drop)
+        }
+        Step::Collect => store.gc().map(drop),
+        Step::Compact => store.compact(|_| ()).map(drop),
+    }
+}
+
+/// Commits until something fails, and says each time that it did: "> 7". `how` is the seed, and "unsynced" before it.
+pub(crate) fn play(how: &str, path: &Path) {
+    let (durability, seed) = match how.split_once(' ') {
+        Some(("unsynced", seed)) => (Durability::Process, seed),
+        _ => (Durability::Full, how),
+    };
+    let mut chance = Chance::new(seed.parse().unwrap());
+    let store = StoreOptions::new().durability(durability).open(path).unwrap();
+    let mut model = content(path).unwrap();
+    for number in 1.. {
+        let step = draw(&mut chance, &mut model);
+        if let Err(e) = take(&store, &step) {
+            // What cannot be written any more ends this process; what it should never say is told.
+            let is_power_cut = matches!(
+                e.kind(),
+                stridemap::ErrorKind::Io
+                    | stridemap::ErrorKind::CommitUnknown
+                    | stridemap::ErrorKind::ReadOnly
+            );
+            println!("{} {e}", if is_power_cut { "! cut:" } else { "! wrong:" });
+            break;
+        }
+        // The end of the pipe is that of the test.
+        if writeln!(std::io::stdout(), "> {number}").and_then(|()| std::io::stdout().flush()).is_err() {
+            break;
+        }
+    }
+}

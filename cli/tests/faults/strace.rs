@@ -1,0 +1,150 @@
+//! System calls, counted and made to fail by strace.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use crate::run::{EXECUTABLE, output, skip};
+
+/// The calls that are seen. The one that sets `sigaltstack` is the last of what Rust's runtime does before `main`.
+const SEEN: &str = "openat,read,pread64,write,pwrite64,fallocate,ftruncate,fsync,fdatasync,syncfs,rename,renameat,\
+                    renameat2,link,unlink,unlinkat,rmdir,flock,mmap,mkdir,statx,getdents64,sigaltstack";
+
+/// Those at which a process that is killed may leave something else behind than at the one before.
+const KILLED_AT: &str = "openat write pwrite64 fallocate ftruncate fsync fdatasync syncfs rename renameat renameat2 unlink \
+                         unlinkat rmdir flock mmap mkdir";
+
+/// One call of a program that is tampered with.
+pub(crate) struct Fault {
+    call: String,
+    /// Which of its calls of this name, from 1 on.
+    when: usize,
+    /// As strace takes it: `error=EIO`.
+    pub(crate) how: &'static str,
+    /// The call as it was where nothing failed.
+    line: String,
+}
+
+impl Fault {
+    pub(crate) fn name(&self) -> String {
+        format!("{} at {} {}: {}", self.how, self.call, self.when, self.line)
+    }
+
+    pub(crate) fn is_sync(&self) -> bool {
+        self.call.contains("sync")
+    }
+
+    /// The call prints: a message, or what the command was asked for.
+    pub(crate) fn prints(&self) -> bool {
+        self.call == "write"
+    }
+
+    /// What strace says of the call, in what it saw.
+    pub(crate) fn hit<'a>(&self, trace: &'a str) -> Option<&'a str> {
+        let call = format!(" {}(", self.call);
+        if self.how.starts_with("signal") {
+            return trace.contains("+++ killed by SIGKILL").then_some("");
+        }
+        trace.lines().find(|line| line.contains(&call) && line.ends_with("(INJECTED)"))
+    }
+}
+
+/// Whether there is a strace that may trace; says so once if there is not.
+pub(crate) fn is_there() -> bool {
+    static IS_THERE: OnceLock<bool> = OnceLock::new();
+    *IS_THERE.get_or_init(|| {
+        let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
+        let is_there = tried.is_ok_and(|status| status.success());
+        if !is_there {
+            skip("STRIDEMAP_REQUIRE_STRACE", "strace is not installed, or may not trace");
+        }
+        is_there
+    })
+}
+
+/// Runs the executable under strace, with a fault or none; gives how it ended and what strace saw.
+pub(crate) fn run(dir: &Path, args: &[&str], fault: Option<&Fault>) -> (Output, String) {
+    let trace = dir.join("trace");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-y", "-s", "0", "-o"]).arg(&trace).args(["-e", &format!("trace={SEEN}")]);
+    if let Some(Fault { call, how, when, .. }) = fault {
+        command.args(["-e", &format!("inject={call}:{how}:when={when}")]);
+    }
+    let output = output(command.arg(EXECUTABLE).args(args).current_dir(dir));
+    (output, String::from_utf8(fs::read(trace).unwrap()).unwrap())
+}
+
+/// Each call after the start of the program in a trace: its name, which one of that name it is, and the line.
+fn calls(trace: &str) -> Vec<(String, usize, String)> {
+    let main = trace.split_whitespace().next().unwrap_or_default();
+    let mut counts = std::collections::BTreeMap::new();
+    let mut calls = Vec::new();
+    let mut has_begun = false;
+    for line in trace.lines() {
+        let Some((call, _)) = line.strip_prefix(main).and_then(|line| line.trim_start().split_once('('))
+        else {
+            continue;
+        };
+        if call.contains(' ') || call.contains('+') {
+            continue;
+        }
+        let count = counts.entry(call.to_owned()).or_insert(0);
+        *count += 1;
+        has_begun |= call == "sigaltstack" && !line.contains("sigaltstack(NULL");
+        // How much the kernel has to say of other processes is another thing each time.
+        if has_begun && !line.contains("</proc/") {
+            calls.push((
+                call.to_owned(),
+                *count,
+                line.strip_prefix(main).unwrap_or_default().trim().to_owned(),
+            ));
+        }
+    }
+    calls
+}
+
+fn fault((call, when, line): &(String, usize, String), how: &'static str) -> Fault {
+    Fault { call: call.clone(), when: *when, how, line: line.clone() }
+}
+
+/// A kill at each call.
+pub(crate) fn kills(trace: &str) -> Vec<Fault> {
+    let is_worth = |call: &str| KILLED_AT.split(' ').any(|known| known == call);
+    calls(trace).iter().filter(|(call, ..)| is_worth(call)).map(|call| fault(call, "signal=KILL")).collect()
+}
+
+/// Each error that a call may give, at each.
+pub(crate) fn errors(trace: &str) -> Vec<Fault> {
+    let errors = |call: &str, line: &str| -> &[&'static str] {
+        match call {
+            "openat" if line.contains("O_CREAT") => {
+                &["error=EIO", "error=ENOSPC", "error=EMFILE", "error=ENFILE"]
+            }
+            "openat" => &["error=EIO", "error=EMFILE", "error=ENFILE"],
+            "write" | "pwrite64" | "fallocate" | "fsync" | "fdatasync" | "rename" | "renameat"
+            | "renameat2" | "mkdir" | "link" => &["error=EIO", "error=ENOSPC"],
+            "read" | "pread64" | "ftruncate" | "syncfs" | "unlink" | "unlinkat" | "rmdir" | "statx"
+            | "getdents64" => &["error=EIO"],
+            "flock" => &["error=ENOLCK"],
+            "mmap" => &["error=ENOMEM"],
+            _ => &[],
+        }
+    };
+    let calls = calls(trace);
+    calls.iter().flat_map(|call| errors(&call.0, &call.2).iter().map(|how| fault(call, how))).collect()
+}
+
+/// An interruption of each call that a signal may interrupt. Directories are opened and listed without waiting.
+pub(crate) fn interruptions(trace: &str) -> Vec<Fault> {
+    let is_worth = |call: &str, line: &str| match call {
+        "openat" => !line.contains("O_DIRECTORY"),
+        "read" | "pread64" | "write" | "pwrite64" | "fallocate" | "ftruncate" | "fsync" => true,
+        _ => false,
+    };
+    calls(trace)
+        .iter()
+        .filter(|(call, _, line)| is_worth(call, line))
+        .map(|call| fault(call, "error=EINTR"))
+        .collect()
+}

@@ -1,0 +1,134 @@
+//! A small store with something for every command to do, and what a store must be after a fault.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use stridemap::{DType, Result, Store, Tensor};
+
+use crate::run::{STARTING, output, stridemap, succeed};
+
+/// The size and the elements of each tensor, by name.
+pub(crate) type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
+
+/// Full chunks have digests in a file of their own.
+const CHUNK_BYTES: usize = 1 << 20;
+
+pub(crate) fn bytes(n: usize, first: usize) -> Tensor {
+    Tensor::from_vec((first..first + n).map(|i| (i % 251) as u8).collect(), &[n]).unwrap()
+}
+
+/// Fills a directory with the store `s.smap`, and with files to import and to append.
+///
+/// The store has a tensor that grows over the end of its first chunk by the next append, a storage that a compaction makes
+/// smaller, and what writers that were killed leave: an older generation and what only that one needs, unfinished files, and
+/// storages without a commit. Imported with the many names of a file, it has a table due.
+pub(crate) fn make(dir: &Path) {
+    let many = Store::create(dir.join("many.smap")).unwrap();
+    let mut txn = many.begin().unwrap();
+    (0..70).for_each(|i| txn.save(&format!("many.{i:02}"), &bytes(3, i)).unwrap());
+    txn.save("large", &bytes(CHUNK_BYTES + 1000, 3)).unwrap();
+    txn.commit().unwrap();
+    succeed(dir, &["export", "many.smap", "many.safetensors"]);
+    many.save("rows", &bytes(100, 7)).unwrap();
+    succeed(dir, &["export", "many.smap", "rows.npy", "rows"]);
+    fs::remove_dir_all(dir.join("many.smap")).unwrap();
+
+    let path = dir.join("made.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("kept", &bytes(300, 0)).unwrap();
+    store.create_growable("log", DType::U8, &[0], 0).unwrap();
+    store.append("log", &bytes(CHUNK_BYTES - 10, 1)).unwrap();
+    store.save("whole", &bytes(40_000, 5)).unwrap();
+    store.save_view("part", &store.load("whole").unwrap().narrow(0, 500, 1000).unwrap()).unwrap();
+    store.remove("whole").unwrap();
+    store.save("gone", &bytes(200, 9)).unwrap();
+    let reader = Store::open(&path).unwrap();
+    store.remove("gone").unwrap();
+    let copied =
+        output(std::process::Command::new("cp").args(["-r", "made.smap", "s.smap"]).current_dir(dir));
+    assert!(copied.status.success(), "{copied:?}");
+    drop(reader);
+    fs::remove_dir_all(&path).unwrap();
+    for orphan in ["storages/0000000000000005.bin", "storages/.stage-dead", "meta/.stage-dead"] {
+        let orphan = dir.join("s.smap").join(orphan);
+        assert!(!orphan.exists(), "{orphan:?} is no orphan");
+        fs::write(orphan, [1; 50]).unwrap();
+    }
+}
+
+/// What a store holds, by positional reads.
+pub(crate) fn content(path: &Path) -> Result<Content> {
+    let store = Store::open(path)?;
+    let snapshot = store.snapshot();
+    let mut content = Content::new();
+    for info in snapshot.tensors("")? {
+        let name = info?.name;
+        let tensor = snapshot.load(&name)?;
+        content.insert(name, (tensor.size().to_vec(), tensor.read::<u8>()?));
+    }
+    Ok(content)
+}
+
+/// That a store opens, verifies, and holds what is allowed; gives the first of `allowed` that it holds.
+#[track_caller]
+pub(crate) fn which(path: &Path, allowed: &[&Content], what: &str) -> usize {
+    let _shared = STARTING.read().unwrap();
+    let found = content(path).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let findings = Store::open(path).unwrap().verify(|_| ()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(findings, [], "{what}");
+    let which = allowed.iter().position(|&content| *content == found);
+    which.unwrap_or_else(|| {
+        let sizes = |content: &Content| {
+            content.iter().map(|(name, (size, _))| format!("{name}{size:?}")).collect::<Vec<_>>()
+        };
+        let allowed: Vec<_> = allowed.iter().map(|content| sizes(content)).collect();
+        panic!("{what}: found {:?}, and none of {allowed:?}", sizes(&found))
+    })
+}
+
+/// That the next commit succeeds, and that after a collection no file is left that the store does not need.
+#[track_caller]
+pub(crate) fn assert_goes_on(dir: &Path, store: &str, what: &str) {
+    for args in [
+        &["import", "rows.npy", store, "--prefix", "next."][..],
+        &["gc", store],
+        &["rm", store, "next.rows"],
+        &["gc", store],
+    ] {
+        let output = output(&mut stridemap(dir, args));
+        assert!(output.status.success(), "{what}: then {args:?}: {output:?}");
+    }
+    let _shared = STARTING.read().unwrap();
+    assert_no_leftovers(&dir.join(store), what);
+}
+
+/// That no file is there that the store does not need, nor one longer than it should be.
+#[track_caller]
+pub(crate) fn assert_no_leftovers(path: &Path, what: &str) {
+    let opened = Store::open(path).unwrap();
+    let mut needed = BTreeSet::from(["FORMAT".to_owned(), "LOCK".to_owned()]);
+    for storage in opened.snapshot().storages() {
+        let storage = storage.unwrap();
+        needed.insert(format!("storages/{:016x}.bin", storage.id));
+        let length = fs::metadata(path.join(format!("storages/{:016x}.bin", storage.id))).unwrap().len();
+        assert_eq!(length, storage.size_bytes, "{what}: storage {:016x}", storage.id);
+        if storage.size_bytes >= CHUNK_BYTES as u64 {
+            needed.insert(format!("storages/{:016x}.sum", storage.id));
+        }
+    }
+    needed.insert(format!("meta/{:016x}.man", opened.generation()));
+    let listed = |dir: &str| {
+        let names = fs::read_dir(path.join(dir)).unwrap().map(|entry| entry.unwrap());
+        let files = names.filter(|entry| !entry.path().is_dir());
+        files
+            .map(|entry| entry.path().strip_prefix(path).unwrap().to_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let found: BTreeSet<String> = ["", "storages", "meta"].into_iter().flat_map(listed).collect();
+    // The manifest stands on one table at most.
+    let is_table = |name: &&String| name.ends_with(".tab");
+    assert!(found.iter().filter(is_table).count() <= 1, "{what}: {found:?}");
+    let found: BTreeSet<String> = found.iter().filter(|name| !is_table(name)).cloned().collect();
+    assert_eq!(found, needed, "{what}: files that nobody needs");
+}
