@@ -1,14 +1,14 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use stridemap_format::Uuid;
 
 use super::{Generation, idle_watch, recover};
 use crate::disk::{Disk, Step, StorePaths, Watch};
-use crate::error::{Error, ErrorKind, Result};
-use crate::storage::ExternalOptions;
+use crate::error::{Error, Result};
+use crate::storage::{ExternalOptions, Poison};
 
 /// What a commit survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) struct History {
     current: Mutex<Arc<Generation>>,
     /// Of `current`, for who may not wait for it.
     number: AtomicU64,
-    poison: OnceLock<Error>,
+    pub(crate) poison: Poison,
     /// Whether this handle has deleted what dead writers left.
     pub(super) is_swept: AtomicBool,
     /// Who opened it. A forked child shares its open files, and with them their locks.
@@ -69,7 +69,7 @@ impl History {
             uuid,
             options,
             current: Mutex::new(newest),
-            poison: OnceLock::new(),
+            poison: Poison::default(),
             is_swept: AtomicBool::new(false),
             process: std::process::id(),
         })
@@ -140,20 +140,8 @@ impl History {
     }
 
     /// Refuses to write once a sync has failed.
-    ///
-    /// The kernel drops the pages that it failed to write and calls them clean, so that another sync would succeed
-    /// over lost data.
     pub(crate) fn check_poison(&self) -> Result<()> {
-        match self.poison.get().filter(|_| Step::Poison.is_taken(&*self.disk)) {
-            None => Ok(()),
-            Some(first) => Err(Error::new(
-                ErrorKind::Poisoned,
-                format!(
-                    "this handle writes no more, because a sync failed; open the store again. It was: {first}"
-                ),
-            )
-            .with_source(first.clone())),
-        }
+        self.poison.check(&*self.disk)
     }
 
     /// Looks at how a write ended: a failed sync poisons the handle, and any failure may have left files behind.
@@ -161,7 +149,7 @@ impl History {
         if let Err(e) = &result {
             self.is_swept.store(false, Ordering::Relaxed);
             if e.is_failed_sync() {
-                let _ = self.poison.set(e.clone());
+                self.poison.set(e);
             }
         }
         result

@@ -37,6 +37,7 @@ pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> R
 }
 
 fn materialize_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
+    history.check_poison()?;
     let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
     let mut candidates = Vec::new();
     each_external(&*history.newest()?, |standing| {

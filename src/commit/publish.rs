@@ -42,6 +42,7 @@ pub(super) fn publish_taking(
     // 1. The lock, and the newest generation under it.
     let disk = &*history.disk;
     let lock = WriterLock::take(history)?; // crash: the kernel gives it back
+    history.check_poison()?; // of another thread too, while this one waited
     unsynced::settle(history, &lock)?; // crash: the generations so far, for good
     let newest = if Step::NewestUnderLock.is_taken(disk) { history.newest()? } else { history.current() };
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();

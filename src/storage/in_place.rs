@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,15 @@ use stridemap_format::Uuid;
 use super::file::broken;
 use super::lock::{FileId, file_id};
 use super::mapping::MapPermit;
+use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileStat, Step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A storage of a store on a file: ids are given once, and numbers of files again.
 type StorageKey = (FileId, Uuid, u64);
 
-/// What this process failed to flush. Who loads the storage again gets the same pages, called clean.
-static FAILED_TO_SYNC: LazyLock<Mutex<HashSet<StorageKey>>> = LazyLock::new(Mutex::default);
+/// What this process failed to flush, and why. Who loads the storage again gets the same pages, called clean.
+static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<StorageKey, Error>>> = LazyLock::new(Mutex::default);
 
 /// The file of a storage whose bytes are changed in place: what mutable and live ones have in common.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) struct InPlaceFile {
     process: u32,
     pub(super) length_bytes: u64,
     in_use: InUse,
+    /// Of the handle that it was loaded by.
+    pub(super) poison: Poison,
     pub(super) permit: Option<MapPermit>,
 }
 
@@ -51,7 +54,7 @@ impl InPlaceFile {
         (path, file, stat): (&Path, Arc<dyn DiskFile>, FileStat),
         identity: (Uuid, u64),
         length_bytes: u64,
-        in_use: InUse,
+        (in_use, poison): (InUse, Poison),
         permit: Option<MapPermit>,
     ) -> Self {
         InPlaceFile {
@@ -63,6 +66,7 @@ impl InPlaceFile {
             process: std::process::id(),
             length_bytes,
             in_use,
+            poison,
             permit,
         }
     }
@@ -75,6 +79,12 @@ impl InPlaceFile {
     /// Whether the two are one storage.
     pub(super) fn is_same(&self, other: &InPlaceFile) -> bool {
         self.id == other.id && self.length_bytes == other.length_bytes
+    }
+
+    /// # Errors
+    /// `Poisoned` once a sync of the handle that the storage was loaded by has failed.
+    pub(super) fn check_poison(&self) -> Result<()> {
+        self.poison.check(&*self.disk)
     }
 
     /// # Errors
@@ -93,8 +103,9 @@ impl InPlaceFile {
     /// Opens the file of its name, to change it.
     ///
     /// # Errors
-    /// `ReadOnly`; `Conflict` when the name is gone.
+    /// `Poisoned`; `ReadOnly`; `Conflict` when the name is gone.
     pub(super) fn open_to_write(&self) -> Result<Arc<dyn DiskFile>> {
+        self.check_poison()?;
         match self.disk.open(&self.path, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(self.nameless()),
             opened => opened.map_err(|e| Error::denied("open storage for writing", &self.path, e)),
@@ -167,19 +178,22 @@ impl InPlaceFile {
     /// Makes what was written durable, through a mapping or not: to Linux both are pages of the file.
     ///
     /// # Errors
-    /// `Io`; `Poisoned` when an earlier flush of the storage in this process failed.
+    /// `Io`; `Poisoned` when an earlier flush of the storage in this process failed, or any sync of the handle that it was
+    /// loaded by: its source is the failure of that.
     pub(super) fn sync(&self, files: &[&Arc<dyn DiskFile>]) -> Result<()> {
         let (store, id) = self.identity;
         let (disk, key) = (&*self.disk, (self.id, store, id));
-        let has_failed = || FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner).contains(&key);
-        if Step::FlushOnce.is_taken(disk) && has_failed() {
+        let failed = || FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = failed().get(&key).filter(|_| Step::FlushOnce.is_taken(disk)).cloned();
+        if let Some(first) = first {
             let message = format!(
                 "{}: an earlier flush failed, and what was written before it may be lost, whatever another one says; \
-                 save the elements under a new name, from their source",
+                 save the elements under a new name, from their source. It was: {first}",
                 self.path.display()
             );
-            return Err(Error::new(ErrorKind::Poisoned, message));
+            return Err(Error::new(ErrorKind::Poisoned, message).with_source(first));
         }
+        self.check_poison()?;
         // The kernel tells each open file of a failure once, if it was open by then: one that was just opened knows
         // nothing of what was written back, and lost, before. The file that was loaded does.
         let synced = files
@@ -187,8 +201,10 @@ impl InPlaceFile {
             .try_for_each(|file| Step::SyncInPlace.on(disk, || file.sync()))
             .and_then(|()| Step::SyncLoaded.on(disk, || self.file.sync()));
         synced.map_err(|e| {
-            FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
-            self.error("flush storage", e)
+            let error = self.error("flush storage", e);
+            failed().insert(key, error.clone());
+            self.poison.set(&error);
+            error
         })
     }
 

@@ -14,6 +14,7 @@ mod live;
 mod lock;
 mod mapping;
 mod mutable;
+mod poison;
 #[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod staged;
 mod stored;
@@ -31,6 +32,7 @@ pub(crate) use in_place::InUse;
 pub(crate) use live::LiveFile;
 pub(crate) use mapping::{Atom, LiveMapping, MapPermit};
 pub(crate) use mutable::{LockedStorage, MutableFile};
+pub(crate) use poison::Poison;
 pub(crate) use staged::StagedStorage;
 pub(crate) use stored::{Identity, Storage};
 pub(crate) use writer::StorageWriter;

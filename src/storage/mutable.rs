@@ -100,6 +100,7 @@ impl LockedStorage {
     /// The bytes to be changed, where they can be borrowed: the store is mapped, and the lock exclusive.
     pub(crate) fn bytes_mut(&mut self) -> Result<Option<&mut [u8]>> {
         self.check_process()?;
+        self.storage.in_place.check_poison()?;
         let mapping = self.storage.mapping(&self.file, self.mode)?;
         Ok(mapping.and_then(|mapping| mapping.bytes_mut(&mut self.lock)))
     }
@@ -110,6 +111,7 @@ impl LockedStorage {
 
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset_bytes: u64) -> Result<()> {
         self.check_process()?;
+        self.storage.in_place.check_poison()?;
         self.file
             .write_all_at(bytes, offset_bytes)
             .map_err(|e| self.storage.in_place.error("write storage", e))

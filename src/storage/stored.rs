@@ -15,6 +15,7 @@ use super::live::LiveFile;
 use super::lock::file_id;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::MutableFile;
+use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileStat};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -68,8 +69,8 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Foreign, length_bytes, bytes })
     }
 
-    /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout` and `in_use` are for who
-    /// locks it later.
+    /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout`, `in_use` and `poison` are
+    /// for who locks it later.
     ///
     /// The file stays open, or mapped, so that its bytes are there as long as the storage is, collected or not.
     pub(crate) fn open(
@@ -77,7 +78,7 @@ impl Storage {
         path: &Path,
         (store, id, record): (Uuid, u64, StorageRecord),
         permit: Option<MapPermit>,
-        (lock_timeout, in_use): (Duration, InUse),
+        (lock_timeout, in_use, poison): (Duration, InUse, Poison),
     ) -> Result<Arc<Self>> {
         let length_bytes = record.length_bytes;
         let failed = |e| open_error("open storage", path, Access::Read, e);
@@ -89,8 +90,9 @@ impl Storage {
             StorageKind::Sealed(Sealed { reserved_bytes, .. }) => (permit, reserved_bytes),
             _ => (None, 0),
         };
-        let in_place =
-            |file| InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, in_use, permit);
+        let in_place = |file| {
+            InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, (in_use, poison), permit)
+        };
         let bytes = match (&record.kind, file.as_file(), map_permit) {
             (StorageKind::Mutable, ..) => Bytes::Mutable(MutableFile::new(in_place(file), lock_timeout)),
             (&StorageKind::Live { access_bytes }, ..) => {

@@ -79,7 +79,7 @@ impl Transaction<'_> {
     /// transaction can only be dropped.
     pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let op = format!("append to {name:?}");
-        self.check_failure(&op)?;
+        self.check_writable(&op)?;
         let record = self.draft.existing("append to", name)?;
         if check_rows(&op, &record, source)? == 0 {
             let end = row_count(&op, &record)?;

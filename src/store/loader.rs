@@ -56,7 +56,8 @@ impl Loader {
             let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
             Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
         })?;
-        let lock_options = (history.options.lock_timeout, self.in_use(id, generation.number()));
+        let in_use = self.in_use(id, generation.number());
+        let lock_options = (history.options.lock_timeout, in_use, history.poison.clone());
         let storage = match record.kind.clone() {
             StorageKind::External(external) => {
                 let stored = (history.uuid, id, record);

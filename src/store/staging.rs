@@ -36,7 +36,7 @@ impl Transaction<'_> {
         stage: impl FnOnce(&mut Self, u64) -> Result<(u64, u64)>,
     ) -> Result<()> {
         let op = format!("{action} {name:?}");
-        self.check_failure(&op)?;
+        self.check_writable(&op)?;
         self.draft.check_new(action, name, self.changes.on_existing)?;
         let size_bytes =
             (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
@@ -78,7 +78,7 @@ impl Transaction<'_> {
         length_bytes: u64,
         write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
     ) -> Result<u64> {
-        self.check_failure(action)?;
+        self.check_writable(action)?;
         let staged = self.stage_alone(StorageWriter::sealed, length_bytes, |writer| {
             write(&mut |bytes| writer.write(bytes))
         });
@@ -104,7 +104,7 @@ impl Transaction<'_> {
         file: &ExternalFile,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Option<u64>> {
-        self.check_failure(action)?;
+        self.check_writable(action)?;
         let history = &self.loader.history;
         let staged = StorageWriter::sharing(&history.disk, &history.paths, file, progress);
         let staged = staged.and_then(|writer| {
@@ -127,7 +127,7 @@ impl Transaction<'_> {
         action: &str,
         files: impl Iterator<Item = (&'f ExternalFile, R)>,
     ) -> Result<Vec<u64>> {
-        self.check_failure(action)?;
+        self.check_writable(action)?;
         let externals = &self.loader.externals;
         let files = files.map(|(file, ranges)| Ok((externals.adopt(file)?, ranges)));
         let files = files.collect::<Result<Vec<_>>>().map_err(|e| e.context(action))?;

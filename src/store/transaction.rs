@@ -295,8 +295,14 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
+    /// As [`check_failure`](Self::check_failure), and refuses to write for a handle of which a sync has failed since.
+    pub(super) fn check_writable(&self, action: &str) -> Result<()> {
+        self.check_failure(action)?;
+        self.loader.history.check_poison()
+    }
+
     /// Refuses a forked child, and to go on after a save that failed.
-    pub(super) fn check_failure(&self, action: &str) -> Result<()> {
+    fn check_failure(&self, action: &str) -> Result<()> {
         self.loader.history.check_process()?;
         match &self.failure {
             None => Ok(()),
@@ -321,8 +327,7 @@ impl<'a> Transaction<'a> {
     /// As [`commit`](Self::commit); gives the generation.
     pub(super) fn publish(self) -> Result<Arc<Generation>> {
         let history = &self.loader.history;
-        self.check_failure("commit")?;
-        history.check_poison()?;
+        self.check_writable("commit")?;
         if self.changes.is_empty() {
             self.changes.check_generation(history)?;
             return Ok(Arc::clone(self.draft.generation()));

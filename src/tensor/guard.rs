@@ -257,7 +257,8 @@ impl ExclusiveGuard<'_> {
     /// # Errors
     /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and trying again would not tell; also when
     /// what another process wrote was lost since the tensor was loaded. [`ErrorKind::Poisoned`] when an earlier flush of
-    /// the storage in this process failed, through whatever handle.
+    /// the storage in this process failed, through whatever handle, or a sync of the handle that the tensor was loaded by:
+    /// its source is that failure. Of a handle whose flush failed every later write is refused, as after a failed commit.
     pub fn flush(&mut self) -> Result<()> {
         self.storage.sync()
     }

@@ -1,5 +1,8 @@
 //! Operations of the disk that fail: what the writer is told, what the store holds, and whether the handle goes on.
 
+mod poisoned;
+mod writes;
+
 use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
@@ -127,7 +130,7 @@ fn any_operation_of_an_append_that_fails_leaves_the_old_rows_or_the_new_and_a_te
 }
 
 #[test]
-fn failed_sync_poisons_the_handle_and_is_the_source_of_every_later_refusal() {
+fn case_04_failed_sync_poisons_the_handle_and_is_the_source_of_every_later_refusal() {
     let (disk, store) = new_store();
     disk.fail(|op| matches!(op, Op::Sync(_)));
     let first = store.save("new", &vector(3)).unwrap_err();
@@ -144,7 +147,7 @@ fn failed_sync_poisons_the_handle_and_is_the_source_of_every_later_refusal() {
 }
 
 #[test]
-fn failed_sync_of_the_names_of_manifests_is_a_commit_of_unknown_fate() {
+fn case_05_failed_sync_of_the_names_of_manifests_is_a_commit_of_unknown_fate() {
     let (disk, store) = new_store();
     let log = commit_of_one(&disk, &store);
     let Some(Op::SyncDir(meta)) = log.iter().rev().find(|op| matches!(op, Op::SyncDir(_))).cloned() else {

@@ -693,7 +693,7 @@ fn read_only_file_is_shared_and_not_changed() {
 }
 
 #[test]
-fn failed_flush_is_an_error_and_so_is_the_next() {
+fn case_06_failed_flush_is_an_error_and_so_is_the_next() {
     let disk = SimulatedDisk::new();
     let store = StoreOptions::new().disk(Arc::new(disk.clone())).create("/x.smap").unwrap();
     let x = store.create_tensor("x", DType::I32, &[4], StorageKind::Mutable).unwrap();
@@ -710,7 +710,7 @@ fn failed_flush_is_an_error_and_so_is_the_next() {
 }
 
 #[test]
-fn failed_flush_is_known_to_every_handle_and_after_loading_again() {
+fn case_06_failed_flush_is_known_to_every_handle_and_after_loading_again() {
     let disk = SimulatedDisk::new();
     let options = StoreOptions::new().disk(Arc::new(disk.clone()));
     let store = options.create("/x.smap").unwrap();
@@ -722,13 +722,21 @@ fn failed_flush_is_known_to_every_handle_and_after_loading_again() {
     assert_refused(x.lock_exclusive().unwrap().flush(), ErrorKind::Io, &["flush storage"]);
     assert_refused(same.lock_exclusive().unwrap().flush(), ErrorKind::Poisoned, &["earlier flush"]);
     drop((x, same));
+    assert_refused(
+        other.lock_exclusive(),
+        ErrorKind::Poisoned,
+        &["this handle writes no more", "flush storage"],
+    );
+    let store = options.open("/x.smap").unwrap();
     let again = store.load("x").unwrap();
     assert_refused(again.lock_exclusive().unwrap().flush(), ErrorKind::Poisoned, &["earlier flush"]);
+    let other = store.load("other").unwrap();
     other.lock_exclusive().unwrap().flush().unwrap();
     // The failure of either of the two files that are asked counts.
     let is_second = AtomicBool::new(false);
     disk.fail(move |op| matches!(op, Op::Sync(_)) && is_second.swap(true, Ordering::Relaxed));
     assert_refused(other.lock_exclusive().unwrap().flush(), ErrorKind::Io, &["flush storage"]);
+    let other = options.open("/x.smap").unwrap().load("other").unwrap();
     assert_refused(other.lock_exclusive().unwrap().flush(), ErrorKind::Poisoned, &["earlier flush"]);
 }
 

@@ -499,7 +499,7 @@ fn view_of_a_live_tensor_of_a_copied_store_is_foreign() {
 }
 
 #[test]
-fn failed_flush_of_live_elements_is_known_to_every_handle() {
+fn case_06_failed_flush_of_live_elements_is_known_to_every_handle() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
@@ -521,6 +521,10 @@ fn failed_flush_of_live_elements_is_known_to_every_handle() {
     assert_refused(x.flush(), ErrorKind::Io, &["flush", "0000000000000001.bin", "injected fault"]);
     fails.store(false, Ordering::Relaxed);
     assert_refused(x.flush(), ErrorKind::Poisoned, &["earlier flush", "lost"]);
+    let live = store.load("x").unwrap().as_live::<i32>().map(drop);
+    for refused in [store.copy("x", "y"), store.remove("x"), live] {
+        assert_refused(refused, ErrorKind::Poisoned, &["this handle writes no more", "flush storage"]);
+    }
     drop(x);
     let again = mapped(&path).load("x").unwrap().as_live::<i32>().unwrap();
     assert_refused(again.flush(), ErrorKind::Poisoned, &["earlier flush"]);

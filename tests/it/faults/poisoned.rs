@@ -1,0 +1,247 @@
+//! Every sync that there is fails in turn, of everything that syncs: the handle writes no more, nothing is synced again,
+//! and another handle goes on with the old content or the new.
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use stridemap::disk::{Op, SimulatedDisk};
+use stridemap::{
+    DType, Durability, ErrorKind, ExternalFiles, Result, StorageKind, Store, StoreOptions, Tensor,
+};
+
+use crate::external::write_model;
+use crate::support::temporary;
+
+const MIB: usize = 1 << 20;
+
+fn options(disk: &SimulatedDisk) -> StoreOptions {
+    StoreOptions::new().external(ExternalFiles::Anywhere).disk(Arc::new(disk.clone()))
+}
+
+fn vector(value: i64) -> Tensor {
+    Tensor::from_vec(vec![value; 5], &[5]).unwrap()
+}
+
+fn bytes(count: usize) -> Tensor {
+    Tensor::from_vec(vec![7u8; count], &[count]).unwrap()
+}
+
+fn is_sync(op: &Op) -> bool {
+    matches!(op, Op::Sync(_) | Op::SyncDir(_) | Op::SyncAll)
+}
+
+/// A store of every kind of tensor, and a handle on it.
+fn prepared(file: &Path) -> (SimulatedDisk, Store) {
+    let disk = SimulatedDisk::new();
+    let store = options(&disk).create("x").unwrap();
+    store.save("old", &vector(1)).unwrap();
+    store.create_growable("log", DType::U8, &[MIB - 100], 0).unwrap();
+    store.create_growable("long", DType::U8, &[MIB], 0).unwrap();
+    store.create_tensor("weights", DType::I64, &[5], StorageKind::Mutable).unwrap();
+    store.adopt(file, "adopted.").unwrap();
+    store.save("all", &bytes(40_000)).unwrap();
+    store.save_view("some", &store.load("all").unwrap().slice(0, Some(0), Some(100), 1).unwrap()).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.remove("all").unwrap();
+    txn.remove("old").unwrap();
+    txn.save("kept", &vector(2)).unwrap();
+    txn.commit().unwrap();
+    (disk, store)
+}
+
+/// A store as it is, and the last commit of it without a sync.
+fn unsynced(file: &Path) -> (SimulatedDisk, Store) {
+    let (disk, _) = prepared(file);
+    let fast = options(&disk).durability(Durability::Process).open("x").unwrap();
+    fast.save("unsynced", &vector(3)).unwrap();
+    let store = options(&disk).open("x").unwrap();
+    (disk, store)
+}
+
+type Write = fn(&Store, &Path) -> Result<()>;
+
+/// Everything that syncs.
+const WRITES: [(&str, Write); 13] = [
+    ("save", |store, _| store.save("new", &vector(3))),
+    ("save of a chunk", |store, _| store.save("new", &bytes(MIB + 1))),
+    ("table", |store, _| {
+        let mut txn = store.begin()?;
+        (0..80).try_for_each(|row| txn.save(&format!("row.{row}"), &vector(row)))?;
+        txn.commit().map(drop)
+    }),
+    ("remove", |store, _| store.remove("kept")),
+    ("first chunk digests", |store, _| store.append("log", &bytes(200)).map(drop)),
+    ("more chunk digests", |store, _| store.append("long", &bytes(MIB)).map(drop)),
+    ("create_tensor", |store, _| {
+        store.create_tensor("new", DType::I64, &[5], StorageKind::Mutable).map(drop)
+    }),
+    ("compact", |store, _| store.compact(|_| ()).map(drop)),
+    ("materialize", |store, _| store.materialize(|_| ()).map(drop)),
+    ("import", |store, file| store.import(file, "imported.")),
+    ("adopt", |store, file| store.adopt(file, "again.")),
+    ("gc", |store, _| store.gc().map(drop)),
+    ("flush", |store, _| {
+        let mut guard = store.load("weights")?.lock_exclusive()?;
+        guard.fill_(9)?;
+        guard.flush()
+    }),
+];
+
+/// Has the sync of this number fail; gives the failure, which operation it was, and where in the log that would stand.
+fn fail_nth(disk: &SimulatedDisk, nth: usize) -> Arc<Mutex<Option<Op>>> {
+    let failed = Arc::new(Mutex::new(None));
+    let (seen, told) = (AtomicUsize::new(0), Arc::clone(&failed));
+    disk.fail(move |op| {
+        let is_due = is_sync(op) && seen.fetch_add(1, Ordering::Relaxed) == nth;
+        if is_due {
+            *told.lock().unwrap() = Some(op.clone());
+        }
+        is_due
+    });
+    failed
+}
+
+fn names(disk: &SimulatedDisk) -> Vec<String> {
+    options(disk).open("x").unwrap().names().unwrap()
+}
+
+#[test]
+fn case_04_case_05_after_any_failed_sync_everything_is_refused_and_nothing_is_synced_again() {
+    let dir = temporary();
+    let file = dir.path().join("model.safetensors");
+    write_model(&file);
+    let mut failures = BTreeMap::new();
+    for prepare in [prepared, unsynced] {
+        for (what, write) in WRITES {
+            let (before, after, count) = {
+                let (disk, store) = prepare(&file);
+                let (before, began) = (names(&disk), disk.log().len());
+                write(&store, &file).unwrap();
+                let count = disk.log()[began..].iter().filter(|op| is_sync(op)).count();
+                (before, names(&disk), count)
+            };
+            for nth in 0..count {
+                let kind = fail_one(&prepare(&file), (what, write), nth, &file, &[&before, &after]);
+                *failures.entry((what, format!("{kind:?}"))).or_insert(0) += 1;
+            }
+        }
+    }
+    for ((what, kind), count) in &failures {
+        println!("{what}: {count} syncs failed in turn: {kind}");
+    }
+    let of = |kind: &str| failures.iter().filter(|((_, k), _)| k == kind).map(|(_, n)| n).sum::<i32>();
+    assert!(of("Io") > 40 && of("CommitUnknown") > 20, "{failures:?}");
+}
+
+/// One sync fails; gives the kind of the error that tells of it.
+fn fail_one(
+    (disk, store): &(SimulatedDisk, Store),
+    (what, write): (&str, Write),
+    nth: usize,
+    file: &Path,
+    expected: &[&Vec<String>],
+) -> ErrorKind {
+    // Begun before, and with something to commit each.
+    let mut saved = store.begin().unwrap();
+    saved.save("of a transaction", &vector(4)).unwrap();
+    let mut renamed = store.begin().unwrap();
+    renamed.copy("kept", "copied").unwrap();
+    let weights = store.load("weights").unwrap();
+    let failed = fail_nth(disk, nth);
+    let first = write(store, file).expect_err(what);
+    let at = disk.log().len();
+    let failed = failed.lock().unwrap().clone().unwrap();
+    let told = format!("{what}, sync {nth}: {first:?}");
+    assert!(matches!(first.kind(), ErrorKind::Io | ErrorKind::CommitUnknown), "{told}");
+    assert!(first.to_string().contains("injected fault"), "{told}");
+
+    let mut refusals: Vec<(&str, Result<()>)> =
+        WRITES.iter().map(|(name, write)| (*name, write(store, file))).collect();
+    refusals.push(("save in a transaction", saved.save("more", &vector(5))));
+    refusals.push(("commit of a save", saved.commit().map(drop)));
+    refusals.push(("commit of a copy", renamed.commit().map(drop)));
+    refusals.push(("rename", store.rename("some", "renamed")));
+    refusals.push(("guard", weights.lock_exclusive().map(drop)));
+    for (name, refused) in refusals {
+        let Err(refused) = refused else { panic!("{told}: {name} was done") };
+        assert_eq!(refused.kind(), ErrorKind::Poisoned, "{told}: {name}: {refused}");
+        let source = refused.source().unwrap_or_else(|| panic!("{told}: {name}: no source: {refused}"));
+        assert_eq!(source.to_string(), first.to_string(), "{told}: {name}");
+    }
+    let log = disk.log();
+    let again = log[at..].iter().find(|op| is_sync(op));
+    assert!(again.is_none(), "{told}: {failed:?} failed, and then came {again:?}");
+    assert!(!store.names().unwrap().is_empty(), "a poisoned handle reads on");
+
+    // Another handle goes on.
+    let found = names(disk);
+    assert!(expected.contains(&&found), "{told}: {found:?} is neither of {expected:?}");
+    let another = options(disk).open("x").unwrap();
+    another.save("later", &vector(6)).unwrap();
+    assert_eq!(another.verify(|_| ()).unwrap(), [], "{told}");
+    assert!(names(disk).contains(&"later".to_owned()), "{told}");
+    first.kind()
+}
+
+#[test]
+fn case_06_failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard() {
+    let dir = temporary();
+    let file = dir.path().join("model.safetensors");
+    write_model(&file);
+    let (disk, store) = prepared(&file);
+    let weights = store.load("weights").unwrap();
+    let mut guard = weights.lock_exclusive().unwrap();
+    guard.fill_(7).unwrap();
+    fail_nth(&disk, 0);
+    let first = guard.flush().unwrap_err();
+    assert_eq!(first.kind(), ErrorKind::Io, "{first}");
+    let began = disk.log().len();
+    for (what, refused) in [
+        ("flush", guard.flush()),
+        ("fill_", guard.fill_(8).map(drop)),
+        ("save", store.save("new", &vector(3))),
+        ("gc", store.gc().map(drop)),
+    ] {
+        let refused = refused.expect_err(what);
+        assert_eq!(refused.kind(), ErrorKind::Poisoned, "{what}: {refused}");
+        assert_eq!(refused.source().unwrap().to_string(), first.to_string(), "{what}");
+    }
+    drop(guard);
+    assert_eq!(disk.log().len(), began, "something was done after the failed flush");
+    assert_eq!(weights.read::<i64>().unwrap(), [7; 5], "a poisoned handle reads on");
+    // Whoever loads the storage again in this process gets the same pages.
+    let another = options(&disk).open("x").unwrap();
+    let mut guard = another.load("weights").unwrap().lock_exclusive().unwrap();
+    let refused = guard.flush().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Poisoned, "{refused}");
+    assert_eq!(refused.source().unwrap().to_string(), first.to_string());
+    drop(guard);
+    another.save("new", &vector(3)).unwrap();
+    assert_eq!(another.verify(|_| ()).unwrap(), []);
+}
+
+#[test]
+fn case_04_any_sync_of_a_creation_that_fails_leaves_nothing_or_a_whole_store() {
+    let count = {
+        let disk = SimulatedDisk::new();
+        options(&disk).create("x").unwrap();
+        disk.log().iter().filter(|op| is_sync(op)).count()
+    };
+    for nth in 0..count {
+        let disk = SimulatedDisk::new();
+        let failed = fail_nth(&disk, nth);
+        let error = options(&disk).create("x").expect_err("create");
+        assert_eq!(error.kind(), ErrorKind::Io, "sync {nth}: {error}");
+        let failed = failed.lock().unwrap().clone();
+        let syncs = disk.log().iter().filter(|op| Some(*op) == failed.as_ref()).count();
+        assert_eq!(syncs, 0, "sync {nth} failed, and was tried again");
+        let store = options(&disk).create("x").or_else(|_| options(&disk).open("x")).unwrap();
+        store.save("new", &vector(1)).unwrap();
+        assert_eq!(store.verify(|_| ()).unwrap(), []);
+    }
+    println!("{count} syncs of a creation failed in turn");
+    assert!(count >= 6, "{count}");
+}

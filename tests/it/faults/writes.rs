@@ -1,0 +1,94 @@
+//! Writes of the real disk that fail, or are done by half.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use stridemap::{ErrorKind, Store, StoreOptions, Tensor};
+
+use crate::hooked::Hooked;
+use crate::support::temporary;
+
+fn vector(value: i64) -> Tensor {
+    Tensor::from_vec(vec![value; 5], &[5]).unwrap()
+}
+
+/// Opens a store on a disk on which the write of this number is done by half, and ends in this error; gives how many there
+/// were, too.
+fn half_written(path: &Path, nth: usize, errno: i32, is_due: fn(&Path) -> bool) -> (Store, Arc<AtomicUsize>) {
+    let writes = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&writes);
+    let disk = Hooked::before(move |operation, path| {
+        if operation != "write_all_at" || !is_due(path) || seen.fetch_add(1, Ordering::Relaxed) != nth {
+            return Ok(());
+        }
+        File::options().write(true).open(path)?.write_all_at(b"half", 0)?;
+        Err(io::Error::from_raw_os_error(errno))
+    });
+    (StoreOptions::new().disk(Arc::new(disk)).open(path).unwrap(), writes)
+}
+
+fn is_metadata(path: &Path) -> bool {
+    path.parent().is_some_and(|dir| dir.ends_with("meta"))
+}
+
+fn files(path: &Path) -> usize {
+    ["meta", "storages"].iter().map(|dir| fs::read_dir(path.join(dir)).unwrap().count()).sum()
+}
+
+/// A commit that fails at a write leaves nothing, and the same handle commits it again: no sync has failed.
+fn leaves_the_old_content(errno: i32, is_due: fn(&Path) -> bool) -> usize {
+    let mut nth = 0;
+    loop {
+        let dir = temporary();
+        let path = dir.path().join("x.smap");
+        Store::create(&path).unwrap().save("old", &vector(1)).unwrap();
+        let before = files(&path);
+        let (store, writes) = half_written(&path, nth, errno, is_due);
+        let save = || {
+            let mut txn = store.begin()?;
+            // Many enough for a table.
+            (0..70).try_for_each(|row| txn.save(&format!("row.{row}"), &vector(row)))?;
+            txn.commit()
+        };
+        let saved = save();
+        if writes.load(Ordering::Relaxed) <= nth {
+            saved.unwrap();
+            return nth;
+        }
+        let error = saved.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io, "write {nth}: {error}");
+        let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>());
+        assert_eq!(cause.and_then(io::Error::raw_os_error), Some(errno), "write {nth}: {error}");
+        let reader = Store::open(&path).unwrap();
+        assert_eq!(reader.names().unwrap(), ["old"], "write {nth}");
+        assert_eq!(reader.verify(|_| ()).unwrap(), [], "write {nth}");
+        drop(reader);
+        // A storage and a table have their names before the manifest: the next commit replaces them.
+        assert!(files(&path) <= before + 2, "write {nth} left files");
+        save().unwrap();
+        assert_eq!(store.names().unwrap().len(), 71, "write {nth}");
+        assert_eq!(store.verify(|_| ()).unwrap(), [], "write {nth}");
+        assert_eq!(store.gc().unwrap().file_count, 0, "write {nth} left files");
+        nth += 1;
+    }
+}
+
+#[test]
+fn case_08_disk_that_is_full_when_metadata_is_written_leaves_the_old_content() {
+    let count = leaves_the_old_content(libc::ENOSPC, is_metadata);
+    println!("{count} writes of a table and a manifest found the disk full in turn");
+    assert!(count >= 3, "{count}");
+}
+
+/// What the system writes by parts, or is interrupted at, is gone on with by the standard library, under the disk that
+/// tests can change. Here the part stays the only one.
+#[test]
+fn case_10_write_that_ends_half_way_leaves_the_old_content() {
+    let count = leaves_the_old_content(libc::EINTR, |_| true);
+    println!("{count} writes of a commit ended half-way in turn");
+    assert!(count >= 4, "{count}");
+}
