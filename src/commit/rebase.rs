@@ -361,8 +361,7 @@ fn expected_storage(
 ) -> Result<Option<StorageRecord>> {
     let found = newest.storage(id)?;
     if let Some(expected) = changes.expected.get(&id)
-        && !Step::ExpectedStorage
-            .holds(disk, || found.as_ref().is_some_and(|now| still_holds(now, expected)))
+        && !Step::ExpectedStorage.holds(disk, || found.as_ref().is_some_and(|now| still_holds(now, expected)))
     {
         return Err(storage_gone("save a view", id, newest.number()));
     }

@@ -40,10 +40,7 @@ pub(super) fn newest(
             ));
         };
         // A listing that a commit goes by may even show an older one.
-        let is_known = |known: &&Arc<Generation>| {
-            known.number() == number || Step::NeverBack.is_taken(disk) && known.number() > number
-        };
-        if let Some(known) = known.as_ref().filter(is_known) {
+        if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {
             return Ok(Arc::clone(known));
         }
         if let Some(generation) = pin(disk, paths, uuid, number)? {

@@ -111,9 +111,7 @@ steps! {
     PinIsNamed,
     /// A listing without a manifest is not believed at once: a commit may have gone by.
     LookAgain,
-    /// A listing that shows less than is known is not believed: the same.
-    NeverBack,
-    /// The same, of who asks whether a storage is in use.
+    /// One that shows less than was known is not believed by who asks whether a storage is in use: the same.
     KnownIsNewer,
 
     // Collection.
@@ -127,9 +125,7 @@ steps! {
     PinnedHoldsBack,
     /// One that cannot be read holds all back.
     UnreadHoldsBack,
-    /// Garbage of a commit stays until that is published: a power cut leaves the generation before it.
-    GarbageIsOlder,
-    /// What has a record is no garbage, whatever the list says.
+    /// What has a record is no garbage, whatever the list says; what a commit is about to drop has one until then.
     GarbageIsGarbage,
     /// The tables of generations that are held stay.
     PinnedTables,
@@ -204,11 +200,7 @@ impl Step {
 
     /// Whether the lock that it takes is had.
     #[inline]
-    pub(crate) fn locks<E>(
-        self,
-        disk: &dyn Disk,
-        lock: impl FnOnce() -> Result<bool, E>,
-    ) -> Result<bool, E> {
+    pub(crate) fn locks<E>(self, disk: &dyn Disk, lock: impl FnOnce() -> Result<bool, E>) -> Result<bool, E> {
         if self.is_taken(disk) { lock() } else { Ok(true) }
     }
 }

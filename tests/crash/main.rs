@@ -9,6 +9,7 @@ mod random;
 mod recover;
 mod script;
 mod scripts;
+mod steps;
 
 /// A directory that goes when the test ends.
 fn temporary() -> tempfile::TempDir {

@@ -1,0 +1,61 @@
+//! Files that are not the store's, and are changed while it looks at them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use stridemap::interop::{ForeignFile, safetensors};
+use stridemap::{ErrorKind, OnExisting, Tensor};
+
+use super::play::{Fate, Play, bytes, create, holds, open, refused, told};
+use super::seat::{Manners, When};
+
+fn write(path: &Path, x: &Tensor) {
+    let tensors = [("x".to_owned(), x.clone())];
+    safetensors::write(path, &tensors, &BTreeMap::new(), OnExisting::Replace, &mut |_| ()).unwrap();
+}
+
+/// Changes the last byte, and the mtime, which would otherwise be that of the clock's last tick.
+fn change(path: &Path) -> io::Result<()> {
+    let mut all = fs::read(path)?;
+    *all.last_mut().unwrap() ^= 1;
+    fs::write(path, all)?;
+    fs::File::options().write(true).open(path)?.set_modified(SystemTime::now() + Duration::from_secs(9))
+}
+
+/// An adopted file is changed before the commit.
+pub(crate) fn changed_before_it_is_recorded(play: &Play) -> Fate {
+    let path = play.dir.path().join("x.safetensors");
+    write(&path, &bytes(100, 1));
+    let store = create(&play.seat())?;
+    let file = told("open", ForeignFile::open(&path))?;
+    let mut txn = told("begin", store.begin())?;
+    told("adopt", txn.adopt(&file, ""))?;
+    change(&path).map_err(|e| e.to_string())?;
+    refused("the adoption of what has changed", txn.commit(), ErrorKind::ExternalChanged)
+}
+
+/// It is changed after it.
+pub(crate) fn changed_since_it_was_recorded(play: &Play) -> Fate {
+    let path = play.dir.path().join("x.safetensors");
+    write(&path, &bytes(100, 1));
+    told("adopt", create(&play.seat())?.adopt(&path, ""))?;
+    change(&path).map_err(|e| e.to_string())?;
+    let read = open(&play.seat())?.load("x").and_then(|x| x.read::<u8>());
+    refused("the reading of what has changed", read, ErrorKind::ExternalChanged)
+}
+
+/// A file is changed between its header's being read and its blocks' being shared.
+pub(crate) fn changed_before_it_is_shared(play: &Play) -> Fate {
+    let path = play.dir.path().join("x.safetensors");
+    write(&path, &bytes(5 << 20, 1));
+    let seat = play.seat().with(Manners { shares_blocks: true, ..Manners::default() });
+    let store = create(&seat)?;
+    let changed = path.clone();
+    seat.trap(When::Before, "share_blocks_of", "", move || change(&changed));
+    let imported = store.import(&path, "");
+    holds("no blocks were shared", seat.is_done())?;
+    refused("the import of what has changed", imported, ErrorKind::ExternalChanged)
+}

@@ -1,0 +1,138 @@
+//! Storages that grow, and what stands in the way.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use stridemap::disk::Access;
+use stridemap::{DType, ErrorKind, Store};
+
+use super::play::{
+    Fate, Play, STORE, bytes, create, holds, is_whole, open, options, refused, replace, told, vector,
+};
+use super::seat::{Manners, When};
+
+const BIN: &str = "storages/0000000000000001.bin";
+const MIB: usize = 1 << 20;
+
+fn length(store: &Store, name: &str) -> Result<usize, String> {
+    Ok(told("load", store.load(name))?.numel())
+}
+
+/// A second writer appends to what a first one is appending to.
+pub(crate) fn two_append(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    let other = open(&play.seat())?;
+    let mut txn = told("begin", store.begin())?;
+    // More than a chunk is written at once.
+    told("append", txn.append("log", &bytes(MIB, 1)))?;
+    let busy = match other.append("log", &bytes(10, 2)) {
+        Err(e) if e.kind() == ErrorKind::Busy => true,
+        done => told("the other's append", done).map(|_| false)?,
+    };
+    told("the commit of the first", txn.commit())?;
+    if busy {
+        told("the other's append", other.append("log", &bytes(10, 2)))?;
+    }
+    is_whole(play, &["log"])?;
+    let found = length(&open(&play.seat())?, "log")?;
+    holds(format!("{found} elements"), found == 100 + MIB + 10)
+}
+
+/// The same on a file system that does not show one machine the other's locks, by two names that end the storage.
+pub(crate) fn two_append_and_see_no_locks(play: &Play) -> Fate {
+    let blind = Manners { has_blind_locks: true, ..Manners::default() };
+    let store = create(&play.seat().with(blind))?;
+    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    let log = told("load", store.load("log"))?;
+    told("save_view", store.save_view("end", &log.slice(0, Some(50), None, 1).unwrap()))?;
+    let other = open(&play.seat().with(blind))?;
+    let mut txn = told("begin", store.begin())?;
+    told("append", txn.append("log", &bytes(MIB, 1)))?;
+    told("the other's append", other.append("end", &bytes(10, 2)))?;
+    refused("the commit of who did not see the other", txn.commit(), ErrorKind::Conflict)?;
+    is_whole(play, &["end", "log"])
+}
+
+/// Somebody appends while a commit goes by the listing by which the newest generation is looked for. The one before is
+/// held, and so is all that is shown.
+pub(crate) fn append_behind_what_a_listing_does_not_show(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    told("create", store.create_growable("log", DType::U8, &[0], 0))?;
+    told("another", store.save("y", &vector(1)))?;
+    let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
+    let other = open(&seat)?;
+    let (first, second, inner) = (store.clone(), store, seat.clone());
+    seat.trap(When::Before, "open to write", BIN, move || {
+        inner.trap(When::Before, "list", "meta", move || match second.copy("y", "z") {
+            Err(e) if e.kind() == ErrorKind::Busy => Ok(()),
+            done => done.map_err(io::Error::other),
+        });
+        first.append("log", &bytes(MIB, 1)).map(drop).map_err(io::Error::other)
+    });
+    told("the append", other.append("log", &bytes(MIB, 2)))?;
+    holds("nothing came between", seat.is_done())?;
+    let found = length(&open(&play.seat())?, "log")?;
+    holds(format!("{found} elements"), found == 2 * MIB)
+}
+
+/// The file is replaced between its being opened and its being locked.
+pub(crate) fn file_replaced_before_it_is_locked(play: &Play) -> Fate {
+    let seat = play.seat();
+    let store = create(&seat)?;
+    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    let disk = play.disk.clone();
+    seat.trap(When::After, "open to write", BIN, move || replace(&*disk, &Path::new(STORE).join(BIN)));
+    refused("the append to a file that is gone", store.append("log", &bytes(10, 1)), ErrorKind::Corrupt)?;
+    is_whole(play, &["log"])
+}
+
+/// The file has lost its last chunk.
+pub(crate) fn file_that_is_short(play: &Play) -> Fate {
+    let path = play.dir.path().join(STORE);
+    let store = told("create", options(&play.seat()).create(&path))?;
+    told("create", store.create_growable("log", DType::U8, &[2 * MIB], 0))?;
+    fs::File::options().write(true).open(path.join(BIN)).unwrap().set_len(MIB as u64).unwrap();
+    refused("the append to a short file", store.append("log", &bytes(10, 1)), ErrorKind::Corrupt)
+}
+
+/// The last bytes have changed.
+pub(crate) fn tail_that_is_damaged(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    let file = play.disk.open(&Path::new(STORE).join(BIN), Access::Write).map_err(|e| e.to_string())?;
+    file.write_all_at(&[1], 7).map_err(|e| e.to_string())?;
+    let appended = store.append("log", &bytes(10, 1));
+    let findings = told("verify", open(&play.seat())?.verify(|_| ()))?;
+    holds("the damage was given a digest of its own", !findings.is_empty())?;
+    refused("the append to damaged bytes", appended, ErrorKind::Corrupt)
+}
+
+/// The file has a second name.
+pub(crate) fn file_with_two_names(play: &Play) -> Fate {
+    let path = play.dir.path().join(STORE);
+    let store = told("create", options(&play.seat()).create(&path))?;
+    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    let backup = play.dir.path().join("backup");
+    fs::hard_link(path.join(BIN), &backup).unwrap();
+    let appended = store.append("log", &bytes(10, 1));
+    let found = fs::metadata(backup).unwrap().len();
+    holds(format!("the backup has grown to {found} bytes"), found == 100)?;
+    refused("the append to a file of two names", appended, ErrorKind::Conflict)
+}
+
+/// A store that lies: the file that is to grow is another storage as well, which is longer and lent.
+pub(crate) fn file_that_is_lent(play: &Play) -> Fate {
+    let path = play.dir.path().join(STORE);
+    let seat = play.seat();
+    let store = told("create", options(&seat).create(&path))?;
+    told("create", store.create_growable("short", DType::U8, &[16], 0))?;
+    told("create", store.create_growable("long", DType::U8, &[48], 0))?;
+    // SAFETY: only this test writes the store, and no element is borrowed while it does.
+    let mapped = told("map", unsafe { options(&seat).open_mapped(&path) })?;
+    let long = told("load", mapped.load("long"))?;
+    told("borrow", long.as_slice::<u8>().map(drop))?;
+    fs::rename(path.join("storages/0000000000000002.bin"), path.join(BIN)).unwrap();
+    refused("the append to what is lent", store.append("short", &bytes(16, 1)), ErrorKind::Corrupt)
+}

@@ -1,0 +1,105 @@
+//! Storages that are changed in place.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::disk::{Access, Outcome, SimulatedDisk};
+use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
+
+use super::play::{Fate, Play, STORE, create, has, holds, open, options, refused, replace, told};
+use super::seat::{Manners, When};
+
+const BIN: &str = "storages/0000000000000001.bin";
+
+fn create_x(store: &Store) -> Fate {
+    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable)).map(drop)
+}
+
+/// Two processes change one tensor.
+pub(crate) fn two_change(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    create_x(&store)?;
+    let x = told("load", store.load("x"))?;
+    let same = told("load", open(&play.seat())?.load("x"))?;
+    let _guard = told("the guard", x.lock_exclusive())?;
+    refused("the guard beside another", same.lock_exclusive(), ErrorKind::Busy)
+}
+
+/// The file was replaced since the tensor was loaded.
+pub(crate) fn file_that_was_replaced(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    create_x(&store)?;
+    let x = told("load", store.load("x"))?;
+    replace(&*play.disk, &Path::new(STORE).join(BIN)).map_err(|e| e.to_string())?;
+    refused("the guard of another file", x.lock_exclusive(), ErrorKind::LockReplaced)
+}
+
+/// The file has lost its end.
+pub(crate) fn file_that_is_short(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    create_x(&store)?;
+    let x = told("load", store.load("x"))?;
+    let file = play.disk.open(&Path::new(STORE).join(BIN), Access::Write).map_err(|e| e.to_string())?;
+    file.set_len(8).map_err(|e| e.to_string())?;
+    refused("the guard of a short file", x.lock_exclusive(), ErrorKind::Corrupt)
+}
+
+/// The file has a second name.
+pub(crate) fn file_with_two_names(play: &Play) -> Fate {
+    let path = play.dir.path().join(STORE);
+    let store = told("create", options(&play.seat()).create(&path))?;
+    create_x(&store)?;
+    fs::hard_link(path.join(BIN), play.dir.path().join("backup")).unwrap();
+    refused(
+        "the guard of a file of two names",
+        told("load", store.load("x"))?.lock_exclusive(),
+        ErrorKind::Conflict,
+    )
+}
+
+/// A flush, and then a power cut, where a file that is open for reading alone syncs nothing.
+pub(crate) fn flushed_before_a_power_cut(play: &Play) -> Fate {
+    let store = create(&play.seat().with(Manners { syncs_by_writers: true, ..Manners::default() }))?;
+    create_x(&store)?;
+    let x = told("load", store.load("x"))?;
+    let mut guard = told("the guard", x.lock_exclusive())?;
+    told("the flush", guard.fill_(7).and_then(|guard| guard.flush()))?;
+    let left = SimulatedDisk::after_power_cut(&play.simulated.log(), Outcome::EverythingLost);
+    let store = told("open", StoreOptions::new().disk(Arc::new(left)).open(STORE))?;
+    has(&store, "x", 7)
+}
+
+/// The file that was loaded has been told that bytes were lost; the one that was opened since has not.
+pub(crate) fn loss_that_the_loaded_file_is_told_of(play: &Play) -> Fate {
+    let seat = play.seat();
+    let store = create(&seat)?;
+    create_x(&store)?;
+    let x = told("load", store.load("x"))?;
+    let mut guard = told("the guard", x.lock_exclusive())?;
+    told("fill_", guard.fill_(7).map(drop))?;
+    let inner = seat.clone();
+    seat.trap(When::After, "sync", BIN, move || {
+        inner.fail("sync", BIN);
+        Ok(())
+    });
+    refused("the flush of what was lost", guard.flush(), ErrorKind::Io)?;
+    holds("nothing was lost", seat.is_done())
+}
+
+/// A flush fails, and is asked for again.
+pub(crate) fn flush_after_a_failed_one(play: &Play) -> Fate {
+    let seat = play.seat();
+    let store = create(&seat)?;
+    create_x(&store)?;
+    let x = told("load", store.load("x"))?;
+    let mut guard = told("the guard", x.lock_exclusive())?;
+    told("fill_", guard.fill_(7).map(drop))?;
+    seat.fail("sync", BIN);
+    refused("the flush", guard.flush(), ErrorKind::Io)?;
+    drop(guard);
+    // The handle is poisoned; another one of the process knows of it too.
+    let same = told("load", open(&seat)?.load("x"))?;
+    let mut guard = told("the guard", same.lock_exclusive())?;
+    refused("a flush after one that failed", guard.flush(), ErrorKind::Poisoned)
+}

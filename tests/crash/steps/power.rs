@@ -1,0 +1,243 @@
+//! Power cuts without a step, at every point of a story: all, nothing, names alone, bytes alone, or one name survives of
+//! what was not synced. More may, of which the explorer beside this one tries what there is; a step that is left out is
+//! found by less.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk, Step};
+use stridemap::{DType, Durability, ErrorKind, Store, Tensor};
+
+use super::play::{Fate, Play, STORE, create, holds, open, options, refused, told, vector};
+use super::seat::Seat;
+use super::{Simulation, of};
+
+pub(crate) fn simulations() -> Vec<Simulation> {
+    use Step::*;
+    vec![
+        of(
+            "power cuts in a creation",
+            creation,
+            &[SyncNewFile, RenameNewFile, SyncNewMeta, SyncNewRoot, RenameStore, SyncParent],
+        ),
+        of(
+            "power cuts in commits",
+            commits,
+            &[
+                SyncStorage,
+                SyncDigests,
+                RenameStorage,
+                RenameDigests,
+                SyncStoragesDir,
+                SyncManifest,
+                RenameManifest,
+                SyncManifestName,
+            ],
+        ),
+        of("power cuts in commits of tables", tables, &[SyncTable, RenameTable, SyncTableName]),
+        of(
+            "power cuts in appends",
+            growth,
+            &[SyncGrown, SyncGrownDigests, SyncDigests, RenameGrownDigests, SyncStoragesDir],
+        ),
+        of("a commit after commits without syncs", settled_by_a_commit, &[MarkUnsynced, SyncFileSystem]),
+        of(
+            "a collection after commits without syncs",
+            settled_by_a_collection,
+            &[MarkUnsynced, SyncFileSystem],
+        ),
+        of("a commit after one of unknown fate", unknown_and_a_commit, &[SyncBeforeGarbage]),
+        of("a collection after a commit of unknown fate", unknown_and_a_collection, &[SyncBeforeCollection]),
+    ]
+}
+
+/// Names, sizes and elements.
+type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
+
+fn content(store: &Store) -> stridemap::Result<Content> {
+    let entry = |name: String| {
+        let tensor = store.load(&name)?;
+        let entry = (tensor.size().to_vec(), tensor.to_bytes()?);
+        Ok((name, entry))
+    };
+    store.names()?.into_iter().map(entry).collect()
+}
+
+fn numbers(count: usize, seed: u32) -> Tensor {
+    let number = |i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(seed);
+    Tensor::from_vec((0..count as u32).map(number).collect(), &[count]).unwrap()
+}
+
+const BEGAN: &str = "began";
+const RETURNED: &str = "returned";
+
+/// What was done to a store, and what it held after each step: none, while there was no store.
+struct Story<'a> {
+    play: &'a Play,
+    contents: Vec<Option<Content>>,
+}
+
+impl<'a> Story<'a> {
+    fn begin(play: &'a Play) -> Self {
+        Story { play, contents: vec![None] }
+    }
+
+    fn step<T>(&mut self, what: &str, act: impl FnOnce() -> stridemap::Result<T>) -> Result<T, String> {
+        self.play.simulated.mark(BEGAN);
+        let done = told(what, act())?;
+        self.play.simulated.mark(RETURNED);
+        let now = told("read", content(&open(&self.play.seat())?))?;
+        self.contents.push(Some(now));
+        Ok(done)
+    }
+
+    fn create(play: &'a Play) -> Result<(Self, Store), String> {
+        let mut story = Self::begin(play);
+        let seat = play.seat();
+        let store = story.step("create", || options(&seat).create(STORE))?;
+        Ok((story, store))
+    }
+
+    /// Cuts the power after every operation from a point of the log on.
+    fn explore(&self, from: usize) -> Fate {
+        let log = self.play.simulated.log();
+        for point in from..=log.len() {
+            let ops = &log[..point];
+            let count = |wanted: &str| ops.iter().filter(|op| **op == Op::Mark(wanted.to_owned())).count();
+            let (returned, began) = (count(RETURNED), count(BEGAN));
+            let candidates = &self.contents[returned..returned + 1 + usize::from(began > returned)];
+            let names = SimulatedDisk::pending_names(ops);
+            let simple =
+                [Outcome::EverythingKept, Outcome::EverythingLost, Outcome::NamesKept, Outcome::DataKept];
+            for outcome in simple.into_iter().chain((0..names).map(Outcome::OneNameKept)) {
+                let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::after_power_cut(ops, outcome));
+                recover(&Seat::new(&disk, 1, self.play.omitted), candidates).map_err(|wrong| {
+                    format!("power cut after operation {point} of {}, {outcome:?}: {wrong}", log.len())
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// That the store is there as one of these, whole, and goes on.
+fn recover(seat: &Seat, candidates: &[Option<Content>]) -> Fate {
+    let store = match options(seat).open(STORE) {
+        Err(e) if e.kind() == ErrorKind::NotFound && candidates.contains(&None) => return Ok(()),
+        opened => told("open", opened)?,
+    };
+    let mut found = told("read", content(&store))?;
+    if !candidates.iter().flatten().any(|candidate| *candidate == found) {
+        return Err(format!("{:?} is what no commit left that was acknowledged", found.keys()));
+    }
+    check_verified(&store)?;
+    let probe = vector(9);
+    told("the next commit", store.save("probe", &probe))?;
+    found.insert("probe".to_owned(), (vec![5], probe.to_bytes().unwrap()));
+    told("a collection", store.gc())?;
+    let again = open(seat)?;
+    holds("the next commit lost something", told("read", content(&again))? == found)?;
+    check_verified(&again)
+}
+
+fn check_verified(store: &Store) -> Fate {
+    match told("verify", store.verify(|_| ()))?.first() {
+        None => Ok(()),
+        Some(finding) => Err(format!("verify finds {finding}")),
+    }
+}
+
+fn creation(play: &Play) -> Fate {
+    let (mut story, store) = Story::create(play)?;
+    story.step("save", || store.save("x", &vector(1)))?;
+    story.explore(0)
+}
+
+/// Storages of one and of two chunks, and two that go, one after the other.
+fn commits(play: &Play) -> Fate {
+    let (mut story, store) = Story::create(play)?;
+    let from = play.simulated.log().len();
+    story.step("save", || store.save("small", &vector(1)))?;
+    story.step("save", || store.save("chunked", &numbers(262_144 + 10, 2)))?;
+    story.step("save", || store.save("doomed", &vector(3)))?;
+    story.step("remove", || store.remove("small"))?;
+    story.step("remove", || store.remove("doomed"))?;
+    story.explore(from)
+}
+
+fn tables(play: &Play) -> Fate {
+    let (mut story, store) = Story::create(play)?;
+    let from = play.simulated.log().len();
+    story.step("the table", || {
+        let mut txn = store.begin()?;
+        (0..70).try_for_each(|row| txn.save(&format!("row.{row}"), &vector(row)))?;
+        txn.commit()
+    })?;
+    story.step("copy", || store.copy("row.7", "seven"))?;
+    story.explore(from)
+}
+
+/// Without chunk digests, with the first, and with more.
+fn growth(play: &Play) -> Fate {
+    let (mut story, store) = Story::create(play)?;
+    let from = play.simulated.log().len();
+    story.step("create", || store.create_growable("log", DType::U32, &[1000], 0))?;
+    story.step("append", || store.append("log", &numbers(200_000, 1)))?;
+    story.step("append", || store.append("log", &numbers(62_000, 2)))?;
+    story.step("append", || store.append("log", &numbers(262_144, 3)))?;
+    story.explore(from)
+}
+
+fn settled_by_a_commit(play: &Play) -> Fate {
+    settled(play, |store| store.save("durable", &vector(5)))
+}
+
+fn settled_by_a_collection(play: &Play) -> Fate {
+    settled(play, |store| store.gc().map(drop))
+}
+
+/// What was written without a sync is there once a handle that syncs has returned.
+fn settled(play: &Play, settle: fn(&Store) -> stridemap::Result<()>) -> Fate {
+    let mut story = Story::begin(play);
+    let seat = play.seat();
+    let unsynced = || options(&seat).durability(Durability::Process);
+    let store = story.step("create", || unsynced().create(STORE))?;
+    story.step("save", || store.save("replaced", &vector(1)))?;
+    let other = open(&play.seat())?;
+    story.step("settle", || other.save("settled", &vector(2)))?;
+    // Must mark the store again.
+    story.step("replace", || store.save("replaced", &vector(3)))?;
+    let last = open(&play.seat())?;
+    story.step("settle", || settle(&last))?;
+    story.explore(play.simulated.log().len())
+}
+
+fn unknown_and_a_commit(play: &Play) -> Fate {
+    unknown(play, |store| store.save("new", &vector(3)))
+}
+
+fn unknown_and_a_collection(play: &Play) -> Fate {
+    unknown(play, |store| store.gc().map(drop))
+}
+
+/// A writer dies between the name of its manifest and the sync of that name, by which a storage went. Another goes on.
+fn unknown(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
+    let seat = play.seat();
+    let store = create(&seat)?;
+    told("save", store.save("old", &vector(1)))?;
+    seat.fail("sync_dir", "meta");
+    refused("the commit", store.remove("old"), ErrorKind::CommitUnknown)?;
+    drop(store);
+    let began = play.simulated.log().len();
+    told("the next", next(&open(&play.seat())?))?;
+    let log = play.simulated.log();
+    for ops in (began..=log.len()).map(|end| &log[..end]) {
+        for outcome in (0..SimulatedDisk::pending_names(ops)).map(Outcome::OneNameKept) {
+            let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::after_power_cut(ops, outcome));
+            let verified = open(&Seat::new(&disk, 1, None)).and_then(|store| check_verified(&store));
+            verified
+                .map_err(|wrong| format!("power cut after operation {}, {outcome:?}: {wrong}", ops.len()))?;
+        }
+    }
+    Ok(())
+}

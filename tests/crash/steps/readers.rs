@@ -1,0 +1,155 @@
+//! Readers, and who collects what they need.
+
+use std::path::Path;
+
+use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
+use stridemap_format::{Manifest, Marker};
+
+use super::play::{Fate, Play, STORE, create, has, holds, is_whole, open, refused, told, vector};
+use super::seat::{Manners, When};
+use stridemap::disk::Access;
+
+/// A store with a tensor `x`, a reader on it, and a writer that replaces it.
+fn reader_of_x(play: &Play) -> Result<(Store, Store, super::seat::Seat), String> {
+    let writer = play.seat();
+    let store = create(&writer)?;
+    told("save", store.save("x", &vector(1)))?;
+    Ok((open(&play.seat())?, store, writer))
+}
+
+/// A reader stays while others commit.
+pub(crate) fn pinned_across_commits(play: &Play) -> Fate {
+    let (reader, store, _) = reader_of_x(play)?;
+    for value in 2..5 {
+        told("replace", store.save("x", &vector(value)))?;
+    }
+    has(&reader, "x", 1)?;
+    drop(reader);
+    is_whole(play, &["x"])
+}
+
+/// The same across a collection, by who has just come.
+pub(crate) fn pinned_across_a_collection(play: &Play) -> Fate {
+    let (reader, store, _) = reader_of_x(play)?;
+    told("replace", store.save("x", &vector(2)))?;
+    told("collect", open(&play.seat())?.gc())?;
+    has(&reader, "x", 1)
+}
+
+/// A reader that a collector overtakes between its opening a manifest and locking it.
+pub(crate) fn manifest_collected_before_it_is_pinned(play: &Play) -> Fate {
+    let writer = play.seat();
+    let store = create(&writer)?;
+    told("save", store.save("x", &vector(1)))?;
+    let seat = play.seat();
+    seat.trap(When::After, "open", ".man", move || {
+        store.save("x", &vector(2)).map_err(std::io::Error::other)?;
+        store.gc().map(drop).map_err(std::io::Error::other)
+    });
+    let reader = open(&seat)?;
+    holds("nothing came between", seat.is_done())?;
+    has(&reader, "x", 2)
+}
+
+/// A commit goes by a listing, so that it shows neither the manifest that goes nor the one that comes.
+pub(crate) fn listing_that_a_commit_goes_by(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
+    seat.trap(When::Before, "list", "meta", move || {
+        store.save("x", &vector(1)).map_err(std::io::Error::other)
+    });
+    has(&open(&seat)?, "x", 1)
+}
+
+/// The same of two listings in a row, of who asks whether its storage is in use; a third process is on an older
+/// generation, without that storage.
+pub(crate) fn tensor_in_use_though_a_listing_does_not_show_it(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    told("save", store.save("y", &vector(1)))?;
+    let _reader = open(&play.seat())?;
+    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
+    let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
+    let x = told("load", open(&seat)?.load("x"))?;
+    let (first, second, inner) = (store.clone(), store, seat.clone());
+    seat.trap(When::Before, "list", "meta", move || {
+        inner
+            .trap(When::Before, "list", "meta", move || second.copy("y", "b").map_err(std::io::Error::other));
+        first.copy("y", "a").map_err(std::io::Error::other)
+    });
+    told("the guard of a tensor in use", x.lock_exclusive())?;
+    holds("nothing came between", seat.is_done())
+}
+
+/// The newest generation, as its writer has left it, is pinned as any other.
+pub(crate) fn newest_is_read_by_others(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    told("save", store.save("x", &vector(1)))?;
+    has(&open(&play.seat())?, "x", 1)
+}
+
+/// A collector that cannot open the manifest that a reader is on.
+pub(crate) fn manifest_that_cannot_be_read(play: &Play) -> Fate {
+    let (reader, store, writer) = reader_of_x(play)?;
+    writer.fail("open", "0000000000000002.man");
+    told("replace", store.save("x", &vector(2)))?;
+    holds("the manifest was read", writer.is_done())?;
+    has(&reader, "x", 1)
+}
+
+/// A store that lies: its list of garbage has a storage on which a tensor stands.
+pub(crate) fn garbage_that_is_none(play: &Play) -> Fate {
+    let (_, store, _) = reader_of_x(play)?;
+    told("another", store.save("y", &vector(3)))?;
+    drop(store);
+    let root = Path::new(STORE);
+    let read = |path: &Path| {
+        let file = play.disk.open(path, Access::Read)?;
+        let mut bytes = vec![0; file.stat()?.size_bytes as usize];
+        file.read_exact_at(&mut bytes, 0).map(|()| bytes)
+    };
+    let path = root.join("meta/0000000000000003.man");
+    let lie = || {
+        let marker = Marker::decode(&read(&root.join("FORMAT"))?).map_err(std::io::Error::other)?;
+        let mut manifest = Manifest::decode(&read(&path)?, marker.uuid, 3).map_err(std::io::Error::other)?;
+        manifest.garbage.insert(1, 2);
+        let bytes = manifest.encode().map_err(std::io::Error::other)?;
+        let file = play.disk.open(&path, Access::Write)?;
+        file.set_len(bytes.len() as u64)?;
+        file.write_all_at(&bytes, 0)
+    };
+    lie().map_err(|e| e.to_string())?;
+    let store = open(&play.seat())?;
+    told("a commit", store.save("z", &vector(4)))?;
+    told("another commit", store.save("z", &vector(5)))?;
+    has(&open(&play.seat())?, "x", 1)
+}
+
+/// A reader is on a generation whose table is not the newest, and another collects.
+pub(crate) fn table_of_a_pinned_generation(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    let save_rows = |from: i64| {
+        let mut txn = store.begin()?;
+        (from..from + 70).try_for_each(|row| txn.save(&format!("row.{row:03}"), &vector(row)))?;
+        txn.commit()
+    };
+    told("the first table", save_rows(0))?;
+    let reader = open(&play.seat())?;
+    told("the second table", save_rows(100))?;
+    told("the third table", save_rows(200))?;
+    told("a collection beside a reader", open(&play.seat())?.gc())?;
+    has(&reader, "row.007", 7)
+}
+
+/// A tensor of which the last name went, while a reader keeps its file.
+pub(crate) fn changed_after_it_lost_its_name(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
+    let reader = open(&play.seat())?;
+    let x = told("load", reader.load("x"))?;
+    told(
+        "replace",
+        store.save_as("x", &Tensor::from_vec(vec![1i64; 5], &[5]).unwrap(), StorageKind::Mutable),
+    )?;
+    refused("the guard of what no name has", x.lock_exclusive(), ErrorKind::Conflict)?;
+    is_whole(play, &["x"])
+}

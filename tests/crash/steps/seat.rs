@@ -1,0 +1,282 @@
+//! One process among several on a disk: with operations of others between its own, and a step that it leaves out.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use stridemap::disk::{Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, Step, Watch};
+
+/// On which side of an operation something else is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    Before,
+    After,
+}
+
+type Act = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// Something done once, at the first operation of this name on a path that ends so.
+struct Trap {
+    when: When,
+    operation: &'static str,
+    ending: &'static str,
+    act: Act,
+}
+
+/// What a file system may do that others do not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manners {
+    /// Locks on storages are had by everybody: what another machine locks is not seen.
+    pub(crate) has_blind_locks: bool,
+    /// A listing gives only what was there before and after it: all that POSIX promises of one.
+    pub(crate) lists_slowly: bool,
+    /// A file that is open for reading alone syncs nothing.
+    pub(crate) syncs_by_writers: bool,
+    /// Files can share blocks.
+    pub(crate) shares_blocks: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct Seat {
+    disk: Arc<dyn Disk>,
+    /// No other process of the test has it. It makes files look as if they were on another device, or the registry of
+    /// locks within this process would keep two seats apart, which two processes do not share.
+    number: u64,
+    omitted: Option<Step>,
+    manners: Manners,
+    traps: Arc<Mutex<Vec<Trap>>>,
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seat {}", self.number)
+    }
+}
+
+impl Seat {
+    pub(crate) fn new(disk: &Arc<dyn Disk>, number: u64, omitted: Option<Step>) -> Self {
+        let (disk, manners, traps) = (Arc::clone(disk), Manners::default(), Arc::default());
+        Seat { disk, number, omitted, manners, traps }
+    }
+
+    pub(crate) fn with(mut self, manners: Manners) -> Self {
+        self.manners = manners;
+        self
+    }
+
+    /// Has something done once at an operation, by the name that it has in the trait, on a path that ends so.
+    pub(crate) fn trap(
+        &self,
+        when: When,
+        operation: &'static str,
+        ending: &'static str,
+        act: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) {
+        self.traps.lock().unwrap().push(Trap { when, operation, ending, act: Box::new(act) });
+    }
+
+    /// Has an operation fail once.
+    pub(crate) fn fail(&self, operation: &'static str, ending: &'static str) {
+        self.trap(When::Before, operation, ending, || Err(io::Error::other("injected fault")));
+    }
+
+    /// Whether everything that was to be done was.
+    pub(crate) fn is_done(&self) -> bool {
+        self.traps.lock().unwrap().is_empty()
+    }
+
+    fn fire(&self, when: When, operation: &str, path: &Path) -> io::Result<()> {
+        let path = path.to_string_lossy();
+        let mut traps = self.traps.lock().unwrap();
+        let is_due =
+            |trap: &Trap| (trap.when, trap.operation) == (when, operation) && path.ends_with(trap.ending);
+        let due = traps.iter().position(is_due).map(|at| traps.remove(at));
+        drop(traps);
+        due.map_or(Ok(()), |trap| (trap.act)())
+    }
+
+    fn around<T, E: From<io::Error>>(
+        &self,
+        operation: &str,
+        path: &Path,
+        act: impl FnOnce(&dyn Disk) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.fire(When::Before, operation, path)?;
+        let done = act(&*self.disk)?;
+        self.fire(When::After, operation, path)?;
+        Ok(done)
+    }
+
+    fn file(&self, path: &Path, file: Arc<dyn DiskFile>, access: Access) -> Arc<dyn DiskFile> {
+        if access == Access::ReadForeign {
+            return file;
+        }
+        Arc::new(SeatFile { seat: self.clone(), path: path.to_owned(), file, access })
+    }
+
+    fn seen(&self, stat: FileStat) -> FileStat {
+        FileStat { device: stat.device.wrapping_add(self.number << 40), ..stat }
+    }
+}
+
+impl Disk for Seat {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        let operation = if access == Access::Write { "open to write" } else { "open" };
+        let file = self.around(operation, path, |disk| disk.open(path, access))?;
+        Ok(self.file(path, file, access))
+    }
+
+    fn open_external(
+        &self,
+        store: &Path,
+        path: &Path,
+        reach: Reach,
+    ) -> Result<Arc<dyn DiskFile>, ExternalError> {
+        self.around("open_external", path, |disk| disk.open_external(store, path, reach))
+    }
+
+    fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
+        self.disk.recorded_path(store, file)
+    }
+
+    fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
+        let (path, file) = self.around("create_staged", dir, |disk| disk.create_staged(dir))?;
+        let file = self.file(&path, file, Access::Write);
+        Ok((path, file))
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.around("rename_new", to, |disk| disk.rename_new(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.around("remove", path, |disk| disk.remove(path))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let before = self.disk.list(dir)?;
+        let mut listed = self.around("list", dir, |disk| disk.list(dir))?;
+        listed.retain(|name| !self.manners.lists_slowly || before.contains(name));
+        Ok(listed)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.around("sync_dir", dir, |disk| disk.sync_dir(dir))
+    }
+
+    fn sync_file_system(&self, dir: &Path) -> io::Result<()> {
+        self.around("sync_file_system", dir, |disk| disk.sync_file_system(dir))
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        Ok(self.seen(self.around("stat", path, |disk| disk.stat(path))?))
+    }
+
+    fn is_dir(&self, path: &Path) -> io::Result<bool> {
+        self.disk.is_dir(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.around("create_dir", path, |disk| disk.create_dir(path))
+    }
+
+    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.copy_access(from, to)
+    }
+
+    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.around("rename_dir", to, |disk| disk.rename_dir(from, to))
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.around("remove_dir_all", path, |disk| disk.remove_dir_all(path))
+    }
+
+    fn watch(&self, _: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        Ok(None)
+    }
+
+    fn is_network(&self, path: &Path) -> io::Result<bool> {
+        self.disk.is_network(path)
+    }
+
+    fn omits(&self, step: Step) -> bool {
+        self.omitted == Some(step)
+    }
+}
+
+#[derive(Debug)]
+struct SeatFile {
+    seat: Seat,
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    access: Access,
+}
+
+impl SeatFile {
+    fn around<T>(&self, operation: &str, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.seat.around(operation, &self.path, |_| act())
+    }
+}
+
+impl DiskFile for SeatFile {
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        self.around("read_exact_at", || self.file.read_exact_at(buf, offset_bytes))
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
+        self.around("write_all_at", || self.file.write_all_at(bytes, offset_bytes))
+    }
+
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        self.around("allocate", || self.file.allocate(range))
+    }
+
+    fn set_len(&self, length_bytes: u64) -> io::Result<()> {
+        self.around("set_len", || self.file.set_len(length_bytes))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.seat.manners.syncs_by_writers && self.access == Access::Read {
+            return self.around("sync", || Ok(()));
+        }
+        self.around("sync", || self.file.sync())
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        Ok(self.seat.seen(self.around("stat of file", || self.file.stat())?))
+    }
+
+    fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
+        let is_storage = self.path.parent().is_some_and(|dir| dir.ends_with("storages"));
+        if self.seat.manners.has_blind_locks && is_storage {
+            return Ok(true);
+        }
+        self.around("try_lock", || self.file.try_lock(mode))
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        self.file.unlock()
+    }
+
+    fn share_blocks_of(&self, source: &File) -> bool {
+        let share = || {
+            let mut bytes = vec![0; source.metadata()?.len() as usize];
+            source.read_exact_at(&mut bytes, 0)?;
+            self.file.write_all_at(&bytes, 0)
+        };
+        self.seat.manners.shares_blocks && self.around("share_blocks_of", share).is_ok()
+    }
+
+    fn lock_holders(&self) -> Vec<u32> {
+        self.file.lock_holders()
+    }
+
+    fn as_file(&self) -> Option<&File> {
+        self.file.as_file()
+    }
+}

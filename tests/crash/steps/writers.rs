@@ -1,0 +1,175 @@
+//! Writers that come between the steps of another.
+
+use std::path::Path;
+
+use stridemap::{ErrorKind, Tensor};
+
+use super::play::{
+    Fate, Later, Play, STORE, bytes, create, has, holds, is_whole, open, refused, replace, told, vector,
+};
+use super::seat::When;
+
+/// Another writer comes when the manifest is about to get its name.
+pub(crate) fn another_before_the_name(play: &Play) -> Fate {
+    let (one, other) = (play.seat(), play.seat());
+    let store = create(&one)?;
+    let second = open(&other)?;
+    let (came, late) = (Later::new(), second.clone());
+    let result = came.clone();
+    one.trap(When::Before, "rename_new", ".man", move || {
+        result.set(late.save("second", &vector(2)));
+        Ok(())
+    });
+    told("the first commit", store.save("first", &vector(1)))?;
+    match came.get()? {
+        Err(e) if e.kind() == ErrorKind::Busy => {
+            told("the second commit", second.save("second", &vector(2)))?
+        }
+        done => told("the second commit", done)?,
+    }
+    is_whole(play, &["first", "second"])
+}
+
+/// Another writer commits after a transaction began.
+pub(crate) fn another_since_the_beginning(play: &Play) -> Fate {
+    let (one, other) = (play.seat(), play.seat());
+    let store = create(&one)?;
+    let second = open(&other)?;
+    let mut txn = told("begin", second.begin())?;
+    told("save", txn.save("second", &vector(2)))?;
+    told("the first commit", store.save("first", &vector(1)))?;
+    told("the second commit", txn.commit())?;
+    is_whole(play, &["first", "second"])?;
+    has(&open(&play.seat())?, "first", 1)
+}
+
+/// A name is renamed whose tensor another has replaced; a second name keeps the old one.
+pub(crate) fn renamed_after_it_was_replaced(play: &Play) -> Fate {
+    let (one, other) = (play.seat(), play.seat());
+    let store = create(&one)?;
+    told("save", store.save("x", &vector(1)))?;
+    told("copy", store.copy("x", "tie"))?;
+    let second = open(&other)?;
+    let mut txn = told("begin", second.begin())?;
+    told("rename", txn.rename("x", "y"))?;
+    told("replace", store.save("x", &vector(2)))?;
+    told("commit", txn.commit())?;
+    is_whole(play, &["tie", "y"])?;
+    has(&open(&play.seat())?, "y", 2)
+}
+
+/// A transaction that may only follow the generation that it was read on.
+pub(crate) fn expected_generation(play: &Play) -> Fate {
+    let (one, other) = (play.seat(), play.seat());
+    let store = create(&one)?;
+    let second = open(&other)?;
+    let mut txn = told("begin", second.begin())?;
+    txn.expect_generation(second.generation());
+    told("save", txn.save("count", &vector(1)))?;
+    told("the first commit", store.save("count", &vector(5)))?;
+    refused("the commit of what was read before", txn.commit(), ErrorKind::Conflict)?;
+    has(&open(&play.seat())?, "count", 5)
+}
+
+/// A view is saved of a tensor that another removes.
+pub(crate) fn view_of_what_went(play: &Play) -> Fate {
+    let (one, other) = (play.seat(), play.seat());
+    let store = create(&one)?;
+    told("save", store.save("x", &vector(1)))?;
+    let second = open(&other)?;
+    let x = told("load", second.load("x"))?;
+    let mut txn = told("begin", second.begin())?;
+    told("save_view", txn.save_view("view", &x))?;
+    told("remove", store.remove("x"))?;
+    refused("the commit of the view", txn.commit(), ErrorKind::Conflict)?;
+    is_whole(play, &[])
+}
+
+/// A compaction copies a storage while another gives one of its names another tensor.
+pub(crate) fn compacted_after_it_was_replaced(play: &Play) -> Fate {
+    let (one, other) = (play.seat(), play.seat());
+    let store = create(&one)?;
+    told("save", store.save("all", &Tensor::from_vec(vec![1i64; 4000], &[4000]).unwrap()))?;
+    let all = told("load", store.load("all"))?;
+    told("save_view", store.save_view("half", &all.slice(0, None, None, 2).unwrap()))?;
+    told("remove", store.remove("all"))?;
+    drop(all);
+    let second = open(&other)?;
+    one.trap(When::After, "create_staged", "storages", move || {
+        second.save("half", &vector(2)).map_err(std::io::Error::other)
+    });
+    told("compact", store.compact(|_| ()))?;
+    holds("nothing came between", one.is_done())?;
+    is_whole(play, &["half"])?;
+    has(&open(&play.seat())?, "half", 2)
+}
+
+/// LOCK is replaced between its being opened and its being locked.
+pub(crate) fn lock_replaced_before_it_is_had(play: &Play) -> Fate {
+    let one = play.seat();
+    let store = create(&one)?;
+    let disk = play.disk.clone();
+    one.trap(When::After, "open to write", "LOCK", move || replace(&*disk, &Path::new(STORE).join("LOCK")));
+    refused(
+        "the commit under a lock that is nobody's",
+        store.save("x", &vector(1)),
+        ErrorKind::LockReplaced,
+    )?;
+    is_whole(play, &[])
+}
+
+/// LOCK is replaced under who holds it, and another commits under the new one.
+pub(crate) fn lock_replaced_while_it_is_held(play: &Play) -> Fate {
+    let (one, other) = (play.seat(), play.seat());
+    let store = create(&one)?;
+    told("save", store.save("x", &vector(1)))?;
+    let second = open(&other)?;
+    let disk = play.disk.clone();
+    one.trap(When::Before, "create_staged", "meta", move || {
+        replace(&*disk, &Path::new(STORE).join("LOCK"))?;
+        second.copy("x", "second").map_err(std::io::Error::other)
+    });
+    refused("the commit that was overtaken", store.copy("x", "first"), ErrorKind::CommitUnknown)?;
+    is_whole(play, &["second", "x"])
+}
+
+/// A sync fails, and the same handle goes on.
+pub(crate) fn commit_after_a_failed_sync(play: &Play) -> Fate {
+    let one = play.seat();
+    let store = create(&one)?;
+    one.fail("sync_dir", "meta");
+    refused("the commit", store.save("x", &vector(1)), ErrorKind::CommitUnknown)?;
+    refused("a commit after a failed sync", store.save("y", &vector(2)), ErrorKind::Poisoned)?;
+    refused("a collection after a failed sync", store.gc(), ErrorKind::Poisoned)
+}
+
+/// A commit fails once its storages have their names; the next one gives the same ids.
+pub(crate) fn orphans_of_a_failed_commit(play: &Play) -> Fate {
+    let one = play.seat();
+    let store = create(&one)?;
+    one.fail("rename_new", ".man");
+    refused("the commit", store.save("large", &bytes(1_100_000, 1)), ErrorKind::CommitUnknown)?;
+    drop(store);
+    let storages = || {
+        let mut names = play.disk.list(&Path::new(STORE).join("storages")).unwrap();
+        names.sort();
+        names
+    };
+    let (bin, sum) = ("0000000000000001.bin".to_owned(), "0000000000000001.sum".to_owned());
+    holds("there is nothing to clean up", storages() == [bin.clone(), sum])?;
+    told("the next commit", open(&play.seat())?.save("x", &vector(1)))?;
+    let left = storages();
+    holds(format!("{left:?} are left"), left == [bin])?;
+    is_whole(play, &["x"])
+}
+
+/// An unfinished storage of one writer, while another cleans up.
+pub(crate) fn stage_of_a_living_writer(play: &Play) -> Fate {
+    let (one, other) = (play.seat(), play.seat());
+    let store = create(&one)?;
+    let mut txn = told("begin", store.begin())?;
+    told("save", txn.save("first", &vector(1)))?;
+    told("the other's commit", open(&other)?.save("second", &vector(2)))?;
+    told("the commit", txn.commit())?;
+    is_whole(play, &["first", "second"])
+}
