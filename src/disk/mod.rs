@@ -32,10 +32,7 @@ pub(crate) use real::{create_temporary, unnamed_temporary};
 #[cfg(feature = "simulation")]
 pub use simulated::{BLOCK_BYTES, Op, Outcome, Possible, PowerCut, SimulatedDisk, Survivors};
 pub(crate) use staged::Staged;
-#[cfg(feature = "simulation")]
 pub use step::Step;
-#[cfg(not(feature = "simulation"))]
-pub(crate) use step::Step;
 
 /// What an open file may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
