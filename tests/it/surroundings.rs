@@ -108,7 +108,7 @@ fn page_bytes() -> u64 {
 const LARGE_BYTES: usize = 32 << 20;
 
 #[test]
-fn process_without_descriptors_is_told_and_the_store_is_whole_after() {
+fn case_11_process_without_descriptors_is_told_and_the_store_is_whole_after() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
@@ -125,7 +125,7 @@ fn process_without_descriptors_is_told_and_the_store_is_whole_after() {
 }
 
 #[test]
-fn machine_without_descriptors_is_named() {
+fn case_11_machine_without_descriptors_is_named() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();
@@ -140,7 +140,7 @@ fn machine_without_descriptors_is_named() {
 }
 
 #[test]
-fn process_without_address_space_is_told_and_reads_without_mapping() {
+fn case_12_process_without_address_space_is_told_and_reads_without_mapping() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
@@ -150,7 +150,7 @@ fn process_without_address_space_is_told_and_reads_without_mapping() {
 }
 
 #[test]
-fn network_file_system_is_not_mapped_unless_that_is_allowed() {
+fn case_15_network_file_system_is_not_mapped_unless_that_is_allowed() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().save("x", &vector(3)).unwrap();
@@ -216,7 +216,7 @@ impl Drop for ReadOnly {
 }
 
 #[test]
-fn read_only_mount_serves_readers_with_their_pins_and_refuses_writers() {
+fn case_14_read_only_mount_serves_readers_with_their_pins_and_refuses_writers() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let writer = Store::create(&path).unwrap();

@@ -11,14 +11,14 @@ use crate::strace::{self, Fault};
 use crate::template::{self, Content, assert_goes_on, content, which};
 
 /// A command, its arguments, and the store that it is on.
-struct Subject {
-    args: &'static [&'static str],
-    store: &'static str,
-    changes: Changes,
+pub(crate) struct Subject {
+    pub(crate) args: &'static [&'static str],
+    pub(crate) store: &'static str,
+    pub(crate) changes: Changes,
 }
 
 #[derive(PartialEq)]
-enum Changes {
+pub(crate) enum Changes {
     /// The store, or a store that is made.
     Something,
     /// Nothing, ever.
@@ -26,11 +26,11 @@ enum Changes {
 }
 
 impl Subject {
-    fn writer(args: &'static [&'static str]) -> Self {
+    pub(crate) fn writer(args: &'static [&'static str]) -> Self {
         Subject { args, store: "s.smap", changes: Changes::Something }
     }
 
-    fn reader(args: &'static [&'static str]) -> Self {
+    pub(crate) fn reader(args: &'static [&'static str]) -> Self {
         Subject { args, store: "s.smap", changes: Changes::Nothing }
     }
 }
@@ -117,13 +117,13 @@ fn try_one(
     }
 }
 
-fn killed(subject: &Subject) {
+pub(crate) fn killed(subject: &Subject) {
     try_each(subject, strace::kills, |_, fault, output, _, _| {
         assert_eq!(output.status.code(), None, "{}: {output:?}", fault.name());
     });
 }
 
-fn failing(subject: &Subject) {
+pub(crate) fn failing(subject: &Subject) {
     try_each(subject, strace::errors, |expected, fault, output, trace, dir| {
         let what = format!("{}: {output:?}", fault.name());
         let path = dir.join(subject.store);
@@ -176,7 +176,7 @@ fn assert_not_synced_again(failed: &str, trace: &str, what: &str) {
     assert!(again.is_empty(), "{what}: synced again: {again:?}");
 }
 
-fn interrupted(subject: &Subject) {
+pub(crate) fn interrupted(subject: &Subject) {
     try_each(subject, strace::interruptions, |expected, fault, output, _, dir| {
         let what = format!("{}: {output:?}", fault.name());
         assert_eq!(output.status.code(), Some(0), "{what}");
@@ -187,84 +187,4 @@ fn interrupted(subject: &Subject) {
         );
         which(&dir.join(subject.store), &[&expected.after], &what);
     });
-}
-
-fn import() -> Subject {
-    Subject::writer(&["import", "many.safetensors", "rows.npy", "s.smap"])
-}
-
-fn create() -> Subject {
-    Subject { store: "new.smap", ..Subject::writer(&["import", "rows.npy", "new.smap"]) }
-}
-
-fn view() -> Subject {
-    Subject::writer(&["view", "s.smap", "new", "kept[::2]"])
-}
-
-fn mv() -> Subject {
-    Subject::writer(&["mv", "s.smap", "kept", "moved"])
-}
-
-fn rm() -> Subject {
-    Subject::writer(&["rm", "s.smap", "kept", "part"])
-}
-
-fn append() -> Subject {
-    Subject::writer(&["append", "s.smap", "log", "rows.npy", "rows.npy"])
-}
-
-fn compact() -> Subject {
-    Subject::writer(&["compact", "s.smap"])
-}
-
-fn gc() -> Subject {
-    Subject::writer(&["gc", "s.smap"])
-}
-
-fn verify() -> Subject {
-    Subject::reader(&["verify", "s.smap"])
-}
-
-fn inspect() -> Subject {
-    Subject::reader(&["inspect", "s.smap", "--json"])
-}
-
-fn show() -> Subject {
-    Subject::reader(&["show", "s.smap", "log[-500000:]", "--json"])
-}
-
-/// One test a command: they run side by side.
-macro_rules! tests {
-    ($($name:ident: $check:ident($subject:ident);)*) => {$(
-        #[test]
-        fn $name() {
-            $check(&$subject());
-        }
-    )*};
-}
-
-tests! {
-    case_01_import_killed_at_any_call_leaves_the_old_or_the_new: killed(import);
-    case_01_import_killed_while_it_makes_the_store_leaves_none_or_a_whole_one: killed(create);
-    case_01_view_killed_at_any_call_leaves_the_old_or_the_new: killed(view);
-    case_01_mv_killed_at_any_call_leaves_the_old_or_the_new: killed(mv);
-    case_01_rm_killed_at_any_call_leaves_the_old_or_the_new: killed(rm);
-    case_01_append_killed_at_any_call_leaves_the_old_or_the_new: killed(append);
-    case_01_compact_killed_at_any_call_leaves_the_old_or_the_new: killed(compact);
-    case_01_gc_killed_at_any_call_leaves_every_tensor: killed(gc);
-    import_that_fails_at_any_call_says_so: failing(import);
-    import_that_fails_while_it_makes_the_store_says_so: failing(create);
-    view_that_fails_at_any_call_says_so: failing(view);
-    mv_that_fails_at_any_call_says_so: failing(mv);
-    rm_that_fails_at_any_call_says_so: failing(rm);
-    append_that_fails_at_any_call_says_so: failing(append);
-    compact_that_fails_at_any_call_says_so: failing(compact);
-    gc_that_fails_at_any_call_says_so: failing(gc);
-    verify_that_fails_at_any_call_says_so: failing(verify);
-    inspect_that_fails_at_any_call_says_so: failing(inspect);
-    show_that_fails_at_any_call_says_so: failing(show);
-    case_10_import_makes_interrupted_calls_again: interrupted(import);
-    case_10_append_makes_interrupted_calls_again: interrupted(append);
-    case_10_compact_makes_interrupted_calls_again: interrupted(compact);
-    case_10_show_makes_interrupted_calls_again: interrupted(show);
 }

@@ -2,6 +2,7 @@
 //! written, and when the power goes. What cannot be tried here says so in one line, unless a variable requires it.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod commands;
 mod full_disk;
 mod injected;
 mod limits;

@@ -170,7 +170,7 @@ fn import_says_of_each_file_what_was_done_when_asked() {
 }
 
 #[test]
-fn limit_of_file_size_is_an_error_and_not_a_death() {
+fn case_09_limit_of_file_size_is_an_error_and_not_a_death() {
     let dir = Dir::with_store();
     dir.write_safetensors(
         "m.safetensors",
