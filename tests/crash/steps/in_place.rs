@@ -103,3 +103,18 @@ pub(crate) fn flush_after_a_failed_one(play: &Play) -> Fate {
     let mut guard = told("the guard", same.lock_exclusive())?;
     refused("a flush after one that failed", guard.flush(), ErrorKind::Poisoned)
 }
+
+/// The file of a live storage has been told that bytes were lost.
+pub(crate) fn live_elements_that_are_lost(play: &Play) -> Fate {
+    let path = play.dir.path().join(STORE);
+    let seat = play.seat();
+    let store = told("create", options(&seat).create(&path))?;
+    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
+    // SAFETY: only this test writes the store, through the library.
+    let mapped = told("map", unsafe { options(&seat).open_mapped(&path) })?;
+    let x = told("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
+    x.fill(7);
+    seat.fail("sync", BIN);
+    refused("the flush of what was lost", x.flush(), ErrorKind::Io)?;
+    refused("the commit after it", mapped.copy("x", "y"), ErrorKind::Poisoned)
+}

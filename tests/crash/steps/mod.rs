@@ -93,6 +93,7 @@ fn interleavings() -> Vec<Simulation> {
         on_a_real_disk("changed file with two names", in_place::file_with_two_names, &[InPlaceHasOneName]),
         of("flushed before a power cut", in_place::flushed_before_a_power_cut, &[SyncInPlace]),
         of("loss told to the loaded file", in_place::loss_that_the_loaded_file_is_told_of, &[SyncLoaded]),
+        on_a_real_disk("flush of live elements", in_place::live_elements_that_are_lost, &[SyncLoaded]),
         of("flush after a failed one", in_place::flush_after_a_failed_one, &[FlushOnce]),
         of("adopted file changed before", foreign::changed_before_it_is_recorded, &[AdoptedIsUnchanged]),
         of("adopted file changed since", foreign::changed_since_it_was_recorded, &[ExternalIsSame]),

@@ -3,6 +3,7 @@
 //! found by less.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk, Step};
@@ -40,6 +41,8 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             growth,
             &[SyncGrown, SyncGrownDigests, SyncDigests, RenameGrownDigests, SyncStoragesDir],
         ),
+        of("power cuts in a commit that forgets garbage", forgetting, &[SyncStoragesDir]),
+        of("power cuts in an append of the first digests", first_digests, &[SyncStoragesDir]),
         of("a commit after commits without syncs", settled_by_a_commit, &[MarkUnsynced, SyncFileSystem]),
         of(
             "a collection after commits without syncs",
@@ -134,6 +137,7 @@ fn recover(seat: &Seat, candidates: &[Option<Content>]) -> Fate {
     let probe = vector(9);
     told("the next commit", store.save("probe", &probe))?;
     found.insert("probe".to_owned(), (vec![5], probe.to_bytes().unwrap()));
+    check_nothing_is_nobodys(seat, &store)?;
     told("a collection", store.gc())?;
     let again = open(seat)?;
     holds("the next commit lost something", told("read", content(&again))? == found)?;
@@ -145,6 +149,16 @@ fn check_verified(store: &Store) -> Fate {
         None => Ok(()),
         Some(finding) => Err(format!("verify finds {finding}")),
     }
+}
+
+/// That every storage's file has a record: one without is nobody's, and stays until a collection.
+fn check_nothing_is_nobodys(seat: &Seat, store: &Store) -> Fate {
+    let snapshot = store.snapshot();
+    let known: Vec<String> =
+        snapshot.storages().map(|storage| format!("{:016x}.bin", storage.unwrap().id)).collect();
+    let found = seat.list(&Path::new(STORE).join("storages")).map_err(|e| e.to_string())?;
+    let mut others = found.iter().filter(|name| name.ends_with(".bin") && !known.contains(name));
+    others.next().map_or(Ok(()), |name| Err(format!("{name} is nobody's")))
 }
 
 fn creation(play: &Play) -> Fate {
@@ -185,6 +199,32 @@ fn growth(play: &Play) -> Fate {
     story.step("append", || store.append("log", &numbers(200_000, 1)))?;
     story.step("append", || store.append("log", &numbers(62_000, 2)))?;
     story.step("append", || store.append("log", &numbers(262_144, 3)))?;
+    story.explore(from)
+}
+
+/// A header alone, by who forgets on the way what went before.
+fn forgetting(play: &Play) -> Fate {
+    let mut story = Story::begin(play);
+    let whole = Seat::new(&play.disk, 99, None);
+    let store = story.step("create", || options(&whole).create(STORE))?;
+    story.step("save", || store.save("kept", &vector(1)))?;
+    story.step("save", || store.save("doomed", &vector(2)))?;
+    story.step("remove", || store.remove("doomed"))?;
+    drop(store);
+    let (other, from) = (open(&play.seat())?, play.simulated.log().len());
+    story.step("copy", || other.copy("kept", "again"))?;
+    story.explore(from)
+}
+
+/// Rows that fill the first chunk of a storage that is there.
+fn first_digests(play: &Play) -> Fate {
+    let mut story = Story::begin(play);
+    let whole = Seat::new(&play.disk, 99, None);
+    let store = story.step("create", || options(&whole).create(STORE))?;
+    story.step("create", || store.create_growable("log", DType::U32, &[262_000], 0))?;
+    drop(store);
+    let (other, from) = (open(&play.seat())?, play.simulated.log().len());
+    story.step("append", || other.append("log", &numbers(500, 1)))?;
     story.explore(from)
 }
 
