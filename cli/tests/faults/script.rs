@@ -143,11 +143,11 @@ pub(crate) fn play(how: &str, path: &Path) {
                     | stridemap::ErrorKind::CommitUnknown
                     | stridemap::ErrorKind::ReadOnly
             );
-            println!("{} {e}", if is_power_cut { "! cut:" } else { "! wrong:" });
+            println!("\n{} {e}", if is_power_cut { "! cut:" } else { "! wrong:" });
             break;
         }
         // The end of the pipe is that of the test.
-        if writeln!(std::io::stdout(), "> {number}").and_then(|()| std::io::stdout().flush()).is_err() {
+        if writeln!(std::io::stdout(), "\n> {number}").and_then(|()| std::io::stdout().flush()).is_err() {
             break;
         }
     }
