@@ -1,8 +1,13 @@
 //! The one place that knows the crate behind the record encoding.
 
-use bincode::Options;
-use serde::{Serialize, de::DeserializeOwned};
+use std::fmt;
+use std::marker::PhantomData;
 
+use bincode::Options;
+use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::limits::MAX_RANK;
 use crate::{Error, Result, Rule};
 
 fn options() -> impl Options {
@@ -33,6 +38,39 @@ pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T>
     }
 }
 
+/// What an error says of a list that has more than a tensor has dimensions.
+const TOO_MANY_DIMENSIONS: &str = "more than 64 dimensions";
+
+/// Decodes a list of something for each dimension. One byte of a file can be twenty-four of memory here, so no more are kept
+/// than a tensor may have (F-5); those behind are gone through all the same, for they may be no encoding (F-14).
+pub(crate) fn dimensions<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(Dimensions(PhantomData))
+}
+
+struct Dimensions<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Dimensions<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {MAX_RANK} dimensions")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<T>, A::Error> {
+        let (mut kept, mut is_too_long) = (Vec::new(), false);
+        while let Some(value) = sequence.next_element()? {
+            if kept.len() < MAX_RANK {
+                kept.push(value);
+            } else {
+                is_too_long = true;
+            }
+        }
+        if is_too_long { Err(A::Error::custom(TOO_MANY_DIMENSIONS)) } else { Ok(kept) }
+    }
+}
+
 fn broken_rule(error: &bincode::ErrorKind) -> Rule {
     match error {
         // A number that the choice of a kind does not have: the only variants that are decoded, and the only 32-bit
@@ -42,6 +80,7 @@ fn broken_rule(error: &bincode::ErrorKind) -> Rule {
         {
             Rule::StorageKind
         }
+        bincode::ErrorKind::Custom(detail) if detail == TOO_MANY_DIMENSIONS => Rule::Rank,
         _ => Rule::Canonical,
     }
 }

@@ -56,7 +56,7 @@ struct Body {
     next_storage_id: u64,
     table: Option<TableRef>,
     storages: BTreeMap<u64, Option<StorageRecord>>,
-    tensors: BTreeMap<String, Option<TensorWire>>,
+    tensors: BTreeMap<String, Option<Box<TensorWire>>>,
     attributes: BTreeMap<String, String>,
     garbage: BTreeMap<u64, u64>,
 }
@@ -94,7 +94,7 @@ impl Manifest {
             tensors: self
                 .tensors
                 .iter()
-                .map(|(name, record)| (name.clone(), record.as_ref().map(Into::into)))
+                .map(|(name, record)| (name.clone(), record.as_ref().map(|record| Box::new(record.into()))))
                 .collect(),
             attributes: self.attributes.clone(),
             garbage: self.garbage.clone(),
@@ -149,8 +149,9 @@ impl Manifest {
                 format!("generation {} in the file of generation {generation}", body.generation),
             ));
         }
-        let tensor =
-            |(name, wire): (String, Option<TensorWire>)| Ok((name, wire.map(TryInto::try_into).transpose()?));
+        let tensor = |(name, wire): (String, Option<Box<TensorWire>>)| {
+            Ok((name, wire.map(|wire| (*wire).try_into()).transpose()?))
+        };
         let manifest = Manifest {
             uuid,
             generation,

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{
     MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES,
 };
-use crate::{DType, Error, Extent, Result, Rule, Sealed, check_numel};
+use crate::{DType, Error, Extent, Result, Rule, Sealed, check_numel, codec};
 
 /// Checks a tensor's name or an attribute's key: 1 to 4096 bytes of UTF-8 without NUL (F-4).
 ///
@@ -139,8 +139,10 @@ pub struct TensorParts {
 }
 
 /// What the metadata says of one tensor: a header over a storage. Its name is the key under which it is kept.
+///
+/// Boxed, because a change that removes a name takes six bytes of a manifest, and should not take the room of a record here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorRecord(TensorParts);
+pub struct TensorRecord(Box<TensorParts>);
 
 impl TensorRecord {
     /// Checks the parts against each other. Whether the view lies inside its storage is for
@@ -170,7 +172,7 @@ impl TensorRecord {
                 }
             }
         }
-        Ok(TensorRecord(parts))
+        Ok(TensorRecord(Box::new(parts)))
     }
 
     /// The bytes of a storage of `length_bytes` that this tensor reaches.
@@ -186,7 +188,7 @@ impl TensorRecord {
     /// Takes the record apart.
     #[must_use]
     pub fn into_parts(self) -> TensorParts {
-        self.0
+        *self.0
     }
 }
 
@@ -210,16 +212,24 @@ pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct TensorWire {
     dtype: u8,
+    #[serde(deserialize_with = "codec::dimensions")]
     size: Vec<u64>,
+    #[serde(deserialize_with = "codec::dimensions")]
     stride: Vec<i64>,
     offset_elems: u64,
     storage_id: u64,
-    dim_names: Option<Vec<Option<String>>>,
+    dim_names: Option<DimNames>,
 }
+
+/// A name or none for each dimension.
+#[derive(Serialize, Deserialize)]
+struct DimNames(#[serde(deserialize_with = "codec::dimensions")] Vec<Option<String>>);
 
 impl From<&TensorRecord> for TensorWire {
     fn from(record: &TensorRecord) -> Self {
-        let TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names } = record.0.clone();
+        let TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names } =
+            record.clone().into_parts();
+        let dim_names = dim_names.map(DimNames);
         TensorWire { dtype: dtype.code(), size, stride, offset_elems, storage_id, dim_names }
     }
 }
@@ -230,6 +240,7 @@ impl TryFrom<TensorWire> for TensorRecord {
     fn try_from(wire: TensorWire) -> Result<Self> {
         let TensorWire { dtype, size, stride, offset_elems, storage_id, dim_names } = wire;
         let dtype = DType::from_code(dtype)?;
+        let dim_names = dim_names.map(|DimNames(names)| names);
         TensorRecord::new(TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names })
     }
 }
