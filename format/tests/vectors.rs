@@ -115,7 +115,7 @@ fn table_encoder_takes_no_storage_after_a_tensor() {
 }
 
 #[test]
-fn counts_past_the_end_are_refused_before_allocating() {
+fn case_33_counts_past_the_end_are_refused_before_allocating() {
     // The bad files have those that break no other rule.
     for field in ["size", "stride", "dim_names"] {
         let count = if field == "dim_names" { wire::some(wire::uint(1 << 60)) } else { wire::uint(1 << 60) };
@@ -137,7 +137,7 @@ fn attributes_past_their_cap_are_refused() {
 }
 
 #[test]
-fn manifest_past_16_mib_is_refused() {
+fn case_32_manifest_past_16_mib_is_refused() {
     let removal = |name: String| [wire::text(name), vec![0]].concat();
     let removals: Vec<u8> = (0..4091).flat_map(|i| removal(format!("{i:0>4096}"))).collect();
     let manifest = |last: usize| {

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_stays_under_the_directory_that_holds_the_store() {
+    fn case_43_beside_stays_under_the_directory_that_holds_the_store() {
         let (_dir, inside, outside) = surroundings();
         let store = inside.join("store");
         symlink("file", inside.join("near")).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_not_opened() {
+    fn case_44_what_is_no_regular_file_is_not_opened() {
         let (_dir, inside, _) = surroundings();
         let fifo = inside.join("fifo");
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -230,9 +230,9 @@ mod tests {
         }
     }
 
-    /// HAZARDS 43: a swap between check and open.
+    /// A swap between check and open.
     #[test]
-    fn a_directory_that_is_swapped_for_a_link_never_leads_out() {
+    fn case_43_a_directory_that_is_swapped_for_a_link_never_leads_out() {
         let (_dir, inside, outside) = surroundings();
         let (store, sub) = (inside.join("store"), inside.join("sub"));
         fs::create_dir(inside.join("real")).unwrap();

@@ -2,6 +2,8 @@
 //! takes more memory than some times the file. A program of its own, because what it allocates is counted.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
+mod bombs;
+mod corpus;
 mod mutate;
 mod valid;
 
@@ -10,6 +12,7 @@ use std::env;
 use std::fs;
 use std::hash::{Hash as _, Hasher as _};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use peak_alloc::PeakAlloc;
@@ -20,6 +23,9 @@ use crate::mutate::{Random, mutated};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
+
+/// One test at a time: what they allocate is counted together.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// What a file of any size may take: buffers, and the window of what unpacks.
 const FIXED_BYTES: u64 = 256 << 10;
@@ -93,6 +99,7 @@ fn is_typed(error: &Error) -> bool {
 
 #[test]
 fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let store_path = dir.path().join("store.smap");
     let store = StoreOptions::new().durability(Durability::Process).create(&store_path).unwrap();

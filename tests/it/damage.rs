@@ -62,7 +62,7 @@ fn check(path: &Path, expected: &Content, damage: &str) -> bool {
 }
 
 #[test]
-fn flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing() {
+fn case_30_flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing() {
     let dir = temporary();
     let path = dir.path().join("small.smap");
     let expected = damaged_store(&path);
@@ -94,7 +94,7 @@ fn flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing() {
 }
 
 #[test]
-fn metadata_cut_to_any_length_is_an_error() {
+fn case_30_metadata_cut_to_any_length_is_an_error() {
     let dir = temporary();
     let path = dir.path().join("small.smap");
     let expected = damaged_store(&path);
@@ -113,7 +113,7 @@ fn metadata_cut_to_any_length_is_an_error() {
 }
 
 #[test]
-fn verify_names_the_file_and_the_chunk_that_was_changed() {
+fn case_27_verify_names_the_file_and_the_chunk_that_was_changed() {
     let dir = temporary();
     let path = dir.path().join("large.smap");
     let store = Store::create(&path).unwrap();
@@ -133,7 +133,7 @@ fn verify_names_the_file_and_the_chunk_that_was_changed() {
 }
 
 #[test]
-fn verify_by_a_handle_that_was_open_names_the_metadata_that_was_changed_since() {
+fn case_27_verify_by_a_handle_that_was_open_names_the_metadata_that_was_changed_since() {
     let dir = temporary();
     let path = dir.path().join("small.smap");
     damaged_store(&path);

@@ -1,4 +1,4 @@
-//! Files that are adopted where they lie. What HAZARDS numbers is in the modules beneath.
+//! Files that are adopted where they lie. The numbered cases are in the modules beneath.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -358,7 +358,7 @@ assert_not_impl!(ExclusiveGuard<'static>: Send);
 assert_not_impl!(ExclusiveGuard<'static>: Sync);
 
 #[test]
-fn forked_child_goes_on_with_a_live_tensor_that_it_inherited() {
+fn case_22_forked_child_goes_on_with_a_live_tensor_that_it_inherited() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().create_tensor("x", DType::I64, &[4], StorageKind::Live).unwrap();
@@ -384,7 +384,7 @@ fn store_is_created_over_an_empty_directory_of_another_owner() {
 }
 
 #[test]
-fn child_forked_during_a_commit_does_not_keep_the_writers_lock() {
+fn case_22_child_forked_during_a_commit_does_not_keep_the_writers_lock() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();
@@ -392,7 +392,7 @@ fn child_forked_during_a_commit_does_not_keep_the_writers_lock() {
 }
 
 #[test]
-fn transaction_dropped_by_a_forked_child_is_still_that_of_the_parent() {
+fn case_22_transaction_dropped_by_a_forked_child_is_still_that_of_the_parent() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();
@@ -400,7 +400,7 @@ fn transaction_dropped_by_a_forked_child_is_still_that_of_the_parent() {
 }
 
 #[test]
-fn forked_child_drops_what_it_inherited_while_another_thread_was_mapping() {
+fn case_22_forked_child_drops_what_it_inherited_while_another_thread_was_mapping() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();

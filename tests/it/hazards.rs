@@ -58,12 +58,22 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
             let refused = store.save("of the other", &vector(7.)).unwrap_err();
             say(format!("{:?}", refused.kind()));
         }
-        "pin" => {
-            let store = Store::open(path).unwrap();
+        "pin" | "pin, mapped" => {
+            let store = if role == "pin" {
+                Store::open(path).unwrap()
+            } else {
+                // SAFETY: only this library writes the store.
+                unsafe { Store::open_mapped(path).unwrap() }
+            };
             let snapshot = store.snapshot();
             say("pinned");
             wait_for_a_line();
-            say(snapshot.load("x").unwrap().get::<f32>(&[0]).unwrap());
+            let x = snapshot.load("x").unwrap();
+            if role != "pin" {
+                assert!(x.as_slice::<f32>().unwrap().iter().all(|&element| element == 1.));
+            }
+            assert_eq!(x.read::<f32>().unwrap(), [1.; 1000]);
+            say(x.get::<f32>(&[0]).unwrap());
             wait_for_a_line();
         }
         "open in a loop" => {
@@ -113,7 +123,7 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
 }
 
 #[test]
-fn hazard_16_two_writers_one_waits_or_is_busy() {
+fn case_16_two_writers_one_waits_or_is_busy() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
@@ -133,7 +143,7 @@ fn hazard_16_two_writers_one_waits_or_is_busy() {
 }
 
 #[test]
-fn hazard_17_writer_killed_holding_lock() {
+fn case_17_writer_killed_holding_lock() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
@@ -148,7 +158,7 @@ fn hazard_17_writer_killed_holding_lock() {
 }
 
 #[test]
-fn hazard_18_lock_replaced_while_a_writer_waits() {
+fn case_18_lock_replaced_while_a_writer_waits() {
     for is_recreated in [true, false] {
         let dir = temporary();
         let path = dir.path().join("x.smap");
@@ -174,47 +184,52 @@ fn hazard_18_lock_replaced_while_a_writer_waits() {
     }
 }
 
-#[test]
-fn hazard_19_reader_pinned_across_many_commits_and_collections_keeps_its_data() {
+/// A process that is on the first generation with `x`, opened in one of both ways.
+fn pinning(role: &str) -> (tempfile::TempDir, Store, Player) {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = fast().create(&path).unwrap();
     store.save("x", &vector(1.)).unwrap();
-    let mut reader = Player::start("pin", &path);
+    let mut reader = Player::start(role, &path);
     assert_eq!(reader.hear(), "pinned");
-    for i in 2..40 {
-        store.save("x", &vector(i as f32)).unwrap();
-        if i % 10 == 0 {
-            store.gc().unwrap();
+    (dir, store, reader)
+}
+
+#[test]
+fn case_19_reader_pinned_across_many_commits_and_collections_keeps_its_data() {
+    for role in ["pin", "pin, mapped"] {
+        let (_dir, store, mut reader) = pinning(role);
+        for i in 2..40 {
+            store.save("x", &vector(i as f32)).unwrap();
+            if i % 10 == 0 {
+                store.gc().unwrap();
+            }
         }
+        store.gc().unwrap();
+        assert_eq!(storages(store.path()), 2, "the pinned storage and the newest");
+        reader.go_on();
+        assert_eq!(reader.hear(), "1");
+        reader.go_on();
+        reader.succeeds();
     }
-    store.gc().unwrap();
-    assert_eq!(storages(&path), 2, "the pinned storage and the newest");
-    reader.go_on();
-    assert_eq!(reader.hear(), "1");
-    reader.go_on();
-    reader.succeeds();
 }
 
 #[test]
-fn hazard_20_pinned_reader_killed_and_its_space_comes_back() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = fast().create(&path).unwrap();
-    store.save("x", &vector(1.)).unwrap();
-    let mut reader = Player::start("pin", &path);
-    assert_eq!(reader.hear(), "pinned");
-    store.save("x", &vector(2.)).unwrap();
-    store.save("y", &vector(3.)).unwrap();
-    assert_eq!(storages(&path), 3);
-    reader.kill();
-    store.save("z", &vector(4.)).unwrap();
-    assert_eq!(storages(&path), 3, "the killed reader still holds its storage");
-    assert_eq!(store.gc().unwrap().file_count, 0);
+fn case_20_pinned_reader_killed_and_its_space_comes_back() {
+    for role in ["pin", "pin, mapped"] {
+        let (_dir, store, reader) = pinning(role);
+        store.save("x", &vector(2.)).unwrap();
+        store.save("y", &vector(3.)).unwrap();
+        assert_eq!(storages(store.path()), 3);
+        reader.kill();
+        store.save("z", &vector(4.)).unwrap();
+        assert_eq!(storages(store.path()), 3, "the killed reader still holds its storage");
+        assert_eq!(store.gc().unwrap().file_count, 0);
+    }
 }
 
 #[test]
-fn hazard_21_collection_races_a_readers_open() {
+fn case_21_collection_races_a_readers_open() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = fast().create(&path).unwrap();
@@ -235,7 +250,7 @@ fn hazard_21_collection_races_a_readers_open() {
 
 /// At each point between the listing and the lock, the listed generation is replaced and collected.
 #[test]
-fn hazard_21_manifest_collected_between_list_and_pin() {
+fn case_21_manifest_collected_between_list_and_pin() {
     for (operation, is_listing) in [("list", true), ("open", false), ("try_lock", false)] {
         let dir = temporary();
         let path = dir.path().join("x.smap");
@@ -267,7 +282,7 @@ fn hazard_21_manifest_collected_between_list_and_pin() {
 }
 
 #[test]
-fn hazard_21_manifest_under_the_lock_of_its_collector() {
+fn case_21_manifest_under_the_lock_of_its_collector() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = fast().create(&path).unwrap();
@@ -288,7 +303,7 @@ fn hazard_21_manifest_under_the_lock_of_its_collector() {
 }
 
 #[test]
-fn hazard_22_forked_child_is_refused_and_harms_no_lock() {
+fn case_22_forked_child_is_refused_and_harms_no_lock() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     crate::forks::store_of_two(&path);
@@ -298,7 +313,7 @@ fn hazard_22_forked_child_is_refused_and_harms_no_lock() {
 }
 
 #[test]
-fn hazard_23_guard_against_guard() {
+fn case_23_guard_against_guard() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = StoreOptions::new().lock_timeout(Duration::from_millis(50)).create(&path).unwrap();
@@ -319,7 +334,7 @@ fn hazard_23_guard_against_guard() {
 }
 
 #[test]
-fn hazard_24_aborted_transaction_leaves_nothing() {
+fn case_24_aborted_transaction_leaves_nothing() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
@@ -340,7 +355,7 @@ fn hazard_24_aborted_transaction_leaves_nothing() {
 }
 
 #[test]
-fn hazard_24_ids_are_not_reused() {
+fn case_24_ids_are_not_reused() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();

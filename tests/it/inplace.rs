@@ -397,7 +397,7 @@ fn sizes_that_do_not_broadcast_are_refused() {
 }
 
 #[test]
-fn views_with_one_element_at_several_indices_are_read_and_not_written() {
+fn case_38_views_with_one_element_at_several_indices_are_read_and_not_written() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().create_tensor("x", DType::I64, &[3, 1], StorageKind::Mutable).unwrap();
@@ -495,7 +495,7 @@ fn elements_are_lent_under_a_guard_of_a_mapped_store_only() {
 }
 
 #[test]
-fn tensor_without_elements_is_lent_and_changed_as_any_other() {
+fn case_40_tensor_without_elements_is_lent_and_changed_as_any_other() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().create_tensor("x", DType::I64, &[0, 2], StorageKind::Mutable).unwrap();
@@ -526,7 +526,7 @@ fn view_whose_elements_ndarray_cannot_tell_apart_is_changed_by_the_guard() {
 }
 
 #[test]
-fn guards_of_two_handles_and_threads_exclude_each_other() {
+fn case_23_guards_of_two_handles_and_threads_exclude_each_other() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().create_tensor("x", DType::I64, &[2], StorageKind::Mutable).unwrap();

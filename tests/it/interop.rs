@@ -221,7 +221,7 @@ fn exported_file_has_the_permissions_of_any_new_file() {
 }
 
 #[test]
-fn open_file_keeps_its_bytes_when_an_export_takes_its_name() {
+fn case_29_open_file_keeps_its_bytes_when_an_export_takes_its_name() {
     let place = Place::new();
     let (path, link) = (place.path("x.npy"), place.path("link.npy"));
     let (old, new) = (counted(DType::U16, &[5]), counted(DType::F64, &[2]));

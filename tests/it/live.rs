@@ -356,7 +356,7 @@ fn what_cannot_be_live_is_refused() {
 }
 
 #[test]
-fn tensor_without_elements_is_live_as_any_other() {
+fn case_40_tensor_without_elements_is_live_as_any_other() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();
@@ -532,9 +532,8 @@ fn case_06_failed_flush_of_live_elements_is_known_to_every_handle() {
     assert_eq!(again.read().unwrap(), [2, 1, 1, 1]);
 }
 
-/// Case 23 of the hazards: an exclusive guard against a live view, or another guard.
 #[test]
-fn hazard_23_exclusive_guard_against_a_live_view_or_another_guard_is_refused_or_waits() {
+fn case_23_exclusive_guard_against_a_live_view_or_another_guard_is_refused_or_waits() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();

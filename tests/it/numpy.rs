@@ -177,7 +177,7 @@ fn npy_headers_of_every_version_spelling_and_order_of_keys_are_read() {
 }
 
 #[test]
-fn wrong_npy_headers_are_refused_with_what_stands() {
+fn case_46_wrong_npy_headers_are_refused_with_what_stands() {
     let place = Place::new();
     let plain =
         |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}");

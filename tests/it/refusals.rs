@@ -85,7 +85,7 @@ fn control_characters_in_a_path_are_escaped() {
 }
 
 #[test]
-fn newer_format_version_is_said_to_be_newer() {
+fn case_34_newer_format_version_is_said_to_be_newer() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();
@@ -250,7 +250,7 @@ fn locked_store_is_busy_after_the_timeout_and_a_replaced_lock_is_noticed() {
 }
 
 #[test]
-fn storage_that_is_missing_a_fifo_or_a_link_is_damage_and_said_at_once() {
+fn case_44_storage_that_is_missing_a_fifo_or_a_link_is_damage_and_said_at_once() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().save("a", &matrix()).unwrap();
@@ -289,7 +289,7 @@ fn read_only_directory_serves_readers_and_refuses_writers() {
 }
 
 #[test]
-fn directories_of_a_store_that_are_links_are_refused() {
+fn case_43_directories_of_a_store_that_are_links_are_refused() {
     let dir = temporary();
     let (victim, hostile) = (dir.path().join("victim.smap"), dir.path().join("hostile.smap"));
     Store::create(&victim).unwrap().save("precious", &matrix()).unwrap();

@@ -112,7 +112,7 @@ fn what_safetensors_cannot_hold_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn wrong_safetensors_headers_are_refused_with_what_stands() {
+fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
     let place = Place::new();
     let one = |fields: &str| format!(r#"{{"x":{{{fields}}}}}"#);
     let two = |first: &str, second: &str| {
@@ -167,7 +167,7 @@ fn wrong_safetensors_headers_are_refused_with_what_stands() {
 }
 
 #[test]
-fn header_over_the_cap_of_the_format_is_refused_though_the_file_has_it() {
+fn case_45_header_over_the_cap_of_the_format_is_refused_though_the_file_has_it() {
     let place = Place::new();
     let path = place.file("x.safetensors", &100_000_001u64.to_le_bytes());
     fs::File::options().write(true).open(&path).unwrap().set_len(200_000_000).unwrap();

@@ -174,7 +174,7 @@ fn failure_in_the_middle_of_naming_leaves_every_file_as_it_was() {
 }
 
 #[test]
-fn replaced_set_may_be_what_the_tensors_are_read_from() {
+fn case_29_replaced_set_may_be_what_the_tensors_are_read_from() {
     let place = Place::new();
     write(&place, 30);
     let file = ForeignFile::open(place.path(INDEX)).unwrap();

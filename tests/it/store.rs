@@ -128,7 +128,7 @@ fn every_dtype_round_trips_as_bytes_and_one_commit_holds_them_all() {
 }
 
 #[test]
-fn empty_single_and_rank_zero_tensors_round_trip() {
+fn case_40_empty_single_and_rank_zero_tensors_round_trip() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
@@ -181,7 +181,7 @@ fn transaction_reads_its_own_changes_and_ties_tensors_in_one_commit() {
 }
 
 #[test]
-fn dropped_transaction_leaves_nothing() {
+fn case_24_dropped_transaction_leaves_nothing() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();

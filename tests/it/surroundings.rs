@@ -172,7 +172,7 @@ fn case_15_network_file_system_is_not_mapped_unless_that_is_allowed() {
 }
 
 #[test]
-fn storage_that_was_shortened_is_refused_before_it_is_mapped() {
+fn case_25_storage_that_was_shortened_is_refused_before_it_is_mapped() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().save("x", &vector(3)).unwrap();

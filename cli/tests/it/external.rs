@@ -138,7 +138,7 @@ fn readme_session_on_files_where_they_lie_prints_what_the_readme_says() {
 }
 
 #[test]
-fn file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
+fn case_29_file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
     let dir = with_adopted();
     let whole = fs::read(dir.path("x.safetensors")).unwrap();
     dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
@@ -166,7 +166,7 @@ fn file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
 }
 
 #[test]
-fn part_is_exported_over_only_with_every_tensor_that_stands_on_it() {
+fn case_29_part_is_exported_over_only_with_every_tensor_that_stands_on_it() {
     let dir = with_adopted();
     dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
     dir.messages(&["export", "s.smap", "m.safetensors", "--max-shard-size", "16"]);

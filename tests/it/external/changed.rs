@@ -1,4 +1,4 @@
-//! The file is not any more what was adopted: HAZARDS 25 to 28, and 44.
+//! The file is not any more what was adopted: the cases 25 to 28, and 44.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -12,9 +12,8 @@ fn cut(path: &Path, by: u64) {
     file.set_len(file.metadata().unwrap().len() - by).unwrap();
 }
 
-/// 25.
 #[test]
-fn file_that_is_shorter_or_longer_when_it_is_opened_is_refused_before_it_is_mapped() {
+fn case_25_external_file_that_is_shorter_or_longer_when_it_is_opened_is_refused_before_it_is_mapped() {
     let adopted = Adopted::new();
     let whole = fs::read(&adopted.file).unwrap();
     cut(&adopted.file, 8);
@@ -27,9 +26,9 @@ fn file_that_is_shorter_or_longer_when_it_is_opened_is_refused_before_it_is_mapp
     adopted.assert_changed(&["size in bytes", "mtime in ns"]);
 }
 
-/// 26: outside the contract of a mapped store; here it is an error.
+/// Outside the contract of a mapped store; here it is an error.
 #[test]
-fn file_that_is_cut_while_a_tensor_stands_on_it_gives_an_error() {
+fn case_26_external_file_that_is_cut_while_a_tensor_stands_on_it_gives_an_error() {
     let adopted = Adopted::new();
     let weight = adopted.open().load("weight").unwrap();
     assert_eq!(weight.get::<f32>(&[2, 3]).unwrap(), 11.);
@@ -40,9 +39,8 @@ fn file_that_is_cut_while_a_tensor_stands_on_it_gives_an_error() {
     assert_refused(weight.get::<f32>(&[0, 0]), ErrorKind::ExternalChanged, &parts);
 }
 
-/// 27.
 #[test]
-fn file_that_is_rewritten_in_place_is_refused_by_its_mtime_and_verify_finds_it() {
+fn case_27_external_file_that_is_rewritten_in_place_is_refused_by_its_mtime_and_verify_finds_it() {
     let adopted = Adopted::new();
     let weight = adopted.open().load("weight").unwrap();
     let file = File::options().write(true).open(&adopted.file).unwrap();
@@ -57,9 +55,9 @@ fn file_that_is_rewritten_in_place_is_refused_by_its_mtime_and_verify_finds_it()
     }
 }
 
-/// 27: a change in the same tick of the kernel's clock would leave the mtime.
+/// A change in the same tick of the kernel's clock would leave the mtime.
 #[test]
-fn file_that_is_rewritten_right_after_it_was_adopted_is_refused() {
+fn case_27_external_file_that_is_rewritten_right_after_it_was_adopted_is_refused() {
     for _ in 0..5 {
         let adopted = Adopted::new();
         let file = File::options().write(true).open(&adopted.file).unwrap();
@@ -78,9 +76,8 @@ fn touched_file_is_refused_until_it_has_its_time_again() {
     assert_eq!(adopted.load().unwrap(), weight());
 }
 
-/// 28.
 #[test]
-fn file_that_is_replaced_keeps_its_bytes_for_who_has_it_and_is_refused_to_the_next() {
+fn case_28_external_file_that_is_replaced_keeps_its_bytes_for_who_has_it_and_is_refused_to_the_next() {
     let adopted = Adopted::new();
     let (store, lending) = (adopted.open(), mapped(&beside(), &adopted.path));
     let (read, lent) = (store.load("weight").unwrap(), lending.load("weight").unwrap());
@@ -107,9 +104,8 @@ fn file_that_is_deleted_is_missed_and_taken_again_when_it_is_back() {
     assert_eq!(adopted.load().unwrap(), weight());
 }
 
-/// 44.
 #[test]
-fn what_is_no_regular_file_is_refused_at_once() {
+fn case_44_external_what_is_no_regular_file_is_refused_at_once() {
     let adopted = Adopted::new();
     fs::remove_file(&adopted.file).unwrap();
     mknodat(CWD, &adopted.file, FileType::Fifo, 0o600.into(), 0).unwrap();

@@ -1,4 +1,4 @@
-//! Stores whose records name files that they should not: HAZARDS 43.
+//! Stores whose records name files that they should not: the case 43.
 
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
@@ -56,7 +56,7 @@ fn zeros(path: &Path) {
 }
 
 #[test]
-fn beside_refuses_paths_that_lead_out_and_anywhere_does_not() {
+fn case_43_beside_refuses_paths_that_lead_out_and_anywhere_does_not() {
     let liar = Liar::new();
     let outside = crate::support::temporary();
     zeros(&outside.path().join("file"));
@@ -84,7 +84,7 @@ fn beside_refuses_paths_that_lead_out_and_anywhere_does_not() {
 }
 
 #[test]
-fn absolute_path_beneath_the_directory_is_refused_too() {
+fn case_43_absolute_path_beneath_the_directory_is_refused_too() {
     let liar = Liar::new();
     zeros(&liar.dir().join("near"));
     liar.claim(liar.dir().join("near").to_str().unwrap(), 80);
@@ -92,7 +92,7 @@ fn absolute_path_beneath_the_directory_is_refused_too() {
 }
 
 #[test]
-fn files_of_stores_are_refused_by_their_own_paths() {
+fn case_43_files_of_stores_are_refused_by_their_own_paths() {
     let liar = Liar::new();
     let other = Store::create(liar.dir().join("other.smap")).unwrap();
     for store in [&other, &liar.adopted.open()] {
@@ -122,7 +122,7 @@ fn assert_lent<T: Element + PartialEq>(tensor: &Tensor, expected: T) {
 }
 
 #[test]
-fn hard_link_to_a_mutable_storage_is_lent_or_changed_but_not_both() {
+fn case_43_hard_link_to_a_mutable_storage_is_lent_or_changed_but_not_both() {
     let liar = Liar::new();
     let (_store, mutable, link) = linked(&liar, StorageKind::Mutable);
     let lending = mapped(&beside(), &liar.adopted.path);
@@ -147,7 +147,7 @@ fn hard_link_to_a_mutable_storage_is_lent_or_changed_but_not_both() {
 }
 
 #[test]
-fn hard_link_to_a_live_storage_is_lent_or_live_but_not_both() {
+fn case_43_hard_link_to_a_live_storage_is_lent_or_live_but_not_both() {
     let liar = Liar::new();
     let (_store, tensor, link) = linked(&liar, StorageKind::Live);
     let lending = mapped(&beside(), &liar.adopted.path);
@@ -166,7 +166,7 @@ fn hard_link_to_a_live_storage_is_lent_or_live_but_not_both() {
 }
 
 #[test]
-fn hard_link_to_a_storage_that_grows_is_not_lent_past_what_stays() {
+fn case_43_hard_link_to_a_storage_that_grows_is_not_lent_past_what_stays() {
     let liar = Liar::new();
     let path = liar.dir().join("other.smap");
     let store = Store::create(&path).unwrap();
@@ -189,7 +189,7 @@ fn hard_link_to_a_storage_that_grows_is_not_lent_past_what_stays() {
 }
 
 #[test]
-fn record_that_reaches_past_its_file_does_not_open() {
+fn case_43_record_that_reaches_past_its_file_does_not_open() {
     let liar = Liar::new();
     zeros(&liar.dir().join("near"));
     liar.claim("near", 80);

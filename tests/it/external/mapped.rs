@@ -70,7 +70,7 @@ fn file_is_mapped_or_open_once_however_many_storages_are_in_it() {
 }
 
 #[test]
-fn elements_that_no_address_suits_are_copied_and_not_lent() {
+fn case_39_elements_that_no_address_suits_are_copied_and_not_lent() {
     let dir = crate::support::temporary();
     let (file, path) = (dir.path().join("odd.safetensors"), dir.path().join("odd.smap"));
     let json = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
@@ -123,9 +123,9 @@ fn file_of_4_gib_is_adopted_by_writing_next_to_nothing() {
     assert_refused(store.load("big"), ErrorKind::ExternalChanged, &["mtime in ns"]);
 }
 
-/// HAZARDS 29: what is written over a file comes from it.
+/// What is written over a file comes from it.
 #[test]
-fn export_over_a_file_that_is_mapped_as_its_source_writes_the_right_bytes() {
+fn case_29_export_over_a_file_that_is_mapped_as_its_source_writes_the_right_bytes() {
     let adopted = Adopted::new();
     let store = mapped(&beside(), &adopted.path);
     let tensor = store.load("weight").unwrap();

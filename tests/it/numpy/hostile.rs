@@ -31,7 +31,7 @@ fn bytes_of(shape: &str, elements: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_array_is_refused_by_the_name_of_its_member() {
+fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[0; 4]);
     for (name, bytes, what) in [

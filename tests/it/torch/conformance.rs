@@ -121,7 +121,7 @@ fn checkpoints_are_imported_as_pytorch_describes_them() {
 }
 
 #[test]
-fn what_is_no_plain_tensor_is_refused_by_name() {
+fn case_47_what_is_no_plain_tensor_is_refused_by_name() {
     for (name, part) in [
         ("bytes", "calls _codecs.encode, which is code"),
         ("complex", "calls builtins.complex, which is code"),
@@ -166,7 +166,7 @@ fn integers_keep_all_of_their_digits() {
 }
 
 #[test]
-fn hostile_checkpoints_are_refused_and_leave_the_store_as_it_was() {
+fn case_47_hostile_checkpoints_are_refused_and_leave_the_store_as_it_was() {
     let said: Vec<String> =
         checkpoints("pt").iter().filter(|path| is_refused(path)).map(|p| refusal(p)).collect();
     assert_eq!(said.len(), 5);

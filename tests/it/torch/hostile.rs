@@ -84,7 +84,7 @@ fn headers_that_reach_past_their_storage_are_refused() {
 }
 
 #[test]
-fn whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() {
+fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() {
     for (object, part) in [
         (&b"\x80\x02cos\nsystem\nX\x02\0\0\0id\x85R."[..], "calls os.system, which is code"),
         (b"\x80\x02cos\nsystem\n0N.", "calls os.system, which is code"),

@@ -1,0 +1,107 @@
+//! What the executable takes of memory for hostile files: the most that a process had resident, as the kernel counted it. A
+//! program of its own, and a small one: a process that is started begins with what its parent had.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
+use std::fs;
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The same that the library's own test opens.
+#[path = "../../tests/bounded/bombs.rs"]
+mod bombs;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Above what it takes to open an empty store.
+const ALLOWED_KIB: i64 = 64 << 10;
+
+/// The cap of safetensors on its header, which is read whole.
+const HEADER_KIB: i64 = 100_000_000 / 1024;
+
+/// For each byte of a manifest that is nothing but changes of a few bytes each, which no writer makes.
+const MANIFEST_FACTOR: i64 = 64;
+
+/// How a run ended: its exit code, none for a signal, and the most that it had resident, in KiB.
+fn run(args: &[&str]) -> (Option<i32>, i64) {
+    let child = Command::new(env!("CARGO_BIN_EXE_stridemap"))
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::uninit());
+    let id = child.id() as libc::pid_t;
+    // SAFETY: the pointers are to live values, and the child is waited for by nobody else.
+    assert_eq!(unsafe { libc::wait4(id, &raw mut status, 0, usage.as_mut_ptr()) }, id);
+    // SAFETY: the call filled it.
+    let usage = unsafe { usage.assume_init() };
+    let code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
+    (code, usage.ru_maxrss)
+}
+
+fn in_folder(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(Path::new(ROOT).join(folder)).unwrap();
+    let mut found: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn case_32_no_hostile_file_makes_the_executable_take_much_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("target.smap");
+    let target = target.to_str().unwrap();
+    let empty = Path::new(ROOT).join("tests/data/stores/good/empty/store");
+    let (code, base) = run(&["inspect", empty.to_str().unwrap()]);
+    assert_eq!(code, Some(0));
+    let damaged = in_folder("tests/data/stores/damaged").into_iter().map(|path| path.join("store"));
+    let long = bombs::stores(dir.path()).into_iter().map(|(_, path)| path);
+    let stores: Vec<_> = damaged.chain(long).collect();
+    let is_hostile = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with("hostile") || name.starts_with("refused")
+    };
+    let pickles = ["tests/data/pt", "tests/data/pt_more"].into_iter().flat_map(in_folder).filter(is_hostile);
+    let files: Vec<_> = pickles.chain(bombs::files(dir.path()).into_iter().map(|(_, path)| path)).collect();
+    for (command, paths) in
+        [("inspect", &stores), ("ls", &stores), ("verify", &stores), ("inspect", &files), ("import", &files)]
+    {
+        let mut most = (0, String::new());
+        for path in paths {
+            let name = path.to_str().unwrap();
+            let args: &[&str] = if command == "import" { &[command, name, target] } else { &[command, name] };
+            let (code, taken) = run(args);
+            // Of stores in which only elements are wrong, headers are listed.
+            let is_right = if command == "verify" { code == Some(1) } else { matches!(code, Some(0 | 2)) };
+            let is_bomb = path.starts_with(dir.path()) || name.contains("external-");
+            assert!(is_right || is_bomb && code.is_some(), "{args:?}: {code:?}");
+            let manifest =
+                fs::metadata(path.join("meta/0000000000000007.man")).map_or(0, |found| found.len());
+            let is_of_changes = path.starts_with(dir.path()) && (1 << 20..8 << 20).contains(&manifest);
+            let allowed = if is_of_changes {
+                MANIFEST_FACTOR * manifest as i64 / 1024
+            } else if name.contains("100_mb") {
+                HEADER_KIB + ALLOWED_KIB
+            } else {
+                ALLOWED_KIB
+            };
+            let above = taken - base;
+            assert!(above <= allowed, "{command} {name}: {above} KiB");
+            if allowed > ALLOWED_KIB {
+                println!("  {command} {name}: {:.1} MiB above", above as f64 / 1024.);
+            } else {
+                most = most.max((above, name.to_owned()));
+            }
+        }
+        let (above, name) = most;
+        println!(
+            "{command} of {} hostile {}: at most {:.1} MiB above the {:.1} MiB of an empty store, for {name}",
+            paths.len(),
+            if paths == &stores { "stores" } else { "files" },
+            above as f64 / 1024.,
+            base as f64 / 1024.
+        );
+    }
+}

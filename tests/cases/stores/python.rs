@@ -1,0 +1,40 @@
+//! The reader in Python, which was written from the specification alone, on the same stores.
+//!
+//! Skipped, with the reason printed, where python3, numpy or xxhash is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that a failure.
+
+use std::env;
+use std::process::Command;
+
+use super::{copied, expected, stores};
+
+const CHECK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/read_stores.py");
+
+#[test]
+fn python_reads_and_refuses_the_same_stores() {
+    let found = Command::new("python3").args(["-c", "import numpy, xxhash"]).output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        println!("skipped: python3 with numpy and xxhash is not there");
+        assert!(
+            env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(),
+            "python3 with numpy and xxhash is required"
+        );
+        return;
+    }
+    let (mut command, mut copies) = (Command::new("python3"), Vec::new());
+    command.args(["-B", CHECK]);
+    for kind in ["good", "damaged"] {
+        for (_, dir) in stores(kind) {
+            // Which files may be opened outside of the store, and whether its directories may be links, is not the format's.
+            let is_link = expected(&dir)["open"]["file"] == "storages";
+            if is_link || expected(&dir).get("load").is_some_and(|said| said["kind"] == "ExternalRefused") {
+                continue;
+            }
+            let copy = copied(&dir);
+            command.arg(copy.path());
+            copies.push(copy);
+        }
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+}
