@@ -15,8 +15,9 @@ pub(crate) struct Content {
 pub(crate) struct Entry {
     pub(crate) dtype: DType,
     pub(crate) size: Vec<usize>,
-    pub(crate) stride: Vec<isize>,
-    pub(crate) offset: usize,
+    /// None where it is not known.
+    pub(crate) stride: Option<Vec<isize>>,
+    pub(crate) offset: Option<usize>,
     /// In row-major order. Of what was changed in place there is a version for each change since it was last flushed, and
     /// each element may be that of any.
     pub(crate) elements: Vec<Vec<u8>>,
@@ -30,8 +31,8 @@ impl Content {
             let entry = Entry {
                 dtype: tensor.dtype(),
                 size: tensor.size().to_vec(),
-                stride: tensor.stride().to_vec(),
-                offset: tensor.storage_offset(),
+                stride: Some(tensor.stride().to_vec()),
+                offset: Some(tensor.storage_offset()),
                 elements: vec![tensor.to_bytes()?],
             };
             tensors.insert(name, entry);
@@ -84,13 +85,13 @@ impl Content {
 }
 
 impl Entry {
-    fn header(&self) -> (DType, &[usize], &[isize], usize) {
-        (self.dtype, &self.size, &self.stride, self.offset)
-    }
-
     pub(crate) fn compare(&self, found: &Entry) -> Result<(), String> {
-        if self.header() != found.header() {
-            return Err(format!("header {:?}, and not {:?}", found.header(), self.header()));
+        let header = |entry: &Entry| {
+            let stride = entry.stride.clone().filter(|_| self.stride.is_some());
+            (entry.dtype, entry.size.clone(), stride, entry.offset.filter(|_| self.offset.is_some()))
+        };
+        if header(self) != header(found) {
+            return Err(format!("header {:?}, and not {:?}", header(found), header(self)));
         }
         let itemsize = self.dtype.itemsize();
         let found = &found.elements[0];

@@ -41,7 +41,9 @@ fn all_scripts(file: &std::path::Path) -> Vec<Script> {
         scripts::adoption(file, false),
         scripts::adoption(file, true),
         scripts::unsynced(|store| store.save("durable", &crate::script::vector(5, 5)).unwrap()),
-        scripts::unsynced(|store| assert_eq!(store.gc().unwrap().file_count, 0)),
+        scripts::unsynced(|store| {
+            store.gc().unwrap();
+        }),
         scripts::creation(),
     ]
 }

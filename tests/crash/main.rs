@@ -9,6 +9,7 @@ mod random;
 mod recover;
 mod script;
 mod scripts;
+mod seeded;
 mod steps;
 
 /// A directory that goes when the test ends.

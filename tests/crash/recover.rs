@@ -91,7 +91,8 @@ fn probe(store: &Store, name: &str, content: &mut Content) -> stridemap::Result<
     let probe = vector(5, 9);
     store.save(name, &probe)?;
     let elements = vec![probe.to_bytes()?];
-    let entry = Entry { dtype: probe.dtype(), size: vec![5], stride: vec![1], offset: 0, elements };
+    let entry =
+        Entry { dtype: probe.dtype(), size: vec![5], stride: Some(vec![1]), offset: Some(0), elements };
     content.tensors.insert(name.to_owned(), entry);
     Ok(())
 }

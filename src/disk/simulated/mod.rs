@@ -61,6 +61,7 @@ struct State {
     /// None where nobody will ask for it.
     log: Option<Vec<Op>>,
     op_count: u64,
+    file_system_syncs: u64,
     locks: HashMap<Inode, HashSet<(u64, bool)>>,
     fault: Option<Fault>,
     next_number: u64,
@@ -82,6 +83,7 @@ impl State {
             world,
             log: Some(Vec::new()),
             op_count: 0,
+            file_system_syncs: 0,
             locks: HashMap::new(),
             fault: None,
             next_number,
@@ -102,6 +104,7 @@ impl State {
         }
         self.world.apply(&op);
         self.op_count += 1;
+        self.file_system_syncs += u64::from(op == Op::SyncAll);
         self.power = self.power.map(|left| left.saturating_sub(1));
         if let Some(log) = &mut self.log {
             log.push(op);
@@ -221,6 +224,12 @@ impl SimulatedDisk {
     #[must_use]
     pub fn op_count(&self) -> u64 {
         self.state().op_count
+    }
+
+    /// How many times everything became durable.
+    #[must_use]
+    pub fn file_system_syncs(&self) -> u64 {
+        self.state().file_system_syncs
     }
 
     /// Puts a mark in the log.

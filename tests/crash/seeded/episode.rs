@@ -1,0 +1,227 @@
+//! One store that loses power again and again, until it has been through enough.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stridemap::disk::SimulatedDisk;
+use stridemap::{Durability, ErrorKind, Snapshot, Store, StoreOptions};
+
+use super::model::Model;
+use crate::content::Content;
+use crate::explore::Figures;
+use crate::random::Random;
+use crate::recover::check_nothing_left;
+use crate::script::STORE;
+
+/// Why a life ends.
+#[derive(Debug)]
+pub(super) enum End {
+    Power,
+    Wrong(String),
+}
+
+pub(super) type Lived<T = ()> = Result<T, End>;
+
+pub(super) struct Episode {
+    pub(super) random: Random,
+    pub(super) disk: SimulatedDisk,
+    /// What was acknowledged; none while there is no store.
+    pub(super) model: Option<Model>,
+    /// What is under way.
+    pub(super) in_flight: Option<Model>,
+    /// Whether it has more names than fit a manifest.
+    pub(super) is_wide: bool,
+    /// How often everything had been synced when a commit was not.
+    pub(super) unsynced_at: Option<u64>,
+    pub(super) handles: Vec<Store>,
+    pub(super) snapshots: Vec<Snapshot>,
+    pub(super) figures: Figures,
+    /// Power cuts since the store was last seen to be whole and without leftovers.
+    cuts_in_a_row: usize,
+    /// The power cuts so far, for who must find out what went wrong.
+    history: Vec<String>,
+}
+
+impl Episode {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        Episode {
+            disk: SimulatedDisk::with_block_bytes([64, 512, 4096][random.below(3)]).without_log(),
+            model: None,
+            in_flight: None,
+            is_wide: random.below(8) == 0,
+            unsynced_at: None,
+            handles: Vec::new(),
+            snapshots: Vec::new(),
+            figures: Figures::default(),
+            cuts_in_a_row: 0,
+            history: Vec::new(),
+            random,
+        }
+    }
+
+    /// Lives so many times.
+    pub(super) fn run(mut self, lives: usize) -> Result<Figures, String> {
+        for _ in 0..lives {
+            let power = match self.random.below(3) {
+                0 => self.random.below(25),
+                1 => self.random.below(80),
+                _ => self.random.below(600),
+            };
+            self.disk.lose_power_after(power as u64);
+            let end = self.live();
+            self.handles.clear();
+            self.snapshots.clear();
+            self.figures.disk_operations += self.disk.op_count();
+            match end {
+                Err(End::Wrong(wrong)) => return Err(self.report(&wrong)),
+                Ok(()) => unreachable!("the power never went"),
+                Err(End::Power) => {}
+            }
+            match self.lose_power(power) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(wrong) => return Err(self.report(&wrong)),
+            }
+        }
+        Ok(self.figures)
+    }
+
+    fn report(&self, wrong: &str) -> String {
+        format!("{wrong}\n  {}", self.history.join("\n  "))
+    }
+
+    pub(super) fn options(&self, durability: Durability) -> StoreOptions {
+        // Nobody else is there to wait for.
+        let options = StoreOptions::new().durability(durability).lock_timeout(Duration::ZERO);
+        options.disk(Arc::new(self.disk.clone()))
+    }
+
+    /// The value, if the operation went well; the end of the life if not.
+    pub(super) fn did<T>(&mut self, what: &str, done: stridemap::Result<T>) -> Lived<T> {
+        self.figures.store_operations += 1;
+        done.map_err(|e| if self.disk.is_off() { End::Power } else { End::Wrong(format!("{what}: {e}")) })
+    }
+
+    fn live(&mut self) -> Lived {
+        if self.model.is_none() {
+            self.in_flight = Some(Model::default());
+            let created = self.options(Durability::Full).create(STORE);
+            let store = self.did("create", created)?;
+            self.model = self.in_flight.take();
+            self.handles.push(store);
+        }
+        while self.handles.len() < 2 {
+            let opened = self.options(Durability::Full).open(STORE);
+            let store = self.did("open", opened)?;
+            self.handles.push(store);
+        }
+        if self.random.below(4) == 0 {
+            self.settle()?;
+        }
+        loop {
+            self.operate()?;
+        }
+    }
+
+    /// A commit and a collection, after which nothing is left over.
+    fn settle(&mut self) -> Lived {
+        self.snapshots.clear();
+        for at in 0..2 {
+            let refreshed = self.handles[at].refresh();
+            self.did("refresh", refreshed)?;
+        }
+        let mut next = self.model.clone().unwrap();
+        next.halves[0].attributes.insert("a.settled".into(), self.random.next().to_string());
+        let mut txn = self.handles[0].begin().map_err(|e| End::Wrong(e.to_string()))?;
+        txn.set_attribute("a.settled", &next.halves[0].attributes["a.settled"]).unwrap();
+        self.in_flight = Some(next);
+        let committed = txn.commit();
+        self.did("commit", committed)?;
+        self.acknowledge(Durability::Full);
+        let refreshed = self.handles[1].refresh();
+        self.did("refresh", refreshed)?;
+        let collected = self.handles[0].gc();
+        self.did("collect", collected)?;
+        let verified = self.handles[0].verify(|_| ());
+        if let Some(finding) = self.did("verify", verified)?.first() {
+            return Err(End::Wrong(format!("verify: {finding}")));
+        }
+        match check_nothing_left(&self.disk, &self.handles[0]) {
+            Err(_) if self.disk.is_off() => return Err(End::Power),
+            checked => checked.map_err(End::Wrong)?,
+        }
+        self.cuts_in_a_row = 0;
+        self.check_content(0)
+    }
+
+    /// What was under way has returned.
+    pub(super) fn acknowledge(&mut self, durability: Durability) {
+        self.model = self.in_flight.take();
+        self.unsynced_at = (durability == Durability::Process).then(|| self.disk.file_system_syncs());
+    }
+
+    /// That a handle reads what was acknowledged.
+    pub(super) fn check_content(&mut self, handle: usize) -> Lived {
+        let refreshed = self.handles[handle].refresh();
+        self.did("refresh", refreshed)?;
+        let content = Content::of(&self.handles[handle]);
+        let found = self.did("read", content)?;
+        let model = self.model.as_mut().unwrap();
+        model
+            .content()
+            .compare(&found)
+            .map_err(|wrong| End::Wrong(format!("without a power cut: {wrong}")))?;
+        for half in &mut model.halves {
+            for (name, known) in &mut half.tensors {
+                (known.stride, known.offset) =
+                    (found.tensors[name].stride.clone(), found.tensors[name].offset);
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the power; gives whether the store goes on, which it need not where nothing is promised.
+    fn lose_power(&mut self, power: usize) -> Result<bool, String> {
+        let cut = self.disk.power_cut();
+        let random = &mut self.random;
+        let survivors = cut.random(&mut |n| random.below(n));
+        let is_promised = self.unsynced_at.is_none_or(|at| self.disk.file_system_syncs() > at);
+        self.history.push(format!("power cut after {power} operations: {}", cut.describe(&survivors)));
+        self.disk = cut.disk(&survivors).without_log();
+        self.cuts_in_a_row += 1;
+        self.figures.points += 1;
+        self.figures.depth = self.figures.depth.max(self.cuts_in_a_row);
+        let in_flight = self.in_flight.take();
+        let store = match self.options(Durability::Full).open(STORE) {
+            Err(e) if e.kind() == ErrorKind::NotFound && self.model.is_none() => return Ok(true),
+            Err(_) if !is_promised => return Ok(false),
+            opened => opened.map_err(|e| format!("open: {e}"))?,
+        };
+        if !is_promised {
+            let _ = (Content::of(&store), store.verify(|_| ()));
+            return Ok(false);
+        }
+        self.unsynced_at = None;
+        let found = Content::of(&store).map_err(|e| format!("read: {e}"))?;
+        let mut wrongs = Vec::new();
+        for mut candidate in [self.model.take(), in_flight].into_iter().flatten() {
+            match candidate.content().compare(&found) {
+                Ok(()) => {
+                    candidate.adopt(&found);
+                    self.model = Some(candidate);
+                    break;
+                }
+                Err(wrong) => wrongs.push(wrong),
+            }
+        }
+        if self.model.is_none() {
+            return Err(format!("the content is no commit's: {}", wrongs.join("; or ")));
+        }
+        self.figures.recoveries += 1;
+        match store.verify(|_| ()).map_err(|e| format!("verify: {e}"))?.first() {
+            Some(finding) => Err(format!("verify: {finding}")),
+            None => Ok(true),
+        }
+    }
+}
