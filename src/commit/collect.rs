@@ -76,6 +76,7 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     let lock = WriterLock::take(history)?;
     history.watched(unsynced::settle(history, &lock))?;
     let newest = history.newest()?;
+    history.watched(unsynced::settle_creation(history, &newest, &lock))?;
     if !newest.is_synced() {
         // Its writer may have died before this. What it replaced must not go while its name can.
         history.watched(history.sync_dir(Step::SyncBeforeCollection, &history.paths.meta_dir()))?;

@@ -45,6 +45,7 @@ pub(super) fn publish_taking(
     history.check_poison()?; // of another thread too, while this one waited
     unsynced::settle(history, &lock)?; // crash: the generations so far, for good
     let newest = if Step::NewestUnderLock.is_taken(disk) { history.newest()? } else { history.current() };
+    unsynced::settle_creation(history, &newest, &lock)?; // crash: the store's own name, for good
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
     if changes.are_moves() && taken.is_empty() {

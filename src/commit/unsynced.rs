@@ -1,7 +1,9 @@
 use std::io;
 
-use super::History;
+use stridemap_format::Manifest;
+
 use super::lock::WriterLock;
+use super::{Generation, History};
 use crate::disk::{Staged, Step};
 use crate::error::{Error, Result};
 
@@ -27,4 +29,22 @@ pub(super) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
             .map_err(|e| Error::denied("mark the store as unsynced", &path, e))?;
     }
     Ok(())
+}
+
+/// What a writer does once it has found the newest generation, before it relies on it: where that is the one of the store's
+/// creation, whoever created it may have died before the name of its directory was synced, and with that name a power cut
+/// would take back all that is in it.
+pub(super) fn settle_creation(history: &History, newest: &Generation, _lock: &WriterLock) -> Result<()> {
+    if !history.is_durable() || newest.number() != Manifest::first(history.uuid).generation {
+        return Ok(());
+    }
+    let root = history.paths.root();
+    // Where the directory is, whatever link led to it.
+    let parent = root.join("..");
+    let synced = match history.disk.sync_dir(&parent) {
+        // Who may write the store need not be allowed to read what is beside it.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => history.disk.sync_file_system(root),
+        synced => synced,
+    };
+    synced.map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
 }

@@ -69,6 +69,13 @@ impl PowerCut {
         SimulatedDisk::of(self.world.cut(survivors))
     }
 
+    /// The disk when it is not the power that goes but every process: nothing is lost, nothing is synced, and nobody holds
+    /// a lock.
+    #[must_use]
+    pub fn disk_after_kill(&self) -> SimulatedDisk {
+        SimulatedDisk::of(self.world.clone())
+    }
+
     /// Everything that may survive, when that is no more than `most`; otherwise the extremes, and a choice of the others.
     /// `draw` gives a number below the one that it is given.
     #[must_use]

@@ -118,14 +118,19 @@ impl State {
 
     fn find(&self, path: &Path) -> io::Result<Inode> {
         self.check_power()?;
-        let mut at = ROOT;
+        let mut way = vec![ROOT];
         for component in path.components() {
-            if let Component::Normal(name) = component {
-                let name = name.to_str().ok_or(io::ErrorKind::InvalidInput)?;
-                at = *self.names(at)?.get(name).ok_or(io::ErrorKind::NotFound)?;
+            let at = way.last().copied().unwrap_or(ROOT);
+            match component {
+                Component::Normal(name) => {
+                    let name = name.to_str().ok_or(io::ErrorKind::InvalidInput)?;
+                    way.push(*self.names(at)?.get(name).ok_or(io::ErrorKind::NotFound)?);
+                }
+                Component::ParentDir => drop(way.pop()),
+                _ => {}
             }
         }
-        Ok(at)
+        Ok(way.last().copied().unwrap_or(ROOT))
     }
 
     fn place(&self, path: &Path) -> io::Result<(Inode, String)> {
