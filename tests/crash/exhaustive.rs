@@ -72,9 +72,18 @@ fn case_02_power_cut_while_the_digests_of_chunks_grow_leaves_the_old_or_the_new_
     println!("{all}; none wrong");
 }
 
+/// A writer that dies leaves what is there and not durable, which the next one stands on.
+#[test]
+fn case_02_power_cut_after_a_kill_at_any_point_leaves_what_the_next_writer_acknowledged() {
+    let dir = temporary();
+    let budget = Budget { kills: true, ..Budget::flat(16) };
+    let all = try_all(all_scripts(&dir.path().join("model.safetensors")), &Setup::default(), &budget);
+    println!("all scripts, with kills: {all}; none wrong");
+}
+
 #[test]
 fn case_03_power_cuts_in_recoveries_leave_what_the_first_one_left() {
-    let budget = Budget { states: 64, deeper: vec![(8, 2), (4, 8), (4, 8)], seed: 3 };
+    let budget = Budget { states: 64, deeper: vec![(8, 2), (4, 8), (4, 8)], kills: false, seed: 3 };
     let all = try_all(vec![scripts::creation()], &Setup::default(), &budget);
     println!("power cuts in recoveries: {all}; none wrong");
     assert!(all.depth >= 3, "{all}");

@@ -6,8 +6,9 @@ use std::hash::{DefaultHasher, Hasher as _};
 
 use stridemap::disk::{Op, PowerCut, SimulatedDisk, Survivors};
 
+use crate::content::Content;
 use crate::random::Random;
-use crate::recover::recover;
+use crate::recover::{After, recover};
 use crate::script::{BEGAN, RETURNED, Recorder, Run, Script, Setup, UNSYNCED};
 
 /// How much is tried.
@@ -18,6 +19,8 @@ pub(crate) struct Budget {
     /// The recoveries that are crashed as well: for each depth from the second on, at most how many states at a crash
     /// point, and of how many recoveries one.
     pub(crate) deeper: Vec<(usize, u64)>,
+    /// Whether processes are killed as well at each point, and the power cut at any point of what the next one does.
+    pub(crate) kills: bool,
     /// Chooses where not all is tried.
     pub(crate) seed: u64,
 }
@@ -25,7 +28,7 @@ pub(crate) struct Budget {
 impl Budget {
     /// Everything, as long as there are no more than so many states at a crash point; recoveries are not crashed.
     pub(crate) fn flat(states: usize) -> Self {
-        Budget { states, deeper: Vec::new(), seed: 1 }
+        Budget { states, deeper: Vec::new(), kills: false, seed: 1 }
     }
 }
 
@@ -41,6 +44,8 @@ pub(crate) struct Figures {
     pub(crate) complete_states: u64,
     /// How many of the pairs were recovered: the others are states that had been, with the same to expect.
     pub(crate) recoveries: u64,
+    /// How many times all processes were killed.
+    pub(crate) kills: u64,
     /// Operations of the store and of the disk, in the script and in recoveries.
     pub(crate) store_operations: u64,
     pub(crate) disk_operations: u64,
@@ -55,6 +60,7 @@ impl Figures {
         self.states += other.states;
         self.complete_states += other.complete_states;
         self.recoveries += other.recoveries;
+        self.kills += other.kills;
         self.store_operations += other.store_operations;
         self.disk_operations += other.disk_operations;
         self.depth = self.depth.max(other.depth);
@@ -65,13 +71,14 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} crash points ({} with every state there can be), {} states ({}), {} recoveries, up to {} power cuts in a \
-             row, {} operations of the store, {} of the disk",
+            "{} crash points ({} with every state there can be), {} states ({}), {} recoveries, {} kills, up to {} crashes \
+             in a row, {} operations of the store, {} of the disk",
             self.points,
             self.complete_points,
             self.states,
             self.complete_states,
             self.recoveries,
+            self.kills,
             self.depth,
             self.store_operations,
             self.disk_operations
@@ -141,10 +148,9 @@ impl Explorer<'_> {
     fn explore(&mut self, run: &Run, depth: usize) -> Result<(), Wrong> {
         let most = match depth {
             1 => self.budget.states,
-            _ => self.budget.deeper[depth - 2].0,
+            _ => self.budget.deeper.get(depth - 2).map_or(self.budget.states, |deeper| deeper.0),
         };
         self.figures.depth = self.figures.depth.max(depth);
-        let expected: Vec<u64> = run.contents.iter().map(|content| hash(content)).collect();
         let mut cut = run.start.clone();
         let (mut began, mut returned, mut is_promised) = (0, 0, true);
         for (at, op) in run.log.iter().enumerate() {
@@ -162,8 +168,17 @@ impl Explorer<'_> {
                 _ => self.figures.disk_operations += 1,
             }
             let candidates = returned..returned + 1 + usize::from(began > returned);
-            let expecting = is_promised.then(|| hash(&expected[candidates.clone()])).unwrap_or_default();
-            let candidates: Vec<_> = run.contents[candidates].iter().collect();
+            let earlier = if returned == 0 { &run.earlier[..] } else { &[] };
+            let candidates: Vec<_> = run.contents[candidates].iter().chain(earlier).collect();
+            let expecting = is_promised.then(|| hash(&candidates)).unwrap_or_default();
+            if self.budget.kills && depth == 1 && is_promised {
+                for after in [After::Kill, After::KillThenCollect] {
+                    self.kill(&cut, &candidates, after).map_err(|(mut cuts, wrong)| {
+                        cuts.push(format!("killed after {:?} ({} of {})", brief(op), at + 1, run.log.len()));
+                        (cuts, wrong)
+                    })?;
+                }
+            }
             // Where nothing is promised, a few show that nothing panics.
             let most = if is_promised { most } else { most.min(16) };
             let possible = cut.possible(most, &mut |n| self.random.below(n));
@@ -196,16 +211,29 @@ impl Explorer<'_> {
     fn recover(
         &mut self,
         disk: SimulatedDisk,
-        candidates: &[&Option<crate::content::Content>],
+        candidates: &[&Option<Content>],
         fingerprint: u64,
         depth: usize,
     ) -> Result<(), Wrong> {
-        let recovery = recover(&disk, self.setup, candidates).map_err(|wrong| (Vec::new(), wrong))?;
+        let recovery = recover(&disk, self.setup, candidates, After::PowerCut);
+        let recovery = recovery.map_err(|wrong| (Vec::new(), wrong))?;
         self.figures.store_operations += recovery.operations;
         match self.budget.deeper.get(depth - 1) {
             Some((_, share)) if fingerprint % share == 0 => self.explore(&recovery, depth + 1),
             _ => Ok(()),
         }
+    }
+}
+
+impl Explorer<'_> {
+    /// Lets the next process do its work on what a killed one left, and the power go at any point of that.
+    fn kill(&mut self, cut: &PowerCut, candidates: &[&Option<Content>], after: After) -> Result<(), Wrong> {
+        let recovery = recover(&cut.disk_after_kill(), self.setup, candidates, after);
+        let mut recovery = recovery.map_err(|wrong| (Vec::new(), wrong))?;
+        recovery.earlier = candidates.iter().map(|&candidate| candidate.clone()).collect();
+        self.figures.kills += 1;
+        self.figures.store_operations += recovery.operations;
+        self.explore(&recovery, 2)
     }
 }
 
@@ -233,7 +261,7 @@ fn brief(op: &Op) -> String {
 fn read_whatever_it_is(disk: &SimulatedDisk, setup: &Setup) {
     let options = (setup.recovery)().disk(std::sync::Arc::new(disk.clone()));
     if let Ok(store) = options.open(crate::script::STORE) {
-        let _ = crate::content::Content::of(&store);
+        let _ = Content::of(&store);
         let _ = store.verify(|_| ());
     }
 }

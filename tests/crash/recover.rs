@@ -9,6 +9,16 @@ use stridemap::{Error, ErrorKind, StorageKind, Store};
 use crate::content::{Content, Entry};
 use crate::script::{BEGAN, RETURNED, Run, STORE, Setup, vector};
 
+/// What happened, and what is done first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    PowerCut,
+    /// All processes were killed: everything is there, and some of it not durable.
+    Kill,
+    /// The same, and the next writer collects before it commits.
+    KillThenCollect,
+}
+
 /// Recovers the store as it is after a power cut, and says what is wrong with it, if anything is.
 ///
 /// The content must be one of the candidates, of which none is that there is no store; everything in it must verify; the
@@ -18,6 +28,7 @@ pub(crate) fn recover(
     disk: &SimulatedDisk,
     setup: &Setup,
     candidates: &[&Option<Content>],
+    after: After,
 ) -> Result<Run, String> {
     let fails = |what: &str| {
         let what = what.to_owned();
@@ -37,13 +48,23 @@ pub(crate) fn recover(
         }
         opened => opened.map_err(fails("open"))?,
     };
-    let found = Content::of(&store).map_err(fails("read"))?;
+    let mut found = Content::of(&store).map_err(fails("read"))?;
     let nothing = Some(Content::default());
     let candidates = if contents.is_empty() { candidates } else { &[&nothing] };
-    find(&found, candidates)?;
+    let expected = find(&found, candidates)?;
     check_verified(&store)?;
+    if after != After::PowerCut {
+        // What was changed in place and not flushed is there, and may still be lost.
+        found = expected;
+    }
     contents.push(Some(found.clone()));
 
+    if after == After::KillThenCollect {
+        disk.mark(BEGAN);
+        store.gc().map_err(fails("collect"))?;
+        disk.mark(RETURNED);
+        contents.push(Some(found.clone()));
+    }
     let mut content = found;
     disk.mark(BEGAN);
     probe(&store, "probe", &mut content).map_err(fails("save"))?;
@@ -62,16 +83,16 @@ pub(crate) fn recover(
     check_verified(&store)?;
     let reopened = options.open(STORE).and_then(|store| Content::of(&store)).map_err(fails("open again"))?;
     content.compare(&reopened).map_err(|wrong| format!("after the next commit: {wrong}"))?;
-    Ok(Run { start, log: disk.log(), contents, operations })
+    Ok(Run { start, log: disk.log(), contents, earlier: Vec::new(), operations })
 }
 
-fn find(found: &Content, candidates: &[&Option<Content>]) -> Result<(), String> {
+fn find(found: &Content, candidates: &[&Option<Content>]) -> Result<Content, String> {
     let mut wrongs = Vec::new();
     for candidate in candidates {
         match candidate {
             None => wrongs.push("there is a store".to_owned()),
             Some(candidate) => match candidate.compare(found) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(candidate.clone()),
                 Err(wrong) => wrongs.push(wrong),
             },
         }
@@ -79,7 +100,7 @@ fn find(found: &Content, candidates: &[&Option<Content>]) -> Result<(), String> 
     Err(format!("the content is no commit's: {}", wrongs.join("; or ")))
 }
 
-fn check_verified(store: &Store) -> Result<(), String> {
+pub(crate) fn check_verified(store: &Store) -> Result<(), String> {
     match store.verify(|_| ()).map_err(|e| format!("verify: {e}"))?.first() {
         None => Ok(()),
         Some(finding) => Err(format!("verify: {finding}")),

@@ -45,6 +45,8 @@ pub(crate) struct Run {
     pub(crate) log: Vec<Op>,
     /// By how many steps have returned; none while there is no store.
     pub(crate) contents: Vec<Option<Content>>,
+    /// What may be there as well until the first step has returned: what is there now, a power cut may take back.
+    pub(crate) earlier: Vec<Option<Content>>,
     /// Operations of the store.
     pub(crate) operations: u64,
 }
@@ -77,6 +79,7 @@ impl<'a> Recorder<'a> {
             start,
             log: recorder.disk.log(),
             contents: std::mem::take(&mut recorder.contents),
+            earlier: Vec::new(),
             operations: recorder.operations,
         }
     }

@@ -10,7 +10,7 @@ use super::model::Model;
 use crate::content::Content;
 use crate::explore::Figures;
 use crate::random::Random;
-use crate::recover::check_nothing_left;
+use crate::recover::{check_nothing_left, check_verified};
 use crate::script::STORE;
 
 /// Why a life ends.
@@ -27,6 +27,8 @@ pub(super) struct Episode {
     pub(super) disk: SimulatedDisk,
     /// What was acknowledged; none while there is no store.
     pub(super) model: Option<Model>,
+    /// What may be there instead, after a power cut: a writer was killed before it had synced what is there now.
+    pub(super) earlier: Vec<Option<Model>>,
     /// What is under way.
     pub(super) in_flight: Option<Model>,
     /// Whether it has more names than fit a manifest.
@@ -48,6 +50,7 @@ impl Episode {
         Episode {
             disk: SimulatedDisk::with_block_bytes([64, 512, 4096][random.below(3)]).without_log(),
             model: None,
+            earlier: Vec::new(),
             in_flight: None,
             is_wide: random.below(8) == 0,
             unsynced_at: None,
@@ -78,7 +81,11 @@ impl Episode {
                 Ok(()) => unreachable!("the power never went"),
                 Err(End::Power) => {}
             }
-            match self.lose_power(power) {
+            let crashed = match self.random.below(4) {
+                0 => self.kill(power),
+                _ => self.lose_power(power),
+            };
+            match crashed {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(wrong) => return Err(self.report(&wrong)),
@@ -109,6 +116,7 @@ impl Episode {
             let created = self.options(Durability::Full).create(STORE);
             let store = self.did("create", created)?;
             self.model = self.in_flight.take();
+            self.earlier.clear();
             self.handles.push(store);
         }
         while self.handles.len() < 2 {
@@ -158,6 +166,9 @@ impl Episode {
     /// What was under way has returned.
     pub(super) fn acknowledge(&mut self, durability: Durability) {
         self.model = self.in_flight.take();
+        if durability == Durability::Full {
+            self.earlier.clear();
+        }
         self.unsynced_at = (durability == Durability::Process).then(|| self.disk.file_system_syncs());
     }
 
@@ -192,9 +203,13 @@ impl Episode {
         self.cuts_in_a_row += 1;
         self.figures.points += 1;
         self.figures.depth = self.figures.depth.max(self.cuts_in_a_row);
-        let in_flight = self.in_flight.take();
+        let mut candidates = vec![self.model.take()];
+        candidates.extend(self.in_flight.take().map(Some));
+        candidates.append(&mut self.earlier);
         let store = match self.options(Durability::Full).open(STORE) {
-            Err(e) if e.kind() == ErrorKind::NotFound && self.model.is_none() => return Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotFound && candidates.iter().any(Option::is_none) => {
+                return Ok(true);
+            }
             Err(_) if !is_promised => return Ok(false),
             opened => opened.map_err(|e| format!("open: {e}"))?,
         };
@@ -203,25 +218,47 @@ impl Episode {
             return Ok(false);
         }
         self.unsynced_at = None;
-        let found = Content::of(&store).map_err(|e| format!("read: {e}"))?;
-        let mut wrongs = Vec::new();
-        for mut candidate in [self.model.take(), in_flight].into_iter().flatten() {
-            match candidate.content().compare(&found) {
-                Ok(()) => {
-                    candidate.adopt(&found);
-                    self.model = Some(candidate);
-                    break;
-                }
-                Err(wrong) => wrongs.push(wrong),
-            }
-        }
-        if self.model.is_none() {
-            return Err(format!("the content is no commit's: {}", wrongs.join("; or ")));
-        }
+        let (found, at) = find(&store, &candidates)?;
+        self.model = candidates.swap_remove(at);
+        self.model.iter_mut().for_each(|model| model.adopt(&found));
         self.figures.recoveries += 1;
-        match store.verify(|_| ()).map_err(|e| format!("verify: {e}"))?.first() {
-            Some(finding) => Err(format!("verify: {finding}")),
-            None => Ok(true),
+        check_verified(&store)?;
+        Ok(true)
+    }
+
+    /// Kills all processes: everything is there, and some of it may still be lost.
+    fn kill(&mut self, power: usize) -> Result<bool, String> {
+        self.history.push(format!("killed after {power} operations"));
+        self.disk = self.disk.power_cut().disk_after_kill().without_log();
+        self.figures.kills += 1;
+        let mut candidates = vec![self.model.take()];
+        candidates.extend(self.in_flight.take().map(Some));
+        // What everything was synced by is no longer known.
+        self.unsynced_at = self.unsynced_at.map(|_| 0);
+        let store = match self.options(Durability::Full).open(STORE) {
+            Err(e) if e.kind() == ErrorKind::NotFound && candidates[0].is_none() => return Ok(true),
+            opened => opened.map_err(|e| format!("open: {e}"))?,
+        };
+        let (_, at) = find(&store, &candidates)?;
+        self.model = candidates.swap_remove(at);
+        if at > 0 {
+            self.earlier.append(&mut candidates);
+        }
+        check_verified(&store)?;
+        Ok(true)
+    }
+}
+
+/// What a store holds, and which of the candidates that is.
+fn find(store: &Store, candidates: &[Option<Model>]) -> Result<(Content, usize), String> {
+    let found = Content::of(store).map_err(|e| format!("read: {e}"))?;
+    let mut wrongs = Vec::new();
+    for (at, candidate) in candidates.iter().enumerate() {
+        match candidate.as_ref().map(|candidate| candidate.content().compare(&found)) {
+            Some(Ok(())) => return Ok((found, at)),
+            Some(Err(wrong)) => wrongs.push(wrong),
+            None => wrongs.push("there is a store".to_owned()),
         }
     }
+    Err(format!("the content is no commit's: {}", wrongs.join("; or ")))
 }

@@ -55,11 +55,12 @@ fn case_03_stores_that_lose_power_again_and_again_hold_what_was_acknowledged() {
     });
     let all = all.into_inner().unwrap();
     println!(
-        "{} operations of the store and {} of the disk, {} power cuts, {} recoveries, up to {} power cuts before the store \
+        "{} operations of the store and {} of the disk, {} power cuts, {} kills, {} recoveries, up to {} power cuts before the store \
          was seen without leftovers, from seed {clock} on, in {:.1?}; none wrong",
         all.store_operations,
         all.disk_operations,
         all.points,
+        all.kills,
         all.recoveries,
         all.depth,
         began.elapsed()

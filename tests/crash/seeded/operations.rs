@@ -23,6 +23,7 @@ impl Episode {
                 let collected = self.handles[handle].gc();
                 self.did("collect", collected)?;
                 self.unsynced_at = None;
+                self.earlier.clear();
                 Ok(())
             }
             24 => self.compact(handle),
@@ -56,6 +57,7 @@ impl Episode {
             Durability::Process => {
                 let opened = self.options(durability).open(crate::script::STORE);
                 other = self.did("open", opened)?;
+                self.unsynced_at = Some(self.disk.file_system_syncs());
                 &other
             }
             _ => &handles[handle],
@@ -176,6 +178,10 @@ impl Episode {
     }
 
     fn write_in_place(&mut self, handle: usize, half: usize) -> Lived {
+        if !self.earlier.is_empty() {
+            // Elements that belong to what may be taken back, too, would have to be followed there.
+            return Ok(());
+        }
         let is_in_place = |known: &Known| matches!(known.elements, Elements::InPlace(_));
         let names =
             self.half(half).tensors.iter().filter(|(_, known)| is_in_place(known) && known.offset.is_some());
