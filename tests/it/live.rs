@@ -499,6 +499,24 @@ fn view_of_a_live_tensor_of_a_copied_store_is_foreign() {
 }
 
 #[test]
+fn case_04_failed_commit_refuses_the_flush_of_live_elements() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
+    let disk = Hooked::before(|operation, path| match operation == "sync_dir" && path.ends_with("meta") {
+        true => Err(io::Error::other("injected fault")),
+        false => Ok(()),
+    });
+    // SAFETY: the tests write through the library only.
+    let store = unsafe { StoreOptions::new().disk(Arc::new(disk)).open_mapped(&path).unwrap() };
+    let x = store.load("x").unwrap().as_live::<i32>().unwrap();
+    assert_refused(store.copy("x", "y"), ErrorKind::CommitUnknown, &["injected fault"]);
+    assert_refused(x.flush(), ErrorKind::Poisoned, &["this handle writes no more", "injected fault"]);
+    // Another handle of the process may: the elements were not what failed.
+    mapped(&path).load("x").unwrap().as_live::<i32>().unwrap().flush().unwrap();
+}
+
+#[test]
 fn case_06_failed_flush_of_live_elements_is_known_to_every_handle() {
     let dir = temporary();
     let path = dir.path().join("x.smap");

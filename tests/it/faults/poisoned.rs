@@ -224,6 +224,26 @@ fn case_06_failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard
 }
 
 #[test]
+fn case_04_failed_commit_refuses_what_an_open_guard_would_write_and_flush() {
+    let dir = temporary();
+    let file = dir.path().join("model.safetensors");
+    write_model(&file);
+    let (disk, store) = prepared(&file);
+    let weights = store.load("weights").unwrap();
+    let mut guard = weights.lock_exclusive().unwrap();
+    fail_nth(&disk, 0);
+    let first = store.save("new", &vector(3)).unwrap_err();
+    let began = disk.log().len();
+    for refused in [guard.fill_(7).map(drop), guard.flush()] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Poisoned, "{refused}");
+        assert_eq!(refused.source().unwrap().to_string(), first.to_string());
+    }
+    assert_eq!(disk.log().len(), began, "something was written after the failed commit");
+    assert_eq!(guard.read::<i64>().unwrap(), [0; 5], "a poisoned handle reads on");
+}
+
+#[test]
 fn case_04_any_sync_of_a_creation_that_fails_leaves_nothing_or_a_whole_store() {
     let count = {
         let disk = SimulatedDisk::new();
