@@ -72,9 +72,15 @@ fn rows() -> BTreeMap<u32, Vec<(String, String)>> {
     rows
 }
 
-/// The number of the case that a test shows by its name.
-fn number_of(test: &str) -> Option<u32> {
-    test.strip_prefix("case_")?.split('_').next()?.parse().ok()
+/// The numbers of the cases that a test shows by its name, `case_04_case_05_what`; none for another name.
+fn numbers_of(test: &str) -> Vec<u32> {
+    let (mut numbers, mut rest) = (Vec::new(), test);
+    while let Some((number, what)) = rest.strip_prefix("case_").and_then(|rest| rest.split_once('_')) {
+        let Ok(number) = number.parse() else { break };
+        numbers.push(number);
+        rest = what;
+    }
+    numbers
 }
 
 #[test]
@@ -86,10 +92,8 @@ fn every_case_is_in_the_table_with_tests_that_there_are() {
             let source = fs::read_to_string(Path::new(ROOT).join(file))
                 .unwrap_or_else(|e| panic!("case {number}: {file}: {e}"));
             assert!(tests_in(&source).contains(test.as_str()), "case {number}: {file} has no test {test}");
-            assert!(
-                number_of(test).is_none_or(|named| named == *number),
-                "case {number}: {test} is of another"
-            );
+            let named = numbers_of(test);
+            assert!(named.is_empty() || named.contains(number), "case {number}: {test} is of another");
         }
     }
 }
@@ -105,11 +109,14 @@ fn every_test_that_is_named_after_a_case_is_in_the_table() {
             source.lines().filter_map(|line| function(line.trim())).filter(|name| name.starts_with("case_"));
         let tests = tests_in(&source);
         for name in named {
-            let Some(number) = number_of(name) else { continue };
-            assert!(tests.contains(name), "{file}: {name} is no test");
-            let row = rows.get(&number).unwrap_or_else(|| panic!("{file}: {name} is of no case"));
-            assert!(row.contains(&(file.to_owned(), name.to_owned())), "{file}: {name} is not in the table");
-            count += 1;
+            let numbers = numbers_of(name);
+            for number in &numbers {
+                assert!(tests.contains(name), "{file}: {name} is no test");
+                let row = rows.get(number).unwrap_or_else(|| panic!("{file}: {name} is of no case"));
+                let is_there = row.contains(&(file.to_owned(), name.to_owned()));
+                assert!(is_there, "{file}: {name} is not in the row of case {number}");
+            }
+            count += usize::from(!numbers.is_empty());
         }
     }
     println!("{count} tests are named after the case that they show");
