@@ -25,6 +25,7 @@ const HEADER_KIB: i64 = 100_000_000 / 1024;
 const MANIFEST_FACTOR: i64 = 64;
 
 /// How a run ended: its exit code, none for a signal, and the most that it had resident, in KiB.
+#[expect(clippy::zombie_processes, reason = "it is waited for by its number, which tells what it took")]
 fn run(args: &[&str]) -> (Option<i32>, i64) {
     let child = Command::new(env!("CARGO_BIN_EXE_stridemap"))
         .args(args)
