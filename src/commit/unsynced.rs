@@ -41,10 +41,11 @@ pub(super) fn settle_creation(history: &History, newest: &Generation, _lock: &Wr
     let root = history.paths.root();
     // Where the directory is, whatever link led to it.
     let parent = root.join("..");
-    let synced = match history.disk.sync_dir(&parent) {
+    let sync = || match history.disk.sync_dir(&parent) {
         // Who may write the store need not be allowed to read what is beside it.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => history.disk.sync_file_system(root),
         synced => synced,
     };
+    let synced = Step::SyncCreation.on(&*history.disk, sync);
     synced.map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
 }

@@ -65,6 +65,8 @@ steps! {
     // Commits without syncs, and with them.
     /// Who does not sync says so: else nobody knows that there is something to sync.
     MarkUnsynced,
+    /// Who builds on the first generation makes the store's own name durable: its creator may have died before it did.
+    SyncCreation,
     /// Who syncs makes durable what others have not: else its commit stands on what a power cut takes.
     SyncFileSystem,
 

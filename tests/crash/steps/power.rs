@@ -41,6 +41,8 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             growth,
             &[SyncGrown, SyncGrownDigests, SyncDigests, RenameGrownDigests, SyncStoragesDir],
         ),
+        of("a commit after a creator died", commit_after_a_creator_died, &[SyncCreation]),
+        of("a collection after a creator died", collection_after_a_creator_died, &[SyncCreation]),
         of("power cuts in a commit that forgets garbage", forgetting, &[SyncStoragesDir]),
         of("power cuts in an append of the first digests", first_digests, &[SyncStoragesDir]),
         of("a commit after commits without syncs", settled_by_a_commit, &[MarkUnsynced, SyncFileSystem]),
@@ -165,6 +167,25 @@ fn creation(play: &Play) -> Fate {
     let (mut story, store) = Story::create(play)?;
     story.step("save", || store.save("x", &vector(1)))?;
     story.explore(0)
+}
+
+fn commit_after_a_creator_died(play: &Play) -> Fate {
+    creator_died(play, |store| store.save("x", &vector(1)))
+}
+
+fn collection_after_a_creator_died(play: &Play) -> Fate {
+    creator_died(play, |store| store.gc().map(drop))
+}
+
+/// The store has its name, which its creator did not live to make durable. Another goes on.
+fn creator_died(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
+    let seat = play.seat();
+    seat.fail("sync_dir", ".");
+    refused("the creation", options(&seat).create(STORE), ErrorKind::Io)?;
+    let mut story = Story::begin(play);
+    let store = open(&play.seat())?;
+    story.step("the next", || next(&store))?;
+    story.explore(play.simulated.log().len())
 }
 
 /// Storages of one and of two chunks, and two that go, one after the other.
