@@ -11,6 +11,13 @@ mod script;
 mod scripts;
 mod seeded;
 mod steps;
+mod swapped;
+
+/// The value of an environment variable that scales a test, if it is set.
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}
 
 /// A directory that goes when the test ends.
 fn temporary() -> tempfile::TempDir {

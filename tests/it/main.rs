@@ -10,7 +10,6 @@ mod compact_bounds;
 mod compact_killed;
 mod conditions;
 mod conformance;
-mod crash;
 mod damage;
 mod dlpack;
 mod examples;

@@ -4,21 +4,16 @@ mod episode;
 mod model;
 mod operations;
 
-use std::env;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use crate::explore::Figures;
+use crate::number;
 use episode::Episode;
 
 /// How often a store loses power.
 const LIVES: usize = 12;
-
-fn number(variable: &str) -> Option<u64> {
-    let text = env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
-}
 
 #[test]
 fn case_03_stores_that_lose_power_again_and_again_hold_what_was_acknowledged() {

@@ -1,4 +1,5 @@
-//! Power cuts at every point of a script of commits, on a simulated disk.
+//! Power cuts at every point of a script of larger commits, whose log is changed: a step left out, or two swapped. Each is
+//! found by few outcomes, so that only those are tried.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -116,9 +117,9 @@ fn run_adoption(file: &Path) -> Script {
 
 #[test]
 fn adoption_that_a_power_cut_ends_anywhere_is_whole_or_not_there() {
-    let dir = crate::support::temporary();
+    let dir = crate::temporary();
     let file = dir.path().join("model.safetensors");
-    crate::external::write_model(&file);
+    crate::scripts::write_model(&file);
     let bytes = std::fs::read(&file).unwrap();
     let script = run_adoption(&file);
     let created = script.log.iter().position(|op| *op == Op::Mark("returned".into())).unwrap() + 1;
@@ -143,9 +144,9 @@ fn run_materialization(file: &Path) -> Script {
 
 #[test]
 fn materialization_that_a_power_cut_ends_anywhere_has_lost_nothing() {
-    let dir = crate::support::temporary();
+    let dir = crate::temporary();
     let file = dir.path().join("model.safetensors");
-    crate::external::write_model(&file);
+    crate::scripts::write_model(&file);
     let script = run_materialization(&file);
     let created = script.log.iter().position(|op| *op == Op::Mark("returned".into())).unwrap() + 1;
     let states = cut_everywhere(&script.log, created, &script.contents).unwrap();
