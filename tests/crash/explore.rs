@@ -170,7 +170,7 @@ impl Explorer<'_> {
             let candidates = returned..returned + 1 + usize::from(began > returned);
             let earlier = if returned == 0 { &run.earlier[..] } else { &[] };
             let candidates: Vec<_> = run.contents[candidates].iter().chain(earlier).collect();
-            let expecting = is_promised.then(|| hash(&candidates)).unwrap_or_default();
+            let expecting = if is_promised { hash(&candidates) } else { 0 };
             if self.budget.kills && depth == 1 && is_promised {
                 for after in [After::Kill, After::KillThenCollect] {
                     self.kill(&cut, &candidates, after).map_err(|(mut cuts, wrong)| {
@@ -219,7 +219,7 @@ impl Explorer<'_> {
         let recovery = recovery.map_err(|wrong| (Vec::new(), wrong))?;
         self.figures.store_operations += recovery.operations;
         match self.budget.deeper.get(depth - 1) {
-            Some((_, share)) if fingerprint % share == 0 => self.explore(&recovery, depth + 1),
+            Some((_, share)) if fingerprint.is_multiple_of(*share) => self.explore(&recovery, depth + 1),
             _ => Ok(()),
         }
     }

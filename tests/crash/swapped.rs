@@ -347,6 +347,8 @@ fn steps(log: &[Op]) -> Vec<(usize, String)> {
     let step = |(at, op): (usize, &Op)| {
         let name = match op {
             Op::Sync(file) => format!("sync .{}", kind_of(*file)),
+            // The name of the store itself matters where its creator was killed, which these scripts do not know.
+            Op::SyncDir(0) => return None,
             Op::SyncDir(dir) => format!("sync {}/", kind_of(*dir)),
             Op::Names { changes, .. } => match changes.as_slice() {
                 [(_, None), (to, Some(_))] => format!("rename .{}", to.rsplit('.').next()?),

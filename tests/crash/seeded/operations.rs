@@ -241,7 +241,7 @@ fn view(
     let view = match (random.below(3), tensor.size().len()) {
         (_, 0) => tensor,
         (0, 2) => tensor.t()?,
-        (1, _) => tensor.flip(&[0])?,
+        (1, _) => tensor.flip([0])?,
         _ => tensor.slice(0, Some(random.below(3) as isize), None, 1 + random.below(3) as isize)?,
     };
     txn.save_view(&name, &view)?;
