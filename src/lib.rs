@@ -79,7 +79,8 @@ mod store;
 mod tensor;
 
 pub use commit::{
-    Collected, Compacted, Durability, Finding, Materialized, NameChanges, OnExisting, SkipReason, Skipped,
+    Affected, Collected, Compacted, Durability, Finding, Loss, Materialized, NameChanges, OnExisting, Orphan,
+    OrphanKind, Remedy, Repair, SkipReason, Skipped, Verification,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use layout::{Axes, Axis, Index, Sections};

@@ -55,6 +55,7 @@ rules! {
     StorageMissing = 27, "a tensor's storage has a record";
     TensorCount = 28, "a storage's record counts the tensors that stand on it";
     ExternalFile = 29, "an external storage's file is the one that was adopted, and no store's";
+    LockFile = 30, "LOCK is a regular file";
 }
 
 impl Rule {

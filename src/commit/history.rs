@@ -75,6 +75,21 @@ impl History {
         })
     }
 
+    /// On no generation that can be read: for who repairs a store.
+    pub(super) fn of(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Self {
+        History {
+            number: AtomicU64::new(0),
+            disk,
+            paths,
+            uuid,
+            options: Options { durability: Durability::Full, ..options },
+            current: Mutex::new(Arc::new(Generation::stand_in(uuid, 0))),
+            poison: Poison::default(),
+            is_swept: AtomicBool::new(false),
+            process: std::process::id(),
+        }
+    }
+
     /// Refuses a child that was forked from the process that opened the store, before it waits for a mutex that another
     /// thread of its parent held, or does anything to a lock that is its parent's.
     pub(crate) fn check_process(&self) -> Result<()> {

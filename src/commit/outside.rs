@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use stridemap_format::{External, FileStamp, StorageKind};
 
@@ -10,7 +11,7 @@ use crate::error::{ErrorKind, Result};
 use crate::storage::Externals;
 
 /// How many names are given of those that stand on a file.
-const MOST_NAMES: usize = 3;
+const MOST_NAMES: usize = 1000;
 
 /// What a generation says of one external file: several records can say different things.
 type Stated = (String, (u64, u64, u64, i64));
@@ -23,10 +24,10 @@ pub(super) struct Outside {
     stated: BTreeMap<u64, Stated>,
 }
 
-/// The first few of some names, and how many more there are.
+/// The first of some names, and how many more there are.
 #[derive(Debug, Default)]
 struct Names {
-    first: Vec<String>,
+    first: Vec<Arc<str>>,
     more: u64,
 }
 
@@ -34,6 +35,9 @@ struct Names {
 pub(super) struct Fault {
     pub(super) path: PathBuf,
     pub(super) detail: String,
+    /// The first names that stand on it, and how many others do.
+    pub(super) names: Vec<Arc<str>>,
+    pub(super) more: u64,
 }
 
 impl Outside {
@@ -44,11 +48,11 @@ impl Outside {
         self.stated.insert(id, stated);
     }
 
-    pub(super) fn add_tensor(&mut self, storage_id: u64, name: &str) {
+    pub(super) fn add_tensor(&mut self, storage_id: u64, name: &Arc<str>) {
         let stated = self.stated.get(&storage_id);
         if let Some((_, names)) = stated.and_then(|stated| self.files.get_mut(stated)) {
             match names.first.len() < MOST_NAMES {
-                true => names.first.push(name.to_owned()),
+                true => names.first.push(Arc::clone(name)),
                 false => names.more += 1,
             }
         }
@@ -68,24 +72,13 @@ impl Outside {
                 Err(e) => {
                     let error = e.to_string();
                     let detail = error.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&error);
-                    faults.push(Fault { detail: format!("{}{detail}", names.of()), path });
+                    let Names { first, more } = names;
+                    faults.push(Fault { detail: detail.to_owned(), path, names: first.clone(), more: *more });
                 }
             }
         }
         refused.dedup();
         (faults, refused)
-    }
-}
-
-impl Names {
-    /// `tensors "a", "b", and 3 more: `, or nothing.
-    fn of(&self) -> String {
-        let mut listed: Vec<String> = self.first.iter().map(|name| format!("{name:?}")).collect();
-        if self.more > 0 {
-            listed.push(format!("and {} more", self.more));
-        }
-        let noun = if self.first.len() == 1 { "tensor" } else { "tensors" };
-        if listed.is_empty() { String::new() } else { format!("{noun} {}: ", listed.join(", ")) }
     }
 }
 

@@ -106,6 +106,22 @@ pub(super) fn publish_taking(
     Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
 }
 
+/// Publishes a generation that stands on no other: its manifest has all storages and tensors as changes. What it needs is
+/// there, and durable.
+pub(super) fn publish_whole(history: &History, mut manifest: Manifest, _lock: &WriterLock) -> Result<()> {
+    if is_table_due(&manifest, None) {
+        let reference = write_table(history, &manifest, None)?;
+        history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?;
+        manifest.storages.clear();
+        manifest.tensors.clear();
+        manifest.table = Some(reference);
+    }
+    let mut file = write_manifest(history, &manifest)?;
+    let target = history.paths.manifest(manifest.generation);
+    file.publish(&target).map_err(|e| Error::io("publish manifest", &target, e))?;
+    history.sync_dir(Step::SyncManifestName, &history.paths.meta_dir())
+}
+
 /// A table is due when the changes since the last one outgrow the square root of its entries: then neither the
 /// manifests, which repeat the changes, nor the tables, which repeat everything, cost more than about that.
 fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {

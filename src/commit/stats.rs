@@ -43,6 +43,21 @@ pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
     Ok(pins)
 }
 
+/// The processes that are on the generation of a manifest, as far as the system says so; none when nobody is.
+pub(super) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>> {
+    let failed = |e| Error::io("open manifest", path, e);
+    let file = match history.disk.open(path, Access::Read) {
+        // No file of the store, which nobody can be on.
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+            return Ok(None);
+        }
+        opened => opened.map_err(failed)?,
+    };
+    let processes = file.lock_holders();
+    let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Exclusive).map_err(failed)?;
+    Ok(is_held.then_some(processes))
+}
+
 fn pin(history: &History, path: &Path, generation: u64) -> io::Result<Option<Pin>> {
     let file = history.disk.open(path, Access::Read)?;
     let processes = file.lock_holders();

@@ -19,6 +19,7 @@ mod repack;
 mod reshape;
 mod split;
 mod subscript;
+mod touch;
 mod window;
 
 pub use axis::{Axes, Axis};
@@ -29,3 +30,4 @@ pub(crate) use reach::{View, reached_bytes};
 pub(crate) use repack::{Placed, Repacked, repack};
 pub use split::Sections;
 pub use subscript::Index;
+pub(crate) use touch::Touch;

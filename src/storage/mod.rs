@@ -1,6 +1,7 @@
 //! Storages: flat runs of bytes, in a file or on the heap.
 
 mod address_space;
+mod check;
 mod digests;
 #[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod external;
@@ -20,6 +21,7 @@ mod staged;
 mod stored;
 mod writer;
 
+pub(crate) use check::{DamagedChunk, Harm, check_all, check_chunks};
 pub(crate) use digests::VerifiedStorage;
 #[cfg(feature = "interop")]
 pub(crate) use external::ExternalFile;

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::DType;
@@ -9,7 +9,7 @@ use super::loader::Loader;
 use super::options::StoreOptions;
 use super::snapshot::{Snapshot, StorageKind};
 use super::transaction::Transaction;
-use crate::commit::{self, Collected, Finding, Generation, History};
+use crate::commit::{self, Collected, Generation, History};
 use crate::error::Result;
 use crate::storage::MapPermit;
 use crate::tensor::{Source, Tensor};
@@ -285,29 +285,5 @@ impl Store {
     pub fn gc(&self) -> Result<Collected> {
         self.loader.history.check_process()?;
         commit::collect_all(&self.loader.history)
-    }
-
-    /// Reads everything in the generation that this handle is on, metadata and elements, and gives what breaks a rule
-    /// of the format: nothing, for a whole store. `progress` is called with the bytes of elements read since the last
-    /// call.
-    ///
-    /// External files have no digests: whether each is the one that was adopted is looked at, its elements are not read. One
-    /// that this handle may not open is left alone, and [`unchecked_files`](Self::unchecked_files) gives it.
-    ///
-    /// # Errors
-    /// `Io` for metadata that cannot be read, and `Busy` as in [`open`](Self::open).
-    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Vec<Finding>> {
-        self.loader.history.check_process()?;
-        commit::verify(&self.loader.history, self.snapshot().inner(), &mut progress)
-    }
-
-    /// The external files that tensors stand on and this handle [may not open](crate::StoreOptions::external), which
-    /// [`verify`](Self::verify) therefore leaves alone.
-    ///
-    /// # Errors
-    /// Those of reading the metadata.
-    pub fn unchecked_files(&self) -> Result<Vec<PathBuf>> {
-        self.loader.history.check_process()?;
-        commit::unopenable(&self.loader.history, self.snapshot().inner())
     }
 }

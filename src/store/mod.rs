@@ -11,6 +11,7 @@ mod snapshot;
 mod staging;
 mod stats;
 mod transaction;
+mod verify;
 mod watch;
 
 pub use handle::Store;

@@ -22,8 +22,8 @@ use crate::storage::{ExternalFiles, MapPermit};
 /// ```
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    options: Options,
-    disk: Arc<dyn Disk>,
+    pub(super) options: Options,
+    pub(super) disk: Arc<dyn Disk>,
 }
 
 impl Default for StoreOptions {

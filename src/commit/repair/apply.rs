@@ -1,0 +1,267 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stridemap_format::{Manifest, Marker, StorageRecord, TensorRecord};
+
+use super::Repair;
+use super::content::{Content, files};
+use super::copy::{Copied, copy_storage, right_digests};
+use super::metadata::{Source, exists, numbers_of, read};
+use super::plan::{Plan, is_lock_lost, plan};
+use crate::commit::lock::WriterLock;
+use crate::commit::publish::publish_whole;
+use crate::commit::verify::Needs;
+use crate::commit::{History, Options, by, recover, stats, unsynced};
+use crate::disk::{Disk, Staged, StorePaths, number_in};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Repairs. The comments say what a crash just after the step leaves behind.
+pub(super) fn apply(
+    disk: &Arc<dyn Disk>,
+    paths: &StorePaths,
+    options: Options,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Repair> {
+    // 1. The lock. What is no store is not given one.
+    let uuid = read(&**disk, paths, &mut Repair::default())?.uuid;
+    let work = Work { history: History::of(Arc::clone(disk), paths.clone(), uuid, options) };
+    let lost_lock = is_lock_lost(&**disk, paths)?;
+    let mut kept = Vec::new();
+    if lost_lock.is_some() {
+        work.make_lock(&mut kept)?; // crash: the same, with a lock
+    }
+    let lock = WriterLock::take(&work.history)?;
+    let Plan { mut repair, source, content } = plan(&**disk, paths, progress)?;
+    if let Some(why) = lost_lock {
+        repair.remedies.insert(0, super::Remedy { path: paths.lock(), detail: format!("made anew: {why}") });
+    }
+    repair.kept = kept;
+    if repair.is_empty() {
+        return Ok(repair);
+    }
+    let mut moves = if content.is_changed { work.moves(&source, &content)? } else { Moves::default() };
+    unsynced::settle(&work.history, &lock)?; // crash: the same, for good
+
+    // 2. What needs no new generation: each file is as it was, missing, or right.
+    if disk.is_dir(&paths.storages_dir()).is_err() {
+        disk.create_dir(&paths.storages_dir()).map_err(|e| Error::io("create", &paths.storages_dir(), e))?;
+        work.sync(paths.root())?; // crash: an empty directory
+    }
+    if source.is_marker_lost {
+        let bytes = Marker { uuid: source.uuid }.encode();
+        work.replace(&paths.marker(), &paths.meta_dir(), &bytes, &mut repair.kept)?; // crash: no FORMAT, which is made again
+        work.sync(paths.root())?;
+    }
+    for (&id, right) in &content.sums {
+        let length_bytes = content.storages.get(&id).map_or(0, |record| record.length_bytes);
+        let bytes = right_digests(&**disk, &paths.sum(id), length_bytes, right)?;
+        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, which is made again
+        work.sync(&paths.storages_dir())?;
+    }
+    if !content.is_changed {
+        return Ok(repair);
+    }
+
+    // 3. What is left of damaged storages, as new ones; and the generation.
+    let Content { mut storages, mut tensors, copies, .. } = content;
+    let mut next_storage_id = work.next_storage_id(&source.manifest, &storages)?;
+    let mut locks = Vec::new();
+    for (id, copy) in &copies {
+        let Some(record) = storages.remove(id) else { continue };
+        let Copied { lock, mut storage, tensors: moved } =
+            copy_storage(disk, paths, (*id, &record), copy, &tensors)?;
+        storage.publish(paths, next_storage_id)?; // crash: an orphan, deleted later
+        let copied = StorageRecord { tensor_count: record.tensor_count, ..storage.record().clone() };
+        storages.insert(next_storage_id, copied);
+        for (name, mut parts) in moved {
+            parts.storage_id = next_storage_id;
+            let record = TensorRecord::new(parts).map_err(|e| Error::refused("repair", e))?;
+            tensors.insert(name, record);
+        }
+        next_storage_id += 1;
+        locks.push(lock);
+    }
+    work.sync(&paths.storages_dir())?; // crash: the same, for good
+    let generation = source.highest.checked_add(1).ok_or_else(|| {
+        Error::new(
+            ErrorKind::LimitExceeded,
+            format!("repair {}: no generation is left", paths.root().display()),
+        )
+    })?;
+    let mut garbage = source.manifest.garbage.clone();
+    garbage.retain(|id, _| !storages.contains_key(id) && !moves.storages.contains(id));
+    let manifest = Manifest {
+        generation,
+        parent: source.manifest.generation.min(generation - 1),
+        next_storage_id,
+        table: None,
+        storages: storages.into_iter().map(|(id, record)| (id, Some(record))).collect(),
+        tensors: tensors.into_iter().map(|(name, record)| (name, Some(record))).collect(),
+        attributes: source.manifest.attributes.clone(),
+        garbage,
+        uuid: source.uuid,
+    };
+    publish_whole(&work.history, manifest, &lock)?; // crash: as before, or repaired
+    repair.generation = Some(generation);
+
+    // 4. What it does not need.
+    moves.files.retain(|file| exists(&**disk, file));
+    for file in &moves.files {
+        work.keep(file, &mut repair.kept)?; // crash: files that nobody needs, deleted later
+    }
+    if !moves.files.is_empty() {
+        work.sync(&work.lost_found())?;
+        work.sync(&paths.storages_dir())?;
+        work.sync(&paths.meta_dir())?; // crash: the same, for good
+    }
+    Ok(repair)
+}
+
+/// What is moved away, once nobody needs it.
+#[derive(Debug, Default)]
+struct Moves {
+    storages: BTreeSet<u64>,
+    files: Vec<PathBuf>,
+}
+
+struct Work {
+    history: History,
+}
+
+impl Work {
+    fn disk(&self) -> &Arc<dyn Disk> {
+        &self.history.disk
+    }
+
+    fn paths(&self) -> &StorePaths {
+        &self.history.paths
+    }
+
+    fn lost_found(&self) -> PathBuf {
+        self.paths().root().join("lost+found")
+    }
+
+    fn sync(&self, dir: &Path) -> Result<()> {
+        self.disk().sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())
+    }
+
+    /// Moves a file where nothing deletes it, under its own name or one that is free.
+    fn keep(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<()> {
+        let dir = self.lost_found();
+        if self.disk().is_dir(&dir).is_err() {
+            self.disk().create_dir(&dir).map_err(|e| Error::io("create", &dir, e))?;
+            self.sync(self.paths().root())?;
+        }
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for number in 0u64.. {
+            let target = if number == 0 { dir.join(&name) } else { dir.join(format!("{name}.{number}")) };
+            match self.disk().rename_new(file, &target) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+                renamed => {
+                    renamed.map_err(|e| Error::io("move to lost+found", file, e))?;
+                    kept.push(target);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts bytes in the place of a file, which is kept.
+    fn replace(&self, target: &Path, stage_in: &Path, bytes: &[u8], kept: &mut Vec<PathBuf>) -> Result<()> {
+        let failed = |e| Error::io("write", target, e);
+        let mut staged = Staged::create(self.disk(), stage_in).map_err(failed)?;
+        staged.file().write_all_at(bytes, 0).map_err(failed)?;
+        staged.file().sync().map_err(|e| Error::io("sync", target, e).after_failed_sync())?;
+        if exists(&**self.disk(), target) {
+            self.keep(target, kept)?;
+            self.sync(&self.lost_found())?;
+        }
+        staged.publish(target).map_err(failed)
+    }
+
+    fn make_lock(&self, kept: &mut Vec<PathBuf>) -> Result<()> {
+        self.replace(&self.paths().lock(), &self.paths().meta_dir(), &[], kept)?;
+        self.sync(self.paths().root())
+    }
+
+    /// What goes, unless a reader needs it.
+    fn moves(&self, source: &Source, content: &Content) -> Result<Moves> {
+        let (disk, paths) = (&**self.disk(), self.paths());
+        let mut moves = Moves::default();
+        let list = |dir: &Path| match disk.list(dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed.map_err(|e| Error::io("list", dir, e)),
+        };
+        let in_storages = list(&paths.storages_dir())?;
+        moves.storages.extend(content.dropped.iter().chain(content.copies.keys()));
+        let held = self.held(&list(&paths.meta_dir())?, source)?;
+        if !source.is_newest {
+            // Of a generation that cannot be read, anything may be.
+            let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
+            let is_free = |id: &u64| !content.storages.contains_key(id) && !held.storages.contains_key(id);
+            moves.storages.extend(ids.filter(is_free));
+        }
+        if let Some(id) = moves.storages.iter().find(|id| held.storages.contains_key(id)) {
+            let message = format!(
+                "repair {}: a reader is on an older generation, and needs {}, which is to be moved away; end it, and \
+                 repair again",
+                paths.root().display(),
+                paths.storage(*id).display()
+            );
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        moves.files.extend(moves.storages.iter().flat_map(|&id| files(paths, id)));
+        let is_held = |name: &str| {
+            number_in(name, "man").is_some_and(|number| held.generations.contains(&number))
+                || number_in(name, "tab").is_some_and(|number| held.tables.contains(&number))
+        };
+        let old = list(&paths.meta_dir())?.into_iter().filter(|name| {
+            (number_in(name, "man").is_some() || number_in(name, "tab").is_some()) && !is_held(name)
+        });
+        moves.files.extend(old.map(|name| paths.meta_dir().join(name)));
+        Ok(moves)
+    }
+
+    /// What the generations need that readers are on.
+    fn held(&self, in_meta: &[String], source: &Source) -> Result<Needs> {
+        let mut needs = Needs::default();
+        for number in numbers_of(in_meta, "man") {
+            let path = self.paths().manifest(number);
+            let Some(processes) = stats::held_by(&self.history, &path)? else { continue };
+            let refused = |why: &str| {
+                let message = format!(
+                    "repair {}: generation {number} is in use{}, and {why}; end it, and repair again",
+                    self.paths().root().display(),
+                    by(&processes)
+                );
+                Error::new(ErrorKind::Busy, message)
+            };
+            match recover::pin(&**self.disk(), self.paths(), source.uuid, number) {
+                Ok(Some(generation)) => needs.add(&generation)?,
+                Ok(None) => {}
+                Err(e) if e.broken().is_some() => return Err(refused("cannot be read any more")),
+                Err(e) => return Err(e),
+            }
+            if needs.is_unclear() {
+                return Err(refused("its table is damaged"));
+            }
+        }
+        Ok(needs)
+    }
+
+    /// An id that no file and no record has.
+    fn next_storage_id(&self, manifest: &Manifest, storages: &BTreeMap<u64, StorageRecord>) -> Result<u64> {
+        let dir = self.paths().storages_dir();
+        let names = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;
+        let in_files =
+            ["bin", "sum"].into_iter().filter_map(|ending| numbers_of(&names, ending).last().copied());
+        let in_kept = self.disk().list(&self.lost_found()).unwrap_or_default();
+        let in_kept = in_kept.iter().filter_map(|name| number_in(name.get(..20)?, "bin"));
+        let taken = in_files.chain(in_kept).chain(storages.keys().next_back().copied()).max();
+        Ok(taken.unwrap_or_default().saturating_add(1).max(manifest.next_storage_id))
+    }
+}

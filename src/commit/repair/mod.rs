@@ -1,0 +1,111 @@
+//! A damaged store made usable again.
+//!
+//! What is left is published as one more generation, over whatever is damaged: until its manifest has its name the store
+//! is as it was, and from then on it is whole. Only what is not needed by then is moved away. So a repair that is cut short
+//! anywhere is repeated, and then finds less to do.
+
+mod apply;
+mod content;
+mod copy;
+mod losses;
+mod metadata;
+mod plan;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Options;
+use crate::disk::{Disk, StorePaths};
+use crate::error::{Result, one_line};
+
+/// What a repair does, or did.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Repair {
+    /// What is mended, in order.
+    pub remedies: Vec<Remedy>,
+    /// What cannot be.
+    pub losses: Vec<Loss>,
+    /// The generation that was published; none when only files beside the metadata were mended, or nothing was done.
+    pub generation: Option<u64>,
+    /// Where what was removed and replaced is now. Nothing deletes it.
+    pub kept: Vec<PathBuf>,
+}
+
+impl Repair {
+    /// Whether there is nothing to repair.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.remedies.is_empty() && self.losses.is_empty()
+    }
+
+    fn remedy(&mut self, path: impl Into<PathBuf>, detail: impl Into<String>) {
+        self.remedies.push(Remedy { path: path.into(), detail: detail.into() });
+    }
+}
+
+/// One thing that a repair mends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remedy {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it, and what is done about that.
+    pub detail: String,
+}
+
+/// Something that a repair gives up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loss {
+    /// The damaged file.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: String,
+    /// The names of the tensors that go, ascending. None where they are not known, or where it is something else that goes.
+    pub names: Vec<String>,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&one_line(&format!("{}: {}", self.path.display(), self.detail)))
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Loss { path, reason, names } = self;
+        let listed: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+        let what =
+            if listed.is_empty() { String::new() } else { format!("; gives up {}", listed.join(", ")) };
+        f.write_str(&one_line(&format!("{}: {reason}{what}", path.display())))
+    }
+}
+
+/// Whether a repair is made, or only thought out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Plan,
+    Apply,
+}
+
+/// Finds out what a store needs, and does it when asked to.
+///
+/// # Errors
+/// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version, which is not touched; `Corrupt` when
+/// neither a manifest nor a table can be read, or a directory is no directory; `Busy` while another writer is at work, or a
+/// reader needs what would be moved; `Io`.
+pub(crate) fn repair(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    options: Options,
+    mode: Mode,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Repair> {
+    let paths = StorePaths::new(path);
+    match mode {
+        Mode::Plan => Ok(plan::plan(&**disk, &paths, progress)?.into_repair()),
+        Mode::Apply => apply::apply(disk, &paths, options, progress),
+    }
+}

@@ -1,0 +1,76 @@
+use std::io;
+
+use stridemap_format::{self as format, Rule};
+
+use super::Repair;
+use super::content::{Content, content};
+use super::metadata::{Source, read};
+use crate::commit::recover::manifest_numbers;
+use crate::disk::{Access, Disk, StorePaths};
+use crate::error::{Error, Result};
+
+/// How often it is thought again, when commits of others come between.
+const MAX_TRIES: u32 = 5;
+
+/// What a store needs, and what it is to hold then.
+pub(super) struct Plan {
+    pub(super) repair: Repair,
+    pub(super) source: Source,
+    pub(super) content: Content,
+}
+
+impl Plan {
+    pub(super) fn into_repair(self) -> Repair {
+        self.repair
+    }
+}
+
+/// Reads all, and changes nothing. Who does not hold the writers' lock may see a commit go by, and then looks again.
+pub(super) fn plan(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
+    let mut tries = 0;
+    loop {
+        let before = manifest_numbers(disk, paths);
+        let planned = plan_once(disk, paths, progress);
+        tries += 1;
+        let is_whole = planned.as_ref().is_ok_and(|plan| plan.repair.is_empty());
+        let is_still = before.ok() == manifest_numbers(disk, paths).ok();
+        if is_whole || is_still || tries == MAX_TRIES {
+            return planned;
+        }
+    }
+}
+
+fn plan_once(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
+    let mut repair = Repair::default();
+    // First of all, for what is no store.
+    let source = read(disk, paths, &mut repair)?;
+    if let Some(why) = is_lock_lost(disk, paths)? {
+        repair.remedy(paths.lock(), format!("made anew: {why}"));
+    }
+    let dir = paths.storages_dir();
+    match disk.is_dir(&dir) {
+        Ok(true) => {}
+        Ok(false) => {
+            let detail = "not a directory of its own; put the directory back";
+            return Err(Error::corrupt(&dir, format::Error::new(Rule::StorageFile, detail)));
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(Error::io("look at", &dir, e)),
+    }
+    if disk.is_dir(&dir).is_err() {
+        repair.remedy(dir, "made anew: the directory is missing");
+    }
+    let content = content(disk, paths, &source, &mut repair, progress)?;
+    Ok(Plan { repair, source, content })
+}
+
+/// Why LOCK has to be made anew, if it has.
+pub(super) fn is_lock_lost(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
+    let path = paths.lock();
+    match disk.open(&path, Access::Read) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && disk.stat(paths.root()).is_err() => Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Some("it is missing".to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(Some(format!("it is {e}"))),
+        opened => opened.map(|_| None).map_err(|e| Error::io("open", &path, e)),
+    }
+}

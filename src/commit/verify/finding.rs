@@ -1,0 +1,150 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stridemap_format::{Error as FormatError, Rule};
+
+use crate::error::{Error, ErrorKind, Result, one_line};
+
+/// How many names a line shows.
+const SHOWN_NAMES: usize = 3;
+
+/// How many names all findings together keep: a storage of a million names may be damaged in a million places.
+const MOST_NAMES: usize = 1 << 20;
+
+/// One thing that is wrong with a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The file that is damaged or missing.
+    pub path: PathBuf,
+    /// Where in it, when that is known.
+    pub offset_bytes: Option<u64>,
+    /// The rule of the format that is broken.
+    pub rule: Rule,
+    /// What stands there, in words.
+    pub detail: String,
+    /// The tensors that cannot be loaded because of it, or whose elements are not known to be right.
+    pub affected: Affected,
+}
+
+/// Whom a finding concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Affected {
+    /// Every tensor of the store: nothing in it can be looked up.
+    Everything,
+    /// These.
+    Tensors {
+        /// The names, as far as they are known, ascending. Of all findings together some million are kept.
+        names: Vec<Arc<str>>,
+        /// How many there are beside those.
+        more: u64,
+    },
+}
+
+impl Affected {
+    pub(crate) const NOTHING: Affected = Affected::Tensors { names: Vec::new(), more: 0 };
+
+    /// Whether the tensor of this name is one of them, as far as the names were kept.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        match self {
+            Affected::Everything => true,
+            Affected::Tensors { names, .. } => names.iter().any(|affected| &**affected == name),
+        }
+    }
+}
+
+impl fmt::Display for Affected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (names, more) = match self {
+            Affected::Everything => return f.write_str("every tensor"),
+            Affected::Tensors { names, more } => (names, *more),
+        };
+        let more = more.saturating_add(names.len().saturating_sub(SHOWN_NAMES) as u64);
+        let mut listed: Vec<String> =
+            names.iter().take(SHOWN_NAMES).map(|name| format!("{name:?}")).collect();
+        match (listed.is_empty(), more) {
+            (true, 0) => return f.write_str("no tensor"),
+            (true, _) => listed.push(format!("{more} tensors")),
+            (false, 0) => {}
+            (false, _) => listed.push(format!("and {more} more")),
+        }
+        f.write_str(&listed.join(", "))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.offset_bytes.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
+        let Finding { path, rule, detail, affected, .. } = self;
+        let line =
+            format!("{}{place}: {detail} ({rule}: {}); affects {affected}", path.display(), rule.text());
+        f.write_str(&one_line(&line))
+    }
+}
+
+/// Which of the findings one is, to add names to it.
+pub(super) type Index = usize;
+
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) list: Vec<Finding>,
+    kept_names: usize,
+}
+
+impl Findings {
+    pub(super) fn push(
+        &mut self,
+        path: impl Into<PathBuf>,
+        broken: &FormatError,
+        affected: Affected,
+    ) -> Index {
+        self.list.push(Finding {
+            path: path.into(),
+            offset_bytes: broken.offset_bytes(),
+            rule: broken.rule(),
+            detail: broken.detail().to_owned(),
+            affected,
+        });
+        self.list.len() - 1
+    }
+
+    /// A broken rule is a finding; what the operating system refuses is an error of the verification.
+    pub(super) fn metadata(&mut self, error: Error, affected: Affected) -> Result<Index> {
+        match (error.broken_path(), error.broken()) {
+            // Not damaged, but newer than this.
+            _ if error.kind() == ErrorKind::UnsupportedVersion => Err(error),
+            (Some(path), Some(broken)) => Ok(self.push(path, broken, affected)),
+            _ => Err(error),
+        }
+    }
+
+    pub(super) fn affect(&mut self, finding: Index, name: &Arc<str>) {
+        let Some(Affected::Tensors { names, more }) = self.list.get_mut(finding).map(|f| &mut f.affected)
+        else {
+            return;
+        };
+        if names.last() == Some(name) {
+            return;
+        }
+        if self.kept_names < MOST_NAMES {
+            self.kept_names += 1;
+            names.push(Arc::clone(name));
+        } else {
+            *more += 1;
+        }
+    }
+
+    /// In the order of their names, each once.
+    pub(super) fn finish(mut self) -> Vec<Finding> {
+        for finding in &mut self.list {
+            if let Affected::Tensors { names, .. } = &mut finding.affected {
+                names.sort_unstable();
+                names.dedup();
+            }
+        }
+        self.list
+    }
+}

@@ -1,0 +1,66 @@
+//! Which tensors reach into a stretch of a storage, element by element.
+
+use std::ops::Range;
+
+use stridemap_format::TensorRecord;
+
+use super::Layout;
+
+/// The bytes that a tensor reaches, to be asked of many stretches.
+#[derive(Debug)]
+pub(crate) struct Touch {
+    layout: Layout,
+    width: usize,
+    span: Range<u64>,
+}
+
+impl Touch {
+    /// None for a tensor without elements, and for one that is not inside a storage of `length_bytes`.
+    pub(crate) fn of(record: &TensorRecord, length_bytes: u64) -> Option<Self> {
+        let extent = record.extent(length_bytes).ok().filter(|extent| extent.span_bytes() > 0)?;
+        let size = record.size.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
+        let stride = record.stride.iter().map(|&n| isize::try_from(n).ok()).collect::<Option<_>>()?;
+        let layout = Layout::new(size, stride, usize::try_from(record.offset_elems).ok()?).ok()?;
+        let start = extent.start_bytes();
+        let span = start..start.saturating_add(extent.span_bytes());
+        Some(Touch { layout, width: record.dtype.itemsize(), span })
+    }
+
+    /// From the first byte to the last; there may be others between.
+    pub(crate) fn span(&self) -> Range<u64> {
+        self.span.clone()
+    }
+
+    /// Whether a byte of an element is in the range. It may say so of a view of many dimensions that steps over it, never the
+    /// other way round.
+    pub(crate) fn reaches(&self, range: &Range<u64>) -> bool {
+        let (start, end) = (range.start.max(self.span.start), range.end.min(self.span.end));
+        let Some(length) = end.checked_sub(start).filter(|&length| length > 0) else { return false };
+        let stretch = Layout::new(vec![length as usize], vec![1], start as usize);
+        stretch.is_ok_and(|stretch| self.layout.overlaps(self.width, &stretch, 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stridemap_format::{DType, TensorParts};
+
+    fn touch(size: &[u64], stride: &[i64], offset_elems: u64) -> Option<Touch> {
+        let (size, stride) = (size.to_vec(), stride.to_vec());
+        let parts =
+            TensorParts { dtype: DType::F32, size, stride, offset_elems, storage_id: 1, dim_names: None };
+        Touch::of(&TensorRecord::new(parts).unwrap(), 4000)
+    }
+
+    #[test]
+    fn what_a_view_steps_over_it_does_not_reach() {
+        let column = touch(&[10], &[100], 3).unwrap();
+        assert_eq!(column.span(), 12..3616);
+        assert!(column.reaches(&(12..13)) && column.reaches(&(0..4000)) && column.reaches(&(415..416)));
+        assert!(!column.reaches(&(16..412)) && !column.reaches(&(0..12)) && !column.reaches(&(3616..4000)));
+        let reversed = touch(&[10], &[-100], 903).unwrap();
+        assert!(reversed.reaches(&(12..16)) && !reversed.reaches(&(16..412)));
+        assert!(touch(&[0], &[1], 3).is_none() && touch(&[1001], &[1], 0).is_none());
+    }
+}

@@ -1,0 +1,120 @@
+//! A repair that a power cut ends anywhere, on the simulated disk, and that is made again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::disk::{Access, Disk as _, Op, Outcome, SimulatedDisk};
+use stridemap::{Index, Store, StoreOptions, Tensor};
+
+const STORE: &str = "store";
+
+type Content = BTreeMap<String, Vec<u8>>;
+
+fn options(disk: &SimulatedDisk) -> StoreOptions {
+    StoreOptions::new().disk(Arc::new(disk.clone()))
+}
+
+fn content(store: &Store) -> Content {
+    let names = store.names().unwrap();
+    names.into_iter().map(|name| (name.clone(), store.load(&name).unwrap().to_bytes().unwrap())).collect()
+}
+
+/// A table, a manifest on it, and two storages: one of two chunks and a tail, one of a few bytes.
+fn store(disk: &SimulatedDisk) -> Store {
+    let store = options(disk).create(STORE).unwrap();
+    let large: Vec<u32> = (0..(2 << 18) + 9).collect();
+    store.save("large", &Tensor::from_vec(large, &[(2 << 18) + 9]).unwrap()).unwrap();
+    store.save("row", &Tensor::from_vec((0..8u8).collect(), &[8]).unwrap()).unwrap();
+    let (large, row) = (store.load("large").unwrap(), store.load("row").unwrap());
+    let mut txn = store.begin().unwrap();
+    for i in 0..70 {
+        txn.save_view(&format!("v{i}"), &row.index(&[Index::from(i % 8)]).unwrap()).unwrap();
+    }
+    txn.save_view("start", &large.slice(0, Some(0), Some(100), 1).unwrap()).unwrap();
+    txn.save_view("end", &large.slice(0, Some(2 << 18), None, 1).unwrap()).unwrap();
+    txn.commit().unwrap();
+    store.save("later", &Tensor::from_vec(vec![3u8], &[1]).unwrap()).unwrap();
+    store
+}
+
+fn damage(disk: &SimulatedDisk, file: &str, at: u64, bytes: &[u8]) {
+    let file = disk.open(&Path::new(STORE).join(file), Access::Write).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+    file.sync().unwrap();
+}
+
+fn flip(disk: &SimulatedDisk, file: &str, at: u64) {
+    let open = disk.open(&Path::new(STORE).join(file), Access::Read).unwrap();
+    let mut byte = [0];
+    open.read_exact_at(&mut byte, at).unwrap();
+    damage(disk, file, at, &[byte[0] ^ 4]);
+}
+
+/// Repairs once to the end, and then as often as there are operations, cut there: repaired again, the store has what it has
+/// after the first. Gives how many states there were.
+fn cut_everywhere(damage: impl Fn(&SimulatedDisk), gone: &[&str]) -> usize {
+    let disk = SimulatedDisk::new();
+    let made = store(&disk);
+    let mut expected = content(&made);
+    drop(made);
+    damage(&disk);
+    let from = disk.log().len();
+    let done = options(&disk).repair(STORE, |_| ()).unwrap();
+    assert!(!done.is_empty());
+    expected.retain(|name, _| !gone.contains(&name.as_str()));
+    assert_eq!(content(&options(&disk).open(STORE).unwrap()), expected, "{done:?}");
+    let log: Vec<Op> = disk.log();
+    let mut states = 0;
+    for end in from..=log.len() {
+        let pending = SimulatedDisk::pending_names(&log[..end]);
+        let outcomes =
+            [Outcome::EverythingKept, Outcome::EverythingLost, Outcome::NamesKept, Outcome::DataKept];
+        for outcome in outcomes.into_iter().chain((0..pending).map(Outcome::OneNameKept)) {
+            let cut = SimulatedDisk::after_power_cut(&log[..end], outcome);
+            let what = format!("{outcome:?} of {end} operations, {:?}", log.get(end));
+            options(&cut).repair(STORE, |_| ()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let store = options(&cut).open(STORE).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!(content(&store), expected, "{what}");
+            assert_eq!(store.verify(|_| ()).unwrap(), [], "{what}");
+            store.save("after", &Tensor::from_vec(vec![1u8], &[1]).unwrap()).unwrap();
+            store.gc().unwrap();
+            assert_eq!(store.verify(|_| ()).unwrap(), [], "{what}");
+            states += 1;
+        }
+    }
+    states
+}
+
+#[test]
+fn repair_that_a_power_cut_ends_anywhere_is_made_again() {
+    let states = cut_everywhere(
+        |disk| {
+            flip(disk, "FORMAT", 20);
+            flip(disk, "meta/0000000000000005.man", 50);
+            flip(disk, "storages/0000000000000001.sum", 3);
+            damage(disk, "storages/0000000000000001.bin", (1 << 20) + 9, b"damage");
+        },
+        &["large"],
+    );
+    println!("{states} states");
+    assert!(states > 100, "{states}");
+}
+
+#[test]
+fn repair_of_missing_files_that_a_power_cut_ends_anywhere_is_made_again() {
+    let gone: Vec<String> = (0..70).map(|i| format!("v{i}")).chain(["row".to_owned()]).collect();
+    let gone: Vec<&str> = gone.iter().map(String::as_str).collect();
+    let states = cut_everywhere(
+        |disk| {
+            disk.remove(&Path::new(STORE).join("LOCK")).unwrap();
+            disk.remove(&Path::new(STORE).join("storages/0000000000000002.bin")).unwrap();
+            flip(disk, "meta/0000000000000004.tab", 40);
+            disk.sync_dir(Path::new(STORE)).unwrap();
+            disk.sync_dir(&Path::new(STORE).join("storages")).unwrap();
+        },
+        &gone,
+    );
+    println!("{states} states");
+    assert!(states > 50, "{states}");
+}

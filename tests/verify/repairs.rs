@@ -1,0 +1,208 @@
+//! What a repair keeps, gives up and moves away.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use stridemap::{ErrorKind, Store, Tensor};
+
+use crate::support::{Content, chunked, content, copy, quick, repaired, small};
+
+const BIN: &str = "storages/0000000000000001.bin";
+const SUM: &str = "storages/0000000000000001.sum";
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+fn overwrite(path: &Path, at: u64) {
+    fs::File::options().write(true).open(path).unwrap().write_all_at(b"garbage!", at).unwrap();
+}
+
+#[test]
+fn tensors_that_reach_no_damaged_chunk_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("chunked.smap");
+    let expected = chunked(&path);
+    let whole = fs::read(path.join(BIN)).unwrap();
+    let digests = fs::read(path.join(SUM)).unwrap();
+    type Damage<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Damage<'_>, &[&str], bool); 9] = [
+        ("chunk 1", &|p| overwrite(&p.join(BIN), 1 << 20), &["all", "chunk1"], true),
+        ("chunk 0", &|p| overwrite(&p.join(BIN), 77), &["all", "chunk0", "ends"], true),
+        ("the tail", &|p| overwrite(&p.join(BIN), 3 << 20), &["all", "tail"], true),
+        (
+            "cut",
+            &|p| fs::write(p.join(BIN), &whole[..3 << 19]).unwrap(),
+            &["all", "chunk1", "chunk2", "ends", "tail"],
+            true,
+        ),
+        ("a digest", &|p| overwrite(&p.join(SUM), 16), &[], false),
+        ("digests cut", &|p| fs::write(p.join(SUM), &digests[..20]).unwrap(), &[], false),
+        ("digests gone", &|p| fs::remove_file(p.join(SUM)).unwrap(), &[], false),
+        (
+            "a digest and another chunk",
+            &|p| {
+                overwrite(&p.join(SUM), 16);
+                overwrite(&p.join(BIN), 2 << 20);
+            },
+            &["all", "chunk2", "ends"],
+            true,
+        ),
+        (
+            "gone",
+            &|p| fs::remove_file(p.join(BIN)).unwrap(),
+            &["all", "chunk0", "chunk1", "chunk2", "ends", "none", "tail"],
+            true,
+        ),
+    ];
+    for (what, damage, gone, is_moved) in cases {
+        let damaged = dir.path().join("damaged.smap");
+        copy(&path, &damaged);
+        damage(&damaged);
+        let before = fs::read(damaged.join(BIN)).ok();
+        assert_eq!(repaired(&damaged, &expected, what), names(gone), "{what}");
+        // What was damaged is kept as it was.
+        let kept = damaged.join("lost+found/0000000000000001.bin");
+        assert_eq!(kept.exists(), is_moved && before.is_some(), "{what}");
+        if kept.exists() {
+            assert_eq!(Some(fs::read(kept).unwrap()), before, "{what}");
+        }
+        fs::remove_dir_all(&damaged).unwrap();
+    }
+}
+
+#[test]
+fn digests_that_are_gone_with_their_chunks_leave_nothing_to_tell_by() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("chunked.smap");
+    let expected = chunked(&path);
+    // Whole by themselves, and another storage's.
+    let other = dir.path().join("other.smap");
+    let elements = (3 << 18) + 100;
+    let store = Store::create(&other).unwrap();
+    store.save("all", &Tensor::from_vec(vec![7u32; elements], &[elements]).unwrap()).unwrap();
+    for file in [BIN, SUM] {
+        fs::copy(other.join(file), path.join(file)).unwrap();
+    }
+    assert_eq!(repaired(&path, &expected, "both swapped").len(), expected.len());
+}
+
+#[test]
+fn store_without_a_manifest_is_what_its_table_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.smap");
+    let expected = small(&path);
+    let manifest = path.join("meta/0000000000000005.man");
+    assert!(manifest.exists());
+    fs::write(&manifest, b"nothing of it").unwrap();
+    let done = quick().repair(&path, |_| ()).unwrap();
+    assert_eq!(done.generation, Some(6), "{done:?}");
+    let lines: Vec<String> = done.losses.iter().map(ToString::to_string).collect();
+    assert!(lines.iter().any(|line| line.contains("steps back to generation 4")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("attributes")), "{lines:?}");
+    let found: Content = content(&path);
+    // What was changed later is as it was before, and what was removed is there.
+    assert!(found.contains_key("v9") && !found.contains_key("later"), "{:?}", found.keys());
+    for (name, tensor) in &expected {
+        if !["later", "counts", "shared", "v7"].contains(&name.as_str()) {
+            assert_eq!(found.get(name), Some(tensor), "{name}");
+        }
+    }
+    // The storages of what is given up are kept.
+    let kept: BTreeSet<_> = done.kept.iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+    for file in
+        ["0000000000000003.bin", "0000000000000004.bin", "0000000000000005.bin", "0000000000000005.man"]
+    {
+        assert!(kept.contains(std::ffi::OsStr::new(file)), "{kept:?}");
+    }
+    let store = Store::open(&path).unwrap();
+    store.save("new", &Tensor::from_vec(vec![1u8], &[1]).unwrap()).unwrap();
+    store.gc().unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert!(done.kept.iter().all(|path| path.exists()), "a collection took what was kept");
+}
+
+#[test]
+fn store_steps_back_to_the_generation_that_a_reader_is_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.smap");
+    let expected = small(&path);
+    let reader = Store::open(&path).unwrap();
+    let snapshot = reader.snapshot();
+    let writer = Store::open(&path).unwrap();
+    writer.save("newer", &Tensor::from_vec(vec![1u8; 5], &[5]).unwrap()).unwrap();
+    drop(writer);
+    overwrite(&path.join("meta/0000000000000006.man"), 30);
+    let done = quick().repair(&path, |_| ()).unwrap();
+    assert!(done.losses.iter().any(|loss| loss.reason.contains("steps back to generation 5")), "{done:?}");
+    assert_eq!(content(&path), expected);
+    assert_eq!(snapshot.load("later").unwrap().to_bytes().unwrap(), [5, 6, 7, 8]);
+    assert_eq!(Store::open(&path).unwrap().verify(|_| ()).unwrap(), []);
+    assert!(path.join("lost+found/0000000000000006.man").exists());
+}
+
+#[test]
+fn repair_waits_for_readers_that_need_what_would_be_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("chunked.smap");
+    let expected = chunked(&path);
+    let reader = Store::open(&path).unwrap();
+    overwrite(&path.join(BIN), 5);
+    let refused = quick().repair(&path, |_| ()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+    assert!(refused.to_string().contains("end it, and repair again"), "{refused}");
+    assert!(!path.join("lost+found").exists());
+    drop(reader);
+    assert_eq!(repaired(&path, &expected, "afterwards"), names(&["all", "chunk0", "ends"]));
+}
+
+#[test]
+fn what_is_kept_is_never_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.smap");
+    small(&path);
+    for round in 0..3 {
+        fs::write(path.join("FORMAT"), format!("round {round}")).unwrap();
+        quick().repair(&path, |_| ()).unwrap();
+    }
+    for (name, round) in [("FORMAT", 0), ("FORMAT.1", 1), ("FORMAT.2", 2)] {
+        assert_eq!(fs::read_to_string(path.join("lost+found").join(name)).unwrap(), format!("round {round}"));
+    }
+}
+
+#[test]
+fn entries_that_cannot_be_read_take_nobody_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.smap");
+    let expected = small(&path);
+    let table = path.join("meta/0000000000000004.tab");
+    let bytes = fs::read(&table).unwrap();
+    let at = bytes.windows(3).position(|window| window == b"v33").unwrap();
+    overwrite(&table, at as u64 - 1);
+    let done = quick().repair(&path, |_| ()).unwrap();
+    let mut left = content(&path);
+    assert!(!left.contains_key("v33"), "{done:?}");
+    // The garbage may be longer than the entry, and reach the next one.
+    let gone: Vec<&String> = expected.keys().filter(|name| !left.contains_key(*name)).collect();
+    assert!(gone.len() <= 2, "{gone:?}");
+    left.retain(|name, tensor| expected.get(name) != Some(tensor));
+    assert_eq!(left, Content::new());
+}
+
+#[test]
+fn whole_store_needs_nothing_and_is_not_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.smap");
+    small(&path);
+    let reader = Store::open(&path).unwrap();
+    for repair in [quick().plan_repair(&path, |_| ()).unwrap(), quick().repair(&path, |_| ()).unwrap()] {
+        assert!(repair.is_empty() && repair.generation.is_none(), "{repair:?}");
+    }
+    assert!(!reader.refresh().unwrap() && !path.join("lost+found").exists());
+    let empty = dir.path().join("no store");
+    fs::create_dir(&empty).unwrap();
+    assert_eq!(quick().repair(&empty, |_| ()).unwrap_err().kind(), ErrorKind::NotAStore);
+    assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
+}
