@@ -13,6 +13,9 @@ use super::flip::mended;
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
 use crate::error::{Error, Result};
 
+/// The longest entry of which every bit is tried: each time all of it is hashed.
+const MOST_MENDED_BYTES: u64 = 8 << 10;
+
 /// Of how many entries at most a lost header is found again: some seconds of trying.
 const MOST_ENTRIES: u64 = 1 << 27;
 
@@ -245,7 +248,7 @@ impl Table {
         let slots = self.read(slots_offset, slots_bytes).ok()?;
         let decode = |bytes: &[u8]| E::decode(&self.header, ordinal, self.next_storage_id, bytes).ok();
         let place = |slots: &[u8]| self.header.decode_slots(ordinal, slots).ok()?.first().copied();
-        if let Some((offset, length)) = place(&slots)
+        if let Some((offset, length)) = place(&slots).filter(|&(_, length)| length <= MOST_MENDED_BYTES)
             && let Ok(entry) = self.read(offset, length)
             && let Some(mended) = mended(&entry, decode)
         {

@@ -52,7 +52,14 @@ pub(crate) fn verify_path(
     let opened = read_marker(&**disk, &paths)
         .and_then(|uuid| History::open(Arc::clone(disk), paths.clone(), uuid, options));
     match opened {
-        Ok(history) => verify(&history, &history.current(), begin, progress),
+        Ok(history) => {
+            let mut verified = verify(&history, &history.current(), begin, progress)?;
+            verified.orphans = match orphans::orphans(&history) {
+                Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
+                orphans => orphans?,
+            };
+            Ok(verified)
+        }
         Err(e) => {
             let mut findings = Findings::default();
             findings.metadata(e, Affected::Everything)?;
@@ -75,12 +82,17 @@ pub(crate) fn verify(
     // From the disk again, and not as this handle remembers them.
     let reread = read_marker(&*history.disk, &history.paths);
     let reread = reread.and_then(|_| recover::newest(&*history.disk, &history.paths, history.uuid, None));
-    let is_readable = reread.is_ok();
     if let Err(e) = reread {
         findings.metadata(e, Affected::Everything)?;
     }
     check_lock(&*history.disk, &history.paths, &mut findings);
-    let survey = Survey::of(generation.manifest(), generation.table().map(Arc::as_ref))?;
+    let survey = match Survey::of(generation.manifest(), generation.table().map(Arc::as_ref)) {
+        // A table that has become shorter since it was opened is found above.
+        Err(_) if !findings.list.is_empty() => {
+            return Ok(Verification { findings: findings.finish(), ..Verification::default() });
+        }
+        survey => survey?,
+    };
     let mut outside = Outside::default();
     metadata(history, generation, &survey, &mut outside, &mut findings)?;
     let own = || {
@@ -99,11 +111,7 @@ pub(crate) fn verify(
         let affected = Affected::Tensors { names: fault.names, more: fault.more };
         findings.push(fault.path, &FormatError::new(Rule::ExternalFile, fault.detail), affected);
     }
-    let orphans = match is_readable.then(|| orphans::orphans(history)) {
-        Some(Err(e)) if e.kind() == ErrorKind::Corrupt => Vec::new(),
-        orphans => orphans.transpose()?.unwrap_or_default(),
-    };
-    Ok(Verification { findings: findings.finish(), orphans, unchecked_files, read_bytes })
+    Ok(Verification { findings: findings.finish(), orphans: Vec::new(), unchecked_files, read_bytes })
 }
 
 /// Nobody reads LOCK, and nobody commits without it.
@@ -193,7 +201,9 @@ fn broken_entries(survey: &Survey<'_>, findings: &mut Findings) -> Result<BTreeM
                 format!("; it was tensor {name:?}, and one bit of it was flipped")
             }
         };
-        findings.list[index].detail += &was;
+        if let Some(finding) = findings.list.get_mut(index) {
+            finding.detail += &was;
+        }
         indices.insert(ordinal, index);
     }
     Ok(indices)

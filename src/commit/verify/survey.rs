@@ -8,7 +8,7 @@ use crate::commit::table::{Table, lookup_path};
 use crate::error::{Error, Result};
 
 /// How many damaged entries are looked at bit by bit.
-const MOST_MENDED: usize = 1000;
+const MOST_MENDED: usize = 100;
 
 /// What the metadata of a generation says, entry by entry: what is wrong with one hides no other.
 pub(in crate::commit) struct Survey<'a> {
