@@ -107,11 +107,24 @@ pub(crate) enum Command {
     /// Say where the space of a store is: what no tensor reaches, and why it is still there
     #[command(after_help = "Example:\n  stridemap stats model.smap --json | jq .reclaimable_bytes")]
     Stats(StatsArgs),
-    /// Read a whole store and report what is damaged; exits with 1 if anything is
+    /// Read a whole store, or some tensors, and report what is damaged; exits with 1 if anything is
     ///
-    /// Files that were imported in place are looked at, not read: whether each is the one that it was then.
-    #[command(after_help = "Example:\n  stridemap verify model.smap && echo whole")]
+    /// A line is the file, the place in it, what is wrong, the rule of the format that is broken, and the tensors that are
+    /// affected. Of tensors that are named only the parts of 1 MiB are read that their elements are in. Files that nothing
+    /// needs are no damage, and noted. Files that were imported in place are looked at, not read: whether each is the one
+    /// that it was then; nor have mutable and live storages digests.
+    #[command(
+        after_help = "Example:\n  stridemap verify model.smap && echo whole\n  stridemap verify model.smap --json | jq .findings[].affects"
+    )]
     Verify(VerifyArgs),
+    /// Make a damaged store usable again; without --apply, only say what that takes, and exit with 1 if anything
+    ///
+    /// What checksums confirm is put right: one flipped bit of the metadata, FORMAT, LOCK, digests of storages. A newest
+    /// generation that cannot be read gives way to an older one that is still there. Tensors that reach damaged bytes are
+    /// given up, others on the same storage copied. What is removed or replaced is moved to lost+found in the store, and
+    /// stays there. While a reader needs what would go, it is refused. Cut short anywhere, it can be run again.
+    #[command(after_help = "Example:\n  stridemap repair model.smap\n  stridemap repair model.smap --apply")]
+    Repair(RepairArgs),
     /// Print a line a commit, as other processes make them, until it is interrupted
     ///
     /// A line is the generation, and the names that came (+), have another header (~), or went (-). Commits that come faster
@@ -382,8 +395,26 @@ pub(crate) struct CompactArgs {
 pub(crate) struct VerifyArgs {
     /// The store
     pub(crate) store: PathBuf,
+    /// The tensors to verify; everything when none is named
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) external: External,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct RepairArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Do it
+    #[arg(long)]
+    pub(crate) apply: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(clap::Args)]

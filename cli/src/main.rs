@@ -15,11 +15,13 @@ mod maintain;
 mod names;
 mod output;
 mod pieces;
+mod repair;
 mod shard_size;
 mod show;
 mod source;
 mod space;
 mod twice;
+mod verify;
 mod watch;
 
 use std::io::{self, BufWriter, Write};
@@ -33,7 +35,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use crate::args::{Args, Command};
 use crate::error::{Error, Result};
 
-/// `verify` or `compact` found damage, `diff` a difference, or `watch` no commit in time.
+/// `verify` or `compact` found damage, `repair` something to do, `diff` a difference, or `watch` no commit in time.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -68,7 +70,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Gc(args) => maintain::gc(args, &mut out)?,
         Command::Compact(args) => is_positive = space::compact(args, &mut out)?,
         Command::Stats(args) => space::stats(args, &mut out)?,
-        Command::Verify(args) => is_positive = maintain::verify(args, &mut out)?,
+        Command::Verify(args) => is_positive = verify::run(args, &mut out)?,
+        Command::Repair(args) => is_positive = repair::run(args, &mut out)?,
         Command::Watch(args) => is_positive = watch::run(args, &mut out)?,
     }
     out.flush()?;

@@ -15,6 +15,7 @@ mod numpy;
 mod output;
 mod readme;
 mod refusals;
+mod repair;
 mod show;
 mod sources;
 mod space;

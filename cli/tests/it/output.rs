@@ -102,7 +102,7 @@ fn help_of_every_command_has_an_example() {
     let dir = Dir::empty();
     for command in [
         "import", "export", "inspect", "ls", "show", "view", "mv", "rm", "cp", "gc", "compact", "stats",
-        "verify", "diff",
+        "verify", "repair", "diff",
     ] {
         let help = dir.stdout(&[command, "--help"]);
         assert!(help.contains(&format!("Example:\n  stridemap {command} ")), "{help}");

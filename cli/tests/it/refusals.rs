@@ -18,6 +18,9 @@ pub(crate) fn on_store(store: &str) -> Vec<Vec<&str>> {
         vec!["compact", store],
         vec!["stats", store],
         vec!["verify", store],
+        vec!["verify", store, "x"],
+        vec!["repair", store],
+        vec!["repair", store, "--apply"],
         vec!["watch", store],
     ]
 }

@@ -1,0 +1,100 @@
+//! `repair`: a damaged store made usable again, or what that would take.
+
+use std::io::Write;
+
+use serde::Serialize;
+use stridemap::{Repair, StoreOptions};
+
+use crate::args::RepairArgs;
+use crate::error::Result;
+use crate::output::{message, one_line, progress, write_json};
+use crate::source::explained;
+
+/// Gives whether nothing is left to repair.
+pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
+    let options = StoreOptions::new();
+    let bar = progress("repair", 0);
+    let advance = |bytes| {
+        bar.inc_length(bytes);
+        bar.inc(bytes);
+    };
+    let repair = match args.apply {
+        true => options.repair(&args.store, advance),
+        false => options.plan_repair(&args.store, advance),
+    };
+    bar.finish_and_clear();
+    let repair = repair.map_err(|e| explained(&args.store, e))?;
+    let is_done = args.apply || repair.is_empty();
+    if args.json {
+        write_json(out, Record::of(&repair, args.apply))?;
+        return Ok(is_done);
+    }
+    for line in repair.remedies.iter().map(ToString::to_string) {
+        writeln!(out, "{}", one_line(&line))?;
+    }
+    for line in repair.losses.iter().map(ToString::to_string) {
+        writeln!(out, "{}", one_line(&line))?;
+    }
+    if repair.is_empty() {
+        writeln!(out, "nothing to repair")?;
+    } else if args.apply {
+        for path in &repair.kept {
+            writeln!(out, "kept: {}", one_line(&path.display().to_string()))?;
+        }
+        match repair.generation {
+            Some(generation) => writeln!(out, "repaired: generation {generation}")?,
+            None => writeln!(out, "repaired")?,
+        }
+    } else {
+        out.flush()?;
+        message("note: nothing was changed; --apply does what these lines say");
+    }
+    Ok(is_done)
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    applied: bool,
+    remedies: Vec<RemedyRecord<'a>>,
+    losses: Vec<LossRecord<'a>>,
+    generation: Option<u64>,
+    kept: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct RemedyRecord<'a> {
+    file: String,
+    detail: &'a str,
+}
+
+#[derive(Serialize)]
+struct LossRecord<'a> {
+    file: String,
+    reason: &'a str,
+    names: &'a [String],
+}
+
+impl<'a> Record<'a> {
+    fn of(repair: &'a Repair, applied: bool) -> Self {
+        let remedies = repair.remedies.iter();
+        let losses = repair.losses.iter();
+        Record {
+            applied: applied && !repair.is_empty(),
+            remedies: remedies
+                .map(|remedy| RemedyRecord {
+                    file: remedy.path.display().to_string(),
+                    detail: &remedy.detail,
+                })
+                .collect(),
+            losses: losses
+                .map(|loss| LossRecord {
+                    file: loss.path.display().to_string(),
+                    reason: &loss.reason,
+                    names: &loss.names,
+                })
+                .collect(),
+            generation: repair.generation,
+            kept: repair.kept.iter().map(|path| path.display().to_string()).collect(),
+        }
+    }
+}

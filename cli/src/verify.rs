@@ -1,0 +1,140 @@
+//! `verify`: what is damaged, and whom it concerns.
+
+use std::cell::Cell;
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde::{Serialize, Serializer};
+use stridemap::{Affected, ErrorKind, Finding, Orphan, Verification};
+
+use crate::args::VerifyArgs;
+use crate::error::Result;
+use crate::output::{counted, message, one_line, progress, write_json};
+use crate::source::explained;
+
+/// How many files that nobody needs are named.
+const SHOWN_ORPHANS: usize = 10;
+
+/// Gives whether the store is whole.
+pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
+    let verified = verified(args)?;
+    let is_whole = verified.findings.is_empty();
+    if args.json {
+        write_json(out, Record::of(&verified))?;
+        return Ok(is_whole);
+    }
+    for finding in &verified.findings {
+        writeln!(out, "{}", one_line(&finding.to_string()))?;
+    }
+    if is_whole {
+        writeln!(out, "ok")?;
+    }
+    out.flush()?;
+    for orphan in verified.orphans.iter().take(SHOWN_ORPHANS) {
+        message(&format!("note: {orphan}"));
+    }
+    if let Some(more) = verified.orphans.len().checked_sub(SHOWN_ORPHANS).filter(|&more| more > 0) {
+        message(&format!("note: and {} more that nothing needs", counted(more as u64, "file")));
+    }
+    if let Some(first) = verified.unchecked_files.first() {
+        message(&format!(
+            "note: {} not checked, {} among them: --external says which may be opened",
+            counted(verified.unchecked_files.len() as u64, "external file"),
+            first.display()
+        ));
+    }
+    Ok(is_whole)
+}
+
+/// A store too damaged to be opened or read through has findings, too.
+fn verified(args: &VerifyArgs) -> Result<Verification> {
+    let options = args.external.options();
+    let bar = progress("verify", 0);
+    let whole = || options.verify(&args.store, |bytes| bar.set_length(bytes), |bytes| bar.inc(bytes));
+    let verified = if args.names.is_empty() {
+        whole()
+    } else {
+        match options.open(&args.store) {
+            Err(e) if e.kind() == ErrorKind::Corrupt => whole(),
+            opened => opened.and_then(|store| {
+                let (names, read_bytes): (Vec<&str>, _) =
+                    (args.names.iter().map(String::as_str).collect(), Cell::new(0));
+                let mut verified = Verification::default();
+                verified.findings =
+                    store.verify_tensors(&names, |bytes| read_bytes.set(read_bytes.get() + bytes))?;
+                verified.read_bytes = read_bytes.get();
+                Ok(verified)
+            }),
+        }
+    };
+    bar.finish_and_clear();
+    verified.map_err(|e| explained(&args.store, e))
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    findings: Vec<FindingRecord<'a>>,
+    orphans: Vec<OrphanRecord<'a>>,
+    unchecked: &'a [PathBuf],
+    bytes_read: u64,
+}
+
+#[derive(Serialize)]
+struct FindingRecord<'a> {
+    file: String,
+    offset: Option<u64>,
+    rule: String,
+    rule_text: &'static str,
+    detail: &'a str,
+    affects: Affects<'a>,
+    affects_more: u64,
+}
+
+#[derive(Serialize)]
+struct OrphanRecord<'a> {
+    file: String,
+    bytes: u64,
+    kind: String,
+    detail: &'a str,
+}
+
+/// `"all"`, or a list of names.
+struct Affects<'a>(&'a Affected);
+
+impl Serialize for Affects<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self.0 {
+            Affected::Tensors { names, .. } => serializer.collect_seq(names.iter().map(|name| &**name)),
+            _ => serializer.serialize_str("all"),
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    fn of(verified: &'a Verification) -> Self {
+        let finding = |finding: &'a Finding| FindingRecord {
+            file: finding.path.display().to_string(),
+            offset: finding.offset_bytes,
+            rule: finding.rule.to_string(),
+            rule_text: finding.rule.text(),
+            detail: &finding.detail,
+            affects: Affects(&finding.affected),
+            affects_more: match &finding.affected {
+                Affected::Tensors { more, .. } => *more,
+                _ => 0,
+            },
+        };
+        let orphan = |orphan: &'a Orphan| OrphanRecord {
+            file: orphan.path.display().to_string(),
+            bytes: orphan.size_bytes,
+            kind: format!("{:?}", orphan.kind).to_lowercase(),
+            detail: orphan.kind.remedy(),
+        };
+        Record {
+            findings: verified.findings.iter().map(finding).collect(),
+            orphans: verified.orphans.iter().map(orphan).collect(),
+            unchecked: &verified.unchecked_files,
+            bytes_read: verified.read_bytes,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `repair`, and `verify` of what it is for.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use stridemap::{Store, Tensor};
+
+use crate::harness::{Dir, Run};
+
+/// A store of `weight` and a view of it on one storage, and of `bias` on another.
+fn with_model() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("model.smap")).unwrap();
+    let weight = Tensor::from_vec(vec![1f32, 2., 3., 4., 5., 6.], &[2, 3]).unwrap();
+    store.save("weight", &weight).unwrap();
+    store.save_view("weight_t", &store.load("weight").unwrap().t().unwrap()).unwrap();
+    store.save("bias", &Tensor::from_vec(vec![1f32, 2., 3.], &[3]).unwrap()).unwrap();
+    drop(store);
+    // A process that another test starts has our open files until it is its own program, and with them their locks.
+    dir.stdout(&["gc", "model.smap"]);
+    dir
+}
+
+fn damage(dir: &Dir, file: &str, at: usize) {
+    let path = dir.path("model.smap").join(file);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[at] ^= 1;
+    fs::write(&path, bytes).unwrap();
+}
+
+fn json(dir: &Dir, args: &[&str], code: i32) -> Value {
+    let run = dir.run(args);
+    assert_eq!(run.code, Some(code), "{run:?}");
+    serde_json::from_str(&run.stdout).unwrap()
+}
+
+#[test]
+fn readme_session_of_damage_prints_what_the_readme_says() {
+    with_model().assert_readme_session("Damage");
+}
+
+#[test]
+fn json_of_verify_has_the_findings_and_whom_they_affect() {
+    let dir = with_model();
+    let whole = json(&dir, &["verify", "model.smap", "--json"], 0);
+    assert_eq!(whole, json!({"v": 1, "findings": [], "orphans": [], "unchecked": [], "bytes_read": 36}));
+    damage(&dir, "storages/0000000000000001.bin", 5);
+    dir.write("model.smap/storages/00000000000000ff.bin", b"orphan");
+    let damaged = json(&dir, &["verify", "model.smap", "--json"], 1);
+    let finding = json!({
+        "file": "model.smap/storages/0000000000000001.bin",
+        "offset": 0,
+        "rule": "F-25",
+        "rule_text": "sealed bytes have the digests that their record states",
+        "detail": "the chunk of 24 bytes from here on was changed",
+        "affects": ["weight", "weight_t"],
+        "affects_more": 0,
+    });
+    assert_eq!(damaged["findings"], json!([finding]));
+    let orphan = &damaged["orphans"][0];
+    assert_eq!((&orphan["bytes"], &orphan["kind"]), (&json!(6), &json!("unneeded")), "{damaged}");
+    let named = json(&dir, &["verify", "model.smap", "bias", "--json"], 0);
+    assert_eq!(named["bytes_read"], 12, "{named}");
+    damage(&dir, "FORMAT", 20);
+    let lost = json(&dir, &["verify", "model.smap", "--json"], 1);
+    assert_eq!(lost["findings"][0]["affects"], "all");
+}
+
+#[test]
+fn json_of_repair_says_what_is_given_up_and_what_was_done() {
+    let dir = with_model();
+    damage(&dir, "storages/0000000000000001.bin", 5);
+    let plan = json(&dir, &["repair", "model.smap", "--json"], 1);
+    assert_eq!((&plan["applied"], &plan["generation"]), (&json!(false), &Value::Null), "{plan}");
+    assert_eq!(plan["losses"][0]["names"], json!(["weight", "weight_t"]));
+    assert!(!dir.path("model.smap/lost+found").exists());
+    let done = json(&dir, &["repair", "model.smap", "--apply", "--json"], 0);
+    assert_eq!((&done["applied"], &done["generation"]), (&json!(true), &json!(5)), "{done}");
+    assert_eq!(done["losses"], plan["losses"]);
+    for path in done["kept"].as_array().unwrap() {
+        assert!(dir.path(path.as_str().unwrap()).exists(), "{path}");
+    }
+    let again = json(&dir, &["repair", "model.smap", "--apply", "--json"], 0);
+    assert_eq!((&again["applied"], &again["remedies"]), (&json!(false), &json!([])), "{again}");
+}
+
+#[test]
+fn repair_of_a_whole_store_says_so() {
+    let dir = with_model();
+    for args in [&["repair", "model.smap"][..], &["repair", "model.smap", "--apply"]] {
+        let Run { code, stdout, stderr } = dir.run(args);
+        assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "nothing to repair\n", ""));
+    }
+    let line = dir.refusal(&["verify", "model.smap", "biased"]);
+    assert!(line.contains("did you mean \"bias\""), "{line}");
+}
