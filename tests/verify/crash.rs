@@ -29,7 +29,7 @@ fn store(disk: &SimulatedDisk) -> Store {
     let (large, row) = (store.load("large").unwrap(), store.load("row").unwrap());
     let mut txn = store.begin().unwrap();
     for i in 0..70 {
-        txn.save_view(&format!("v{i}"), &row.index(&[Index::from(i % 8)]).unwrap()).unwrap();
+        txn.save_view(&format!("v{i}"), &row.index([Index::from(i % 8)]).unwrap()).unwrap();
     }
     txn.save_view("start", &large.slice(0, Some(0), Some(100), 1).unwrap()).unwrap();
     txn.save_view("end", &large.slice(0, Some(2 << 18), None, 1).unwrap()).unwrap();

@@ -93,7 +93,7 @@ fn case_27_flipped_bit_of_a_chunk_or_its_digest_affects_who_reaches_the_chunk() 
             bytes[bit / 8] ^= 1 << (bit % 8);
             fs::write(&file, &bytes).unwrap();
             let findings = verify(&path).findings;
-            let chunk = if file == bin { bit / 8 >> 20 } else { bit / 8 / 16 };
+            let chunk = if file == bin { (bit / 8) >> 20 } else { bit / 8 / 16 };
             assert_eq!(findings.len(), 1, "{findings:?}");
             assert_eq!(affected(&findings[0], &expected), of(chunk), "{findings:?}");
             bytes[bit / 8] ^= 1 << (bit % 8);

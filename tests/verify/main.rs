@@ -1,4 +1,5 @@
 //! `verify` and `repair`: damage to every file of a store, and what is found, and what is left.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 mod crash;
 mod damage;

@@ -52,15 +52,15 @@ pub(crate) fn small(path: &Path) -> Content {
     let (row, alone) = (store.load("row").unwrap(), store.load("alone").unwrap());
     let mut txn = store.begin().unwrap();
     for i in 0..66 {
-        txn.save_view(&format!("v{i}"), &row.index(&[Index::from(i % 8)]).unwrap()).unwrap();
+        txn.save_view(&format!("v{i}"), &row.index([Index::from(i % 8)]).unwrap()).unwrap();
     }
-    txn.save_view("last", &alone.flip(&[0]).unwrap_or(alone)).unwrap();
+    txn.save_view("last", &alone.flip([0]).unwrap_or(alone)).unwrap();
     txn.commit().unwrap();
     let mut txn = store.begin().unwrap();
     txn.save("later", &Tensor::from_vec(vec![5u8, 6, 7, 8], &[2, 2]).unwrap()).unwrap();
     txn.save_as("counts", &Tensor::from_vec(vec![1i32, 2], &[2]).unwrap(), StorageKind::Mutable).unwrap();
     txn.create_tensor("shared", DType::I32, &[2], StorageKind::Live).unwrap();
-    txn.save_view("v7", &row.index(&[Index::from(1)]).unwrap()).unwrap();
+    txn.save_view("v7", &row.index([Index::from(1)]).unwrap()).unwrap();
     txn.remove("v9").unwrap();
     txn.set_attribute("author", "nobody").unwrap();
     txn.commit().unwrap();

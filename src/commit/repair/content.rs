@@ -145,7 +145,7 @@ fn rest(
             }
             None => {
                 let reason = format!("{}; no chunk can be told to be whole", said(&sum.error));
-                let (path, lost) = (paths.sum(id), vec![0..u64::MAX]);
+                let (path, lost) = (paths.sum(id), all_of_it());
                 return Ok(Some(Rest { path, reason, lost, copy: None, shortened_to: None }));
             }
         }
@@ -166,10 +166,10 @@ fn rest(
     }
     let reason = said(error);
     let Some(found_bytes) = harm.found_bytes else {
-        return Ok(Some(Rest { path, reason, lost: vec![0..u64::MAX], copy: None, shortened_to: None }));
+        return Ok(Some(Rest { path, reason, lost: all_of_it(), copy: None, shortened_to: None }));
     };
     if !matches!(record.kind, StorageKind::Sealed(_)) {
-        let lost = vec![found_bytes..u64::MAX];
+        let lost = std::iter::once(found_bytes..u64::MAX).collect();
         return Ok(Some(Rest { path, reason, lost, copy: None, shortened_to: Some(found_bytes) }));
     }
     // The chunk that was cut has no digest to be checked by.
@@ -178,7 +178,7 @@ fn rest(
         harm.chunks.iter().map(|chunk| chunk.index).filter(|&index| index < whole).collect();
     let in_front = damaged.iter().map(|&index| bytes_of_chunks(&(index..index + 1), record.length_bytes));
     let length_bytes = whole * CHUNK_BYTES;
-    let lost = in_front.chain([length_bytes..u64::MAX]).collect();
+    let lost = in_front.chain(std::iter::once(length_bytes..u64::MAX)).collect();
     let copy = Some(Copy { length_bytes, damaged, right: Vec::new() });
     Ok(Some(Rest { path, reason, lost, copy, shortened_to: None }))
 }
@@ -287,4 +287,9 @@ fn said(error: &Error) -> String {
 /// The names of a storage's files.
 pub(super) fn files(paths: &StorePaths, id: u64) -> [PathBuf; 2] {
     [paths.storage(id), paths.sum(id)]
+}
+
+/// What is lost of a storage of which nothing can be told.
+fn all_of_it() -> Vec<Range<u64>> {
+    std::iter::once(0..u64::MAX).collect()
 }
