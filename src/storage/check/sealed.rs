@@ -111,9 +111,10 @@ impl Checked {
         self.id
     }
 
-    /// The tail is a chunk, and that of no bytes as well.
+    /// How many chunks there are to be looked at; the tail is one, and that of no bytes as well. A record may state any
+    /// length, so of a short file it is those that begin in it.
     pub(super) fn chunk_count(&self) -> u64 {
-        full_chunk_count(self.length_bytes) + 1
+        full_chunk_count(self.length_bytes.min(self.found_bytes)) + 1
     }
 
     pub(super) fn next_part(&self) -> Option<Range<u64>> {
