@@ -7,7 +7,7 @@
 use super::Layout;
 
 /// Steps of a search before it gives up.
-const MAX_WORK: usize = 100_000;
+const MAX_WORK: usize = 200_000;
 
 /// `stride * x` with `x` from 0 to `highest`; both at least 1.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +118,11 @@ fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> b
     if target == 0 || !(0..=reach).contains(&target) {
         return target == 0;
     }
+    // Counted before anything is ruled out: a term can have billions of steps, each of which is ruled out at once.
+    *work = work.saturating_add(terms.len());
+    if *work > MAX_WORK {
+        return true;
+    }
     // Any first few terms add up to a multiple of what they have in common; the others must reach from it to the target.
     let mut divisor = 0;
     for (term, &rest) in terms.iter().zip(inner_reaches) {
@@ -126,12 +131,10 @@ fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> b
             return false;
         }
     }
-    *work = work.saturating_add(terms.len());
     match terms {
         [] => false,
         [_] => true,
         [a, b] => have_solution(*a, *b, target),
-        _ if *work > MAX_WORK => true,
         [term, terms @ ..] => {
             let rest = inner_reaches.first().copied().unwrap_or_default();
             // The most steps that do not pass the target, down to the fewest from which the other terms can make up.
@@ -268,5 +271,8 @@ mod tests {
         // Sixty strides that are nearly equal: a subset sum.
         let strides = (0..60).map(|i| (1 << 40) + i * i * 7_919 + 1).collect();
         assert!(Layout::new(vec![2; 60], strides, 0).unwrap().overlaps_itself());
+        // Four, of which the larger have tens of millions of ways to leave what the smaller cannot make up for.
+        let strides = vec![66, 23_807_482, 134_217_728, 4_294_967_296];
+        assert!(Layout::new(vec![11, 4098, 1 << 23, 1 << 14], strides, 0).unwrap().overlaps_itself());
     }
 }
