@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Builds the fuzz targets and runs each for so many seconds: see fuzz/README.md.
+#
+#   fuzz/run.sh [-j JOBS] [-a] SECONDS [TARGET...]
+#
+#   -j JOBS   how many run at the same time; 2 without it
+#   -a        with AddressSanitizer and its search for leaks
+#
+# SECONDS 0 reads the seeds and nothing else. Fails when a target finds something; the input is then in
+# fuzz/target/found/, and in the target's log in fuzz/target/logs/ is what happened.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+usage() { sed -n 's/^#   fuzz/usage: fuzz/p' run.sh >&2; exit 2; }
+jobs=2 address=
+while getopts j:a option; do
+    case $option in
+        j) jobs=$OPTARG ;;
+        a) address=yes ;;
+        *) usage ;;
+    esac
+done
+shift $((OPTIND - 1))
+[[ ${1-} =~ ^[0-9]+$ && $jobs =~ ^[1-9][0-9]*$ ]] || usage
+seconds=$1
+shift
+mapfile -t all < <(sed -n 's|^path = "targets/\(.*\)\.rs"|\1|p' Cargo.toml)
+[ $# -gt 0 ] || set -- "${all[@]}"
+for target in "$@"; do
+    [ -f "targets/$target.rs" ] || { echo "no target $target; there are: ${all[*]}" >&2; exit 2; }
+done
+
+# libFuzzer comes as C++ source with the crate libfuzzer-sys.
+command -v "${CXX:-c++}" >/dev/null || {
+    echo "fuzz/run.sh needs a C++ compiler: apt-get install g++" >&2
+    exit 2
+}
+
+# Coverage as libFuzzer counts it, from the stable compiler. Given for a target triple, the flags are not for build scripts.
+host=$(rustc -vV | sed -n 's/^host: //p')
+flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+    -Cllvm-args=-sanitizer-coverage-trace-compares"
+memory_factor=1
+built=target
+if [ -n "$address" ]; then
+    # The one option here that the stable compiler has only when it is told that it is not.
+    export RUSTC_BOOTSTRAP=1
+    flags="$flags -Zsanitizer=address"
+    memory_factor=4
+    built=target/address
+fi
+bins=()
+for target in "$@"; do bins+=(--bin "$target"); done
+RUSTFLAGS=$(echo $flags) cargo build --locked --release --target "$host" --target-dir "$built" "${bins[@]}"
+built=$built/$host/release
+
+# Files and stores are made in memory, and go when this ends.
+scratch=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/stridemap-fuzz.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+mkdir -p target/{corpus,found,logs}
+
+# How long an input is, and what else a target asks for.
+options_of() {
+    case $1 in
+        marker) echo -max_len=96 ;;
+        manifest | table) echo -max_len=8192 ;;
+        # Of what a view is parted into, each part is in memory.
+        expr) echo "-max_len=512 -dict=dicts/expr.dict -rss_limit_mb=$((1024 * memory_factor)) -malloc_limit_mb=700" ;;
+        store) echo -max_len=20000 ;;
+        edits) echo -max_len=600 ;;
+        zip) echo -max_len=1500 ;;
+        *) echo -max_len=4096 ;;
+    esac
+}
+
+# What the golden vectors have of a kind are seeds too.
+seeds_of() {
+    case $1 in
+        marker) echo ../format/vectors/*/*.format ;;
+        manifest) echo ../format/vectors/*/*.man ;;
+        table) echo ../format/vectors/*/*.tab ;;
+        pickle) echo ../tests/data/pt/*.pt ../tests/data/pt_more/*.pt ;;
+    esac
+}
+
+run_one() {
+    local target=$1 corpus=target/corpus/$1 limit=(-max_total_time="$seconds")
+    [ "$seconds" != 0 ] || limit=(-runs=0)
+    mkdir -p "$corpus" "$scratch/$target/more"
+    local seed number=0
+    for seed in $(seeds_of "$target"); do
+        # Two folders may have files of one name.
+        number=$((number + 1))
+        cp "$seed" "$scratch/$target/more/$number"
+    done
+    STRIDEMAP_FUZZ_DIR="$scratch/$target" TMPDIR="$scratch/$target" "$built/$target" "${limit[@]}" -timeout=10 \
+        -rss_limit_mb=$((512 * memory_factor)) -malloc_limit_mb=128 -print_final_stats=1 \
+        -artifact_prefix="target/found/$target-" $(options_of "$target") \
+        "$corpus" "seeds/$target" "$scratch/$target/more" > "target/logs/$target.log" 2>&1 ||
+        touch "$scratch/$target.failed"
+    rm -rf "${scratch:?}/$target"
+}
+
+running=0
+for target in "$@"; do
+    run_one "$target" &
+    running=$((running + 1))
+    [ "$running" -lt "$jobs" ] || { wait -n || true; running=$((running - 1)); }
+done
+wait
+
+printf '%-12s %12s %8s %9s %9s %7s\n' target executions edges features inputs "RSS MiB"
+failed=
+for target in "$@"; do
+    log=target/logs/$target.log
+    last=$(grep -a '^#.* cov: ' "$log" | tail -1)
+    field() { sed -n "s/.* $1: \([0-9]*\).*/\1/p" <<< "$last"; }
+    stat() { sed -n "s/^stat::$1: *//p" "$log"; }
+    printf '%-12s %12s %8s %9s %9s %7s\n' "$target" "$(stat number_of_executed_units)" "$(field cov)" \
+        "$(field ft)" "$(field corp)" "$(stat peak_rss_mb)"
+    [ ! -e "$scratch/$target.failed" ] || failed="$failed $target"
+done
+for target in $failed; do
+    printf '\n%s found something:\n' "$target"
+    grep -av '^#\|^DE: \|# Uses: ' "target/logs/$target.log" | tail -40
+done
+[ -z "$failed" ]

@@ -1,0 +1,259 @@
+//! All that can be done with a store, done to one that is not trusted.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use stridemap::{Durability, Element, Error, ErrorKind, ExternalFiles, Result, Store, StoreOptions, Tensor};
+
+use crate::{elements, within};
+
+/// What opening a store, and reading its headers, may take.
+const OPEN_BYTES: usize = 64 << 20;
+
+/// What all other work on a store as small as these are may take.
+const WORK_BYTES: usize = 96 << 20;
+
+/// Of a tensor that is read. One that repeats an element may be of any size.
+const READ_BYTES: usize = 64 << 10;
+
+/// A dtype, a size, and the elements of a tensor that is small enough.
+type Content = (String, Vec<usize>, Option<Vec<u8>>);
+
+type Contents = BTreeMap<String, Result<Content>>;
+
+fn options() -> StoreOptions {
+    StoreOptions::new()
+        .durability(Durability::Process)
+        .lock_timeout(Duration::from_millis(5))
+        .external(ExternalFiles::Beside)
+}
+
+/// Opens what is there and reads all of it; and does to it what a user can, when it is to be written to.
+///
+/// # Panics
+/// When it takes too much memory, or two ways to know something say two things.
+pub fn exercise(root: &Path, is_written: bool) {
+    let store = match within(OPEN_BYTES, || options().open(root)) {
+        Ok(store) => store,
+        Err(e) => return check(&e),
+    };
+    let before = within(OPEN_BYTES, || contents(&store));
+    let is_whole = within(WORK_BYTES, || verify(&store));
+    if is_whole {
+        check_whole(&before);
+    }
+    within(WORK_BYTES, || mapped(root, &before));
+    if let Err(e) = within(WORK_BYTES, || store.stats()) {
+        check(&e);
+        assert!(!is_whole, "a store that verifies has stats: {e}");
+    }
+    if is_written {
+        within(WORK_BYTES, || write(root, &store, &before, is_whole));
+    }
+}
+
+/// An error is one line, of a length that can be read.
+fn check(e: &Error) {
+    let line = e.to_string();
+    assert!(!line.contains('\n') && line.len() < 64 << 10, "{line}");
+}
+
+fn contents(store: &Store) -> Contents {
+    let _ = (store.uuid(), store.generation(), store.attributes(), store.unchecked_files());
+    let snapshot = store.snapshot();
+    for storage in snapshot.storages() {
+        let _ = storage.map_err(|e| check(&e));
+    }
+    let headers = snapshot.tensors("").map(Iterator::collect::<Result<Vec<_>>>);
+    let names = match (snapshot.names(), headers) {
+        (Ok(names), Ok(Ok(headers))) => {
+            assert!(names.iter().eq(headers.iter().map(|info| &info.name)), "two lists of names differ");
+            names
+        }
+        (Ok(names), _) => names,
+        (Err(e), _) => {
+            check(&e);
+            Vec::new()
+        }
+    };
+    let _ = snapshot.load("no such name").map_err(|e| check(&e));
+    names
+        .into_iter()
+        .map(|name| {
+            let content = snapshot.load(&name).and_then(|tensor| {
+                views(&tensor);
+                let _ = snapshot.overlapping(&name).map_err(|e| check(&e));
+                content(&tensor)
+            });
+            (name, content.inspect_err(check))
+        })
+        .collect()
+}
+
+fn content(tensor: &Tensor) -> Result<Content> {
+    let is_small = tensor.nbytes() <= READ_BYTES;
+    let bytes = if is_small { Some(elements(tensor)?) } else { None };
+    if let Some(bytes) = &bytes {
+        assert_eq!(bytes.len(), tensor.nbytes());
+    }
+    Ok((tensor.dtype().to_string(), tensor.size().to_vec(), bytes))
+}
+
+/// Views of it, read where they are small.
+fn views(tensor: &Tensor) {
+    let _ = (tensor.overlaps_itself(), tensor.is_contiguous(), tensor.is_channels_last());
+    let _ = tensor.to_text().map_err(|e| check(&e));
+    let views = [
+        tensor.flip(0),
+        tensor.t(),
+        tensor.flatten(0, -1),
+        tensor.view(&[-1]),
+        tensor.unsqueeze(0),
+        tensor.select(0, -1),
+        tensor.view_dtype(stridemap::DType::U8),
+    ];
+    for view in views.into_iter().flatten() {
+        let _ = content(&view).map_err(|e| check(&e));
+        let _ = tensor.overlaps(&view);
+    }
+    fn read<T: Element>(tensor: &Tensor) {
+        if tensor.nbytes() <= READ_BYTES {
+            let _ = tensor.read::<T>().map_err(|e| check(&e));
+        }
+    }
+    read::<f32>(tensor);
+    read::<bool>(tensor);
+}
+
+/// Whether there is nothing to find.
+fn verify(store: &Store) -> bool {
+    match store.verify(|_| ()) {
+        Ok(findings) => {
+            findings.iter().for_each(|finding| assert!(!finding.to_string().contains('\n')));
+            findings.is_empty()
+        }
+        Err(e) => {
+            check(&e);
+            false
+        }
+    }
+}
+
+/// What is no damage, but what this machine or this handle cannot have.
+fn is_excused(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::LimitExceeded | ErrorKind::ExternalRefused)
+}
+
+fn check_whole(contents: &Contents) {
+    for (name, content) in contents {
+        if let Err(e) = content {
+            assert!(is_excused(e), "the store verifies, and {name:?} cannot be read: {e}");
+        }
+    }
+}
+
+/// The same elements where they lie as were read before.
+fn mapped(root: &Path, before: &Contents) {
+    // SAFETY: nobody but this process writes the directory, and while the store is mapped nothing but the library does.
+    let Ok(store) = (unsafe { options().open_mapped(root) }) else { return };
+    for (name, content_before) in before {
+        let loaded = store.load(name);
+        let tensor = match (loaded, content_before) {
+            (Ok(tensor), _) => tensor,
+            (Err(e), _) => {
+                check(&e);
+                continue;
+            }
+        };
+        let content = content(&tensor);
+        if let (Ok(content), Ok(content_before)) = (&content, content_before) {
+            assert!(content == content_before, "{name:?} is another when it is mapped");
+        }
+        if let Ok(bytes) = tensor.as_slice::<u8>() {
+            assert_eq!(bytes.len(), tensor.nbytes());
+            let sum = bytes.iter().take(READ_BYTES).fold(0u8, |sum, &byte| sum.wrapping_add(byte));
+            std::hint::black_box(sum);
+        }
+        if let Ok(guard) = tensor.lock_shared()
+            && let Ok(bytes) = guard.as_slice::<u8>()
+        {
+            std::hint::black_box(bytes.first().copied());
+        }
+        if let Ok(live) = tensor.as_live::<f32>()
+            && tensor.nbytes() <= READ_BYTES
+        {
+            let _ = live.read().map_err(|e| check(&e));
+        }
+    }
+}
+
+/// What was committed is there, in a store that opens.
+fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
+    let wrote = |what: &str, result: Result<()>| match result {
+        Ok(()) => Some(options().open(root).unwrap_or_else(|e| panic!("after {what}: {e}"))),
+        Err(e) => {
+            check(&e);
+            None
+        }
+    };
+    let new = Tensor::from_vec(vec![1u8, 2, 3], &[3]).expect("a tensor on the heap");
+    if let Some(store) = wrote("save", store.save("~new", &new)) {
+        assert_eq!(
+            store.load("~new").and_then(|tensor| tensor.read::<u8>()).expect("what was saved"),
+            [1, 2, 3]
+        );
+    }
+    if let Some(name) = before.keys().next() {
+        if let Some(again) = wrote("copy", store.copy(name, "~copy")) {
+            let copied = again.load("~copy").and_then(|tensor| content(&tensor));
+            if let (Ok(copied), Some(Ok(content))) = (copied, before.get(name)) {
+                assert!(copied == *content, "{name:?} is another when it is copied");
+            }
+        }
+        let viewed = store.load(name).and_then(|tensor| store.save_view("~view", &tensor.unsqueeze(0)?));
+        wrote("save_view", viewed);
+    }
+    if let Some(again) = wrote("append", store.append("~new", &new).map(drop)) {
+        assert_eq!(again.load("~new").expect("what was appended to").size(), [6]);
+    }
+    for (name, content) in before {
+        let Ok((_, size, _)) = content else { continue };
+        let [_, row @ ..] = size.as_slice() else { continue };
+        if row.iter().try_fold(1usize, |n, &size| n.checked_mul(size)).is_none_or(|count| count > 64) {
+            continue;
+        }
+        let rows: Vec<usize> = [1].into_iter().chain(row.iter().copied()).collect();
+        let appended = store.load(name).and_then(|tensor| {
+            store.copy(name, "~grown")?;
+            store.append("~grown", &Tensor::zeros(tensor.dtype(), &rows)?).map(drop)
+        });
+        wrote("append", appended);
+    }
+    wrote("compact", store.compact(|_| ()).map(drop));
+    wrote("materialize", store.materialize(|_| ()).map(drop));
+    if let Some(again) = wrote("gc", store.gc().map(drop)) {
+        for (name, content_before) in before {
+            let now = again.load(name).and_then(|tensor| content(&tensor));
+            if let (Ok(content_before), Ok(now)) = (content_before, &now) {
+                assert!(now == content_before, "{name:?} is another after it was all written again");
+            }
+            if let (Ok(_), Err(e)) = (content_before, &now) {
+                panic!("{name:?} was there, and is gone: {e}");
+            }
+        }
+        if is_whole {
+            let findings = again.verify(|_| ()).expect("a store that verified");
+            assert!(findings.is_empty(), "the store verified before it was written to: {findings:?}");
+        }
+    }
+    if let Some(name) = before.keys().next() {
+        wrote("rename", store.rename(name, "~renamed"));
+        wrote("remove", store.remove("~renamed"));
+    }
+    for name in before.keys() {
+        // Last, for it changes elements.
+        let filled = store.load(name).and_then(|tensor| tensor.lock_exclusive()?.fill_(1).map(drop));
+        let _ = filled.map_err(|e| check(&e));
+    }
+}

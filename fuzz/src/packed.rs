@@ -1,0 +1,24 @@
+//! A store as one input: a list of files, each a byte for its name, three for its length, and its bytes.
+
+/// The names that files can have, by number.
+pub const NAMES: [&str; 16] = [
+    "FORMAT",
+    "LOCK",
+    "UNSYNCED",
+    "meta/0000000000000001.man",
+    "meta/0000000000000002.man",
+    "meta/0000000000000003.man",
+    "meta/0000000000000001.tab",
+    "meta/0000000000000002.tab",
+    "meta/0000000000000003.tab",
+    "storages/0000000000000001.bin",
+    "storages/0000000000000002.bin",
+    "storages/0000000000000003.bin",
+    "storages/0000000000000001.sum",
+    "storages/0000000000000002.sum",
+    "storages/.stage-0",
+    "meta/.stage-1",
+];
+
+/// The bit of a name's byte that says that the digests of the file are to be mended.
+pub const MENDED: u8 = 0x80;

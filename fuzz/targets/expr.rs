@@ -1,0 +1,90 @@
+//! The command line's expressions: parsed, and done to tensors of every kind that a store holds.
+#![no_main]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the command line's own modules, of which only a part is called"
+)]
+
+#[path = "../../cli/src/error.rs"]
+mod error;
+#[path = "../../cli/src/expr/mod.rs"]
+mod expr;
+#[path = "../../cli/src/output.rs"]
+mod output;
+
+use std::sync::OnceLock;
+
+use libfuzzer_sys::{Corpus, fuzz_target};
+use stridemap::{DType, Source as _, Store, Tensor};
+use stridemap_fuzz::{elements, scratch};
+
+use expr::{Copies, Expr};
+
+/// Of a view that is read. What repeats an element may be of any size.
+const READ_BYTES: usize = 64 << 10;
+
+/// A view goes on with no more dimensions or steps than a line of a shell would have.
+const TEXT_BYTES: usize = 4096;
+
+struct Tensors {
+    store: Store,
+    named: Vec<(&'static str, Tensor)>,
+}
+
+fn tensors() -> Result<Tensors, Box<dyn std::error::Error>> {
+    let counted = |n: i64, size: &[usize]| Tensor::from_vec((0..n).collect(), size);
+    let named = [
+        ("x", counted(12, &[3, 4])?),
+        ("v", counted(7, &[7])?),
+        ("images", counted(120, &[2, 3, 4, 5])?.refine_names(&[Some("N"), Some("C"), Some("H"), Some("W")])?),
+        ("f", Tensor::from_vec((0..24u8).map(f32::from).collect(), &[2, 3, 4])?.transpose(0, 2)?),
+        ("c", Tensor::zeros(DType::C64, &[2, 3])?),
+        ("h", Tensor::from_vec((0..16u8).collect(), &[4, 4])?.view_dtype(DType::F16)?),
+        ("p", Tensor::from_vec((0..16u8).collect(), &[16])?.view_dtype(DType::F4E2M1FNx2)?),
+        ("b", Tensor::from_vec(vec![true, false], &[2])?),
+        ("s", counted(1, &[])?),
+        ("e", counted(0, &[0, 3])?),
+        ("r", counted(12, &[3, 4])?.flip(0)?),
+        ("w", counted(3, &[3, 1])?.expand(&[-1, 1 << 10])?),
+        ("huge", Tensor::zeros(DType::U8, &[1])?.expand(&[1 << 30, 1 << 30])?),
+    ];
+    let store = Store::create(scratch("expr")?.join("store.smap"))?;
+    Ok(Tensors { store, named: named.into() })
+}
+
+fuzz_target!(|bytes: &[u8]| -> Corpus {
+    static TENSORS: OnceLock<Tensors> = OnceLock::new();
+    let Tensors { store, named } = TENSORS.get_or_init(|| tensors().expect("tensors to work on"));
+    let Ok(text) = str::from_utf8(bytes) else { return Corpus::Reject };
+    if text.len() > TEXT_BYTES {
+        return Corpus::Reject;
+    }
+    // Every name reads back.
+    let quoted = expr::quoted(text);
+    match quoted.parse::<Expr>() {
+        Ok(read) => assert_eq!(read.name, text, "{quoted:?}"),
+        Err(e) => panic!("{quoted:?}: {e}"),
+    }
+    let Ok(parsed) = text.parse::<Expr>() else { return Corpus::Keep };
+    let load = |name: &str| match named.iter().find(|(known, _)| *known == name) {
+        Some((_, tensor)) => Ok(tensor.clone()),
+        None => store.load(name),
+    };
+    let Ok((_, view)) = parsed.view(load, Copies::Refused) else {
+        // What copies is of the size that was asked for.
+        return Corpus::Keep;
+    };
+    let (_, copied) = parsed.view(load, Copies::Allowed).expect("what needs no copy may also be one");
+    assert_eq!((view.size(), view.dtype(), view.names()), (copied.size(), copied.dtype(), copied.names()));
+    if view.nbytes() <= READ_BYTES {
+        let read = elements(&view).expect("a view on the heap reads");
+        assert_eq!(read, elements(&copied).expect("a view on the heap reads"));
+        if view.numel() > 0 {
+            assert_eq!(read.len(), view.nbytes());
+        }
+    }
+    let _ = view.to_string();
+    let _ = format!("{view:?}");
+    Corpus::Keep
+});

@@ -1,0 +1,23 @@
+//! `FORMAT`: as it is, and with its digest mended.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use stridemap_format::{Marker, Rule};
+use stridemap_fuzz::fix_digest;
+
+fn read(bytes: &[u8]) {
+    match Marker::decode(bytes) {
+        Ok(marker) => assert_eq!(marker.encode(), bytes, "another encoding of the same marker was taken"),
+        Err(e) => assert!(
+            matches!(e.rule(), Rule::MarkerMagic | Rule::MarkerDigest | Rule::Version),
+            "a marker breaks {e}"
+        ),
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    read(bytes);
+    let mut mended = bytes.to_vec();
+    fix_digest(&mut mended);
+    read(&mended);
+});

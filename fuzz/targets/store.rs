@@ -1,0 +1,35 @@
+//! A whole store, its files as they are in the input: opened, read, verified, mapped, written to, compacted.
+//!
+//! The input is a byte that says whether the store is written to, and a list of files as `packed` has it.
+#![no_main]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+use stridemap_fuzz::exercise::exercise;
+use stridemap_fuzz::packed::{MENDED, NAMES};
+use stridemap_fuzz::{fix_digest, scratch, table, u32_at};
+
+fuzz_target!(|bytes: &[u8]| {
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    let root = ROOT.get_or_init(|| scratch("store").expect("a directory to work in")).join("store.smap");
+    for dir in ["meta", "storages"] {
+        fs::create_dir_all(root.join(dir)).expect("a directory");
+    }
+    let Some((&work, mut rest)) = bytes.split_first() else { return };
+    while rest.len() >= 4 {
+        let (number, length) = (rest[0], (u32_at(rest, 0) >> 8) as usize);
+        let (file, after) = rest[4..].split_at(length.min(rest.len() - 4));
+        let mut file = file.to_vec();
+        let name = NAMES[usize::from(number & !MENDED) % NAMES.len()];
+        if number & MENDED != 0 {
+            if name.ends_with(".tab") { table::mend(&mut file) } else { fix_digest(&mut file) }
+        }
+        fs::write(root.join(name), &file).expect("a file");
+        rest = after;
+    }
+    exercise(&root, work % 4 == 0);
+    fs::remove_dir_all(&root).expect("the store goes");
+});
