@@ -141,7 +141,8 @@ impl Older {
         for number in numbers.into_iter().filter(|&number| number < newest) {
             match older.collect_one(history, number, collected) {
                 Ok(()) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                // It has gone; or it is not a file, which no reader can be on.
+                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
                 Err(_) => older.is_unclear = holds_back,
             }
         }

@@ -35,8 +35,8 @@ pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
         let path = history.paths.manifest(generation);
         match pin(history, &path, generation) {
             Ok(pin) => pins.extend(pin),
-            // It was deleted since it was listed.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            // It was deleted since it was listed; or it is not a file, which no reader can be on.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
             Err(e) => return Err(Error::io("open manifest", &path, e)),
         }
     }

@@ -22,6 +22,7 @@ mod gather;
 mod growth;
 mod hazards;
 mod hooked;
+mod hostile;
 mod indexing;
 mod inplace;
 mod interop;
