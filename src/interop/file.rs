@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, Read, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -86,6 +86,24 @@ impl RawFile {
 
     /// The bytes of the header. Its length is whatever the file says: it is bounded before memory is asked for.
     pub(super) fn header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<Vec<u8>> {
+        self.check_header(start_bytes, length_bytes, limit_bytes)?;
+        let mut header = vec![0; length_bytes as usize];
+        self.read_at(&mut header, start_bytes)?;
+        Ok(header)
+    }
+
+    /// The same, of a header that may be long, piece by piece.
+    pub(super) fn header_in_pieces(
+        &self,
+        start_bytes: u64,
+        length_bytes: u64,
+        limit_bytes: u64,
+    ) -> Result<Pieces<'_>> {
+        self.check_header(start_bytes, length_bytes, limit_bytes)?;
+        Ok(Pieces { file: self, offset_bytes: start_bytes, rest_bytes: length_bytes, failure: None })
+    }
+
+    fn check_header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<()> {
         let rest_bytes = self.length_bytes().saturating_sub(start_bytes);
         if length_bytes > rest_bytes.min(limit_bytes) {
             return Err(self.bad(format!(
@@ -93,9 +111,7 @@ impl RawFile {
                  allowed: another kind of file, or a part of one"
             )));
         }
-        let mut header = vec![0; length_bytes as usize];
-        self.read_at(&mut header, start_bytes)?;
-        Ok(header)
+        Ok(())
     }
 
     /// Checks that from `start_bytes` to the end of the file there are elements, and nothing else.
@@ -111,6 +127,37 @@ impl RawFile {
 
     pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         self.0.read_exact_at(buf, offset_bytes)
+    }
+}
+
+/// A part of a file, read by position and in order.
+pub(super) struct Pieces<'a> {
+    file: &'a RawFile,
+    offset_bytes: u64,
+    rest_bytes: u64,
+    /// What an error of a read really was; who reads through others gets no more than that one has been.
+    failure: Option<Error>,
+}
+
+impl Pieces<'_> {
+    /// What reading failed for, if it did.
+    pub(super) fn into_failure(self) -> Option<Error> {
+        self.failure
+    }
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = usize::try_from(self.rest_bytes).map_or(buf.len(), |rest| rest.min(buf.len()));
+        let Some(piece) = buf.get_mut(..count).filter(|piece| !piece.is_empty()) else { return Ok(0) };
+        if let Err(e) = self.file.read_at(piece, self.offset_bytes) {
+            let failure = io::Error::other(e.to_string());
+            self.failure = Some(e);
+            return Err(failure);
+        }
+        self.offset_bytes = self.offset_bytes.saturating_add(count as u64);
+        self.rest_bytes = self.rest_bytes.saturating_sub(count as u64);
+        Ok(count)
     }
 }
 

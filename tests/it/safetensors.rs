@@ -151,6 +151,11 @@ fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
         (two("[1,5]", "[5,9]"), "`x`"),
         (two("[0,4]", "[4,8]").replace("\"y\"", "\"x\""), "\"x\" stands twice"),
         (r#"{"__metadata__":{"a":1}}"#.to_owned(), "__metadata__: invalid type"),
+        (one(r#""dtype":"U8","shape":[8]]"#), "tensor \"x\": expected `,` or `}` at line 1 column 29"),
+        ("{\n \"x\":{\"shape\":\"8\"}}".to_owned(), "at line 2 column 17"),
+        (one(&format!(r#""a":{}"#, "[".repeat(200))), "it nests deeper than 128"),
+        (format!(r#"{{"{}":{{}}}}"#, "n".repeat(4 << 20)), "a text or a number of more than 4194304 bytes"),
+        (one(&format!(r#""a":{}"#, "1".repeat(5 << 20))), "a text or a number of more than 4194304 bytes"),
         (r#"{"__metadata__":{"a":"1","a":"2"}}"#.to_owned(), "\"a\" stands twice"),
         (r#"{"__metadata__":{},"__metadata__":{}}"#.to_owned(), "\"__metadata__\" stands twice"),
     ] {
@@ -163,6 +168,24 @@ fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
     for length in [3, 100_000_001, u64::MAX - 8, u64::MAX] {
         let bytes = [length.to_le_bytes().as_slice(), b"{}"].concat();
         assert!(place.refuse("x.safetensors", &bytes).contains(&format!("{length} bytes")));
+    }
+}
+
+#[test]
+fn texts_of_a_safetensors_header_may_hold_brackets_and_quotes_and_be_long() {
+    let place = Place::new();
+    for text in
+        ["[{".repeat(50_000), r#"\"{"#.repeat(50_000), r"\\".repeat(50_000), r"λ\u0001".repeat(50_000)]
+    {
+        let header = format!(
+            r#"{{"x":{{"dtype":"U8","shape":[8],"data_offsets":[0,8]}},"__metadata__":{{"a":"{text}"}}}}{}"#,
+            " ".repeat(5 << 20)
+        );
+        let path = place.file("x.safetensors", &safetensors_bytes(&header, &[7; 8]));
+        let file = ForeignFile::open(&path).unwrap();
+        let expected: String = serde_json::from_str(&format!("\"{text}\"")).unwrap();
+        assert!(file.attributes()["a"] == expected);
+        assert_eq!(logical(&file.load("x").unwrap()).2, [7; 8]);
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::json::{Object, parse};
+use super::json::{Object, parse, parse_pieces};
 use super::read::read_within;
 use super::{MAX_HEADER_BYTES, MAX_PARTS, PREAMBLE_BYTES};
 use crate::error::{Error, Result};
@@ -28,9 +28,9 @@ pub(in crate::interop) fn is_index(magic: &[u8]) -> bool {
 /// What is in the parts is what there is, as for transformers, which goes by their own headers: a tensor that the index
 /// lacks is there as well. What the index has must be in the part that it says, and a name may stand in one part only.
 pub(in crate::interop) fn read(file: &Arc<RawFile>) -> Result<Contents> {
-    let json = file.header(0, file.length_bytes(), MAX_HEADER_BYTES)?;
+    let json = file.header_in_pieces(0, file.length_bytes(), MAX_HEADER_BYTES)?;
     let Index { metadata, weight_map: WeightMap { mut part_of, parts } } =
-        parse(file, "the index of a sharded safetensors model", &json)?;
+        parse_pieces(file, "the index of a sharded safetensors model", json)?;
     let mut contents = Contents {
         format: FileFormat::SafetensorsIndex,
         storages: Vec::new(),
@@ -96,9 +96,9 @@ fn open(index: &RawFile, part: &str, rest_bytes: u64) -> Result<Contents> {
 }
 
 #[derive(serde::Deserialize)]
-struct Index<'a> {
-    #[serde(borrow, default)]
-    metadata: Option<&'a RawValue>,
+struct Index {
+    #[serde(default)]
+    metadata: Option<Box<RawValue>>,
     weight_map: WeightMap,
 }
 

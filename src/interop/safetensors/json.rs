@@ -1,13 +1,15 @@
-//! JSON that is trusted with nothing: no key stands twice.
+//! JSON that is trusted with nothing: no key stands twice, and it is read piece by piece, so that blanks take no memory, nor
+//! does what is skipped.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
+use std::io::{self, BufReader, Read};
 use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor};
 
 use crate::error::Result;
-use crate::interop::file::RawFile;
+use crate::interop::file::{Pieces, RawFile};
 
 pub(super) fn parse<'a, T: Deserialize<'a>>(
     file: &RawFile,
@@ -15,6 +17,65 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(
     json: &'a [u8],
 ) -> Result<T> {
     serde_json::from_slice(json).map_err(|e| file.bad(format!("{what}: {e}")).with_source(e))
+}
+
+/// How much of a header is in memory at a time.
+const BUFFER_BYTES: usize = 32 << 10;
+
+/// A text, or a number, that is longer is refused before the rest of it is read: the parser keeps all of one. Attributes have
+/// a limit of their own, which is a quarter of this.
+const MAX_TOKEN_BYTES: usize = 4 << 20;
+
+/// How deep it may nest: the parser has a byte for each level of what it skips.
+const MAX_DEPTH: usize = 128;
+
+/// As [`parse`], of what is in a file.
+pub(super) fn parse_pieces<T: DeserializeOwned>(
+    file: &RawFile,
+    what: impl fmt::Display,
+    mut pieces: Pieces<'_>,
+) -> Result<T> {
+    let guard = Guard { inner: &mut pieces, is_in_text: false, is_escaped: false, token_bytes: 0, depth: 0 };
+    let parsed = serde_json::from_reader(BufReader::with_capacity(BUFFER_BYTES, guard));
+    match pieces.into_failure() {
+        Some(failure) => Err(failure),
+        None => parsed.map_err(|e| file.bad(format!("{what}: {e}")).with_source(e)),
+    }
+}
+
+/// Looks at JSON as it goes by, and stops what would take memory for being long or deep.
+struct Guard<R> {
+    inner: R,
+    is_in_text: bool,
+    is_escaped: bool,
+    token_bytes: usize,
+    depth: usize,
+}
+
+impl<R: Read> Read for Guard<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buf)?;
+        for &byte in buf.iter().take(count) {
+            self.token_bytes = self.token_bytes.saturating_add(1);
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' if self.is_in_text => self.is_escaped = true,
+                b'"' => (self.is_in_text, self.token_bytes) = (!self.is_in_text, 0),
+                _ if self.is_in_text => {}
+                b'{' | b'[' => (self.depth, self.token_bytes) = (self.depth.saturating_add(1), 0),
+                b'}' | b']' => (self.depth, self.token_bytes) = (self.depth.saturating_sub(1), 0),
+                b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' => self.token_bytes = 0,
+                _ => {}
+            }
+            let limit = match (self.token_bytes > MAX_TOKEN_BYTES, self.depth > MAX_DEPTH) {
+                (false, false) => continue,
+                (true, _) => format!("a text or a number of more than {MAX_TOKEN_BYTES} bytes"),
+                (_, true) => format!("it nests deeper than {MAX_DEPTH}"),
+            };
+            return Err(io::Error::new(io::ErrorKind::InvalidData, limit));
+        }
+        Ok(count)
+    }
 }
 
 /// A JSON object in which no key stands twice.

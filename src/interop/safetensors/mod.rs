@@ -4,6 +4,7 @@
 //! The header is judged by the safetensors crate; elements never pass through it, so memory stays bounded.
 
 mod dtype;
+mod header;
 mod index;
 mod json;
 mod place;

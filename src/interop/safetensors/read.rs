@@ -1,13 +1,12 @@
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use safetensors::tensor::{Metadata, TensorInfo};
-use serde_json::value::RawValue;
 use stridemap_format::limits::MAX_RANK;
 
 use super::dtype::header_of;
-use super::json::{Object, parse};
-use super::{MAX_HEADER_BYTES, METADATA_KEY, PREAMBLE_BYTES};
+use super::header::{Header, Info, Shape};
+use super::json::parse_pieces;
+use super::{MAX_HEADER_BYTES, PREAMBLE_BYTES};
 use crate::error::Result;
 use crate::interop::FileFormat;
 use crate::interop::contents::{Contents, ForeignStorage, ForeignTensor};
@@ -28,20 +27,16 @@ pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Conte
              where {MAX_HEADER_BYTES} are allowed"
         )));
     }
-    let json = file.header(PREAMBLE_BYTES as u64, header_bytes, limit_bytes)?;
-    let mut header = parse::<Object<&RawValue>>(file, "the header", &json)?.0;
-    let attributes = match header.remove(METADATA_KEY) {
-        Some(value) => parse::<Object<String>>(file, METADATA_KEY, value.get().as_bytes())?.0,
-        None => BTreeMap::new(),
-    };
-    let mut infos = header
+    let json = file.header_in_pieces(PREAMBLE_BYTES as u64, header_bytes, limit_bytes)?;
+    let Header { tensors, attributes } = parse_pieces(file, "the header", json)?;
+    let mut infos = tensors
         .into_iter()
-        .map(|(name, value)| {
-            let info: TensorInfo = parse(file, format_args!("tensor {name:?}"), value.get().as_bytes())?;
-            if info.shape.len() > MAX_RANK {
+        .map(|(name, info)| {
+            let Info { dtype, shape: Shape(shape), data_offsets } = info;
+            if shape.len() > MAX_RANK {
                 return Err(file.bad(format!("tensor {name:?} has more than {MAX_RANK} dimensions")));
             }
-            Ok((name, info))
+            Ok((name, TensorInfo { dtype, shape, data_offsets }))
         })
         .collect::<Result<Vec<_>>>()?;
     infos.sort_by_key(|(_, info)| info.data_offsets);
