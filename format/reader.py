@@ -26,6 +26,9 @@ except ImportError:
 
 VERSION = struct.pack("<II", 1, 0)  # the version and the reserved bytes
 MAX_MANIFEST = 16 << 20
+MAX_CHANGES = 4096
+MAX_GARBAGE = 1 << 20
+MAX_ATTRIBUTES = 1 << 20
 CHUNK = 1 << 20
 ATTEMPTS = 20  # to open the newest manifest while a writer replaces it
 MAX_RESERVED = 1 << 46
@@ -134,9 +137,10 @@ class Record:
         require(flag <= 1, 14, f"{flag} does not begin an optional value")
         return read() if flag else None
 
-    def map(self, read_key, read_value):
-        result, last = {}, None
-        for _ in range(self.count()):
+    def map(self, read_key, read_value, most):
+        result, last, count = {}, None, self.count()
+        require(count <= most, 15, f"a manifest holds {count} of something, where {most} are allowed")
+        for _ in range(count):
             key = read_key()
             require(last is None or last < key, 14, "the keys of a map do not ascend")
             result[key], last = read_value(), key
@@ -202,13 +206,13 @@ class Manifest:
         require(self.next_id >= 1, 12, "the next storage id is 0")
         self.table = record.optional(lambda: (record.uint(), record.uint(), record.take(16)))
         require(not self.table or 1 <= self.table[0] <= generation, 18, "the table is of generation 0 or too late")
-        self.storages = record.map(record.storage_id, lambda: record.optional(record.storage))
-        self.tensors = record.map(record.name, lambda: record.optional(record.tensor))
-        attributes = record.map(lambda: record.name(19), record.text)
+        self.storages = record.map(record.storage_id, lambda: record.optional(record.storage), MAX_CHANGES)
+        self.tensors = record.map(record.name, lambda: record.optional(record.tensor), MAX_CHANGES)
+        attributes = record.map(lambda: record.name(19), record.text, len(data))
         self.attributes = {key.decode(): value for key, value in attributes.items()}
-        require(sum(len(key) + len(value.encode()) for key, value in attributes.items()) <= 1 << 20, 19,
+        require(sum(len(key) + len(value.encode()) for key, value in attributes.items()) <= MAX_ATTRIBUTES, 19,
                 "the attributes are too long")
-        garbage = record.map(record.storage_id, record.uint)
+        garbage = record.map(record.storage_id, record.uint, MAX_GARBAGE)
         require(max(garbage.values(), default=0) <= generation, 18, "garbage is of a later generation")
         record.end()
 

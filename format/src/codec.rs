@@ -1,13 +1,15 @@
 //! The one place that knows the crate behind the record encoding.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::marker::PhantomData;
 
 use bincode::Options;
-use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::limits::MAX_RANK;
+use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_RANK};
 use crate::{Error, Result, Rule};
 
 fn options() -> impl Options {
@@ -31,10 +33,30 @@ pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T>
         .map_err(|e| Error::new(broken_rule(&e), format!("decoding a record of {limit_bytes} bytes: {e}")))?;
     // Other readings of the same value (long integers, keys out of order or doubled) are refused, so that equal
     // records have equal digests and a reader need not say which of two keys wins.
-    if encode(&value, limit_bytes, Rule::Canonical).ok().as_deref() == Some(bytes) {
+    if is_encoding_of(bytes, &value) {
         Ok(value)
     } else {
         Err(Error::new(Rule::Canonical, format!("a record of {limit_bytes} bytes is not in canonical form")))
+    }
+}
+
+/// Whether `bytes` are the encoding of a value, found out without making another.
+pub(crate) fn is_encoding_of(bytes: &[u8], value: &impl Serialize) -> bool {
+    let mut expected = Expected(bytes);
+    options().serialize_into(&mut expected, value).is_ok() && expected.0.is_empty()
+}
+
+/// What is still to be written; anything else is an error.
+struct Expected<'a>(&'a [u8]);
+
+impl io::Write for Expected<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.strip_prefix(bytes).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -71,6 +93,89 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Dimensions<T> {
     }
 }
 
+/// What an error says of a map of changes that is too long.
+const TOO_MANY_CHANGES: &str = "more than 4096 changes of storages, or of tensors";
+
+/// Decodes a map of changes, of which no more are kept than a manifest may have (F-15).
+pub(crate) fn changes<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+where
+    K: Deserialize<'de> + Ord,
+    V: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let mut count = 0usize;
+    let fits = |_: &K, _: &V| {
+        count = count.saturating_add(1);
+        count <= MAX_CHANGES
+    };
+    deserializer.deserialize_map(Map { fits, too_much: TOO_MANY_CHANGES, kept: BTreeMap::new() })
+}
+
+/// What an error says of garbage that is too much.
+const TOO_MUCH_GARBAGE: &str = "more than 1048576 storages of garbage";
+
+/// Decodes the garbage of a manifest, of which no more is kept than one may have (F-15).
+pub(crate) fn garbage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u64, u64>, D::Error> {
+    let mut count = 0usize;
+    let fits = |_: &u64, _: &u64| {
+        count = count.saturating_add(1);
+        count <= MAX_GARBAGE
+    };
+    deserializer.deserialize_map(Map { fits, too_much: TOO_MUCH_GARBAGE, kept: BTreeMap::new() })
+}
+
+/// What an error says of attributes that are too long.
+const TOO_LONG_ATTRIBUTES: &str = "attributes of more than 1048576 bytes";
+
+/// Decodes the attributes of a store, of which no more are kept than there may be (F-19).
+pub(crate) fn attributes<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    let mut total_bytes = 0usize;
+    let fits = |key: &String, value: &String| {
+        total_bytes = total_bytes.saturating_add(key.len()).saturating_add(value.len());
+        total_bytes <= MAX_ATTRIBUTES_BYTES
+    };
+    deserializer.deserialize_map(Map { fits, too_much: TOO_LONG_ATTRIBUTES, kept: BTreeMap::new() })
+}
+
+/// A map whose entries are kept for as long as they fit. Those behind are gone through all the same, for they may be no
+/// encoding (F-14), as with [`dimensions`].
+struct Map<K, V, F> {
+    fits: F,
+    too_much: &'static str,
+    kept: BTreeMap<K, V>,
+}
+
+impl<'de, K, V, F> Visitor<'de> for Map<K, V, F>
+where
+    K: Deserialize<'de> + Ord,
+    V: Deserialize<'de>,
+    F: FnMut(&K, &V) -> bool,
+{
+    type Value = BTreeMap<K, V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a map of no {}", self.too_much)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<BTreeMap<K, V>, A::Error> {
+        let mut is_too_much = false;
+        while let Some((key, value)) = entries.next_entry()? {
+            if is_too_much {
+                continue;
+            }
+            if (self.fits)(&key, &value) {
+                self.kept.insert(key, value);
+            } else {
+                is_too_much = true;
+                self.kept.clear();
+            }
+        }
+        if is_too_much { Err(A::Error::custom(self.too_much)) } else { Ok(self.kept) }
+    }
+}
+
 fn broken_rule(error: &bincode::ErrorKind) -> Rule {
     match error {
         // A number that the choice of a kind does not have: the only variants that are decoded, and the only 32-bit
@@ -80,7 +185,12 @@ fn broken_rule(error: &bincode::ErrorKind) -> Rule {
         {
             Rule::StorageKind
         }
-        bincode::ErrorKind::Custom(detail) if detail == TOO_MANY_DIMENSIONS => Rule::Rank,
+        bincode::ErrorKind::Custom(detail) => match detail.as_str() {
+            TOO_MANY_DIMENSIONS => Rule::Rank,
+            TOO_MANY_CHANGES | TOO_MUCH_GARBAGE => Rule::ManifestFrame,
+            TOO_LONG_ATTRIBUTES => Rule::Attributes,
+            _ => Rule::Canonical,
+        },
         _ => Rule::Canonical,
     }
 }

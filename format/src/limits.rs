@@ -15,9 +15,17 @@ pub const MAX_PATH_BYTES: usize = 4096;
 /// Bytes of one entry of a table, its checksum included. The largest legal record takes about 22 KiB.
 pub const MAX_ENTRY_BYTES: u64 = 32 * 1024;
 
-/// Bytes of a manifest. A delta is about the square root of its table and attributes have a limit of their own, so this
-/// is reached only by millions of storages that readers hold back, or by a lie; such a commit is refused.
+/// Bytes of a manifest. What it may hold has limits of its own, so this is reached only by changes whose names or paths are
+/// nearly as long as they may be, or by a lie; such a commit is refused.
 pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Changes of storages in a manifest, and changes of tensors, each. A delta is about the square root of its table, so a
+/// table of more than 2^24 entries is written a little earlier. A change takes up to twenty times as much of memory as of
+/// the file, which is why bytes alone are no limit.
+pub const MAX_CHANGES: usize = 1 << 12;
+
+/// Storages of garbage in a manifest: what one commit drops and what readers hold back. More is a commit that is refused.
+pub const MAX_GARBAGE: usize = 1 << 20;
 
 /// Bytes of all attributes together, keys and values: they are written again at every commit.
 pub const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_MANIFEST_BYTES};
+use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_MANIFEST_BYTES};
 use crate::preamble::{check_version, preamble, strip_preamble, take};
 use crate::record::{TensorWire, check_storage_id};
 use crate::{Digest, Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_name, codec, digest};
@@ -47,7 +47,29 @@ pub struct Manifest {
     pub garbage: BTreeMap<u64, u64>,
 }
 
-/// A manifest's body as it is encoded.
+/// A manifest's body as it is encoded, of a manifest that stays what it is.
+#[derive(Serialize)]
+struct BodyRef<'a> {
+    uuid: Uuid,
+    generation: u64,
+    parent: u64,
+    next_storage_id: u64,
+    table: Option<TableRef>,
+    storages: &'a BTreeMap<u64, Option<StorageRecord>>,
+    #[serde(serialize_with = "tensors_as_encoded")]
+    tensors: &'a BTreeMap<String, Option<TensorRecord>>,
+    attributes: &'a BTreeMap<String, String>,
+    garbage: &'a BTreeMap<u64, u64>,
+}
+
+fn tensors_as_encoded<S: Serializer>(
+    tensors: &BTreeMap<String, Option<TensorRecord>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(tensors.iter().map(|(name, record)| (name, record.as_ref().map(TensorWire::from))))
+}
+
+/// A manifest's body as it is decoded.
 #[derive(Serialize, Deserialize)]
 struct Body {
     uuid: Uuid,
@@ -55,9 +77,13 @@ struct Body {
     parent: u64,
     next_storage_id: u64,
     table: Option<TableRef>,
+    #[serde(deserialize_with = "codec::changes")]
     storages: BTreeMap<u64, Option<StorageRecord>>,
+    #[serde(deserialize_with = "codec::changes")]
     tensors: BTreeMap<String, Option<Box<TensorWire>>>,
+    #[serde(deserialize_with = "codec::attributes")]
     attributes: BTreeMap<String, String>,
+    #[serde(deserialize_with = "codec::garbage")]
     garbage: BTreeMap<u64, u64>,
 }
 
@@ -84,22 +110,8 @@ impl Manifest {
     /// The same rules as [`decode`](Self::decode): nothing is written that would not be read back.
     pub fn encode(&self) -> Result<Vec<u8>> {
         self.check()?;
-        let body = Body {
-            uuid: self.uuid,
-            generation: self.generation,
-            parent: self.parent,
-            next_storage_id: self.next_storage_id,
-            table: self.table,
-            storages: self.storages.clone(),
-            tensors: self
-                .tensors
-                .iter()
-                .map(|(name, record)| (name.clone(), record.as_ref().map(|record| Box::new(record.into()))))
-                .collect(),
-            attributes: self.attributes.clone(),
-            garbage: self.garbage.clone(),
-        };
-        let body = codec::encode(&body, MAX_MANIFEST_BYTES.saturating_sub(FRAME_BYTES), Rule::ManifestFrame)?;
+        let body =
+            codec::encode(&self.body(), MAX_MANIFEST_BYTES.saturating_sub(FRAME_BYTES), Rule::ManifestFrame)?;
         let mut bytes = preamble(MAGIC);
         bytes.extend((body.len() as u64).to_le_bytes());
         bytes.extend(body);
@@ -113,29 +125,20 @@ impl Manifest {
     /// By what is wrong: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`], [`Rule::Canonical`],
     /// [`Rule::StoreUuid`], [`Rule::Generation`], and those of the records inside.
     pub fn decode(bytes: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
-        let frame = |detail: String| Error::new(Rule::ManifestFrame, detail).at(16);
-        if bytes.len() as u64 > MAX_MANIFEST_BYTES {
-            return Err(frame(format!("{} bytes", bytes.len())));
-        }
-        let mut rest = strip_preamble(bytes, &MAGIC, Rule::ManifestFrame)?;
-        let body_length = take(&mut rest).map(u64::from_le_bytes);
-        let body_and_digest =
-            rest.split_last_chunk::<16>().filter(|(body, _)| Some(body.len() as u64) == body_length);
-        let (body, stated) = body_and_digest.ok_or_else(|| {
-            frame(format!(
-                "{} bytes, where the body is stated as {}",
-                bytes.len(),
-                body_length.unwrap_or_default()
-            ))
-        })?;
-        let covered = bytes.split_last_chunk::<16>().map_or(bytes, |(covered, _)| covered);
-        if digest(covered) != *stated {
-            return Err(
-                Error::new(Rule::ManifestDigest, "the digest does not match").at(covered.len() as u64)
-            );
-        }
-        check_version(bytes, 8)?;
+        let body = body_in(bytes)?;
         Self::decode_body(body, uuid, generation).map_err(|e| e.at(24))
+    }
+
+    /// Whether `bytes` are the file of this manifest: what [`decode`](Self::decode) would say, without making a second one.
+    #[must_use]
+    pub fn is_encoded_in(&self, bytes: &[u8]) -> bool {
+        body_in(bytes).is_ok_and(|body| codec::is_encoding_of(body, &self.body()))
+    }
+
+    fn body(&self) -> BodyRef<'_> {
+        let Manifest { uuid, generation, parent, next_storage_id, table, .. } = *self;
+        let Manifest { storages, tensors, attributes, garbage, .. } = self;
+        BodyRef { uuid, generation, parent, next_storage_id, table, storages, tensors, attributes, garbage }
     }
 
     fn decode_body(body: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
@@ -168,6 +171,16 @@ impl Manifest {
     }
 
     fn check(&self) -> Result<()> {
+        for (what, count, limit) in [
+            ("changes of storages", self.storages.len(), MAX_CHANGES),
+            ("changes of tensors", self.tensors.len(), MAX_CHANGES),
+            ("storages of garbage", self.garbage.len(), MAX_GARBAGE),
+        ] {
+            if count > limit {
+                let detail = format!("a manifest with {count} {what}, where {limit} are allowed");
+                return Err(Error::new(Rule::ManifestFrame, detail));
+            }
+        }
         if self.next_storage_id == 0 {
             return Err(Error::new(Rule::StorageId, "the next storage id is 0"));
         }
@@ -206,6 +219,31 @@ impl Manifest {
     pub fn delta_count(&self) -> u64 {
         self.storages.len().saturating_add(self.tensors.len()) as u64
     }
+}
+
+/// The body of a file whose frame and digest are right.
+fn body_in(bytes: &[u8]) -> Result<&[u8]> {
+    let frame = |detail: String| Error::new(Rule::ManifestFrame, detail).at(16);
+    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
+        return Err(frame(format!("{} bytes", bytes.len())));
+    }
+    let mut rest = strip_preamble(bytes, &MAGIC, Rule::ManifestFrame)?;
+    let body_length = take(&mut rest).map(u64::from_le_bytes);
+    let body_and_digest =
+        rest.split_last_chunk::<16>().filter(|(body, _)| Some(body.len() as u64) == body_length);
+    let (body, stated) = body_and_digest.ok_or_else(|| {
+        frame(format!(
+            "{} bytes, where the body is stated as {}",
+            bytes.len(),
+            body_length.unwrap_or_default()
+        ))
+    })?;
+    let covered = bytes.split_last_chunk::<16>().map_or(bytes, |(covered, _)| covered);
+    if digest(covered) != *stated {
+        return Err(Error::new(Rule::ManifestDigest, "the digest does not match").at(covered.len() as u64));
+    }
+    check_version(bytes, 8)?;
+    Ok(body)
 }
 
 /// Checks all attributes of a store, keys and values: the keys are names, and together they are at most 1 MiB (F-19).

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use serde_json::Value;
-use stridemap_format::limits::{MAX_ATTRIBUTES_BYTES, MAX_MANIFEST_BYTES};
+use stridemap_format::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_MANIFEST_BYTES};
 use stridemap_format::{Error, Manifest, Marker, Rule, StorageRecord, TableEncoder, TableRef, TensorRecord};
 
 mod support {
@@ -134,6 +134,68 @@ fn attributes_past_their_cap_are_refused() {
     assert_eq!(past.rule(), Rule::Attributes, "{past}");
     largest.attributes.insert("l".into(), String::new());
     assert_eq!(largest.encode().unwrap_err().rule(), Rule::Attributes);
+}
+
+#[test]
+fn attributes_far_past_their_cap_are_refused_for_it_unless_they_are_no_encoding() {
+    let key = |i: usize| [wire::text(format!("{i:08}")), wire::text("")].concat();
+    let attributes = wire::list(&(0..400_000).map(key).collect::<Vec<_>>());
+    let past = read_manifest(&wire::manifest(&[("attributes", attributes.clone())]), GENERATION).unwrap_err();
+    assert_eq!(past.rule(), Rule::Attributes, "{past}");
+    let cut = attributes[..attributes.len() - 1].to_vec();
+    let past = read_manifest(&wire::manifest(&[("attributes", cut), ("garbage", vec![])]), GENERATION);
+    assert_eq!(past.unwrap_err().rule(), Rule::Canonical);
+}
+
+#[test]
+fn case_32_more_changes_or_garbage_than_a_manifest_may_hold_are_refused() {
+    let refused = |manifest: &Manifest, what: &str| {
+        let error = manifest.encode().unwrap_err();
+        assert_eq!(error.rule(), Rule::ManifestFrame, "{error}");
+        assert!(error.detail().contains(what), "{error}");
+    };
+    let ids = 1..=MAX_CHANGES as u64;
+    let mut full = Manifest { next_storage_id: u64::MAX, ..Manifest::first(UUID) };
+    full.storages = ids.clone().map(|id| (id, None)).collect();
+    full.tensors = ids.map(|id| (id.to_string(), None)).collect();
+    full.garbage = (1..=MAX_GARBAGE as u64).map(|id| (id, 1)).collect();
+    let bytes = full.encode().unwrap();
+    assert!(Manifest::decode(&bytes, UUID, 1).unwrap() == full);
+
+    let garbage_past = MAX_GARBAGE as u64 + 1;
+    full.garbage.insert(garbage_past, 1);
+    refused(&full, "1048577 storages of garbage, where 1048576 are allowed");
+    let dropped = |id: u64| [wire::uint(id), wire::uint(1)].concat();
+    let garbage = wire::list(&(1..=garbage_past).map(dropped).collect::<Vec<_>>());
+    let past = wire::manifest(&[("next_id", wire::uint(1 << 40)), ("garbage", garbage)]);
+    let past = read_manifest(&past, GENERATION).unwrap_err();
+    assert_eq!(past.rule(), Rule::ManifestFrame, "{past}");
+    assert!(past.detail().contains(&format!("more than {MAX_GARBAGE} storages of garbage")), "{past}");
+
+    full.garbage.clear();
+    full.storages.insert(u64::MAX - 1, None);
+    refused(&full, "4097 changes of storages, where 4096 are allowed");
+    full.storages.clear();
+    full.tensors.insert("past".into(), None);
+    refused(&full, "4097 changes of tensors, where 4096 are allowed");
+}
+
+#[test]
+fn manifest_is_found_in_its_own_file_and_in_no_other() {
+    for (name, manifest) in good::manifests() {
+        let bytes = manifest.encode().unwrap();
+        assert!(manifest.is_encoded_in(&bytes), "{name}");
+        let mut other = manifest.clone();
+        other.attributes.insert("another".into(), String::new());
+        assert!(!other.is_encoded_in(&bytes) && !manifest.is_encoded_in(&other.encode().unwrap()), "{name}");
+        for (i, byte) in bytes.iter().enumerate() {
+            assert!(
+                !manifest.is_encoded_in(&wire::overwritten(bytes.clone(), i, &[byte ^ 1])),
+                "{name}: {i}"
+            );
+        }
+        assert!(!manifest.is_encoded_in(&bytes[..bytes.len() - 1]), "{name}");
+    }
 }
 
 #[test]

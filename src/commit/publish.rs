@@ -1,6 +1,7 @@
 use std::io;
 use std::sync::Arc;
 
+use stridemap_format::limits::MAX_CHANGES;
 use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableRef};
 
 use super::History;
@@ -123,11 +124,12 @@ pub(super) fn publish_whole(history: &History, mut manifest: Manifest, _lock: &W
 }
 
 /// A table is due when the changes since the last one outgrow the square root of its entries: then neither the
-/// manifests, which repeat the changes, nor the tables, which repeat everything, cost more than about that.
+/// manifests, which repeat the changes, nor the tables, which repeat everything, cost more than about that. What a manifest
+/// may hold comes first, with so many entries that it matters.
 fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
     const SMALL_DELTA: u64 = 64;
     let entry_count = table.map_or(0, Table::entry_count);
-    manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt())
+    manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
 }
 
 /// Writes the table of everything in `manifest` and the table under it; gives it its name.

@@ -59,6 +59,24 @@ pub(super) fn newest(
     ))
 }
 
+/// Reads the newest generation from the disk again. While it is the one that is `known`, its manifest is compared with what
+/// is remembered of it, so that there are not two of them in memory.
+pub(super) fn reread(history: &History, known: &Generation) -> Result<()> {
+    let History { disk, paths, uuid, .. } = history;
+    let manifest = known.manifest();
+    if manifest_numbers(&**disk, paths)?.last() == Some(&known.number()) {
+        let file = disk.open(&paths.manifest(known.number()), Access::Read);
+        let bytes = file.and_then(|file| read_capped(&*file, limits::MAX_MANIFEST_BYTES));
+        if bytes.is_ok_and(|bytes| manifest.is_encoded_in(&bytes)) {
+            return manifest.table.map_or(Ok(()), |reference| {
+                Table::open(&**disk, paths, *uuid, reference, manifest.next_storage_id).map(drop)
+            });
+        }
+    }
+    // Another commit, or damage: as for anybody who opens the store.
+    newest(&**disk, paths, *uuid, None).map(drop)
+}
+
 /// The newest generation, looked for while nobody commits. A listing that a commit goes by may miss what comes and what
 /// goes, and then show one that somebody is still on as if it were the newest: good enough to read, not to write behind.
 pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {

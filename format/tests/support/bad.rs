@@ -178,7 +178,21 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         let tag_alone = ["length", "count", "kind"].map(|field| (field, vec![]));
         manifest(&[&[("storage", uint(id)), ("storage_tag", vec![0])], &tag_alone[..]].concat())
     };
+    // Removals before the map's one entry, which is one change too many.
+    let (past_ids, past_names): (Vec<u8>, Vec<u8>) = (
+        (1000..1000 + 4096).flat_map(|id| [uint(id), vec![0]].concat()).collect(),
+        (1000..1000 + 4096).flat_map(|name: u64| [text(name.to_string()), vec![0]].concat()).collect(),
+    );
+    let past = |field: &'static str, removals: Vec<u8>, key: &[Change]| {
+        let removals = (field, [uint(4097), removals].concat());
+        manifest(&[&[removals, ("next_id", uint(10_000))], key].concat())
+    };
     vec![
+        (
+            "F-15-4097-changes-of-storages",
+            past("storages", past_ids, &[("storage", uint(9000)), ("on", uint(9000))]),
+        ),
+        ("F-15-4097-changes-of-tensors", past("tensors", past_names, &[])),
         ("F-12-removed-storage-is-the-next-id", storage_removed(NEXT_ID)),
         ("F-12-garbage-0", garbage(&[dropped(0, 5)])),
         ("F-12-garbage-is-the-next-id", garbage(&[dropped(NEXT_ID, 5)])),

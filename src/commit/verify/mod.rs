@@ -81,7 +81,7 @@ pub(crate) fn verify(
     let mut findings = Findings::default();
     // From the disk again, and not as this handle remembers them.
     let reread = read_marker(&*history.disk, &history.paths);
-    let reread = reread.and_then(|_| recover::newest(&*history.disk, &history.paths, history.uuid, None));
+    let reread = reread.and_then(|_| recover::reread(history, generation));
     if let Err(e) = reread {
         findings.metadata(e, Affected::Everything)?;
     }

@@ -101,7 +101,7 @@ pub(in crate::commit) struct Needs {
 
 impl Needs {
     fn of(history: &History) -> Result<Self> {
-        let newest = recover::newest(&*history.disk, &history.paths, history.uuid, None)?;
+        let newest = history.newest()?;
         let manifest = newest.manifest();
         let mut needs =
             Needs { newest: newest.number(), next_storage_id: manifest.next_storage_id, ..Needs::default() };
