@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use stridemap_format::{Digest, StorageKind, full_chunk_count};
 
-use crate::commit::recover::{self, manifest_numbers, pin};
+use crate::commit::recover::{manifest_numbers, pin};
 use crate::commit::stats::unfinished_by;
 use crate::commit::{Generation, History, holders, pins};
 use crate::disk::{STAGE_PREFIX, number_in};
