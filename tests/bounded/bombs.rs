@@ -61,17 +61,61 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         ("16 million sizes", one(&[("size", counted(room, vec![0; room]))])),
         ("16 million strides", one(&[("stride", counted(room, vec![0; room]))])),
         ("a name of 16 MiB", one(&[("name", counted(room, vec![b'n'; room]))])),
+        ("as many tensors as there may be, of 64 named dimensions", wide_tensors(1 << 12)),
+        ("40,000 tensors of 64 named dimensions", wide_tensors(40_000)),
+        ("350,000 attributes, of all bytes that they may have", attributes(349_525)),
+        ("1,900,000 attributes", attributes(1_900_000)),
+        ("as much garbage as there may be", garbage(1 << 20)),
+        ("garbage of 2,000,000 storages", garbage(2_000_000)),
         ("removals of 500,000 storages", storage_removals()),
         ("removals of 500,000 names", one(&[("tensors", counted(removal_count + 1, removals))])),
     ]
 }
 
+/// A manifest of these maps: storages, tensors, attributes and garbage, each with its count.
+fn manifest_of_maps(maps: [(usize, Vec<u8>); 4]) -> Vec<u8> {
+    let next_id = uint(u64::from(u32::MAX));
+    let head = [&wire::UUID[..], &uint(GENERATION), &uint(6), &next_id, &[0]].concat();
+    let maps = maps.map(|(count, bytes)| [uint(count as u64), bytes].concat()).concat();
+    frame::manifest_of(&[head, maps].concat())
+}
+
+const NONE: (usize, Vec<u8>) = (0, Vec::new());
+
 /// A manifest that removes storages and says nothing else.
 fn storage_removals() -> Vec<u8> {
     let (count, first) = (500_000, 1 << 16);
-    let removals: Vec<u8> = (first..first + count).flat_map(|id| [uint(id), vec![0]].concat()).collect();
-    let head = [&wire::UUID[..], &uint(GENERATION), &uint(6), &uint(u64::from(u32::MAX)), &[0]].concat();
-    frame::manifest_of(&[head, uint(count), removals, vec![0; 3]].concat())
+    let removals = (first..first + count).flat_map(|id| [uint(id), vec![0]].concat()).collect();
+    manifest_of_maps([(count as usize, removals), NONE, NONE, NONE])
+}
+
+/// Tensors of as many dimensions as there may be, each with a name that is its own piece of memory.
+fn wide_tensors(count: usize) -> Vec<u8> {
+    let counted = |bytes: Vec<u8>| [vec![64], bytes].concat();
+    let dim_name = |axis: u8| [1, 2, b'a' + axis / 26, b'a' + axis % 26];
+    let tensor = |i: usize| {
+        let fields = wire::tensor_fields().into_iter().map(|(field, bytes)| match field {
+            // Its option byte follows the name.
+            "name" => [wire::text(format!("{i:08}")), vec![1]].concat(),
+            "size" | "stride" => counted(vec![0; 64]),
+            "dim_names" => [vec![1], counted((0..64).flat_map(dim_name).collect())].concat(),
+            _ => bytes,
+        });
+        fields.flatten().collect::<Vec<u8>>()
+    };
+    manifest_of_maps([NONE, (count, (0..count).flat_map(tensor).collect()), NONE, NONE])
+}
+
+/// Attributes of three bytes of key and none of value.
+fn attributes(count: usize) -> Vec<u8> {
+    let key = |i: usize| [(i >> 14) as u8 + 1, (i >> 7 & 127) as u8, (i & 127) as u8];
+    let keys = (0..1 << 21).map(key).filter(|key| !key.contains(&0)).take(count);
+    manifest_of_maps([NONE, NONE, (count, keys.flat_map(|[a, b, c]| [3, a, b, c, 0]).collect()), NONE])
+}
+
+fn garbage(count: usize) -> Vec<u8> {
+    let dropped = (1 << 16..).take(count).flat_map(|id| [uint(id), vec![1]].concat()).collect();
+    manifest_of_maps([NONE, NONE, NONE, (count, dropped)])
 }
 
 /// Stores, each in a directory of its own beneath, by what is long in them.
@@ -116,6 +160,20 @@ pub(crate) fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
         ("nested.npy", [&b"\x93NUMPY\x01\x00\xff\xff"[..], &[b'('; 65535]].concat()),
         ("header_of_100_mb.safetensors", safetensors(100_000_000, "{")),
         ("header_of_2_to_63.safetensors", safetensors(1 << 63, "{")),
+        ("long_name.safetensors", whole(format!("{{\"{}\":1}}", "n".repeat(50 << 20)))),
+        (
+            "long_text.safetensors",
+            whole(format!(r#"{{"__metadata__":{{"a":"{}"}}}}"#, "\u{3bb}".repeat(25 << 20))),
+        ),
+        ("long_dtype.safetensors", whole(format!(r#"{{"x":{{"dtype":"{}""#, "F".repeat((4 << 20) - 9)))),
+        (
+            "millions_of_dimensions.safetensors",
+            whole(format!(
+                r#"{{"x":{{"dtype":"U8","shape":[1{}],"data_offsets":[0,1]}}}}"#,
+                ",1".repeat(40 << 20)
+            )),
+        ),
+        ("skipped_and_nested.safetensors", whole(format!(r#"{{"x":{{"a":{}"#, "[".repeat(50 << 20)))),
         ("nested.safetensors", whole("[".repeat(1 << 20))),
         ("nested_in_a_tensor.safetensors", whole(format!("{{\"x\":{}", "{\"a\":".repeat(200_000)))),
         (
