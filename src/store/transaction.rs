@@ -337,12 +337,14 @@ impl<'a> Transaction<'a> {
             Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
+        // A sync that failed is the last one: what has grown is not synced after it.
+        let staged = history.watched(staged)?;
         let durable = history.is_durable();
         let grown =
             self.growths.into_values().map(|growth| growth.finish(&history.disk, &history.paths, durable));
         let grown: Result<Vec<Grown>> = grown.collect();
         history.watched(
-            staged.and_then(|staged| commit::publish(history, &self.changes, self.draft, staged, grown?)),
+            grown.and_then(|grown| commit::publish(history, &self.changes, self.draft, staged, grown)),
         )
     }
 }

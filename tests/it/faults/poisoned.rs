@@ -64,7 +64,7 @@ fn unsynced(file: &Path) -> (SimulatedDisk, Store) {
 type Write = fn(&Store, &Path) -> Result<()>;
 
 /// Everything that syncs.
-const WRITES: [(&str, Write); 13] = [
+const WRITES: [(&str, Write); 14] = [
     ("save", |store, _| store.save("new", &vector(3))),
     ("save of a chunk", |store, _| store.save("new", &bytes(MIB + 1))),
     ("table", |store, _| {
@@ -75,6 +75,12 @@ const WRITES: [(&str, Write); 13] = [
     ("remove", |store, _| store.remove("kept")),
     ("first chunk digests", |store, _| store.append("log", &bytes(200)).map(drop)),
     ("more chunk digests", |store, _| store.append("long", &bytes(MIB)).map(drop)),
+    ("save and append in one", |store, _| {
+        let mut txn = store.begin()?;
+        txn.append("log", &bytes(200))?;
+        txn.save("new", &vector(3))?;
+        txn.commit().map(drop)
+    }),
     ("create_tensor", |store, _| {
         store.create_tensor("new", DType::I64, &[5], StorageKind::Mutable).map(drop)
     }),
@@ -150,9 +156,9 @@ fn fail_one(
     let mut renamed = store.begin().unwrap();
     renamed.copy("kept", "copied").unwrap();
     let weights = store.load("weights").unwrap();
+    let began = disk.log().len();
     let failed = fail_nth(disk, nth);
     let first = write(store, file).expect_err(what);
-    let at = disk.log().len();
     let failed = failed.lock().unwrap().clone().unwrap();
     let told = format!("{what}, sync {nth}: {first:?}");
     assert!(matches!(first.kind(), ErrorKind::Io | ErrorKind::CommitUnknown), "{told}");
@@ -171,8 +177,9 @@ fn fail_one(
         let source = refused.source().unwrap_or_else(|| panic!("{told}: {name}: no source: {refused}"));
         assert_eq!(source.to_string(), first.to_string(), "{told}: {name}");
     }
+    // Nor within the operation that failed: what is in the log are the syncs before.
     let log = disk.log();
-    let again = log[at..].iter().find(|op| is_sync(op));
+    let again = log[began..].iter().filter(|op| is_sync(op)).nth(nth);
     assert!(again.is_none(), "{told}: {failed:?} failed, and then came {again:?}");
     assert!(!store.names().unwrap().is_empty(), "a poisoned handle reads on");
 
