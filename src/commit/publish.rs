@@ -37,16 +37,28 @@ pub(super) fn publish_taking(
     history: &History,
     changes: &Changes,
     draft: Draft,
+    staged: Vec<StagedStorage>,
+    grown: Vec<Grown>,
+) -> Result<(Arc<Generation>, Vec<usize>)> {
+    let lock = WriterLock::take(history)?; // crash: the kernel gives it back
+    // Under the lock: a thread that waits for it must find the handle poisoned.
+    history.watched(publish_locked(history, changes, draft, staged, grown, &lock))
+}
+
+fn publish_locked(
+    history: &History,
+    changes: &Changes,
+    draft: Draft,
     mut staged: Vec<StagedStorage>,
     mut grown: Vec<Grown>,
+    lock: &WriterLock,
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
-    // 1. The lock, and the newest generation under it.
+    // 1. The newest generation under the lock.
     let disk = &*history.disk;
-    let lock = WriterLock::take(history)?; // crash: the kernel gives it back
     history.check_poison()?; // of another thread too, while this one waited
-    unsynced::settle(history, &lock)?; // crash: the generations so far, for good
+    unsynced::settle(history, lock)?; // crash: the generations so far, for good
     let newest = if Step::NewestUnderLock.is_taken(disk) { history.newest()? } else { history.current() };
-    unsynced::settle_creation(history, &newest, &lock)?; // crash: the store's own name, for good
+    unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, for good
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
     if changes.are_moves() && taken.is_empty() {
@@ -103,7 +115,7 @@ pub(super) fn publish_taking(
     let generation = Arc::new(Generation::new(manifest, table, pin, history.is_durable()));
     history.install(Arc::clone(&generation));
     drop(newest);
-    collect::after_commit(history, &generation, &lock); // crash: garbage, deleted next time
+    collect::after_commit(history, &generation, lock); // crash: garbage, deleted next time
     Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
 }
 

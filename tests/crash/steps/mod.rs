@@ -47,6 +47,7 @@ fn interleavings() -> Vec<Simulation> {
         of("LOCK replaced before it is had", writers::lock_replaced_before_it_is_had, &[LockIsNamed]),
         of("LOCK replaced while it is held", writers::lock_replaced_while_it_is_held, &[NeverReplace]),
         of("commit after a failed sync", writers::commit_after_a_failed_sync, &[Poison]),
+        of("commit that waited for a failed one", writers::commit_that_waited_for_a_failed_one, &[Poison]),
         of("orphans of a failed commit", writers::orphans_of_a_failed_commit, &[ReplaceOrphan, RemoveOrphan]),
         of("stage of a living writer", writers::stage_of_a_living_writer, &[StageIsAbandoned]),
         of(

@@ -260,7 +260,7 @@ impl DiskFile for SeatFile {
     }
 
     fn unlock(&self) -> io::Result<()> {
-        self.file.unlock()
+        self.around("unlock", || self.file.unlock())
     }
 
     fn share_blocks_of(&self, source: &File) -> bool {

@@ -143,6 +143,22 @@ pub(crate) fn commit_after_a_failed_sync(play: &Play) -> Fate {
     refused("a collection after a failed sync", store.gc(), ErrorKind::Poisoned)
 }
 
+/// A sync fails, and another thread waits for the lock with the same handle.
+pub(crate) fn commit_that_waited_for_a_failed_one(play: &Play) -> Fate {
+    let one = play.seat();
+    let store = create(&one)?;
+    told("save", store.save("x", &vector(1)))?;
+    one.fail("sync_dir", "meta");
+    let (came, other) = (Later::new(), store.clone());
+    let result = came.clone();
+    one.trap(When::After, "unlock", "LOCK", move || {
+        result.set(other.copy("x", "y"));
+        Ok(())
+    });
+    refused("the commit", store.copy("x", "z"), ErrorKind::CommitUnknown)?;
+    refused("the commit that came next", came.get()?, ErrorKind::Poisoned)
+}
+
 /// A commit fails once its storages have their names; the next one gives the same ids.
 pub(crate) fn orphans_of_a_failed_commit(play: &Play) -> Fate {
     let one = play.seat();
