@@ -177,6 +177,8 @@ steps! {
     SyncLoaded,
     /// A storage of which a flush has failed is not flushed again: what a second one says is not so.
     FlushOnce,
+    /// One flush of an open file at a time: of two at once only one is told of what was lost.
+    FlushAlone,
 }
 
 impl Step {

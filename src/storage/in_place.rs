@@ -33,6 +33,8 @@ pub(crate) struct InPlaceFile {
     process: u32,
     pub(super) length_bytes: u64,
     in_use: InUse,
+    /// Held by who flushes: of all who sync an open file the kernel tells one of a failure.
+    flushing: Mutex<()>,
     /// Of the handle that it was loaded by.
     pub(super) poison: Poison,
     pub(super) permit: Option<MapPermit>,
@@ -66,6 +68,7 @@ impl InPlaceFile {
             process: std::process::id(),
             length_bytes,
             in_use,
+            flushing: Mutex::new(()),
             poison,
             permit,
         }
@@ -184,6 +187,9 @@ impl InPlaceFile {
         let (store, id) = self.identity;
         let (disk, key) = (&*self.disk, (self.id, store, id));
         let failed = || FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = Step::FlushAlone
+            .is_taken(disk)
+            .then(|| self.flushing.lock().unwrap_or_else(PoisonError::into_inner));
         let first = failed().get(&key).filter(|_| Step::FlushOnce.is_taken(disk)).cloned();
         if let Some(first) = first {
             let message = format!(

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use stridemap::disk::{Access, Outcome, SimulatedDisk};
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
 
-use super::play::{Fate, Play, STORE, create, has, holds, open, options, refused, replace, told};
+use super::play::{Fate, Later, Play, STORE, create, has, holds, open, options, refused, replace, told};
 use super::seat::{Manners, When};
 
 const BIN: &str = "storages/0000000000000001.bin";
@@ -117,4 +119,31 @@ pub(crate) fn live_elements_that_are_lost(play: &Play) -> Fate {
     seat.fail("sync", BIN);
     refused("the flush of what was lost", x.flush(), ErrorKind::Io)?;
     refused("the commit after it", mapped.copy("x", "y"), ErrorKind::Poisoned)
+}
+
+/// Two threads flush at once what was lost, and the kernel tells one.
+pub(crate) fn two_flush_what_is_lost(play: &Play) -> Fate {
+    let path = play.dir.path().join(STORE);
+    let seat = play.seat();
+    let store = told("create", options(&seat).create(&path))?;
+    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
+    // SAFETY: only this test writes the store, through the library.
+    let mapped = told("map", unsafe { options(&seat).open_mapped(&path) })?;
+    let x = told("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
+    x.fill(7);
+    let (second, same) = (Arc::new(Later::new()), x.clone());
+    let result = Arc::clone(&second);
+    seat.trap(When::Before, "sync", BIN, move || {
+        let (done, is_done) = mpsc::channel();
+        result.set(thread::spawn(move || {
+            let flushed = same.flush();
+            let _ = done.send(());
+            flushed
+        }));
+        // One that waits for this one is not done before.
+        let _ = is_done.recv_timeout(Duration::from_secs(1));
+        Err(std::io::Error::other("injected fault"))
+    });
+    refused("the flush of what was lost", x.flush(), ErrorKind::Io)?;
+    refused("the other flush of it", second.get()?.join().unwrap(), ErrorKind::Poisoned)
 }

@@ -95,6 +95,7 @@ fn interleavings() -> Vec<Simulation> {
         of("flushed before a power cut", in_place::flushed_before_a_power_cut, &[SyncInPlace]),
         of("loss told to the loaded file", in_place::loss_that_the_loaded_file_is_told_of, &[SyncLoaded]),
         on_a_real_disk("flush of live elements", in_place::live_elements_that_are_lost, &[SyncLoaded]),
+        on_a_real_disk("two flush what is lost", in_place::two_flush_what_is_lost, &[FlushAlone]),
         of("flush after a failed one", in_place::flush_after_a_failed_one, &[FlushOnce]),
         of("adopted file changed before", foreign::changed_before_it_is_recorded, &[AdoptedIsUnchanged]),
         of("adopted file changed since", foreign::changed_since_it_was_recorded, &[ExternalIsSame]),
