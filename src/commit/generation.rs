@@ -55,7 +55,7 @@ impl Generation {
     }
 
     /// Whether a power cut is known not to take it back.
-    pub(super) fn is_synced(&self) -> bool {
+    pub(crate) fn is_synced(&self) -> bool {
         self.is_synced
     }
 

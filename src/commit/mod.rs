@@ -46,5 +46,6 @@ pub use repair::{Loss, Remedy, Repair};
 pub(crate) use repair::{Mode as RepairMode, repair};
 pub(crate) use standing::{Standing, Worth, each_standing, worth};
 pub(crate) use stats::{Pin, holders, pins, unfinished_by};
+pub(crate) use unsynced::settle_name;
 pub use verify::{Affected, Finding, Orphan, OrphanKind, Verification};
 pub(crate) use verify::{verify, verify_path, verify_tensors};

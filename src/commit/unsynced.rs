@@ -4,7 +4,7 @@ use stridemap_format::Manifest;
 
 use super::lock::WriterLock;
 use super::{Generation, History};
-use crate::disk::{Staged, Step};
+use crate::disk::{Disk, Staged, Step, StorePaths};
 use crate::error::{Error, Result};
 
 /// What a writer does first, for the sake of commits that were not synced: one that does not sync marks the store; one
@@ -13,10 +13,7 @@ use crate::error::{Error, Result};
 /// The mark need not survive a power cut, after which there is nothing left to sync; nor need its removal.
 pub(super) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
     let (disk, path, root) = (&history.disk, history.paths.unsynced(), history.paths.root());
-    let is_marked = match disk.stat(&path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-        found => found.map(|_| true).map_err(|e| Error::io("look at", &path, e))?,
-    };
+    let is_marked = is_marked(&**disk, &history.paths)?;
     if history.is_durable() && is_marked {
         let synced = Step::SyncFileSystem.on(&**disk, || disk.sync_file_system(root));
         synced.map_err(|e| Error::io("sync the file system of", root, e).after_failed_sync())?;
@@ -48,4 +45,25 @@ pub(super) fn settle_creation(history: &History, newest: &Generation, _lock: &Wr
     };
     let synced = Step::SyncCreation.on(&*history.disk, sync);
     synced.map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
+}
+
+/// What a flush does once, where the generation that it found the storage in was another's: whose writer may have died before
+/// its name was synced, and with that name a power cut would take back what was flushed. Commits without syncs are left
+/// alone: their names must not be durable before their files.
+pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
+    if is_marked(disk, paths)? {
+        return Ok(());
+    }
+    let dir = paths.meta_dir();
+    let synced = Step::SyncFlushedName.on(disk, || disk.sync_dir(&dir));
+    synced.map_err(|e| Error::io("sync", &dir, e).after_failed_sync())
+}
+
+/// Whether there are commits that were not synced.
+fn is_marked(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
+    let path = paths.unsynced();
+    match disk.stat(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => found.map(|_| true).map_err(|e| Error::io("look at", &path, e)),
+    }
 }

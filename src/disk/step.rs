@@ -175,6 +175,8 @@ steps! {
     SyncInPlace,
     /// The same by the file that was loaded, which is told of what was lost before the other was opened.
     SyncLoaded,
+    /// The name of the generation that a flushed storage was found in: its writer may have died before it was durable.
+    SyncFlushedName,
     /// A storage of which a flush has failed is not flushed again: what a second one says is not so.
     FlushOnce,
     /// One flush of an open file at a time: of two at once only one is told of what was lost.

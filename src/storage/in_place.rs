@@ -40,9 +40,14 @@ pub(crate) struct InPlaceFile {
     pub(super) permit: Option<MapPermit>,
 }
 
-/// Asks whether a tensor of the newest generation stands on a storage.
+/// What the store says of a storage.
 #[derive(Clone)]
-pub(crate) struct InUse(pub(crate) Arc<dyn Fn() -> Result<bool> + Send + Sync>);
+pub(crate) struct InUse {
+    /// Whether a tensor of the newest generation stands on it.
+    pub(crate) ask: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
+    /// Makes durable that there is such a tensor.
+    pub(crate) settle: Arc<dyn Fn() -> Result<()> + Send + Sync>,
+}
 
 impl fmt::Debug for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,7 +148,7 @@ impl InPlaceFile {
             }
         }
         // Readers of an older generation may keep the file for longer than its last name.
-        let is_in_use = !Step::InPlaceIsInUse.is_taken(&*self.disk) || (self.in_use.0)()?;
+        let is_in_use = !Step::InPlaceIsInUse.is_taken(&*self.disk) || (self.in_use.ask)()?;
         if is_in_use { Ok(()) } else { Err(self.nameless()) }
     }
 
@@ -211,6 +216,12 @@ impl InPlaceFile {
             failed().insert(key, error.clone());
             self.poison.set(&error);
             error
+        })?;
+        let settled = (self.in_use.settle)();
+        settled.inspect_err(|e| {
+            if e.is_failed_sync() {
+                self.poison.set(e);
+            }
         })
     }
 

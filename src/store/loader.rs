@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use stridemap_format::{Error as FormatError, Rule, StorageKind, TensorRecord};
@@ -56,7 +56,7 @@ impl Loader {
             let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
             Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
         })?;
-        let in_use = self.in_use(id, generation.number());
+        let in_use = self.in_use(id, generation);
         let lock_options = (history.options.lock_timeout, in_use, history.poison.clone());
         let storage = match record.kind.clone() {
             StorageKind::External(external) => {
@@ -76,10 +76,20 @@ impl Loader {
 
 impl Loader {
     /// Not by way of the history, whose generation would be kept for as long as the tensor.
-    fn in_use(&self, id: u64, known: u64) -> InUse {
+    fn in_use(&self, id: u64, generation: &Generation) -> InUse {
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
-        let (uuid, known) = (self.history.uuid, AtomicU64::new(known));
-        InUse(Arc::new(move || commit::newest_has_storage(&*disk, &paths, uuid, id, &known)))
+        let (uuid, known) = (self.history.uuid, AtomicU64::new(generation.number()));
+        let ask = move || commit::newest_has_storage(&*disk, &paths, uuid, id, &known);
+        let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
+        let is_settled = AtomicBool::new(generation.is_synced() || !self.history.is_durable());
+        let settle = move || {
+            if !is_settled.load(Ordering::Relaxed) {
+                commit::settle_name(&*disk, &paths)?;
+                is_settled.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        InUse { ask: Arc::new(ask), settle: Arc::new(settle) }
     }
 }
 

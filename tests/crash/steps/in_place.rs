@@ -147,3 +147,19 @@ pub(crate) fn two_flush_what_is_lost(play: &Play) -> Fate {
     refused("the flush of what was lost", x.flush(), ErrorKind::Io)?;
     refused("the other flush of it", second.get()?.join().unwrap(), ErrorKind::Poisoned)
 }
+
+/// A flush, and then a power cut, where who created the tensor died before its name was durable.
+pub(crate) fn flushed_after_a_writer_died(play: &Play) -> Fate {
+    let seat = play.seat();
+    let store = create(&seat)?;
+    seat.fail("sync_dir", "meta");
+    let created = store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable);
+    refused("the commit", created, ErrorKind::CommitUnknown)?;
+    drop(store);
+    let x = told("load", open(&play.seat())?.load("x"))?;
+    let mut guard = told("the guard", x.lock_exclusive())?;
+    told("the flush", guard.fill_(7).and_then(|guard| guard.flush()))?;
+    let left = SimulatedDisk::after_power_cut(&play.simulated.log(), Outcome::EverythingLost);
+    let store = told("open", StoreOptions::new().disk(Arc::new(left)).open(STORE))?;
+    has(&store, "x", 7)
+}

@@ -93,6 +93,7 @@ fn interleavings() -> Vec<Simulation> {
         of("changed file that is short", in_place::file_that_is_short, &[InPlaceIsWhole]),
         on_a_real_disk("changed file with two names", in_place::file_with_two_names, &[InPlaceHasOneName]),
         of("flushed before a power cut", in_place::flushed_before_a_power_cut, &[SyncInPlace]),
+        of("flushed after a writer died", in_place::flushed_after_a_writer_died, &[SyncFlushedName]),
         of("loss told to the loaded file", in_place::loss_that_the_loaded_file_is_told_of, &[SyncLoaded]),
         on_a_real_disk("flush of live elements", in_place::live_elements_that_are_lost, &[SyncLoaded]),
         on_a_real_disk("two flush what is lost", in_place::two_flush_what_is_lost, &[FlushAlone]),
