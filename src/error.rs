@@ -75,7 +75,8 @@ pub enum ErrorKind {
     Conflict,
     /// The store cannot be written: it, or the handle, is read-only.
     ReadOnly,
-    /// The commit may or may not be durable; reopening the store decides.
+    /// The commit may or may not be there, which opening the store again shows; the next commit or collection by a new
+    /// handle makes durable what is there.
     CommitUnknown,
     /// An earlier sync failed, so this handle writes no more; the source is that failure.
     Poisoned,

@@ -102,7 +102,8 @@ fn publish_locked(
     let unknown = |e: Error| {
         let generation = manifest.generation;
         let message = format!(
-            "commit of generation {generation} may or may not be durable; open the store again to see: {e}"
+            "commit of generation {generation} may or may not be there; open the store again to see, and commit or gc to make \
+             durable what is: {e}"
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
     };

@@ -39,8 +39,11 @@ pub(super) fn settle_creation(history: &History, newest: &Generation, _lock: &Wr
     // Where the directory is, whatever link led to it.
     let parent = root.join("..");
     let sync = || match history.disk.sync_dir(&parent) {
-        // Who may write the store need not be allowed to read what is beside it.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => history.disk.sync_file_system(root),
+        // Who may write the store need not be allowed to read what is beside it; and there are directories that cannot
+        // be synced.
+        Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => {
+            history.disk.sync_file_system(root)
+        }
         synced => synced,
     };
     let synced = Step::SyncCreation.on(&*history.disk, sync);

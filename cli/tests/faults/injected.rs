@@ -80,6 +80,7 @@ fn try_each(
     let expected = Expected::of(subject);
     let mut faults = of(&expected.trace);
     let total = faults.len();
+    assert!(total > 0, "no call of {:?} was found in the trace:\n{}", subject.args, expected.trace);
     let wanted = scaled("STRIDEMAP_TEST_FAULTS", 12);
     let mut chance = Chance::new(Chance::seed(&subject.args.join(" ")));
     while faults.len() > wanted {

@@ -222,8 +222,9 @@ impl<T: LiveElement> LiveTensor<T> {
     /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and trying again would not tell; also when what
     /// another process wrote was lost since the tensor was loaded. [`ErrorKind::Poisoned`] when an earlier flush of the
     /// storage in this process failed, through whatever handle, or a sync of the handle that the tensor was loaded by: its
-    /// source is that failure, and after this one that handle writes no more. [`ErrorKind::Forked`] in a forked child, which the kernel would
-    /// tell of a failure instead of its parent.
+    /// source is that failure, and after this one that handle commits and flushes no more; `set`, `fill` and the like are
+    /// stores to memory, which nothing refuses. [`ErrorKind::Forked`] in a forked child, which the kernel would tell of a
+    /// failure instead of its parent.
     pub fn flush(&self) -> Result<()> {
         self.tensor.live_file("flush")?.sync().map_err(|e| e.context("flush"))
     }
