@@ -36,7 +36,7 @@ fn limited(template: &Path, limit: &[&str], args: &[&str], [before, after]: [&Co
     let refusal = (!ended.status.success()).then(|| refused(&ended));
     let allowed: &[&Content] = match &refusal {
         None => &[after],
-        Some(line) if line.contains("may or may not be durable") => &[before, after],
+        Some(line) if line.contains("may or may not be there") => &[before, after],
         Some(_) => &[before],
     };
     which(&dir.path().join("s.smap"), allowed, &what);
