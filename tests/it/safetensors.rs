@@ -151,7 +151,7 @@ fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
         (two("[1,5]", "[5,9]"), "`x`"),
         (two("[0,4]", "[4,8]").replace("\"y\"", "\"x\""), "\"x\" stands twice"),
         (r#"{"__metadata__":{"a":1}}"#.to_owned(), "__metadata__: invalid type"),
-        (one(r#""dtype":"U8","shape":[8]]"#), "tensor \"x\": expected `,` or `}` at line 1 column 29"),
+        (one(r#""dtype":"U8","shape":[8]]"#), "tensor \"x\": expected `,` or `}` at line 1 column 31"),
         ("{\n \"x\":{\"shape\":\"8\"}}".to_owned(), "at line 2 column 17"),
         (one(&format!(r#""a":{}"#, "[".repeat(200))), "it nests deeper than 128"),
         (format!(r#"{{"{}":{{}}}}"#, "n".repeat(4 << 20)), "a text or a number of more than 4194304 bytes"),
