@@ -140,6 +140,10 @@ pub(super) struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
+    pub(super) fn rest_bytes(&self) -> u64 {
+        self.rest_bytes
+    }
+
     /// What reading failed for, if it did.
     pub(super) fn into_failure(self) -> Option<Error> {
         self.failure

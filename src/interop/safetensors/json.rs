@@ -19,7 +19,10 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(
     serde_json::from_slice(json).map_err(|e| file.bad(format!("{what}: {e}")).with_source(e))
 }
 
-/// How much of a header is in memory at a time.
+/// A header of at most so many bytes, of some hundred thousand tensors, is read whole, which is parsed faster.
+const WHOLE_BYTES: usize = 16 << 20;
+
+/// How much of a longer header is in memory at a time.
 const BUFFER_BYTES: usize = 32 << 10;
 
 /// A text, or a number, that is longer is refused before the rest of it is read: the parser keeps all of one. Attributes have
@@ -35,8 +38,16 @@ pub(super) fn parse_pieces<T: DeserializeOwned>(
     what: impl fmt::Display,
     mut pieces: Pieces<'_>,
 ) -> Result<T> {
-    let guard = Guard { inner: &mut pieces, is_in_text: false, is_escaped: false, token_bytes: 0, depth: 0 };
-    let parsed = serde_json::from_reader(BufReader::with_capacity(BUFFER_BYTES, guard));
+    let length_bytes = usize::try_from(pieces.rest_bytes()).unwrap_or(usize::MAX);
+    let mut guard =
+        Guard { inner: &mut pieces, is_in_text: false, is_escaped: false, token_bytes: 0, depth: 0 };
+    let parsed = if length_bytes <= WHOLE_BYTES {
+        let mut whole = Vec::with_capacity(length_bytes);
+        let read = guard.read_to_end(&mut whole).map_err(|e| serde::de::Error::custom(e));
+        read.and_then(|_| serde_json::from_slice(&whole))
+    } else {
+        serde_json::from_reader(BufReader::with_capacity(BUFFER_BYTES, guard))
+    };
     match pieces.into_failure() {
         Some(failure) => Err(failure),
         None => parsed.map_err(|e| file.bad(format!("{what}: {e}")).with_source(e)),
