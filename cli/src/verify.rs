@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io::Write;
-use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 use stridemap::{Affected, ErrorKind, Finding, Orphan, Verification};
@@ -75,7 +74,7 @@ fn verified(args: &VerifyArgs) -> Result<Verification> {
 struct Record<'a> {
     findings: Vec<FindingRecord<'a>>,
     orphans: Vec<OrphanRecord<'a>>,
-    unchecked: &'a [PathBuf],
+    unchecked: Vec<String>,
     bytes_read: u64,
 }
 
@@ -133,7 +132,7 @@ impl<'a> Record<'a> {
         Record {
             findings: verified.findings.iter().map(finding).collect(),
             orphans: verified.orphans.iter().map(orphan).collect(),
-            unchecked: &verified.unchecked_files,
+            unchecked: verified.unchecked_files.iter().map(|path| path.display().to_string()).collect(),
             bytes_read: verified.read_bytes,
         }
     }

@@ -93,6 +93,22 @@ fn external_files_are_opened_only_where_the_option_or_the_variable_says() {
 }
 
 #[test]
+fn files_left_unchecked_are_named_in_json_whatever_the_path() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let dir = with_adopted();
+    let odd = dir.path(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    fs::create_dir(&odd).unwrap();
+    for name in ["s.smap", "x.safetensors"] {
+        fs::rename(dir.path(name), odd.join(name)).unwrap();
+    }
+    let run =
+        dir.command(&["verify", "--json", "--external", "none"]).arg(odd.join("s.smap")).output().unwrap();
+    assert_eq!(run.status.code(), Some(0), "{run:?}");
+    let record: Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(record["unchecked"].as_array().unwrap().len(), 1, "{record}");
+}
+
+#[test]
 fn file_elsewhere_is_adopted_when_that_is_allowed_and_else_nothing_is_created() {
     let (dir, elsewhere) = (Dir::empty(), Dir::empty());
     elsewhere.write_safetensors("x.safetensors", HEADER, &elements());
