@@ -4,6 +4,7 @@
 mod crash;
 mod damage;
 mod flips;
+mod hostile;
 mod partial;
 mod repairs;
 mod support;

@@ -28,7 +28,7 @@ fn tensors_that_reach_no_damaged_chunk_stay() {
     let whole = fs::read(path.join(BIN)).unwrap();
     let digests = fs::read(path.join(SUM)).unwrap();
     type Damage<'a> = &'a dyn Fn(&Path);
-    let cases: [(&str, Damage<'_>, &[&str], bool); 9] = [
+    let cases: [(&str, Damage<'_>, &[&str], bool); 10] = [
         ("chunk 1", &|p| overwrite(&p.join(BIN), 1 << 20), &["all", "chunk1"], true),
         ("chunk 0", &|p| overwrite(&p.join(BIN), 77), &["all", "chunk0", "ends"], true),
         ("the tail", &|p| overwrite(&p.join(BIN), 3 << 20), &["all", "tail"], true),
@@ -48,6 +48,16 @@ fn tensors_that_reach_no_damaged_chunk_stay() {
                 overwrite(&p.join(BIN), 2 << 20);
             },
             &["all", "chunk2", "ends"],
+            true,
+        ),
+        (
+            "a chunk and its digest",
+            &|p| {
+                overwrite(&p.join(SUM), 16);
+                overwrite(&p.join(BIN), 1 << 20);
+            },
+            // None of the full chunks can be told to be whole; the tail has its digest elsewhere.
+            &["all", "chunk0", "chunk1", "chunk2", "ends"],
             true,
         ),
         (

@@ -9,13 +9,17 @@ use super::Repair;
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, right_digests};
 use super::metadata::{Source, exists, numbers_of, read};
-use super::plan::{Plan, is_lock_lost, plan};
+use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan};
 use crate::commit::lock::WriterLock;
 use crate::commit::publish::publish_whole;
 use crate::commit::verify::Needs;
 use crate::commit::{History, Options, by, recover, stats, unsynced};
-use crate::disk::{Disk, Staged, StorePaths, number_in};
+use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::GrowthLock;
+
+/// A store gives ids from 1 on, one for each storage that it ever had: none comes near this.
+const MOST_IDS: u64 = 1 << 62;
 
 /// Repairs. The comments say what a crash just after the step leaves behind.
 pub(super) fn apply(
@@ -30,6 +34,7 @@ pub(super) fn apply(
     let lost_lock = is_lock_lost(&**disk, paths)?;
     let mut kept = Vec::new();
     if lost_lock.is_some() {
+        check_dirs(&**disk, paths)?;
         work.make_lock(&mut kept)?; // crash: the same, with a lock
     }
     let lock = WriterLock::take(&work.history)?;
@@ -42,6 +47,8 @@ pub(super) fn apply(
         return Ok(repair);
     }
     let mut moves = if content.is_changed { work.moves(&source, &content)? } else { Moves::default() };
+    work.make_lost_found()?; // crash: the same, with an empty directory
+    let held_sums = work.hold(content.sums.keys())?;
     unsynced::settle(&work.history, &lock)?; // crash: the same, for good
 
     // 2. What needs no new generation: each file is as it was, missing, or right.
@@ -60,6 +67,7 @@ pub(super) fn apply(
         work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, which is made again
         work.sync(&paths.storages_dir())?;
     }
+    drop(held_sums);
     if !content.is_changed {
         return Ok(repair);
     }
@@ -80,7 +88,7 @@ pub(super) fn apply(
             let record = TensorRecord::new(parts).map_err(|e| Error::refused("repair", e))?;
             tensors.insert(name, record);
         }
-        next_storage_id += 1;
+        next_storage_id = next_storage_id.saturating_add(1);
         locks.push(lock);
     }
     work.sync(&paths.storages_dir())?; // crash: the same, for good
@@ -147,13 +155,40 @@ impl Work {
         self.disk().sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())
     }
 
+    /// Makes sure, before anything goes, that there is a place for it: a link would lead out of the store.
+    fn make_lost_found(&self) -> Result<()> {
+        let dir = self.lost_found();
+        match self.disk().is_dir(&dir) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(no_directory(&dir, "not a directory of its own; move it away")),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                match self.disk().create_dir(&dir) {
+                    // Of another repair, that is about to wait for the lock.
+                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                    created => created.map_err(|e| Error::io("create", &dir, e))?,
+                }
+                self.sync(self.paths().root())
+            }
+            Err(e) => Err(Error::io("look at", &dir, e)),
+        }
+    }
+
+    /// The growth locks of storages: who appends writes digests behind those that are there.
+    fn hold<'a>(&self, ids: impl Iterator<Item = &'a u64>) -> Result<Vec<GrowthLock>> {
+        let take = |id: &u64| {
+            let path = self.paths().storage(*id);
+            let busy = || {
+                format!("repair {}: somebody appends to it; repair again when that is done", path.display())
+            };
+            GrowthLock::try_take(self.disk(), &path)?.ok_or_else(|| Error::new(ErrorKind::Busy, busy()))
+        };
+        ids.map(take).collect()
+    }
+
     /// Moves a file where nothing deletes it, under its own name or one that is free.
     fn keep(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<()> {
+        self.make_lost_found()?;
         let dir = self.lost_found();
-        if self.disk().is_dir(&dir).is_err() {
-            self.disk().create_dir(&dir).map_err(|e| Error::io("create", &dir, e))?;
-            self.sync(self.paths().root())?;
-        }
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         for number in 0u64.. {
             let target = if number == 0 { dir.join(&name) } else { dir.join(format!("{name}.{number}")) };
@@ -183,8 +218,22 @@ impl Work {
         staged.publish(target).map_err(failed)
     }
 
+    /// Another repair may make it as well: then its file is taken, which it may hold already.
     fn make_lock(&self, kept: &mut Vec<PathBuf>) -> Result<()> {
-        self.replace(&self.paths().lock(), &self.paths().meta_dir(), &[], kept)?;
+        let path = self.paths().lock();
+        let failed = |e| Error::io("write", &path, e);
+        let mut staged = Staged::create(self.disk(), &self.paths().meta_dir()).map_err(failed)?;
+        staged.file().sync().map_err(|e| Error::io("sync", &path, e).after_failed_sync())?;
+        // Missing a moment ago, it may be there now: only what is no file is moved away.
+        if matches!(self.disk().open(&path, Access::Read), Err(e) if e.kind() == io::ErrorKind::InvalidInput)
+        {
+            self.keep(&path, kept)?;
+            self.sync(&self.lost_found())?;
+        }
+        match staged.publish(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            published => published.map_err(failed),
+        }?;
         self.sync(self.paths().root())
     }
 
@@ -199,8 +248,8 @@ impl Work {
         let in_storages = list(&paths.storages_dir())?;
         moves.storages.extend(content.dropped.iter().chain(content.copies.keys()));
         let held = self.held(&list(&paths.meta_dir())?, source)?;
-        if !source.is_newest {
-            // Of a generation that cannot be read, anything may be.
+        if !source.is_newest || content.has_lost_storages {
+            // Of a generation or a record that cannot be read, anything may be.
             let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
             let is_free = |id: &u64| !content.storages.contains_key(id) && !held.storages.contains_key(id);
             moves.storages.extend(ids.filter(is_free));
@@ -253,15 +302,15 @@ impl Work {
         Ok(needs)
     }
 
-    /// An id that no file and no record has.
+    /// An id that no file and no record has. A file of a number that the store does not give is nobody's.
     fn next_storage_id(&self, manifest: &Manifest, storages: &BTreeMap<u64, StorageRecord>) -> Result<u64> {
         let dir = self.paths().storages_dir();
         let names = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;
-        let in_files =
-            ["bin", "sum"].into_iter().filter_map(|ending| numbers_of(&names, ending).last().copied());
+        let in_files = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&names, ending));
         let in_kept = self.disk().list(&self.lost_found()).unwrap_or_default();
         let in_kept = in_kept.iter().filter_map(|name| number_in(name.get(..20)?, "bin"));
-        let taken = in_files.chain(in_kept).chain(storages.keys().next_back().copied()).max();
+        let taken = in_files.chain(in_kept).chain(storages.keys().next_back().copied());
+        let taken = taken.filter(|&id| id < MOST_IDS).max();
         Ok(taken.unwrap_or_default().saturating_add(1).max(manifest.next_storage_id))
     }
 }

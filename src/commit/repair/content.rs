@@ -26,6 +26,8 @@ pub(super) struct Content {
     pub(super) sums: BTreeMap<u64, Vec<(u64, Digest)>>,
     /// These are needed no more: their files are moved away.
     pub(super) dropped: BTreeSet<u64>,
+    /// Whether there is a storage of which nothing is known but perhaps its file.
+    pub(super) has_lost_storages: bool,
     /// Whether the metadata must say something else than it does.
     pub(super) is_changed: bool,
 }
@@ -70,6 +72,7 @@ pub(super) fn content(
     entries(source, &survey, &mut content, repair);
     let own = survey.storages.iter().map(|(&id, standing)| (id, &standing.record));
     let own = own.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)));
+    content.has_lost_storages = survey.has_lost_storages();
     let mut rests = BTreeMap::new();
     for (id, harm) in check_all(disk, paths, own.collect(), progress)? {
         let Some(standing) = survey.storages.get(&id) else { continue };
@@ -145,8 +148,21 @@ fn rest(
             }
             None => {
                 let reason = format!("{}; no chunk can be told to be whole", said(&sum.error));
-                let (path, lost) = (paths.sum(id), all_of_it());
-                return Ok(Some(Rest { path, reason, lost, copy: None, shortened_to: None }));
+                let (path, full) = (paths.sum(id), full_chunk_count(record.length_bytes));
+                // But the tail, whose digest is in the record.
+                let is_tail_whole = harm.file.is_none() && harm.chunks.iter().all(|chunk| chunk.index < full);
+                let (lost, copy) = match is_tail_whole {
+                    true => (
+                        std::iter::once(0..full * CHUNK_BYTES).collect(),
+                        Some(Copy {
+                            length_bytes: record.length_bytes,
+                            damaged: (0..full).collect(),
+                            right: Vec::new(),
+                        }),
+                    ),
+                    false => (all_of_it(), None),
+                };
+                return Ok(Some(Rest { path, reason, lost, copy, shortened_to: None }));
             }
         }
     }
@@ -260,8 +276,8 @@ fn storages(
             if let Some(copy) = rest.copy {
                 let detail =
                     format!("{}; what other tensors reach is copied into a new storage", rest.reason);
-                repair.remedy(&rest.path, detail);
                 repair.remedies.retain(|remedy| remedy.path != paths.sum(id));
+                repair.remedy(&rest.path, detail);
                 let right = content.sums.remove(&id).unwrap_or_default();
                 content.copies.insert(id, Copy { right, ..copy });
             }

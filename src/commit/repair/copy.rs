@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -131,7 +132,8 @@ pub(super) fn right_digests(
     // What is not there is among the right ones.
     let mut bytes = match disk.open(path, Access::Read) {
         Ok(file) => read_capped(&*file, size_bytes).map_err(|e| Error::io("read", path, e))?,
-        Err(_) => Vec::new(),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Vec::new(),
+        Err(e) => return Err(Error::io("open chunk digests", path, e)),
     };
     bytes.resize(usize::try_from(size_bytes).unwrap_or_default(), 0);
     for (index, digest) in right {

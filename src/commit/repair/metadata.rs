@@ -6,6 +6,7 @@ use std::path::Path;
 use stridemap_format::{self as format, Manifest, Marker, Rule, TableRef, Uuid, limits};
 
 use super::Repair;
+use super::plan::no_directory;
 use crate::commit::flip::mended;
 use crate::commit::recover::manifest_numbers;
 use crate::commit::table::Table;
@@ -41,6 +42,10 @@ enum Read {
 pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
     let marker = read_marker(disk, paths)?;
     let dir = paths.meta_dir();
+    if matches!(disk.is_dir(&dir), Ok(false)) {
+        // A link could lead anywhere, and files would be written and moved there.
+        return Err(no_directory(&dir, "not a directory of its own; put the directory back"));
+    }
     let numbers = match (manifest_numbers(disk, paths), &marker) {
         (Err(_), Err(e)) if e.kind() == ErrorKind::NotAStore => return Err(e.clone()),
         (numbers, _) => numbers?,

@@ -1,4 +1,5 @@
 use std::io;
+use std::path::Path;
 
 use stridemap_format::{self as format, Rule};
 
@@ -47,21 +48,27 @@ fn plan_once(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64))
     if let Some(why) = is_lock_lost(disk, paths)? {
         repair.remedy(paths.lock(), format!("made anew: {why}"));
     }
-    let dir = paths.storages_dir();
-    match disk.is_dir(&dir) {
-        Ok(true) => {}
-        Ok(false) => {
-            let detail = "not a directory of its own; put the directory back";
-            return Err(Error::corrupt(&dir, format::Error::new(Rule::StorageFile, detail)));
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(Error::io("look at", &dir, e)),
-    }
-    if disk.is_dir(&dir).is_err() {
-        repair.remedy(dir, "made anew: the directory is missing");
+    if !check_dirs(disk, paths)? {
+        repair.remedy(paths.storages_dir(), "made anew: the directory is missing");
     }
     let content = content(disk, paths, &source, &mut repair, progress)?;
     Ok(Plan { repair, source, content })
+}
+
+/// Refuses directories that lead elsewhere. Gives whether that of the storages is there.
+pub(super) fn check_dirs(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
+    let is_there = |dir: &Path| match disk.is_dir(dir) {
+        Ok(true) => Ok(true),
+        Ok(false) => Err(no_directory(dir, "not a directory of its own; put the directory back")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::io("look at", dir, e)),
+    };
+    is_there(&paths.meta_dir())?;
+    is_there(&paths.storages_dir())
+}
+
+pub(super) fn no_directory(dir: &Path, detail: &str) -> Error {
+    Error::corrupt(dir, format::Error::new(Rule::StorageFile, detail))
 }
 
 /// Why LOCK has to be made anew, if it has.

@@ -22,6 +22,8 @@ pub(in crate::commit) struct Survey<'a> {
     ids: Vec<Option<u64>>,
     /// The ordinals of entries that do not follow the one before.
     pub(in crate::commit) unordered: Vec<u64>,
+    /// Whether a tensor stands on a storage without a record.
+    has_unknown_storages: bool,
 }
 
 #[derive(Debug)]
@@ -63,6 +65,7 @@ impl<'a> Survey<'a> {
             broken: BTreeMap::new(),
             ids: Vec::new(),
             unordered: Vec::new(),
+            has_unknown_storages: false,
         };
         if let Some(table) = table {
             survey.read_storages(table)?;
@@ -82,7 +85,10 @@ impl<'a> Survey<'a> {
             Ok(())
         })?;
         for (id, count) in counts {
-            survey.storages.entry(id).and_modify(|standing| standing.tensor_count = count);
+            match survey.storages.get_mut(&id) {
+                Some(standing) => standing.tensor_count = count,
+                None => survey.has_unknown_storages = true,
+            }
         }
         Ok(survey)
     }
@@ -179,6 +185,11 @@ impl<'a> Survey<'a> {
             Some(self.ids.get(ordinal as usize).copied().flatten()?.cmp(&id))
         };
         lookup_path(table.storages(), compare).filter(|ordinal| self.broken.contains_key(ordinal)).collect()
+    }
+
+    /// Whether the entry of a storage was lost for good, or one has no record.
+    pub(in crate::commit) fn has_lost_storages(&self) -> bool {
+        self.ids.iter().any(Option::is_none) || self.has_unknown_storages
     }
 
     /// Whether an entry was lost for good, so that counts may be of what it said.

@@ -1,0 +1,183 @@
+//! Stores that were made to mislead a repair, and others that are at work beside one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileExt as _, symlink};
+use std::path::Path;
+use std::sync::Barrier;
+use std::thread;
+
+use stridemap::{ErrorKind, Tensor};
+use stridemap_format::{Manifest, StorageKind};
+
+use crate::support::{chunked, content, lost, quick, small, verify};
+
+const BIN: &str = "storages/0000000000000001.bin";
+const SUM: &str = "storages/0000000000000001.sum";
+
+fn overwrite(path: &Path, at: u64) {
+    fs::File::options().write(true).open(path).unwrap().write_all_at(b"garbage!", at).unwrap();
+}
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn case_43_what_is_kept_goes_nowhere_but_into_a_directory_of_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("chunked.smap");
+    let expected = chunked(&path);
+    overwrite(&path.join(BIN), 5);
+    let outside = dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let kept = path.join("lost+found");
+    let before = names(&path.join("meta"));
+    for make in [&|| symlink(&outside, &kept).unwrap(), &|| fs::write(&kept, b"").unwrap()] as [&dyn Fn(); 2]
+    {
+        make();
+        let refused = quick().repair(&path, |_| ()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        assert!(refused.to_string().contains("lost+found"), "{refused}");
+        assert_eq!(names(&outside), BTreeSet::new());
+        assert_eq!(names(&path.join("meta")), before, "published, and then nothing could be kept");
+        fs::remove_file(&kept).unwrap();
+    }
+    quick().repair(&path, |_| ()).unwrap();
+    assert!(kept.join("0000000000000001.bin").exists());
+    assert_eq!(lost(&path, &expected).len(), 3);
+}
+
+#[test]
+fn case_43_directory_that_is_a_link_is_refused_when_format_is_damaged_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.smap");
+    small(&path);
+    for name in ["meta", "storages"] {
+        let outside = dir.path().join(name);
+        fs::rename(path.join(name), &outside).unwrap();
+        symlink(&outside, path.join(name)).unwrap();
+        let before = names(&outside);
+        for lost in ["FORMAT", "LOCK"] {
+            let whole = fs::read(path.join(lost)).unwrap();
+            fs::remove_file(path.join(lost)).unwrap();
+            for repaired in [quick().plan_repair(&path, |_| ()), quick().repair(&path, |_| ())] {
+                let refused = repaired.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Corrupt, "{name}, {lost}: {refused}");
+                assert!(refused.to_string().contains(name), "{name}, {lost}: {refused}");
+            }
+            assert_eq!(names(&outside), before, "{name}, {lost}");
+            fs::write(path.join(lost), whole).unwrap();
+        }
+        fs::remove_file(path.join(name)).unwrap();
+        fs::rename(&outside, path.join(name)).unwrap();
+    }
+    assert_eq!(verify(&path).findings, []);
+}
+
+#[test]
+fn storage_whose_record_is_lost_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.smap");
+    small(&path);
+    let before = names(&path.join("storages"));
+    // The second entry of the table is that of a storage that no later generation says more of.
+    overwrite(&path.join("meta/0000000000000004.tab"), 113);
+    let done = quick().repair(&path, |_| ()).unwrap();
+    assert!(done.losses.iter().any(|loss| loss.reason.contains("a storage")), "{done:?}");
+    quick().open(&path).unwrap().gc().unwrap();
+    let mut left = names(&path.join("storages"));
+    left.extend(names(&path.join("lost+found")));
+    assert!(before.is_subset(&left), "{:?} are gone", before.difference(&left));
+}
+
+#[test]
+fn file_of_an_id_that_is_never_given_does_not_use_up_the_ids() {
+    for name in ["fffffffffffffff0.bin", "fffffffffffffffe.sum", "8000000000000000.bin"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("chunked.smap");
+        chunked(&path);
+        overwrite(&path.join(BIN), 5);
+        fs::write(path.join("storages").join(name), b"").unwrap();
+        let done = quick().repair(&path, |_| ()).unwrap();
+        assert!(done.generation.is_some(), "{done:?}");
+        let store = quick().open(&path).unwrap();
+        store.save("after", &Tensor::from_vec(vec![9u8], &[1]).unwrap()).unwrap();
+        assert_eq!(store.verify(|_| ()).unwrap(), [], "{name}");
+    }
+}
+
+#[test]
+fn chunk_digests_are_not_written_again_under_who_appends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("growing.smap");
+    let store = quick().create(&path).unwrap();
+    store.save("rows", &Tensor::from_vec(vec![1u32; 3 << 18], &[3 << 18]).unwrap()).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.append("rows", &Tensor::from_vec(vec![2u32; 2 << 18], &[2 << 18]).unwrap()).unwrap();
+    overwrite(&path.join(SUM), 16);
+    let refused = quick().repair(&path, |_| ());
+    txn.commit().unwrap();
+    let findings = verify(&path).findings;
+    assert!(findings.iter().all(|finding| !finding.detail.contains("bytes of digests")), "{findings:?}");
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
+    drop(store);
+    quick().repair(&path, |_| ()).unwrap();
+    assert_eq!(verify(&path).findings, []);
+    assert_eq!(content(&path)["rows"].0, [5 << 18]);
+}
+
+/// The store's only manifest, with another length for its only storage.
+fn claim(path: &Path, length_bytes: u64) {
+    let (file, number) = (path.join("meta/0000000000000002.man"), 2);
+    let bytes = fs::read(&file).unwrap();
+    let uuid = bytes[24..40].try_into().unwrap();
+    let mut manifest = Manifest::decode(&bytes, uuid, number).unwrap();
+    for record in manifest.storages.values_mut().flatten() {
+        assert!(matches!(record.kind, StorageKind::Sealed(_)));
+        record.length_bytes = length_bytes;
+    }
+    fs::write(&file, manifest.encode().unwrap()).unwrap();
+}
+
+#[test]
+fn case_32_storage_that_claims_to_be_long_is_done_with_at_the_end_of_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("long.smap");
+    let store = quick().create(&path).unwrap();
+    store.save("byte", &Tensor::from_vec(vec![1u8; 3 << 20], &[3 << 20]).unwrap()).unwrap();
+    drop(store);
+    claim(&path, i64::MAX as u64);
+    let verified = verify(&path);
+    assert!(verified.findings.iter().all(|finding| finding.affected.contains("byte")), "{verified:?}");
+    assert_eq!(verified.read_bytes, 3 << 20);
+    let findings = quick().open(&path).unwrap().verify_tensors(&["byte"], |_| ()).unwrap();
+    assert!(!findings.is_empty());
+    let done = quick().repair(&path, |_| ()).unwrap();
+    assert_eq!(done.losses.len(), 1, "{done:?}");
+    assert_eq!(verify(&path).findings, []);
+}
+
+#[test]
+fn repairs_that_begin_at_once_make_one_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.smap");
+    let expected = small(&path);
+    for round in 0..20 {
+        fs::remove_file(path.join("LOCK")).unwrap();
+        let barrier = Barrier::new(4);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    quick().repair(&path, |_| ()).unwrap();
+                });
+            }
+        });
+        assert!(
+            !path.join("lost+found/LOCK").exists(),
+            "round {round}: the lock of another repair was moved away"
+        );
+    }
+    assert_eq!(lost(&path, &expected), BTreeSet::new());
+}
