@@ -13,6 +13,9 @@ use crate::commit::table::Table;
 use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
+/// Of how many damaged manifests, from the newest on, each bit is tried: that takes seconds for a large one.
+const MOST_TRIED: usize = 4;
+
 /// Where the content of a store is to be taken from.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -58,9 +61,11 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         });
     }
     let highest = numbers.iter().chain(&tables).copied().max().unwrap_or_default();
-    let mut manifests = Vec::new();
+    let (mut manifests, mut tried) = (Vec::new(), 0);
     for &number in numbers.iter().rev() {
-        manifests.extend(read_manifest(disk, paths, number)?.map(|read| (number, read)));
+        let read = read_manifest(disk, paths, number, tried < MOST_TRIED)?;
+        tried += usize::from(!matches!(read, Some(Read::Whole(_))));
+        manifests.extend(read.map(|read| (number, read)));
     }
     let uuid = uuid_of(disk, paths, &marker, &manifests, &tables).ok_or_else(|| nothing_left(paths))?;
     let is_marker_lost = match marker {
@@ -228,7 +233,7 @@ fn uuid_of(
 }
 
 /// None for one that was collected since it was listed.
-fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Option<Read>> {
+fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64, is_tried: bool) -> Result<Option<Read>> {
     let path = paths.manifest(number);
     let file = match disk.open(&path, Access::Read) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -247,7 +252,8 @@ fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Opt
         Err(e) => {
             let error = Error::corrupt(&path, e);
             let whole = without_end(&bytes).and_then(|bytes| decode(bytes).ok());
-            let whole = whole.or_else(|| mended(&bytes, |bytes| decode(bytes).ok()));
+            let mend = || mended(&bytes, |bytes| decode(bytes).ok());
+            let whole = whole.or_else(|| is_tried.then(mend).flatten());
             whole.map_or_else(|| Read::Lost(error.clone()), |whole| Read::Mended(whole, error.clone()))
         }
     }))
