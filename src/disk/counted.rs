@@ -89,6 +89,10 @@ impl Disk for Counted {
         self.real().rename_new(from, to)
     }
 
+    fn link_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.real().link_new(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.real().remove(path)
     }

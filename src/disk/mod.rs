@@ -116,6 +116,14 @@ pub trait Disk: Debug + Send + Sync {
     /// `AlreadyExists`, and those of the file system.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Gives a file one more name, which must be free: never replaces.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, and those of the file system, which may know no second names.
+    fn link_new(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Deletes a file's name.
     ///
     /// # Errors

@@ -76,6 +76,10 @@ impl Disk for RealDisk {
         }
     }
 
+    fn link_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }

@@ -111,13 +111,25 @@ pub(super) fn apply(
         garbage,
         uuid: source.uuid,
     };
+    // What it does not need has a name in lost+found before anybody may delete it under its own.
+    moves.files.retain(|file| exists(&**disk, file));
+    let mut linked = BTreeSet::new();
+    for file in &moves.files {
+        if work.link(file, &mut repair.kept)? {
+            linked.insert(file); // crash: the same, with second names, which are found again
+        }
+    }
+    work.sync(&work.lost_found())?; // crash: the same, for good
     publish_whole(&work.history, manifest, &lock)?; // crash: as before, or repaired
     repair.generation = Some(generation);
 
-    // 4. What it does not need.
-    moves.files.retain(|file| exists(&**disk, file));
+    // 4. The old names go.
     for file in &moves.files {
-        work.keep(file, &mut repair.kept)?; // crash: files that nobody needs, deleted later
+        // crash: files that nobody needs, deleted later
+        match linked.contains(file) {
+            true => disk.remove(file).map_err(|e| Error::io("delete", file, e))?,
+            false => work.keep(file, &mut repair.kept)?,
+        }
     }
     if !moves.files.is_empty() {
         work.sync(&work.lost_found())?;
@@ -188,10 +200,7 @@ impl Work {
     /// Moves a file where nothing deletes it, under its own name or one that is free.
     fn keep(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<()> {
         self.make_lost_found()?;
-        let dir = self.lost_found();
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        for number in 0u64.. {
-            let target = if number == 0 { dir.join(&name) } else { dir.join(format!("{name}.{number}")) };
+        for target in self.places(file) {
             match self.disk().rename_new(file, &target) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -203,6 +212,37 @@ impl Work {
             }
         }
         Ok(())
+    }
+
+    /// Gives a file a second name there; false where that cannot be, because it is no file, or the file system knows no
+    /// second names.
+    fn link(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<bool> {
+        let is_same = |target: &Path| {
+            let stats = self.disk().stat(file).and_then(|own| Ok((own, self.disk().stat(target)?)));
+            stats.is_ok_and(|(a, b)| a.is_regular && (a.device, a.inode) == (b.device, b.inode))
+        };
+        for target in self.places(file) {
+            match self.disk().link_new(file, &target) {
+                // Of a repair that was cut short.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_same(&target) => {}
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(_) => return Ok(false),
+                Ok(()) => {}
+            }
+            kept.push(target);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Where a file may go in lost+found, the first that is free.
+    fn places(&self, file: &Path) -> impl Iterator<Item = PathBuf> {
+        let dir = self.lost_found();
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (0u64..).map(move |number| match number {
+            0 => dir.join(&name),
+            number => dir.join(format!("{name}.{number}")),
+        })
     }
 
     /// Puts bytes in the place of a file, which is kept.

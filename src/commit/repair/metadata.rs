@@ -153,7 +153,9 @@ fn choose(
     for &number in tables.iter().rev() {
         let Ok(table) = Table::open_alone(disk, paths, uuid, number) else { continue };
         give_up_newer(steps, number, repair);
-        let reason = "no manifest can be read: the store's attributes are given up".to_owned();
+        let reason = format!(
+            "no manifest can be read: the store's attributes are given up, and all that was committed after generation {number}"
+        );
         repair.losses.push(super::Loss { path: paths.meta_dir(), reason, names: Vec::new() });
         repair.remedy(table.path(), "the newest table that can be read: its content is kept");
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };

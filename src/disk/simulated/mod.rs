@@ -327,6 +327,16 @@ impl Disk for SimulatedDisk {
         state.rename(from, to)
     }
 
+    fn link_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        if state.find(to).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let inode = state.find(from)?;
+        let (dir, name) = state.place(to)?;
+        state.record(Op::Names { dir, changes: vec![(name, Some(inode))] })
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state();
         state.find(path)?;
