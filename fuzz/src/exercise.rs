@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use stridemap::{Durability, Element, Error, ErrorKind, ExternalFiles, Result, Store, StoreOptions, Tensor};
+use stridemap::{Durability, Element, Error, ErrorKind, ExternalFiles, Result, Rule, Store, StoreOptions, Tensor};
 
 use crate::{elements, within};
 
@@ -29,14 +29,44 @@ fn options() -> StoreOptions {
         .external(ExternalFiles::Beside)
 }
 
-/// Opens what is there and reads all of it; and does to it what a user can, when it is to be written to.
+/// What is done to a store beside opening and reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Nothing.
+    Read,
+    /// It is repaired.
+    Repair,
+    /// All that a user can do to it.
+    Write,
+}
+
+impl Work {
+    /// By a number of the input: half of the stores are only read.
+    #[must_use]
+    pub fn of(number: u8) -> Self {
+        match number % 4 {
+            0 => Work::Write,
+            1 => Work::Repair,
+            _ => Work::Read,
+        }
+    }
+}
+
+/// Opens what is there and reads all of it; and does to it what a user can, if that is wanted. What does not open is
+/// verified all the same, and repaired.
 ///
 /// # Panics
 /// When it takes too much memory, or two ways to know something say two things.
-pub fn exercise(root: &Path, is_written: bool) {
+pub fn exercise(root: &Path, work: Work) {
     let store = match within(OPEN_BYTES, || options().open(root)) {
         Ok(store) => store,
-        Err(e) => return check(&e),
+        Err(e) => {
+            check(&e);
+            if work != Work::Read {
+                within(WORK_BYTES, || repair(root, &Contents::new()));
+            }
+            return;
+        }
     };
     let before = within(OPEN_BYTES, || contents(&store));
     let is_whole = within(WORK_BYTES, || verify(&store));
@@ -48,8 +78,14 @@ pub fn exercise(root: &Path, is_written: bool) {
         check(&e);
         assert!(!is_whole, "a store that verifies has stats: {e}");
     }
-    if is_written {
-        within(WORK_BYTES, || write(root, &store, &before, is_whole));
+    match work {
+        Work::Read => {}
+        Work::Repair => {
+            // A reader would keep what is damaged from being moved.
+            drop(store);
+            within(WORK_BYTES, || repair(root, &before));
+        }
+        Work::Write => within(WORK_BYTES, || write(root, &store, &before, is_whole)),
     }
 }
 
@@ -100,20 +136,20 @@ fn content(tensor: &Tensor) -> Result<Content> {
     Ok((tensor.dtype().to_string(), tensor.size().to_vec(), bytes))
 }
 
-/// Views of it, read where they are small.
+/// Views of it, read where they are small. One that would be a copy of what is large is what a user must ask for.
 fn views(tensor: &Tensor) {
     let _ = (tensor.overlaps_itself(), tensor.is_contiguous(), tensor.is_channels_last());
     let _ = tensor.to_text().map_err(|e| check(&e));
     let views = [
         tensor.flip(0),
         tensor.t(),
-        tensor.flatten(0, -1),
         tensor.view(&[-1]),
         tensor.unsqueeze(0),
         tensor.select(0, -1),
         tensor.view_dtype(stridemap::DType::U8),
     ];
-    for view in views.into_iter().flatten() {
+    let flat = (tensor.nbytes() <= READ_BYTES).then(|| tensor.flatten(0, -1));
+    for view in views.into_iter().chain(flat).flatten() {
         let _ = content(&view).map_err(|e| check(&e));
         let _ = tensor.overlaps(&view);
     }
@@ -185,6 +221,37 @@ fn mapped(root: &Path, before: &Contents) {
         {
             let _ = live.read().map_err(|e| check(&e));
         }
+    }
+}
+
+/// What was repaired is whole, has nothing else under the names that are left, and takes a commit.
+fn repair(root: &Path, before: &Contents) {
+    let _ = options().verify(root, |_| (), |_| ()).map_err(|e| check(&e));
+    let planned = options().plan_repair(root, |_| ());
+    let done = match options().repair(root, |_| ()) {
+        Ok(done) => done,
+        Err(e) => return check(&e),
+    };
+    let lines = done.remedies.iter().map(ToString::to_string);
+    for line in lines.chain(done.losses.iter().map(ToString::to_string)) {
+        assert!(!line.contains('\n'), "{line}");
+    }
+    if let Ok(planned) = planned {
+        assert_eq!(planned.is_empty(), done.is_empty(), "planned {planned:?}, done {done:?}");
+    }
+    let store = options().open(root).unwrap_or_else(|e| panic!("after {done:?}: {e}"));
+    let found = store.verify(|_| ()).unwrap_or_else(|e| panic!("after {done:?}: {e}"));
+    let wrong: Vec<_> = found.iter().filter(|finding| finding.rule != Rule::ExternalFile).collect();
+    assert!(wrong.is_empty(), "after {done:?}: {wrong:?}");
+    let after = contents(&store);
+    for (name, content) in before {
+        if let (Ok(content), Some(Ok(after))) = (content, after.get(name)) {
+            assert!(content == after, "{name:?} is another after a repair: {done:?}");
+        }
+    }
+    let new = Tensor::from_vec(vec![1u8], &[1]).expect("a tensor on the heap");
+    if let Err(e) = store.save("~after", &new) {
+        assert!(is_excused(&e), "after {done:?} nothing can be saved: {e}");
     }
 }
 

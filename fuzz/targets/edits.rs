@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use stridemap_format::{DType, Extent};
-use stridemap_fuzz::exercise::exercise;
+use stridemap_fuzz::exercise::{Work, exercise};
 use stridemap_fuzz::model::{Model, Storage, Table, Tensor};
 use stridemap_fuzz::{fix_digest, scratch, table};
 
@@ -418,6 +418,6 @@ fuzz_target!(|plan: Plan| {
         // What another damage has taken away cannot be damaged.
         let _ = damage(&root, &paths, one);
     }
-    exercise(&root, plan.work % 4 == 0);
+    exercise(&root, Work::of(plan.work));
     fs::remove_dir_all(&root).expect("the store goes");
 });

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use stridemap_fuzz::exercise::exercise;
+use stridemap_fuzz::exercise::{Work, exercise};
 use stridemap_fuzz::packed::{MENDED, NAMES};
 use stridemap_fuzz::{fix_digest, scratch, table, u32_at};
 
@@ -30,6 +30,6 @@ fuzz_target!(|bytes: &[u8]| {
         fs::write(root.join(name), &file).expect("a file");
         rest = after;
     }
-    exercise(&root, work % 4 == 0);
+    exercise(&root, Work::of(work));
     fs::remove_dir_all(&root).expect("the store goes");
 });
