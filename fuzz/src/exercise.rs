@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use stridemap::{Durability, Element, Error, ErrorKind, ExternalFiles, Result, Rule, Store, StoreOptions, Tensor};
+use stridemap::{
+    Durability, Element, Error, ErrorKind, ExternalFiles, Result, Rule, Store, StoreOptions, Tensor,
+};
 
 use crate::{elements, within};
 
