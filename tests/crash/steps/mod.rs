@@ -155,8 +155,14 @@ fn every_step_has_a_simulation_that_finds_it_missing() {
 fn every_step_is_one_of_the_protocol() {
     let mut uses: BTreeMap<Step, usize> = Step::ALL.iter().map(|&step| (step, 0)).collect();
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    for file in ["commit", "storage"].iter().flat_map(|dir| fs::read_dir(src.join(dir)).unwrap()) {
-        count(&fs::read_to_string(file.unwrap().path()).unwrap(), &mut uses);
+    let mut dirs = vec![src.join("commit"), src.join("storage")];
+    while let Some(dir) = dirs.pop() {
+        for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => dirs.push(path),
+                false => count(&fs::read_to_string(path).unwrap(), &mut uses),
+            }
+        }
     }
     count(&fs::read_to_string(src.join("disk/staged.rs")).unwrap(), &mut uses);
     let unused: Vec<_> = uses.iter().filter(|&(_, &count)| count == 0).collect();
