@@ -154,7 +154,10 @@ fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
         (one(r#""dtype":"U8","shape":[8]]"#), "tensor \"x\": expected `,` or `}` at line 1 column 31"),
         ("{\n \"x\":{\"shape\":\"8\"}}".to_owned(), "at line 2 column 17"),
         (one(&format!(r#""a":{}"#, "[".repeat(200))), "it nests deeper than 128"),
-        (format!(r#"{{"{}":{{}}}}"#, "n".repeat(4 << 20)), "a text or a number of more than 4194304 bytes"),
+        (
+            format!(r#"{{"{}":{{}}}}"#, "n".repeat((4 << 20) + 1)),
+            "a text or a number of more than 4194304 bytes",
+        ),
         (one(&format!(r#""a":{}"#, "1".repeat(5 << 20))), "a text or a number of more than 4194304 bytes"),
         (r#"{"__metadata__":{"a":"1","a":"2"}}"#.to_owned(), "\"a\" stands twice"),
         (r#"{"__metadata__":{},"__metadata__":{}}"#.to_owned(), "\"__metadata__\" stands twice"),
