@@ -1,6 +1,6 @@
 //! A repair that a power cut ends anywhere, on the simulated disk, and that is made again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -51,8 +51,20 @@ fn flip(disk: &SimulatedDisk, file: &str, at: u64) {
     damage(disk, file, at, &[byte[0] ^ 4]);
 }
 
+/// The bytes of all that is kept in lost+found.
+fn kept(disk: &SimulatedDisk) -> BTreeSet<Vec<u8>> {
+    let dir = Path::new(STORE).join("lost+found");
+    let read = |name: String| {
+        let file = disk.open(&dir.join(name), Access::Read).unwrap();
+        let mut bytes = vec![0; file.stat().unwrap().size_bytes as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    disk.list(&dir).unwrap().into_iter().map(read).collect()
+}
+
 /// Repairs once to the end, and then as often as there are operations, cut there: repaired again, the store has what it has
-/// after the first. Gives how many states there were.
+/// after the first, and keeps what the first kept, also after a collection. Gives how many states there were.
 fn cut_everywhere(damage: impl Fn(&SimulatedDisk), gone: &[&str]) -> usize {
     let disk = SimulatedDisk::new();
     let made = store(&disk);
@@ -64,6 +76,7 @@ fn cut_everywhere(damage: impl Fn(&SimulatedDisk), gone: &[&str]) -> usize {
     assert!(!done.is_empty());
     expected.retain(|name, _| !gone.contains(&name.as_str()));
     assert_eq!(content(&options(&disk).open(STORE).unwrap()), expected, "{done:?}");
+    let expected_kept = kept(&disk);
     let log: Vec<Op> = disk.log();
     let mut states = 0;
     for end in from..=log.len() {
@@ -80,6 +93,7 @@ fn cut_everywhere(damage: impl Fn(&SimulatedDisk), gone: &[&str]) -> usize {
             store.save("after", &Tensor::from_vec(vec![1u8], &[1]).unwrap()).unwrap();
             store.gc().unwrap();
             assert_eq!(store.verify(|_| ()).unwrap(), [], "{what}");
+            assert!(kept(&cut).is_superset(&expected_kept), "{what}: something is not kept");
             states += 1;
         }
     }

@@ -252,8 +252,14 @@ impl Work {
         staged.file().write_all_at(bytes, 0).map_err(failed)?;
         staged.file().sync().map_err(|e| Error::io("sync", target, e).after_failed_sync())?;
         if exists(&**self.disk(), target) {
-            self.keep(target, kept)?;
-            self.sync(&self.lost_found())?;
+            if self.link(target, kept)? {
+                // Of a move to another directory a power cut may keep the half that takes the old name away.
+                self.sync(&self.lost_found())?;
+                self.disk().remove(target).map_err(failed)?;
+            } else {
+                self.keep(target, kept)?;
+                self.sync(&self.lost_found())?;
+            }
         }
         staged.publish(target).map_err(failed)
     }

@@ -43,7 +43,7 @@ pub(super) fn parse_pieces<T: DeserializeOwned>(
         Guard { inner: &mut pieces, is_in_text: false, is_escaped: false, token_bytes: 0, depth: 0 };
     let parsed = if length_bytes <= WHOLE_BYTES {
         let mut whole = Vec::with_capacity(length_bytes);
-        let read = guard.read_to_end(&mut whole).map_err(|e| serde::de::Error::custom(e));
+        let read = guard.read_to_end(&mut whole).map_err(serde::de::Error::custom);
         read.and_then(|_| serde_json::from_slice(&whole))
     } else {
         serde_json::from_reader(BufReader::with_capacity(BUFFER_BYTES, guard))
