@@ -253,7 +253,8 @@ fn repair(root: &Path, before: &Contents) {
     }
     let new = Tensor::from_vec(vec![1u8], &[1]).expect("a tensor on the heap");
     if let Err(e) = store.save("~after", &new) {
-        assert!(is_excused(&e), "after {done:?} nothing can be saved: {e}");
+        // LOCK may be a second name of the manifest that this handle holds.
+        assert!(is_excused(&e) || e.kind() == ErrorKind::Busy, "after {done:?} nothing can be saved: {e}");
     }
 }
 
