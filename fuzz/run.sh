@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets and runs each for so many seconds: see fuzz/README.md.
 #
-#   fuzz/run.sh [-j JOBS] [-a] SECONDS [TARGET...]
+#   fuzz/run.sh [-j JOBS] [-s SEED] [-a] SECONDS [TARGET...]
 #
 #   -j JOBS   how many run at the same time; 2 without it
+#   -s SEED   what is tried, so that it can be tried again; by chance without it
 #   -a        with AddressSanitizer and its search for leaks
 #
 # SECONDS 0 reads the seeds and nothing else. Fails when a target finds something; the input is then in
@@ -12,16 +13,17 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 usage() { sed -n 's/^#   fuzz/usage: fuzz/p' run.sh >&2; exit 2; }
-jobs=2 address=
-while getopts j:a option; do
+jobs=2 address= chosen=0
+while getopts j:s:a option; do
     case $option in
         j) jobs=$OPTARG ;;
+        s) chosen=$OPTARG ;;
         a) address=yes ;;
         *) usage ;;
     esac
 done
 shift $((OPTIND - 1))
-[[ ${1-} =~ ^[0-9]+$ && $jobs =~ ^[1-9][0-9]*$ ]] || usage
+[[ ${1-} =~ ^[0-9]+$ && $jobs =~ ^[1-9][0-9]*$ && $chosen =~ ^[0-9]+$ ]] || usage
 seconds=$1
 shift
 mapfile -t all < <(sed -n 's|^path = "targets/\(.*\)\.rs"|\1|p' Cargo.toml)
@@ -94,7 +96,7 @@ run_one() {
         number=$((number + 1))
         cp "$seed" "$scratch/$target/more/$number"
     done
-    STRIDEMAP_FUZZ_DIR="$scratch/$target" TMPDIR="$scratch/$target" "$built/$target" "${limit[@]}" -timeout=10 \
+    STRIDEMAP_FUZZ_DIR="$scratch/$target" TMPDIR="$scratch/$target" "$built/$target" "${limit[@]}" -seed="$chosen" -timeout=10 \
         -rss_limit_mb=$((512 * memory_factor)) -malloc_limit_mb=128 -print_final_stats=1 \
         -artifact_prefix="target/found/$target-" $(options_of "$target") \
         "$corpus" "seeds/$target" "$scratch/$target/more" > "target/logs/$target.log" 2>&1 ||
