@@ -274,7 +274,8 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
             [1, 2, 3]
         );
     }
-    if let Some(name) = before.keys().next() {
+    // A store may have the names that are written here, too.
+    if let Some(name) = before.keys().find(|name| !name.starts_with('~')) {
         if let Some(again) = wrote("copy", store.copy(name, "~copy")) {
             let copied = again.load("~copy").and_then(|tensor| content(&tensor));
             if let (Ok(copied), Some(Ok(content))) = (copied, before.get(name)) {
@@ -303,7 +304,6 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
     wrote("compact", store.compact(|_| ()).map(drop));
     wrote("materialize", store.materialize(|_| ()).map(drop));
     if let Some(again) = wrote("gc", store.gc().map(drop)) {
-        // A store may have the names that are written here, too.
         for (name, content_before) in before.iter().filter(|(name, _)| !name.starts_with('~')) {
             let now = again.load(name).and_then(|tensor| content(&tensor));
             if let (Ok(content_before), Ok(now)) = (content_before, &now) {

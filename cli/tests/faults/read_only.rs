@@ -70,7 +70,10 @@ fn readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl 
     let before = files(dir);
     for args in READERS {
         let ended = run(args);
-        assert!(ended.status.success() && ended.stderr.is_empty(), "{args:?}: {ended:?}");
+        // What dead writers have left is noted by verify, and deleted by nobody here.
+        let is_note = |line: &str| args[0] == "verify" && line.starts_with("stridemap: note: ");
+        let are_notes = String::from_utf8_lossy(&ended.stderr).lines().all(is_note);
+        assert!(ended.status.success() && are_notes, "{args:?}: {ended:?}");
         assert_eq!(String::from_utf8(ended.stdout).unwrap(), succeed(dir, args), "{args:?}");
     }
     for args in WRITERS {
