@@ -309,7 +309,8 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
             if let (Ok(content_before), Ok(now)) = (content_before, &now) {
                 assert!(now == content_before, "{name:?} is another after it was all written again");
             }
-            if let (Ok(_), Err(e)) = (content_before, &now) {
+            // Where a record counts fewer tensors than stand on its storage, which verify finds, it goes with the last one counted.
+            if let (Ok(_), Err(e), true) = (content_before, &now, is_whole) {
                 panic!("{name:?} was there, and is gone: {e}");
             }
         }
