@@ -71,7 +71,8 @@ impl StoreOptions {
     ///
     /// # Errors
     /// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` when neither a manifest nor a
-    /// table can be read, or a directory of the store is none; `Io`.
+    /// table can be read, or a directory of the store is none; `LimitExceeded` for a file of a generation that no store comes
+    /// to; `Io`.
     pub fn plan_repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
         commit::repair(&self.disk, path.as_ref(), self.options, RepairMode::Plan, &mut progress)
     }

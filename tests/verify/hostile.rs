@@ -108,6 +108,27 @@ fn file_of_an_id_that_is_never_given_does_not_use_up_the_ids() {
 }
 
 #[test]
+fn file_of_a_generation_that_no_store_comes_to_is_to_be_moved_away() {
+    for name in ["fffffffffffffffe.man", "ffffffffffffffff.man", "fffffffffffffffe.tab"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("chunked.smap");
+        chunked(&path);
+        overwrite(&path.join(BIN), 5);
+        let (stray, before) = (path.join("meta").join(name), names(&path.join("meta")));
+        fs::write(&stray, b"rubbish").unwrap();
+        for refused in [quick().plan_repair(&path, |_| ()), quick().repair(&path, |_| ())] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::LimitExceeded, "{refused}");
+            assert!(refused.to_string().contains(name), "{refused}");
+        }
+        fs::remove_file(&stray).unwrap();
+        assert_eq!(names(&path.join("meta")), before);
+        quick().repair(&path, |_| ()).unwrap();
+        quick().open(&path).unwrap().save("after", &Tensor::from_vec(vec![9u8], &[1]).unwrap()).unwrap();
+    }
+}
+
+#[test]
 fn chunk_digests_are_not_written_again_under_who_appends() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("growing.smap");

@@ -8,7 +8,7 @@ use stridemap_format::{Manifest, Marker, StorageRecord, TensorRecord};
 use super::Repair;
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, right_digests};
-use super::metadata::{Source, exists, numbers_of, read};
+use super::metadata::{MOST_NUMBERS, Source, exists, numbers_of, read};
 use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan};
 use crate::commit::lock::WriterLock;
 use crate::commit::publish::publish_whole;
@@ -17,9 +17,6 @@ use crate::commit::{History, Options, by, recover, stats, unsynced};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::GrowthLock;
-
-/// A store gives ids from 1 on, one for each storage that it ever had: none comes near this.
-const MOST_IDS: u64 = 1 << 62;
 
 /// Repairs. The comments say what a crash just after the step leaves behind.
 pub(super) fn apply(
@@ -92,12 +89,7 @@ pub(super) fn apply(
         locks.push(lock);
     }
     work.sync(&paths.storages_dir())?; // crash: the same, for good
-    let generation = source.highest.checked_add(1).ok_or_else(|| {
-        Error::new(
-            ErrorKind::LimitExceeded,
-            format!("repair {}: no generation is left", paths.root().display()),
-        )
-    })?;
+    let generation = source.highest + 1;
     let mut garbage = source.manifest.garbage.clone();
     garbage.retain(|id, _| !storages.contains_key(id) && !moves.storages.contains(id));
     let manifest = Manifest {
@@ -356,7 +348,7 @@ impl Work {
         let in_kept = self.disk().list(&self.lost_found()).unwrap_or_default();
         let in_kept = in_kept.iter().filter_map(|name| number_in(name.get(..20)?, "bin"));
         let taken = in_files.chain(in_kept).chain(storages.keys().next_back().copied());
-        let taken = taken.filter(|&id| id < MOST_IDS).max();
+        let taken = taken.filter(|&id| id < MOST_NUMBERS).max();
         Ok(taken.unwrap_or_default().saturating_add(1).max(manifest.next_storage_id))
     }
 }

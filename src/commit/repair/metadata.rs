@@ -16,6 +16,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// Of how many damaged manifests, from the newest on, each bit is tried: that takes seconds for a large one.
 const MOST_TRIED: usize = 4;
 
+/// A store gives ids and generations from 1 on: none comes near this.
+pub(super) const MOST_NUMBERS: u64 = 1 << 62;
+
 /// Where the content of a store is to be taken from.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -61,6 +64,17 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         });
     }
     let highest = numbers.iter().chain(&tables).copied().max().unwrap_or_default();
+    if highest >= MOST_NUMBERS {
+        // The next one would be the last, or near it, and no commit could be made after the repair.
+        let name =
+            if numbers.last() == Some(&highest) { paths.manifest(highest) } else { paths.table(highest) };
+        let message = format!(
+            "repair {}: {}: no store comes to that generation; move the file away, and repair again",
+            paths.root().display(),
+            name.display()
+        );
+        return Err(Error::new(ErrorKind::LimitExceeded, message));
+    }
     let (mut manifests, mut tried) = (Vec::new(), 0);
     for &number in numbers.iter().rev() {
         let read = read_manifest(disk, paths, number, tried < MOST_TRIED)?;

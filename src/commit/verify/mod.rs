@@ -195,7 +195,7 @@ fn broken_entries(survey: &Survey<'_>, findings: &mut Findings) -> Result<BTreeM
     for (&ordinal, broken) in &survey.broken {
         let index = findings.metadata(broken.error.clone(), Affected::NOTHING)?;
         let was = match &broken.mended {
-            None => "; whose it is cannot be told, and not its name either".to_owned(),
+            None => "; which tensor or storage it was cannot be told".to_owned(),
             Some(Mended::Storage(id)) => format!("; it was storage {id:016x}, and one bit of it was flipped"),
             Some(Mended::Tensor(name, _)) => {
                 format!("; it was tensor {name:?}, and one bit of it was flipped")
