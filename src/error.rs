@@ -69,8 +69,8 @@ pub enum ErrorKind {
     Busy,
     /// The value belongs to the process that this one was forked from.
     Forked,
-    /// The store's lock file is missing, or was replaced while it was in use.
-    LockReplaced,
+    /// A file or directory of the store is gone, or another took its place, since the handle was opened.
+    Replaced,
     /// Another commit changed what this one stands on.
     Conflict,
     /// The store cannot be written: it, or the handle, is read-only.

@@ -75,7 +75,7 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.check_poison()?;
     let lock = WriterLock::take(history)?;
     history.watched(unsynced::settle(history, &lock))?;
-    let newest = history.newest()?;
+    let newest = history.newest_under(&lock)?;
     history.watched(unsynced::settle_creation(history, &newest, &lock))?;
     if !newest.is_synced() {
         // Its writer may have died before this. What it replaced must not go while its name can.

@@ -1,5 +1,5 @@
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
@@ -8,8 +8,9 @@ use super::recover;
 use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, Step, StorePaths, dir_of, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Creates an empty store: whole or not at all, because it is built beside its place and then renamed. An empty directory
-/// gives its place up, and its owner and permissions are the store's.
+/// Creates an empty store. Where nothing is, it is built beside its place and then renamed: it is there whole or not at all.
+/// A directory that is there already may be one that cannot be replaced, a mount point or the current directory: the store
+/// is built in it, and FORMAT, without which it is no store, comes last.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
     let taken = |what: &str| {
         Error::new(
@@ -17,78 +18,71 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
             format!("create {}: {what} is there; open it, or choose another path", path.display()),
         )
     };
-    let replaced = match disk.stat(path) {
+    let is_dir = match disk.stat(path) {
         Ok(stat) if stat.is_regular => return Err(taken("a file")),
         Ok(_) => match disk.list(path) {
             Ok(names) if names.iter().any(|name| name == "FORMAT") => return Err(taken("a store")),
-            Ok(names) if !names.is_empty() => return Err(taken("a directory that is not empty")),
-            _ => Some(path),
+            // A new file system has this one directory.
+            Ok(names) if names.iter().any(|name| name != "lost+found") => {
+                return Err(taken("a directory that is not empty"));
+            }
+            _ => true,
         },
-        Err(_) => None,
+        Err(_) => false,
     };
     // It names the path that was asked for: the one that it is built at means nothing to anybody.
-    let failed = |e| Error::denied("create store", path, e);
-    let parent = dir_of(path);
+    let failed = |e: io::Error| match e.kind() {
+        io::ErrorKind::AlreadyExists => taken("a directory that is not empty"),
+        _ => Error::denied("create store", path, e),
+    };
     let id = uuid::Uuid::new_v4();
-    let building = parent.join(format!("{STAGE_PREFIX}{}", id.simple()));
+    let beside = || dir_of(path).join(format!("{STAGE_PREFIX}{}", id.simple()));
+    let building = if is_dir { path.to_path_buf() } else { beside() };
     let manifest = Manifest::first(id.into_bytes());
     let manifest_bytes = manifest.encode().map_err(|e| Error::refused("create a store", e))?;
     let paths = StorePaths::new(&building);
-    let mut files = vec![
-        (paths.manifest(manifest.generation), manifest_bytes),
-        (paths.lock(), Vec::new()),
-        (paths.marker(), Marker { uuid: manifest.uuid }.encode()),
-    ];
+    let mut files = vec![(paths.manifest(manifest.generation), manifest_bytes), (paths.lock(), Vec::new())];
     if !durable {
         files.push((paths.unsynced(), Vec::new()));
     }
-    let built = build(disk, &paths, replaced, &files, durable).map_err(failed).and_then(|()| {
-        let renamed = Step::RenameStore.on(&**disk, || disk.rename_dir(&building, path));
-        renamed.map_err(|e| match e.kind() {
-            io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
-                taken("a directory that is not empty")
-            }
-            io::ErrorKind::NotADirectory => taken("a file"),
-            _ => failed(e),
-        })
-    });
-    if let Err(e) = built {
-        // Its parts first: without a descriptor left to list them, only what is empty can be deleted.
-        for dir in [&paths.storages_dir(), &paths.meta_dir(), &building] {
-            let _ = disk.remove_dir_all(dir);
+    if !is_dir {
+        disk.create_dir(&building).map_err(failed)?;
+    }
+    // Of two that create a store in one directory, this lets one go on.
+    disk.create_dir(&paths.storages_dir()).map_err(failed)?;
+    let build = || {
+        disk.create_dir(&paths.meta_dir())?;
+        files.iter().try_for_each(|(file, bytes)| write_new(disk, file, bytes, durable))?;
+        if durable {
+            // Not `storages/`, which is empty: its name is in the root.
+            Step::SyncNewMeta.on(&**disk, || disk.sync_dir(&paths.meta_dir()))?;
         }
-        return Err(e);
+        if durable && is_dir {
+            Step::SyncNewNames.on(&**disk, || disk.sync_dir(&building))?; // crash: a directory that is no store
+        }
+        write_new(disk, &paths.marker(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
+        if durable {
+            Step::SyncNewRoot.on(&**disk, || disk.sync_dir(&building))?;
+        }
+        if is_dir { Ok(()) } else { Step::RenameStore.on(&**disk, || disk.rename_new(&building, path)) }
+    };
+    let built = build();
+    if let Err(e) = built {
+        for file in files.iter().map(|(file, _)| file).chain([&paths.marker()]) {
+            let _ = disk.remove(file);
+        }
+        for dir in [paths.storages_dir(), paths.meta_dir()] {
+            let _ = disk.remove_dir(&dir);
+        }
+        if !is_dir {
+            let _ = disk.remove_dir(&building);
+        }
+        return Err(failed(e));
     }
     if durable {
-        let synced = Step::SyncParent.on(&**disk, || disk.sync_dir(parent));
-        synced.map_err(|e| Error::io("sync", parent, e))?;
+        sync_name(Step::SyncParent, &**disk, path)?;
     }
     Ok(manifest.uuid)
-}
-
-fn build(
-    disk: &Arc<dyn Disk>,
-    paths: &StorePaths,
-    replaced: Option<&Path>,
-    files: &[(PathBuf, Vec<u8>)],
-    durable: bool,
-) -> io::Result<()> {
-    disk.create_dir(paths.root())?;
-    if let Some(replaced) = replaced {
-        // Before anything is in it, which might inherit of it.
-        disk.copy_access(replaced, paths.root())?;
-    }
-    disk.create_dir(&paths.storages_dir())?;
-    disk.create_dir(&paths.meta_dir())?;
-    for (path, bytes) in files {
-        write_new(disk, path, bytes, durable)?;
-    }
-    if durable {
-        // Not `storages/`, which is empty: its name is in the root.
-        Step::SyncNewMeta.on(&**disk, || disk.sync_dir(&paths.meta_dir()))?;
-        Step::SyncNewRoot.on(&**disk, || disk.sync_dir(paths.root()))?;
-    }
-    Ok(())
 }
 
 fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
@@ -98,6 +92,36 @@ fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> 
         Step::SyncNewFile.on(&**disk, || staged.file().sync())?;
     }
     Step::RenameNewFile.on(&**disk, || staged.publish(path))
+}
+
+/// Makes the name of a store's directory durable.
+pub(super) fn sync_name(step: Step, disk: &dyn Disk, root: &Path) -> Result<()> {
+    // Where the directory is, whatever link led to it.
+    let parent = root.join("..");
+    let sync = || match disk.sync_dir(&parent) {
+        // A user who may write the store need not be allowed to read the directory that holds it; and some directories
+        // cannot be synced.
+        Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => {
+            disk.sync_file_system(root)
+        }
+        synced => synced,
+    };
+    step.on(disk, sync).map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
+}
+
+/// Holds the directories of the store that a path leads to now: from then on nothing is looked up by that path.
+pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, StorePaths)> {
+    let held = disk.hold(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, format!("open {}: no store there", path.display()))
+        }
+        io::ErrorKind::NotADirectory => Error::new(
+            ErrorKind::NotAStore,
+            format!("open {}: not a stridemap store: it is not a directory", path.display()),
+        ),
+        _ => Error::io("open", path, e),
+    })?;
+    Ok((held, StorePaths::new(path)))
 }
 
 /// Reads what makes a directory a store.
@@ -112,13 +136,7 @@ pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
         Error::new(ErrorKind::NotAStore, format!("open {root}: not a stridemap store: {why}"))
     };
     let file = match disk.open(&path, Access::Read) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound && disk.stat(paths.root()).is_err() => {
-            return Err(Error::new(ErrorKind::NotFound, format!("open {root}: no store there")));
-        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(unmarked("it has no FORMAT file")),
-        Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
-            return Err(unmarked("it is not a directory"));
-        }
         Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Err(unmarked(&format!("FORMAT is {e}"))),
         opened => opened.map_err(|e| Error::io("open", &path, e))?,
     };

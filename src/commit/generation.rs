@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, btree_map};
+use std::io;
 use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -6,8 +7,8 @@ use std::sync::Arc;
 use stridemap_format::{Manifest, StorageRecord, TensorRecord, Uuid};
 
 use super::table::Table;
-use crate::disk::DiskFile;
-use crate::error::Result;
+use crate::disk::{Disk, DiskFile, FileStat, LockMode, Step, StorePaths};
+use crate::error::{Error, ErrorKind, Result};
 
 /// One generation of a store, as it is on disk: what every lookup is asked of.
 ///
@@ -16,15 +17,27 @@ use crate::error::Result;
 pub(crate) struct Generation {
     manifest: Manifest,
     table: Option<Arc<Table>>,
-    _pin: Option<Pin>,
+    pin: Option<Pin>,
     is_synced: bool,
 }
 
 /// A manifest's file, under a shared lock.
 #[derive(Debug)]
-struct Pin {
+pub(super) struct Pin {
     file: Arc<dyn DiskFile>,
     process: u32,
+    stat: FileStat,
+}
+
+impl Pin {
+    /// Takes the lock, as this step; none when a collector has it, or had it.
+    pub(super) fn take(disk: &dyn Disk, step: Step, file: &Arc<dyn DiskFile>) -> io::Result<Option<Pin>> {
+        if !step.locks(disk, || file.try_lock(LockMode::Shared))? {
+            return Ok(None);
+        }
+        let pin = Pin { file: Arc::clone(file), process: std::process::id(), stat: file.stat()? };
+        Ok(Step::PinIsNamed.holds(disk, || pin.stat.link_count > 0).then_some(pin))
+    }
 }
 
 impl Drop for Pin {
@@ -37,21 +50,31 @@ impl Drop for Pin {
 }
 
 impl Generation {
-    /// `pin` is the manifest's file, under a shared lock; `is_synced` says that its name is known to be durable.
-    pub(super) fn new(
-        manifest: Manifest,
-        table: Option<Arc<Table>>,
-        pin: Arc<dyn DiskFile>,
-        is_synced: bool,
-    ) -> Self {
-        let pin = Pin { file: pin, process: std::process::id() };
-        Generation { manifest, table, _pin: Some(pin), is_synced }
+    /// `is_synced` says that the name of the manifest is known to be durable.
+    pub(super) fn new(manifest: Manifest, table: Option<Arc<Table>>, pin: Pin, is_synced: bool) -> Self {
+        Generation { manifest, table, pin: Some(pin), is_synced }
+    }
+
+    /// Refuses a store whose files were replaced: a manifest that is pinned keeps its name, unless someone else takes it.
+    pub(crate) fn check_named(&self, disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
+        let Some(pin) = &self.pin else { return Ok(()) };
+        let path = paths.manifest(self.number());
+        let is_named = || disk.stat(&path).is_ok_and(|named| named.is_file(&pin.stat));
+        if Step::KnownIsNamed.holds(disk, is_named) {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: the store was replaced while it was open: this manifest is gone, or another file has its name; open the \
+             store again",
+            path.display()
+        );
+        Err(Error::new(ErrorKind::Replaced, message))
     }
 
     /// One that has a number and holds nothing: for a forked child, which is refused everything else.
     pub(super) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
-        Generation { manifest, table: None, _pin: None, is_synced: false }
+        Generation { manifest, table: None, pin: None, is_synced: false }
     }
 
     /// Whether a power cut is known not to take it back.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use stridemap_format::Uuid;
 
+use super::lock::WriterLock;
 use super::{Generation, idle_watch, recover};
 use crate::disk::{Disk, Step, StorePaths, Watch};
 use crate::error::{Error, Result};
@@ -61,7 +62,7 @@ pub(crate) struct History {
 
 impl History {
     pub(crate) fn open(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Result<Self> {
-        let newest = recover::newest(&*disk, &paths, uuid, None)?;
+        let newest = recover::newest(&*disk, &paths, uuid, None, recover::settled_numbers)?;
         Ok(History {
             number: AtomicU64::new(newest.number()),
             disk,
@@ -116,7 +117,12 @@ impl History {
     /// The newest generation on disk.
     pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
         self.check_process()?;
-        recover::newest(&*self.disk, &self.paths, self.uuid, Some(self.current()))
+        recover::newest(&*self.disk, &self.paths, self.uuid, Some(self.current()), recover::settled_numbers)
+    }
+
+    /// The same, while nobody else commits.
+    pub(super) fn newest_under(&self, _lock: &WriterLock) -> Result<Arc<Generation>> {
+        recover::newest(&*self.disk, &self.paths, self.uuid, Some(self.current()), recover::manifest_numbers)
     }
 
     /// Moves this handle to a generation, unless it is on a later one already; gives whether it moved.

@@ -41,13 +41,23 @@ impl WriterLock {
         let is_named = || (held.device, held.inode) == (named.device, named.inode);
         if !Step::LockIsNamed.holds(&*history.disk, is_named) {
             return Err(Error::new(
-                ErrorKind::LockReplaced,
+                ErrorKind::Replaced,
                 format!(
                     "{}: the file was replaced while it was being locked, and nothing was written; try again, once no \
                      other writer is at work on the old one",
                     path.display()
                 ),
             ));
+        }
+        let is_intact = || history.disk.is_intact();
+        let dirs = Step::DirsAreNamed.is_taken(&*history.disk).then(is_intact).unwrap_or(Ok(true));
+        if !dirs.map_err(|e| failed(&path, e))? {
+            let root = history.paths.root().display();
+            let message = format!(
+                "{root}: a directory in the store was replaced while the store was open, and nothing was written; open the \
+                 store again"
+            );
+            return Err(Error::new(ErrorKind::Replaced, message));
         }
         Ok(WriterLock { _lock: lock })
     }
@@ -56,7 +66,7 @@ impl WriterLock {
 fn missing(path: &Path) -> Error {
     let message =
         format!("{}: the lock file is missing; an empty file in its place makes up for it", path.display());
-    Error::new(ErrorKind::LockReplaced, message)
+    Error::new(ErrorKind::Replaced, message)
 }
 
 fn failed(path: &Path, e: io::Error) -> Error {

@@ -30,7 +30,7 @@ pub use collect::Collected;
 pub(crate) use collect::collect_all;
 pub use compact::{Compacted, SkipReason, Skipped};
 pub(crate) use compact::{by, compact};
-pub(crate) use create::{create, read_marker};
+pub(crate) use create::{create, hold, read_marker};
 pub(crate) use generation::Generation;
 pub use history::Durability;
 pub(crate) use history::{History, Options};

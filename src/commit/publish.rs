@@ -6,12 +6,12 @@ use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder
 
 use super::History;
 use super::collect;
-use super::generation::{Generation, Merged};
+use super::generation::{Generation, Merged, Pin};
 use super::lock::WriterLock;
 use super::rebase::{self, Changes, Draft};
 use super::table::Table;
 use super::unsynced;
-use crate::disk::{LockMode, Staged, Step};
+use crate::disk::{Staged, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{Grown, StagedStorage};
 
@@ -57,7 +57,8 @@ fn publish_locked(
     let disk = &*history.disk;
     history.check_poison()?; // of another thread too, while this one waited
     unsynced::settle(history, lock)?; // crash: the generations so far, for good
-    let newest = if Step::NewestUnderLock.is_taken(disk) { history.newest()? } else { history.current() };
+    let is_looked_for = Step::NewestUnderLock.is_taken(disk);
+    let newest = if is_looked_for { history.newest_under(lock)? } else { history.current() };
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, for good
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
@@ -95,7 +96,7 @@ fn publish_locked(
             manifest.next_storage_id,
         )?));
     }
-    let mut file = write_manifest(history, &manifest)?; // crash: an unfinished file, deleted later
+    let (mut file, pin) = write_manifest(history, &manifest)?; // crash: an unfinished file, deleted later
 
     // 4. and 5. The name that publishes it, and the durability point.
     let target = history.paths.manifest(manifest.generation);
@@ -112,7 +113,6 @@ fn publish_locked(
     history.sync_dir(Step::SyncManifestName, &history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
 
     // 6. The handle moves on, which lets its old generation go, and what no reader needs is deleted.
-    let pin = Arc::clone(file.file());
     let generation = Arc::new(Generation::new(manifest, table, pin, history.is_durable()));
     history.install(Arc::clone(&generation));
     drop(newest);
@@ -130,7 +130,7 @@ pub(super) fn publish_whole(history: &History, mut manifest: Manifest, _lock: &W
         manifest.tensors.clear();
         manifest.table = Some(reference);
     }
-    let mut file = write_manifest(history, &manifest)?;
+    let (mut file, _pin) = write_manifest(history, &manifest)?;
     let target = history.paths.manifest(manifest.generation);
     file.publish(&target).map_err(|e| Error::io("publish manifest", &target, e))?;
     history.sync_dir(Step::SyncManifestName, &history.paths.meta_dir())
@@ -185,7 +185,7 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
 }
 
 /// Writes the manifest, not yet under its name, and pins it.
-fn write_manifest(history: &History, manifest: &Manifest) -> Result<Staged> {
+fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin)> {
     let bytes = manifest.encode().map_err(|e| Error::refused("write a manifest", e))?;
     let dir = history.paths.meta_dir();
     let failed = |e| Error::io("write a manifest in", &dir, e);
@@ -193,10 +193,9 @@ fn write_manifest(history: &History, manifest: &Manifest) -> Result<Staged> {
     staged.file().write_all_at(&bytes, 0).map_err(failed)?;
     sync_file(history, Step::SyncManifest, &staged)?;
     // From the lock of an unfinished file to that of a reader, while nobody knows the file.
-    let pinned = Step::PinPublished.locks(&*history.disk, || staged.file().try_lock(LockMode::Shared));
-    match pinned.map_err(failed)? {
-        true => Ok(staged),
-        false => Err(failed(io::ErrorKind::WouldBlock.into())),
+    match Pin::take(&*history.disk, Step::PinPublished, staged.file()).map_err(failed)? {
+        Some(pin) => Ok((staged, pin)),
+        None => Err(failed(io::ErrorKind::WouldBlock.into())),
     }
 }
 

@@ -5,34 +5,33 @@ use std::time::Duration;
 
 use stridemap_format::{self as format, Manifest, Uuid, limits};
 
+use super::generation::Pin;
 use super::lock::WriterLock;
 use super::table::Table;
 use super::{Generation, History};
-use crate::disk::{Access, Disk, LockMode, Step, StorePaths, number_in, read_capped};
+use crate::disk::{Access, Disk, Step, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a reader lists again because a writer took the manifest from under it. Each time a commit went by.
 const MAX_TRIES: u32 = 1000;
 
-/// After how many tries an empty listing is believed.
-const MAX_EMPTY: u32 = 5;
+/// After how many listings that do not agree the highest number of all is taken.
+const MAX_LISTINGS: u32 = 10;
 
-/// Finds, validates and pins the newest generation; `known` is given back when none is newer.
+/// Finds, validates and pins the newest generation; returns `known` when none is newer.
 ///
-/// A newest manifest that does not validate is an error: an older one would undo commits that were acknowledged.
+/// A newest manifest that does not validate is an error: an older one would undo commits that were acknowledged. `list`
+/// is [`manifest_numbers`] under the writers' lock, and else [`settled_numbers`].
 pub(super) fn newest(
     disk: &dyn Disk,
     paths: &StorePaths,
     uuid: Uuid,
     known: Option<Arc<Generation>>,
+    list: fn(&dyn Disk, &StorePaths) -> Result<Vec<u64>>,
 ) -> Result<Arc<Generation>> {
     for tries in 0..MAX_TRIES {
-        let Some(&number) = manifest_numbers(disk, paths)?.last() else {
-            // A listing that a commit goes by may miss the manifest that comes as well as the one that goes.
-            if tries < MAX_EMPTY && Step::LookAgain.is_taken(disk) {
-                std::thread::sleep(Duration::from_millis(1));
-                continue;
-            }
+        known.as_ref().map_or(Ok(()), |known| known.check_named(disk, paths))?;
+        let Some(&number) = list(disk, paths)?.last() else {
             let detail = "no manifest; a store has at least one";
             return Err(Error::corrupt(
                 &paths.meta_dir(),
@@ -74,15 +73,16 @@ pub(super) fn reread(history: &History, known: &Generation) -> Result<()> {
         }
     }
     // Another commit, or damage: as for anybody who opens the store.
-    newest(&**disk, paths, *uuid, None).map(drop)
+    newest(&**disk, paths, *uuid, None, settled_numbers).map(drop)
 }
 
 /// The newest generation, looked for while nobody commits. A listing that a commit goes by may miss what comes and what
 /// goes, and then show one that somebody is still on as if it were the newest: good enough to read, not to write behind.
 pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
-    let is_locked = Step::CertainNewest.is_taken(&*history.disk);
-    let _lock = is_locked.then(|| WriterLock::take(history)).transpose()?;
-    history.newest()
+    if !Step::CertainNewest.is_taken(&*history.disk) {
+        return history.newest();
+    }
+    history.newest_under(&WriterLock::take(history)?)
 }
 
 /// The generations whose manifests are there, ascending.
@@ -91,6 +91,26 @@ pub(super) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Ve
     let names = disk.list(&dir).map_err(|e| Error::io("list", &dir, e))?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, "man")).collect();
     numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The same, while others commit. A commit during a listing may hide both the manifest that it deletes and the one that it
+/// adds, so that an older one looks newest, or none is there: two listings must agree on the newest.
+pub(super) fn settled_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
+    let mut numbers = manifest_numbers(disk, paths)?;
+    if !Step::ListAgain.is_taken(disk) {
+        return Ok(numbers);
+    }
+    for _ in 0..MAX_LISTINGS {
+        let again = manifest_numbers(disk, paths)?;
+        if again.last() == numbers.last() && !again.is_empty() {
+            break;
+        }
+        // Under constant commits the later one may be the one that missed something.
+        if again.last() > numbers.last() {
+            numbers = again;
+        }
+    }
     Ok(numbers)
 }
 
@@ -103,10 +123,10 @@ pub(crate) fn newest_has_storage(
     id: u64,
     known: &AtomicU64,
 ) -> Result<bool> {
-    if manifest_numbers(disk, paths)?.last() == Some(&known.load(Ordering::Relaxed)) {
+    if settled_numbers(disk, paths)?.last() == Some(&known.load(Ordering::Relaxed)) {
         return Ok(true);
     }
-    let generation = newest(disk, paths, uuid, None)?;
+    let generation = newest(disk, paths, uuid, None, settled_numbers)?;
     let is_older = generation.number() < known.load(Ordering::Relaxed);
     if is_older && Step::KnownIsNewer.is_taken(disk) {
         // A listing that a commit went by.
@@ -138,11 +158,7 @@ pub(super) fn pin(
         }
         opened => opened.map_err(failed)?,
     };
-    let is_pinned = Step::PinManifest.locks(disk, || file.try_lock(LockMode::Shared)).map_err(failed)?;
-    let link_count = file.stat().map_err(failed)?.link_count;
-    if !is_pinned || !Step::PinIsNamed.holds(disk, || link_count > 0) {
-        return Ok(None);
-    }
+    let Some(pin) = Pin::take(disk, Step::PinManifest, &file).map_err(failed)? else { return Ok(None) };
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(failed)?;
     let manifest = Manifest::decode(&bytes, uuid, number).map_err(|e| Error::corrupt(&path, e))?;
     let table = match manifest.table {
@@ -151,5 +167,5 @@ pub(super) fn pin(
         }
         None => None,
     };
-    Ok(Some(Generation::new(manifest, table, file, false)))
+    Ok(Some(Generation::new(manifest, table, pin, false)))
 }

@@ -1,9 +1,10 @@
 use std::io;
+use std::path::Path;
 
 use stridemap_format::Manifest;
 
 use super::lock::WriterLock;
-use super::{Generation, History};
+use super::{Generation, History, create};
 use crate::disk::{Disk, Staged, Step, StorePaths};
 use crate::error::{Error, Result};
 
@@ -15,8 +16,16 @@ pub(super) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
     let (disk, path, root) = (&history.disk, history.paths.unsynced(), history.paths.root());
     let is_marked = is_marked(&**disk, &history.paths)?;
     if history.is_durable() && is_marked {
+        let failed = |dir: &Path, e| Error::io("sync the file system of", dir, e).after_failed_sync();
         let synced = Step::SyncFileSystem.on(&**disk, || disk.sync_file_system(root));
-        synced.map_err(|e| Error::io("sync the file system of", root, e).after_failed_sync())?;
+        synced.map_err(|e| failed(root, e))?;
+        let device = |dir: &Path| disk.stat(dir).map(|stat| stat.device).map_err(|e| failed(dir, e));
+        for dir in [history.paths.meta_dir(), history.paths.storages_dir()] {
+            if device(&dir)? != device(root)? {
+                let synced = Step::SyncMounts.on(&**disk, || disk.sync_file_system(&dir));
+                synced.map_err(|e| failed(&dir, e))?;
+            }
+        }
         let _ = disk.remove(&path);
     } else if !history.is_durable() && !is_marked {
         // Begun in `meta/`, where unfinished files are collected.
@@ -35,19 +44,7 @@ pub(super) fn settle_creation(history: &History, newest: &Generation, _lock: &Wr
     if !history.is_durable() || newest.number() != Manifest::first(history.uuid).generation {
         return Ok(());
     }
-    let root = history.paths.root();
-    // Where the directory is, whatever link led to it.
-    let parent = root.join("..");
-    let sync = || match history.disk.sync_dir(&parent) {
-        // Who may write the store need not be allowed to read what is beside it; and there are directories that cannot
-        // be synced.
-        Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => {
-            history.disk.sync_file_system(root)
-        }
-        synced => synced,
-    };
-    let synced = Step::SyncCreation.on(&*history.disk, sync);
-    synced.map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
+    create::sync_name(Step::SyncCreation, &*history.disk, history.paths.root())
 }
 
 /// What a flush does once, where the generation that it found the storage in was another's: whose writer may have died before

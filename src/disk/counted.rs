@@ -25,8 +25,9 @@ pub struct Counts {
 }
 
 /// The real disk, with the bytes and operations counted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Counted {
+    disk: Arc<dyn Disk>,
     metadata: Arc<Traffic>,
     data: Arc<Traffic>,
     operation_count: Arc<AtomicU64>,
@@ -36,6 +37,17 @@ pub struct Counted {
 struct Traffic {
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Counted {
+            disk: Arc::new(RealDisk::default()),
+            metadata: Arc::default(),
+            data: Arc::default(),
+            operation_count: Arc::default(),
+        }
+    }
 }
 
 impl Counted {
@@ -52,9 +64,9 @@ impl Counted {
     }
 
     /// The disk below, for one operation.
-    fn real(&self) -> RealDisk {
+    fn real(&self) -> &dyn Disk {
         self.operation_count.fetch_add(1, Ordering::Relaxed);
-        RealDisk
+        &*self.disk
     }
 
     fn counted(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
@@ -65,6 +77,14 @@ impl Counted {
 }
 
 impl Disk for Counted {
+    fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(Counted { disk: self.real().hold(store)?, ..self.clone() }))
+    }
+
+    fn is_intact(&self) -> io::Result<bool> {
+        self.real().is_intact()
+    }
+
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         Ok(self.counted(path, self.real().open(path, access)?))
     }
@@ -77,6 +97,10 @@ impl Disk for Counted {
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         let file = self.real().open_external(store, path, reach)?;
         Ok(Arc::new(CountedFile { file, traffic: Arc::clone(&self.data) }))
+    }
+
+    fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
+        self.real().recorded_path(store, file)
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
@@ -129,16 +153,8 @@ impl Disk for Counted {
         self.real().create_dir(path)
     }
 
-    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.real().copy_access(from, to)
-    }
-
-    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.real().rename_dir(from, to)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.real().remove_dir_all(path)
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.real().remove_dir(path)
     }
 }
 
@@ -189,6 +205,10 @@ impl DiskFile for CountedFile {
 
     fn lock_holders(&self) -> Vec<u32> {
         self.file.lock_holders()
+    }
+
+    fn is_network(&self) -> io::Result<bool> {
+        self.file.is_network()
     }
 
     fn as_file(&self) -> Option<&File> {

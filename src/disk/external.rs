@@ -46,9 +46,8 @@ impl From<io::Error> for ExternalError {
 const MOST_TRIES: u32 = 100;
 
 /// Opens a regular file for reading. A path that is not absolute begins in the directory that holds `store`.
-pub(super) fn open(store: &Path, path: &Path, reach: Reach) -> Result<File, ExternalError> {
-    let store = directory(store)?;
-    let holder = holder_of(&store)?;
+pub(super) fn open(store: &OwnedFd, path: &Path, reach: Reach) -> Result<File, ExternalError> {
+    let holder = holder_of(store)?;
     // Not yet opened, only found: to open a device can already do something.
     let found = match reach {
         Reach::Anywhere => rustix::fs::openat(&holder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?,
@@ -62,7 +61,7 @@ pub(super) fn open(store: &Path, path: &Path, reach: Reach) -> Result<File, Exte
     }
     // The files of stores are read by the rules of stores: they are changed in place, they grow, and they go.
     let place = place_of(&found)?;
-    let is_own = place.starts_with(place_of(&store)?);
+    let is_own = place.starts_with(place_of(store)?);
     if is_own || place.ancestors().skip(1).take(2).any(is_store) {
         return Err(ExternalError::Outside("the file is one of a store, which opens its files itself"));
     }
@@ -96,23 +95,18 @@ fn find_beneath(holder: &OwnedFd, path: &Path) -> Result<OwnedFd, ExternalError>
 }
 
 /// See [`Disk::recorded_path`](super::Disk::recorded_path).
-pub(super) fn recorded_path(store: &Path, file: &File) -> io::Result<PathBuf> {
+pub(super) fn recorded_path(store: &OwnedFd, file: &File) -> io::Result<PathBuf> {
     if rustix::fs::fstat(file)?.st_nlink == 0 {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the file was deleted since it was opened"));
     }
     let place = place_of(file)?;
-    let holder = place_of(holder_of(&directory(store)?)?)?;
+    let holder = place_of(holder_of(store)?)?;
     Ok(place.strip_prefix(&holder).map(Path::to_path_buf).unwrap_or(place))
 }
 
 /// Whether a directory looks like a store.
 fn is_store(dir: &Path) -> bool {
     dir.join("FORMAT").is_file() && dir.join("meta").is_dir() && dir.join("storages").is_dir()
-}
-
-fn directory(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, path, flags, Mode::empty())
 }
 
 /// The directory that holds another, also when that was opened through a link.
@@ -162,9 +156,14 @@ mod tests {
         (dir, inside, outside)
     }
 
+    fn directory(path: &Path) -> OwnedFd {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(CWD, path, flags, Mode::empty()).unwrap()
+    }
+
     fn read(store: &Path, path: impl AsRef<Path>, reach: Reach) -> Result<String, ExternalError> {
         let mut text = String::new();
-        open(store, path.as_ref(), reach)?.read_to_string(&mut text)?;
+        open(&directory(store), path.as_ref(), reach)?.read_to_string(&mut text)?;
         Ok(text)
     }
 
@@ -210,10 +209,10 @@ mod tests {
         symlink(inside.join("store"), &link).unwrap();
         assert_eq!(read(&link, "file", Reach::Beside).unwrap(), "inside");
         let file = File::open(inside.join("file")).unwrap();
-        assert_eq!(recorded_path(&link, &file).unwrap(), Path::new("file"));
+        assert_eq!(recorded_path(&directory(&link), &file).unwrap(), Path::new("file"));
         let far = File::open(outside.join("file")).unwrap();
         let place = fs::canonicalize(dir.path()).unwrap().join("outside/file");
-        assert_eq!(recorded_path(&link, &far).unwrap(), place);
+        assert_eq!(recorded_path(&directory(&link), &far).unwrap(), place);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 #[cfg(feature = "simulation")]
 mod counted;
 mod external;
+mod held;
 mod paths;
 mod real;
 #[cfg(feature = "simulation")]
@@ -72,8 +73,29 @@ pub struct FileStat {
     pub mtime_ns: i64,
 }
 
+impl FileStat {
+    /// Whether the two are of one file.
+    pub(crate) fn is_file(&self, other: &FileStat) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
 /// A file system. Each method is one step that a crash can come after.
 pub trait Disk: Debug + Send + Sync {
+    /// The part of this disk that is one store's: the directory that `store` leads to now, and `meta`, `storages` and
+    /// `lost+found` in it. Whatever is renamed, or put in their place, later, a path that begins with `store` leads to what
+    /// is in these directories. Any other path is refused, but for files that are not the store's.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, and those of the file system.
+    fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>>;
+
+    /// Whether the directories in a store that is [held](Self::hold) still have their names. Always true of other disks.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn is_intact(&self) -> io::Result<bool>;
+
     /// Opens a regular file that exists. A store's own files are never behind a symbolic link: it could lead anywhere.
     ///
     /// # Errors
@@ -91,18 +113,14 @@ pub trait Disk: Debug + Send + Sync {
         store: &Path,
         path: &Path,
         reach: Reach,
-    ) -> Result<Arc<dyn DiskFile>, ExternalError> {
-        RealDisk.open_external(store, path, reach)
-    }
+    ) -> Result<Arc<dyn DiskFile>, ExternalError>;
 
     /// Where an open file that is not the store's is: from the directory that holds the store on, or absolute where it is not
     /// beneath that. No part of it is a symbolic link.
     ///
     /// # Errors
     /// `NotFound` for a file that was deleted, and those of the file system.
-    fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
-        RealDisk.recorded_path(store, file)
-    }
+    fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf>;
 
     /// Creates a file of a fresh name that begins with `.stage-`, under an exclusive lock.
     ///
@@ -110,7 +128,7 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of the file system.
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)>;
 
-    /// Gives a file another name, which must be free: never replaces.
+    /// Gives a file or a directory another name, which must be free: never replaces.
     ///
     /// # Errors
     /// `AlreadyExists`, and those of the file system.
@@ -166,23 +184,11 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of the file system.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a directory the owner, as far as this user may give it away, and the permissions of another.
+    /// Deletes an empty directory.
     ///
     /// # Errors
-    /// Those of the file system.
-    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()>;
-
-    /// Gives a directory another name, which must be free or that of an empty directory.
-    ///
-    /// # Errors
-    /// `DirectoryNotEmpty`, `NotADirectory`, and those of the file system.
-    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()>;
-
-    /// Deletes a directory and what is in it.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// `DirectoryNotEmpty`, and those of the file system.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Begins to watch the names in a directory; none where the system does not tell of them.
     ///
@@ -190,11 +196,11 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of the system, which has only so many watches to give.
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>>;
 
-    /// Whether a path is on a file system that other machines write too, as far as that can be told.
+    /// Whether a directory is on a file system that other machines write too, as far as that can be told.
     ///
     /// # Errors
     /// Those of the file system.
-    fn is_network(&self, path: &Path) -> io::Result<bool>;
+    fn is_network(&self, dir: &Path) -> io::Result<bool>;
 
     /// Whether a step of the protocol is left out on this disk, to see what it is for.
     #[cfg(feature = "simulation")]
@@ -279,6 +285,12 @@ pub trait DiskFile: Debug + Send + Sync {
     fn lock_holders(&self) -> Vec<u32> {
         Vec::new()
     }
+
+    /// Whether the file is on a file system that other machines write too, as far as that can be told.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn is_network(&self) -> io::Result<bool>;
 
     /// The operating system's file, to map it; none for a simulated one.
     fn as_file(&self) -> Option<&File>;

@@ -1,35 +1,111 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, OFlags, RenameFlags, Stat};
+use rustix::io::{Errno, retry_on_intr};
 use tempfile::NamedTempFile;
 
+use super::held::HeldDirs;
 use super::watch::Inotify;
 use super::{
     Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, STAGE_PREFIX, Watch, external,
 };
 
-/// The operating system's file system.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RealDisk;
+/// The operating system's file system: all of it by default, or the part that is one store's, once that is
+/// [held](Disk::hold).
+#[derive(Clone, Debug, Default)]
+pub struct RealDisk {
+    held: Option<Arc<Held>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    dirs: HeldDirs<OwnedFd>,
+    /// Whether the path that the store was opened by is a symbolic link.
+    is_link: bool,
+}
+
+impl RealDisk {
+    /// The directory that has the entry of a path, and its name there.
+    fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(BorrowedFd<'a>, &'a Path)> {
+        let Some(held) = &self.held else { return Ok((CWD, path)) };
+        let place = held.dirs.entry(path, find_dir)?;
+        Ok((place.dir.as_fd(), place.name))
+    }
+
+    /// A directory, to look into it.
+    fn directory(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match &self.held {
+            None => openat(CWD, path, flags),
+            Some(held) => {
+                let place = held.dirs.directory(path, find_dir)?;
+                openat(place.dir.as_fd(), place.name, flags)
+            }
+        }
+    }
+
+    fn opened(&self, path: &Path, flags: OFlags) -> io::Result<File> {
+        let (dir, name) = self.entry(path)?;
+        Ok(openat(dir, name, flags | OFlags::CLOEXEC)?.into())
+    }
+
+    /// What a path names. A link in a store is looked at itself.
+    fn stat_entry(&self, path: &Path, flags: AtFlags) -> io::Result<Stat> {
+        let (dir, name) = self.entry(path)?;
+        Ok(rustix::fs::statat(dir, name, flags)?)
+    }
+}
+
+/// A directory in one that is held.
+fn find_dir(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(dir.as_fd(), Path::new(name), flags)
+}
+
+fn openat(dir: BorrowedFd<'_>, name: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(retry_on_intr(|| rustix::fs::openat(dir, name, flags, 0o666.into()))?)
+}
 
 impl Disk for RealDisk {
+    fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
+        let root = self.directory(store, OFlags::PATH)?;
+        let is_link = !self.is_dir(store)?;
+        let dirs = HeldDirs::new(store, root, find_dir)?;
+        Ok(Arc::new(RealDisk { held: Some(Arc::new(Held { dirs, is_link })) }))
+    }
+
+    fn is_intact(&self) -> io::Result<bool> {
+        let Some(held) = &self.held else { return Ok(true) };
+        let (root, subdirs) = held.dirs.found();
+        for (name, dir) in subdirs {
+            let named = match rustix::fs::statat(root, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => return Ok(false),
+                named => named?,
+            };
+            let own = rustix::fs::fstat(dir)?;
+            if (named.st_dev, named.st_ino) != (own.st_dev, own.st_ino) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         // A FIFO in a file's place must not block the opener, so it is opened without waiting, and then refused.
-        let links = if access == Access::ReadForeign { OFlags::empty() } else { OFlags::NOFOLLOW };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(access == Access::Write)
-            .custom_flags((OFlags::NONBLOCK | links).bits().cast_signed())
-            .open(path);
+        let opened = match access {
+            // A path of the caller's, wherever it leads.
+            Access::ReadForeign => RealDisk::default().opened(path, OFlags::RDONLY | OFlags::NONBLOCK),
+            Access::Read => self.opened(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW),
+            Access::Write => self.opened(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW),
+        };
         let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        let file = match file {
+        let file = match opened {
             Err(e) if e.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
                 return refused("a symbolic link");
             }
@@ -47,16 +123,22 @@ impl Disk for RealDisk {
         path: &Path,
         reach: Reach,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
-        Ok(Arc::new(RealFile(external::open(store, path, reach)?)))
+        let store = self.directory(store, OFlags::PATH)?;
+        Ok(Arc::new(RealFile(external::open(&store, path, reach)?)))
     }
 
     fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
-        external::recorded_path(store, file)
+        external::recorded_path(&self.directory(store, OFlags::PATH)?, file)
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         loop {
-            let (file, path) = create_temporary(STAGE_PREFIX, dir)?.keep()?;
+            // By its name: the path that it comes with is absolute.
+            let path_of = |made: &Path| dir.join(made.file_name().unwrap_or_default());
+            let create =
+                |made: &Path| self.opened(&path_of(made), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+            let (file, made) = create_with(STAGE_PREFIX, dir, create)?.keep()?;
+            let path = path_of(&made);
             let file = RealFile(file);
             // Between the two a collector may have taken the file for one that a dead writer left; then begin again.
             if file.try_lock(LockMode::Exclusive)? && file.stat()?.link_count > 0 {
@@ -66,103 +148,116 @@ impl Disk for RealDisk {
     }
 
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
-        match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-            // The file system does not know the flag: a hard link refuses a taken name as well.
+        let ((from_dir, from_name), (to_dir, to_name)) = (self.entry(from)?, self.entry(to)?);
+        match rustix::fs::renameat_with(from_dir, from_name, to_dir, to_name, RenameFlags::NOREPLACE) {
+            // The file system does not know the flag. A hard link refuses a taken name as well; a directory replaces at
+            // most an empty one.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) if self.is_dir(from)? => {
+                Ok(rustix::fs::renameat(from_dir, from_name, to_dir, to_name)?)
+            }
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                fs::hard_link(from, to)?;
-                fs::remove_file(from)
+                self.link_new(from, to)?;
+                self.remove(from)
             }
             renamed => Ok(renamed?),
         }
     }
 
     fn link_new(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::hard_link(from, to)
+        let ((from_dir, from_name), (to_dir, to_name)) = (self.entry(from)?, self.entry(to)?);
+        Ok(rustix::fs::linkat(from_dir, from_name, to_dir, to_name, AtFlags::empty())?)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+        let (dir, name) = self.entry(path)?;
+        Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
-        names.filter_map(Result::transpose).collect()
+        let mut names = Vec::new();
+        for entry in Dir::new(self.directory(dir, OFlags::RDONLY)?)? {
+            let entry = entry?;
+            match entry.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => names.push(name.to_owned()),
+            }
+        }
+        Ok(names)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        File::open(dir)?.sync_all()
+        let dir = self.directory(dir, OFlags::RDONLY)?;
+        Ok(retry_on_intr(|| rustix::fs::fsync(&dir))?)
     }
 
     fn sync_file_system(&self, dir: &Path) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(File::open(dir)?)?)
+        let dir = self.directory(dir, OFlags::RDONLY)?;
+        Ok(retry_on_intr(|| rustix::fs::syncfs(&dir))?)
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
-        Ok(stat_of(&fs::metadata(path)?))
+        let follow = if self.held.is_some() { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
+        Ok(stat_of(&self.stat_entry(path, follow)?))
     }
 
     fn is_dir(&self, path: &Path) -> io::Result<bool> {
-        Ok(fs::symlink_metadata(path)?.is_dir())
+        let stat = self.stat_entry(path, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_link = self.held.as_ref().is_some_and(|held| held.is_link && held.dirs.is_root(path));
+        Ok(!is_link && FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir(path)
+        let (dir, name) = self.entry(path)?;
+        Ok(rustix::fs::mkdirat(dir, name, 0o777.into())?)
     }
 
-    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let (model, own) = (fs::metadata(from)?, fs::metadata(to)?);
-        let mut permissions = model.permissions();
-        if (model.uid(), model.gid()) != (own.uid(), own.gid())
-            && let Err(e) = unix::fs::chown(to, Some(model.uid()), Some(model.gid()))
-        {
-            if e.kind() != io::ErrorKind::PermissionDenied {
-                return Err(e);
-            }
-            // As `cp -p` does for who may not give files away: the group if that is allowed, and no bits that act for
-            // who it is not.
-            let has_group = unix::fs::chown(to, None, Some(model.gid())).is_ok();
-            permissions.set_mode(permissions.mode() & if has_group { 0o3777 } else { 0o1777 });
-        }
-        fs::set_permissions(to, permissions)
-    }
-
-    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        // One that is empty is deleted without being opened, which takes a descriptor.
-        fs::remove_dir(path).or_else(|_| fs::remove_dir_all(path))
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let (dir, name) = self.entry(path)?;
+        Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
     }
 
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
-        Ok(Some(Box::new(Inotify::new(dir)?)))
+        let dir = self.directory(dir, OFlags::PATH)?;
+        // By its descriptor: the kernel watches the directory that is open, whatever its path is.
+        let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        Ok(Some(Box::new(Inotify::new(Path::new(&path))?)))
     }
 
-    fn is_network(&self, path: &Path) -> io::Result<bool> {
-        // The numbers of linux/magic.h and of the file systems themselves. A file system of a user (FUSE) may be either.
-        const NETWORK: [u32; 11] = [
-            0x6969,      // NFS
-            0x517b,      // SMB, the old
-            0xff53_4d42, // CIFS
-            0xfe53_4d42, // SMB 2 and 3
-            0x5346_414f, // AFS
-            0x6b41_4653, // AFS, that of the kernel
-            0x7375_7245, // Coda
-            0x00c3_6400, // Ceph
-            0x0bd0_0bd0, // Lustre
-            0x4750_4653, // GPFS
-            0x0102_1997, // 9P
-        ];
-        // The field is signed, or longer, on some machines.
-        let kind = rustix::fs::statfs(path)?.f_type as u32;
-        Ok(NETWORK.contains(&kind))
+    fn is_network(&self, dir: &Path) -> io::Result<bool> {
+        is_on_network(self.directory(dir, OFlags::PATH)?)
     }
 }
 
+fn is_on_network(file: impl AsFd) -> io::Result<bool> {
+    // The numbers of linux/magic.h and of the file systems themselves. A file system of a user (FUSE) may be either.
+    const NETWORK: [u32; 11] = [
+        0x6969,      // NFS
+        0x517b,      // SMB, the old
+        0xff53_4d42, // CIFS
+        0xfe53_4d42, // SMB 2 and 3
+        0x5346_414f, // AFS
+        0x6b41_4653, // AFS, that of the kernel
+        0x7375_7245, // Coda
+        0x00c3_6400, // Ceph
+        0x0bd0_0bd0, // Lustre
+        0x4750_4653, // GPFS
+        0x0102_1997, // 9P
+    ];
+    // The field is signed, or longer, on some machines.
+    Ok(NETWORK.contains(&(rustix::fs::fstatfs(file)?.f_type as u32)))
+}
+
 /// A file of a fresh name, with the permissions that any new file has.
+#[cfg(feature = "interop")]
 pub(crate) fn create_temporary(prefix: &str, dir: &Path) -> io::Result<NamedTempFile> {
-    let create = |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    create_with(prefix, dir, |path| OpenOptions::new().read(true).write(true).create_new(true).open(path))
+}
+
+fn create_with(
+    prefix: &str,
+    dir: &Path,
+    create: impl FnMut(&Path) -> io::Result<File>,
+) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix(prefix).make_in(dir, create)
 }
 
@@ -204,7 +299,7 @@ impl DiskFile for RealFile {
     }
 
     fn stat(&self) -> io::Result<FileStat> {
-        Ok(stat_of(&self.0.metadata()?))
+        Ok(stat_of(&rustix::fs::fstat(&self.0)?))
     }
 
     fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
@@ -247,18 +342,25 @@ impl DiskFile for RealFile {
         holders
     }
 
+    fn is_network(&self) -> io::Result<bool> {
+        is_on_network(&self.0)
+    }
+
     fn as_file(&self) -> Option<&File> {
         Some(&self.0)
     }
 }
 
-fn stat_of(metadata: &fs::Metadata) -> FileStat {
+#[allow(clippy::unnecessary_cast, reason = "the fields are as wide as the machine has them")]
+fn stat_of(stat: &Stat) -> FileStat {
     FileStat {
-        device: metadata.dev(),
-        inode: metadata.ino(),
-        size_bytes: metadata.len(),
-        link_count: metadata.nlink(),
-        is_regular: metadata.is_file(),
-        mtime_ns: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
+        device: stat.st_dev as u64,
+        inode: stat.st_ino as u64,
+        size_bytes: (stat.st_size as i64).cast_unsigned(),
+        link_count: stat.st_nlink as u64,
+        is_regular: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
+        mtime_ns: (stat.st_mtime as i64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(stat.st_mtime_nsec as i64),
     }
 }

@@ -30,6 +30,8 @@ steps! {
     RenameNewFile,
     /// The name of the first manifest: else a store without a generation.
     SyncNewMeta,
+    /// The names in a directory that becomes a store, before FORMAT says that it is one: else a store without a part of it.
+    SyncNewNames,
     /// The names in a new store's directory: else a directory that is no store.
     SyncNewRoot,
     /// A new store gets its place once it is whole.
@@ -42,6 +44,12 @@ steps! {
     LockWriters,
     /// LOCK is still the file that was locked: else each of two writers holds the lock of its own file.
     LockIsNamed,
+    /// `meta/` and `storages/` are still the directories that the handle holds: else a commit goes to one that nobody else
+    /// reads.
+    DirsAreNamed,
+    /// The manifest that the handle knows is still the file that has its name: else a commit is made on a generation of
+    /// another store, or of an older copy of this one.
+    KnownIsNamed,
     /// The newest generation is looked for under the lock: else a commit is made on one that is not the newest.
     NewestUnderLock,
     /// Changes are made again on a newer generation: else they bring back what another commit changed.
@@ -69,6 +77,8 @@ steps! {
     SyncCreation,
     /// Who syncs makes durable what others have not: else its commit stands on what a power cut takes.
     SyncFileSystem,
+    /// The same for a directory of the store that is on a file system of its own.
+    SyncMounts,
 
     // The files of a commit.
     /// The bytes of a storage: else its record is longer than the file.
@@ -115,8 +125,8 @@ steps! {
     PinManifest,
     /// It had its name still when it was locked: else a collector had been faster.
     PinIsNamed,
-    /// A listing without a manifest is not believed at once: a commit may have gone by.
-    LookAgain,
+    /// A listing is believed when another agrees with it: a commit that goes by one may hide the newest generation.
+    ListAgain,
     /// One that shows less than was known is not believed by who asks whether a storage is in use: the same.
     KnownIsNewer,
 

@@ -33,7 +33,7 @@ pub(super) struct RawFile(Arc<ExternalFile>);
 
 impl RawFile {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let opened = ExternalFile::open(&RealDisk, path);
+        let opened = ExternalFile::open(&RealDisk::default(), path);
         opened.map(RawFile).map_err(|e| match e.kind() {
             io::ErrorKind::InvalidInput => bad(path, &e).with_source(e),
             _ => Error::io("open", path, e),
@@ -220,7 +220,7 @@ pub(super) fn create(
         _ => Error::io("export", path, e.error),
     })?;
     let dir = dir_of(path);
-    RealDisk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e))
+    RealDisk::default().sync_dir(dir).map_err(|e| Error::io("sync", dir, e))
 }
 
 /// Writes a file beside its place and syncs it. It has no name yet, and goes when it is dropped.

@@ -56,6 +56,10 @@ impl ExternalFile {
         self.stamp
     }
 
+    pub(super) fn is_network(&self) -> io::Result<bool> {
+        self.file.is_network()
+    }
+
     pub(super) fn as_file(&self) -> Option<&File> {
         self.file.as_file()
     }
@@ -147,7 +151,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, bytes).unwrap();
-        let file = ExternalFile::open(&RealDisk, &path).unwrap();
+        let file = ExternalFile::open(&RealDisk::default(), &path).unwrap();
         (dir, path, file)
     }
 
@@ -201,7 +205,7 @@ mod tests {
         let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         for path in [&fifo, dir.path(), Path::new("/dev/null")] {
-            let error = ExternalFile::open(&RealDisk, path).unwrap_err();
+            let error = ExternalFile::open(&RealDisk::default(), path).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{}: {error}", path.display());
         }
     }

@@ -143,7 +143,7 @@ impl Externals {
     /// `NetworkFileSystem` for a file on one, unless that was allowed: as for the store's own files.
     pub(super) fn check_mappable(&self, file: &ExternalFile) -> Result<()> {
         let failed = |e| Error::io("look at the file system of", file.path(), e);
-        if self.options.allows_network_mapping || !self.disk.is_network(file.path()).map_err(failed)? {
+        if self.options.allows_network_mapping || !file.is_network().map_err(failed)? {
             return Ok(());
         }
         let message = format!(

@@ -123,7 +123,7 @@ impl InPlaceFile {
     /// Whether what is written into this open file changes the storage that was loaded, and nothing else, and is kept.
     ///
     /// # Errors
-    /// `LockReplaced` when another file has the name of the one that was loaded, and `Conflict` when no tensor stands on it
+    /// `Replaced` when another file has the name of the one that was loaded, and `Conflict` when no tensor stands on it
     /// any more, so that what is written would be lost, or the file has several names.
     pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
@@ -132,7 +132,7 @@ impl InPlaceFile {
                 "{}: the file was replaced since the tensor was loaded; load it again",
                 self.path.display()
             );
-            return Err(Error::new(ErrorKind::LockReplaced, message));
+            return Err(Error::new(ErrorKind::Replaced, message));
         }
         match stat.link_count {
             0 => return Err(self.nameless()),

@@ -33,7 +33,7 @@ impl LiveFile {
     /// Maps it, or shares the mapping of this process that stands.
     ///
     /// # Errors
-    /// `NotMapped` where that is not permitted or not possible; `Forked`; `ReadOnly`; `LockReplaced`,
+    /// `NotMapped` where that is not permitted or not possible; `Forked`; `ReadOnly`; `Replaced`,
     /// `Conflict`, as for an exclusive lock; `Corrupt` for a file that is too short, or is something else too; `Io`.
     pub(crate) fn map(&self) -> Result<Arc<LiveMapping>> {
         let own = &self.in_place;

@@ -41,7 +41,7 @@ impl MutableFile {
     ///
     /// # Errors
     /// `Busy`; `Forked` in a child of the process that loaded the storage; for an exclusive one `ReadOnly`,
-    /// `LockReplaced` when another file has the name of this one, and `Conflict` when no tensor stands on it any more, so
+    /// `Replaced` when another file has the name of this one, and `Conflict` when no tensor stands on it any more, so
     /// that what is written would be lost, or the file has several names.
     pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
         let InPlaceFile { disk, path, id, file: loaded, .. } = &self.in_place;

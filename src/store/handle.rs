@@ -37,7 +37,7 @@ use crate::tensor::{Source, Tensor};
 /// # Errors
 /// All share `Forked`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` when other writers hold
 /// the store for longer than the timeout, `Conflict` when it changed what this commit stands on, `LimitExceeded` for what is past a
-/// limit of the format, `LockReplaced` when the store's `LOCK` is gone or another, `Corrupt`, `ReadOnly`, `Io` (a full
+/// limit of the format, `Replaced` when the store's `LOCK` is gone or another, `Corrupt`, `ReadOnly`, `Io` (a full
 /// disk among them), `CommitUnknown` and `Poisoned` when a sync failed. Except after `CommitUnknown` the store is as it
 /// was.
 #[derive(Clone)]

@@ -61,10 +61,13 @@ impl Loader {
         let storage = match record.kind.clone() {
             StorageKind::External(external) => {
                 let stored = (history.uuid, id, record);
-                Storage::open_external(&self.externals, stored, &external, self.permit)?
+                Storage::open_external(&self.externals, stored, &external, self.permit)
             }
-            _ => Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_options)?,
+            _ => Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_options),
         };
+        // Whoever puts an older copy of the store into its directories replaces the manifest, too.
+        generation.check_named(&*history.disk, &history.paths)?;
+        let storage = storage?;
         let mut storages = self.storages.lock().unwrap_or_else(PoisonError::into_inner);
         if storages.len() == storages.capacity() {
             storages.retain(|_, storage| storage.strong_count() > 0);

@@ -28,7 +28,7 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        StoreOptions { options: Options::default(), disk: Arc::new(RealDisk) }
+        StoreOptions { options: Options::default(), disk: Arc::new(RealDisk::default()) }
     }
 }
 
@@ -90,8 +90,14 @@ impl StoreOptions {
     /// Those of [`Store::create`].
     pub fn create(&self, path: impl AsRef<Path>) -> Result<Store> {
         let path = path.as_ref();
-        commit::create(&self.disk, path, self.options.durability == Durability::Full)?;
-        self.open_with(path, None)
+        let uuid = commit::create(&self.disk, path, self.options.durability == Durability::Full)?;
+        let store = self.open_with(path, None)?;
+        if store.loader.history.uuid != uuid {
+            let message =
+                format!("create {}: another store has taken its place; open that one", path.display());
+            return Err(Error::new(ErrorKind::Replaced, message));
+        }
+        Ok(store)
     }
 
     /// As [`Store::open`].
@@ -118,25 +124,25 @@ impl StoreOptions {
     }
 
     pub(super) fn open_with(&self, path: &Path, permit: Option<MapPermit>) -> Result<Store> {
-        let paths = StorePaths::new(path);
-        let uuid = commit::read_marker(&*self.disk, &paths)?;
+        let (disk, paths) = commit::hold(&self.disk, path)?;
+        let uuid = commit::read_marker(&*disk, &paths)?;
         if permit.is_some() && !self.options.externals.allows_network_mapping {
-            self.check_local(&paths)?;
+            check_local(&*disk, &paths)?;
         }
-        let history = History::open(Arc::clone(&self.disk), paths, uuid, self.options)?;
+        let history = History::open(disk, paths, uuid, self.options)?;
         Ok(Store::new(history, permit))
     }
+}
 
-    fn check_local(&self, paths: &StorePaths) -> Result<()> {
-        let dir = paths.storages_dir();
-        if !self.disk.is_network(&dir).map_err(|e| Error::io("look at the file system of", &dir, e))? {
-            return Ok(());
-        }
-        let message = format!(
-            "open_mapped {}: it is on a network file system, where another machine can truncate a mapped file, and end \
-             this process; use open, or StoreOptions::allow_network_mapping if one machine alone writes it",
-            paths.root().display()
-        );
-        Err(Error::new(ErrorKind::NetworkFileSystem, message))
+fn check_local(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
+    let dir = paths.storages_dir();
+    if !disk.is_network(&dir).map_err(|e| Error::io("look at the file system of", &dir, e))? {
+        return Ok(());
     }
+    let message = format!(
+        "open_mapped {}: it is on a network file system, where another machine can truncate a mapped file, and end \
+         this process; use open, or StoreOptions::allow_network_mapping if one machine alone writes it",
+        paths.root().display()
+    );
+    Err(Error::new(ErrorKind::NetworkFileSystem, message))
 }

@@ -73,7 +73,7 @@ impl Tensor {
     /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage;
     /// [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::ReadOnly`];
     /// [`ErrorKind::Conflict`] when no tensor of the newest generation stands on the storage, or its file has a second
-    /// name; [`ErrorKind::LockReplaced`] when another file took its place;
+    /// name; [`ErrorKind::Replaced`] when another file took its place;
     /// [`ErrorKind::Corrupt`] when it is lent as a sealed storage's, or changed as a live one's; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);

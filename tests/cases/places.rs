@@ -171,7 +171,7 @@ fn case_44_fifo_or_device_or_directory_in_the_place_of_any_file_is_refused_at_on
                     kind,
                     ErrorKind::Corrupt
                         | ErrorKind::NotAStore
-                        | ErrorKind::LockReplaced
+                        | ErrorKind::Replaced
                         | ErrorKind::Io
                         | ErrorKind::Poisoned
                 )

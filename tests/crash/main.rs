@@ -7,6 +7,7 @@ mod exhaustive;
 mod explore;
 mod random;
 mod recover;
+mod replaced;
 mod script;
 mod scripts;
 mod seeded;

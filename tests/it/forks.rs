@@ -368,7 +368,7 @@ fn case_22_forked_child_goes_on_with_a_live_tensor_that_it_inherited() {
 const NOBODY: u32 = 65534;
 
 #[test]
-fn store_is_created_over_an_empty_directory_of_another_owner() {
+fn store_is_created_in_an_empty_directory_of_another_owner() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     fs::create_dir(&path).unwrap();
@@ -376,11 +376,12 @@ fn store_is_created_over_an_empty_directory_of_another_owner() {
         println!("skipped: only root can make the directory of another");
         return;
     }
-    fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o4750)).unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o1777)).unwrap();
     assert!(start("create as nobody", &path).wait().unwrap().success());
     let found = fs::metadata(&path).unwrap();
-    assert_eq!((found.uid(), found.mode() & 0o7777), (NOBODY, 0o750));
+    assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o1777));
+    assert_eq!(fs::metadata(path.join("FORMAT")).unwrap().uid(), NOBODY);
 }
 
 #[test]

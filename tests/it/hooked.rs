@@ -6,13 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap::disk::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, Watch};
+use stridemap::disk::{Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, Watch};
 
 /// Told the name of the operation, as the trait has it, and the path; of an operation on a file, the path of that file.
 pub(crate) type Hook = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct Hooked {
+    pub(crate) disk: Arc<dyn Disk>,
     pub(crate) before: Hook,
     pub(crate) after: Hook,
     pub(crate) is_network: bool,
@@ -31,6 +32,7 @@ impl Default for Hooked {
     fn default() -> Self {
         let nothing: Hook = Arc::new(|_, _| Ok(()));
         Hooked {
+            disk: Arc::new(RealDisk::default()),
             before: Arc::clone(&nothing),
             after: nothing,
             is_network: false,
@@ -58,10 +60,10 @@ impl Hooked {
         &self,
         operation: &str,
         path: &Path,
-        act: impl FnOnce(RealDisk) -> io::Result<T>,
+        act: impl FnOnce(&dyn Disk) -> io::Result<T>,
     ) -> io::Result<T> {
         (self.before)(operation, path)?;
-        let done = act(RealDisk)?;
+        let done = act(&*self.disk)?;
         (self.after)(operation, path)?;
         Ok(done)
     }
@@ -72,6 +74,27 @@ impl Hooked {
 }
 
 impl Disk for Hooked {
+    fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(Hooked { disk: self.disk.hold(store)?, ..self.clone() }))
+    }
+
+    fn is_intact(&self) -> io::Result<bool> {
+        self.disk.is_intact()
+    }
+
+    fn open_external(
+        &self,
+        store: &Path,
+        path: &Path,
+        reach: Reach,
+    ) -> Result<Arc<dyn DiskFile>, ExternalError> {
+        self.disk.open_external(store, path, reach)
+    }
+
+    fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
+        self.disk.recorded_path(store, file)
+    }
+
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         let file = self.around("open", path, |disk| disk.open(path, access))?;
         Ok(self.file(path, file))
@@ -92,7 +115,7 @@ impl Disk for Hooked {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let before = if self.lists_slowly { RealDisk.list(dir)? } else { Vec::new() };
+        let before = if self.lists_slowly { self.disk.list(dir)? } else { Vec::new() };
         let mut listed = self.around("list", dir, |disk| disk.list(dir))?;
         listed.retain(|name| !self.lists_slowly || before.contains(name));
         Ok(listed)
@@ -118,16 +141,8 @@ impl Disk for Hooked {
         self.around("create_dir", path, |disk| disk.create_dir(path))
     }
 
-    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.around("copy_access", to, |disk| disk.copy_access(from, to))
-    }
-
-    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.around("rename_dir", to, |disk| disk.rename_dir(from, to))
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.around("remove_dir_all", path, |disk| disk.remove_dir_all(path))
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.around("remove_dir", path, |disk| disk.remove_dir(path))
     }
 
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
@@ -184,6 +199,10 @@ impl DiskFile for HookedFile {
 
     fn lock_holders(&self) -> Vec<u32> {
         self.file.lock_holders()
+    }
+
+    fn is_network(&self) -> io::Result<bool> {
+        Ok(self.disk.is_network)
     }
 
     fn as_file(&self) -> Option<&File> {

@@ -590,7 +590,7 @@ fn storage_that_lost_its_name_is_read_and_not_changed() {
     drop(x.lock_exclusive().unwrap());
     fs::copy(&file, dir.path().join("copy")).unwrap();
     fs::rename(dir.path().join("copy"), &file).unwrap();
-    assert_refused(x.lock_exclusive(), ErrorKind::LockReplaced, &["replaced", "load it again"]);
+    assert_refused(x.lock_exclusive(), ErrorKind::Replaced, &["replaced", "load it again"]);
     store.remove("x").unwrap();
     assert_refused(x.lock_exclusive(), ErrorKind::Conflict, &["lost", "new name"]);
     assert_eq!(x.lock_shared().unwrap().read::<u8>().unwrap(), [0; 4]);

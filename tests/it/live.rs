@@ -436,7 +436,7 @@ fn storage_that_lost_its_name_or_has_another_is_not_mapped_to_be_changed() {
     let live = x.as_live::<u8>().unwrap();
     fs::copy(&file, dir.path().join("copy")).unwrap();
     fs::rename(dir.path().join("copy"), &file).unwrap();
-    assert_refused(x.as_live::<u8>(), ErrorKind::LockReplaced, &["replaced", "load it again"]);
+    assert_refused(x.as_live::<u8>(), ErrorKind::Replaced, &["replaced", "load it again"]);
     let (reader, x) = (mapped(&path), mapped(&path).load("x").unwrap());
     let snapshot = reader.snapshot();
     store.remove("x").unwrap();

@@ -34,6 +34,7 @@ mod python;
 mod python_safetensors;
 mod queries;
 mod refusals;
+mod replaced;
 mod safetensors;
 mod scale;
 mod shards;

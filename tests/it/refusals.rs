@@ -245,7 +245,7 @@ fn locked_store_is_busy_after_the_timeout_and_a_replaced_lock_is_noticed() {
     fs2::FileExt::unlock(&lock).unwrap();
     store.save("a", &matrix()).unwrap();
     fs::remove_file(path.join("LOCK")).unwrap();
-    assert_refused(store.save("b", &matrix()), ErrorKind::LockReplaced, &["LOCK"]);
+    assert_refused(store.save("b", &matrix()), ErrorKind::Replaced, &["LOCK"]);
     assert_eq!(store.names().unwrap(), ["a"]);
 }
 

@@ -167,8 +167,8 @@ fn case_15_network_file_system_is_not_mapped_unless_that_is_allowed() {
     // SAFETY: only this library writes the store.
     let mapped = unsafe { options.allow_network_mapping(true).open_mapped(&path).unwrap() };
     assert_eq!(mapped.load("x").unwrap().as_slice::<i64>().unwrap(), [0, 1, 2]);
-    assert!(!RealDisk.is_network(Path::new("/proc")).unwrap());
-    assert!(RealDisk.is_network(&path.join("none")).is_err());
+    assert!(!RealDisk::default().is_network(Path::new("/proc")).unwrap());
+    assert!(RealDisk::default().is_network(&path.join("none")).is_err());
 }
 
 #[test]

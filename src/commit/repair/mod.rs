@@ -15,8 +15,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Options;
-use crate::disk::{Disk, StorePaths};
+use super::{Options, hold};
+use crate::disk::Disk;
 use crate::error::{Result, one_line};
 
 /// What a repair does, or did.
@@ -103,9 +103,9 @@ pub(crate) fn repair(
     mode: Mode,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Repair> {
-    let paths = StorePaths::new(path);
+    let (disk, paths) = hold(disk, path)?;
     match mode {
-        Mode::Plan => Ok(plan::plan(&**disk, &paths, progress)?.into_repair()),
-        Mode::Apply => apply::apply(disk, &paths, options, progress),
+        Mode::Plan => Ok(plan::plan(&*disk, &paths, progress)?.into_repair()),
+        Mode::Apply => apply::apply(&disk, &paths, options, progress),
     }
 }

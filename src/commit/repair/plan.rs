@@ -75,7 +75,6 @@ pub(super) fn no_directory(dir: &Path, detail: &str) -> Error {
 pub(super) fn is_lock_lost(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
     let path = paths.lock();
     match disk.open(&path, Access::Read) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound && disk.stat(paths.root()).is_err() => Ok(None),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Some("it is missing".to_owned())),
         Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(Some(format!("it is {e}"))),
         opened => opened.map(|_| None).map_err(|e| Error::io("open", &path, e)),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use stridemap_format::{Error as FormatError, Rule, StorageKind};
 
 use super::outside::Outside;
-use super::{Generation, History, Options, read_marker, recover};
+use super::{Generation, History, Options, hold, read_marker, recover};
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{ErrorKind, Result};
 use crate::storage::check_all;
@@ -48,9 +48,9 @@ pub(crate) fn verify_path(
     begin: &mut dyn FnMut(u64),
     progress: &mut dyn FnMut(u64),
 ) -> Result<Verification> {
-    let paths = StorePaths::new(path);
-    let opened = read_marker(&**disk, &paths)
-        .and_then(|uuid| History::open(Arc::clone(disk), paths.clone(), uuid, options));
+    let (disk, paths) = hold(disk, path)?;
+    let opened = read_marker(&*disk, &paths)
+        .and_then(|uuid| History::open(Arc::clone(&disk), paths.clone(), uuid, options));
     match opened {
         Ok(history) => {
             let mut verified = verify(&history, &history.current(), begin, progress)?;
@@ -63,7 +63,7 @@ pub(crate) fn verify_path(
         Err(e) => {
             let mut findings = Findings::default();
             findings.metadata(e, Affected::Everything)?;
-            check_lock(&**disk, &paths, &mut findings);
+            check_lock(&*disk, &paths, &mut findings);
             Ok(Verification { findings: findings.finish(), ..Verification::default() })
         }
     }
@@ -118,9 +118,7 @@ pub(crate) fn verify(
 fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) {
     let path = paths.lock();
     let Err(e) = disk.open(&path, Access::Read) else { return };
-    if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidInput)
-        && disk.stat(paths.root()).is_ok()
-    {
+    if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidInput) {
         let detail = format!("open LOCK: {e}; nobody can commit");
         findings.push(path, &FormatError::new(Rule::LockFile, detail), Affected::NOTHING);
     }

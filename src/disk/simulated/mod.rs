@@ -22,12 +22,13 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::held::HeldDirs;
 use super::{
     Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, STAGE_PREFIX, Watch,
 };
 pub use cut::{Outcome, Possible, PowerCut, Survivors};
 pub use op::Op;
-use world::{Inode, ROOT, World};
+use world::{Dir, Inode, ROOT, World};
 
 /// How many bytes a disk writes at once: a sector. A page of memory has eight of them, so that what whole pages can leave
 /// can be left here as well.
@@ -66,6 +67,8 @@ struct State {
     fault: Option<Fault>,
     next_number: u64,
     splits_renames: bool,
+    /// The directories that are file systems of their own.
+    mounts: Vec<Inode>,
     /// After how many operations the power goes.
     power: Option<u64>,
 }
@@ -88,6 +91,7 @@ impl State {
             fault: None,
             next_number,
             splits_renames: false,
+            mounts: Vec::new(),
             power: None,
         }
     }
@@ -116,9 +120,9 @@ impl State {
         self.world.dirs.get(&dir).map(|names| &names.live).ok_or_else(|| io::ErrorKind::NotADirectory.into())
     }
 
-    fn find(&self, path: &Path) -> io::Result<Inode> {
+    fn find(&self, (from, path): (Inode, &Path)) -> io::Result<Inode> {
         self.check_power()?;
-        let mut way = vec![ROOT];
+        let mut way = self.way_to(from);
         for component in path.components() {
             let at = way.last().copied().unwrap_or(ROOT);
             match component {
@@ -133,13 +137,46 @@ impl State {
         Ok(way.last().copied().unwrap_or(ROOT))
     }
 
-    fn place(&self, path: &Path) -> io::Result<(Inode, String)> {
-        let dir = self.find(path.parent().unwrap_or(Path::new("")))?;
+    /// From the root to a directory.
+    fn way_to(&self, dir: Inode) -> Vec<Inode> {
+        let mut way = vec![dir];
+        while let Some(&(mut at)) = way.last().filter(|&&at| at != ROOT) {
+            let holds = |dir: &Dir| dir.live.values().any(|&named| named == at);
+            at = self.world.dirs.iter().find(|(_, dir)| holds(dir)).map_or(ROOT, |(&holder, _)| holder);
+            way.push(at);
+        }
+        way.reverse();
+        way
+    }
+
+    /// The file system that a file or directory is on, by its first directory.
+    fn mount_of(&self, inode: Inode) -> Inode {
+        if self.mounts.is_empty() {
+            return ROOT;
+        }
+        let way = self.way_to(inode);
+        way.into_iter().rev().find(|dir| self.mounts.contains(dir)).unwrap_or(ROOT)
+    }
+
+    /// Makes a file system durable.
+    fn sync_mount(&mut self, mount: Inode) -> io::Result<()> {
+        if self.mounts.is_empty() {
+            return self.record(Op::SyncAll);
+        }
+        let (dirs, files) = (self.world.dirs.keys(), self.world.files.keys());
+        let dirs: Vec<Inode> = dirs.copied().filter(|&dir| self.mount_of(dir) == mount).collect();
+        let files: Vec<Inode> = files.copied().filter(|&file| self.mount_of(file) == mount).collect();
+        dirs.into_iter().try_for_each(|dir| self.record(Op::SyncDir(dir)))?;
+        files.into_iter().try_for_each(|file| self.record(Op::Sync(file)))
+    }
+
+    fn place(&self, (from, path): (Inode, &Path)) -> io::Result<(Inode, String)> {
+        let dir = self.find((from, path.parent().unwrap_or(Path::new(""))))?;
         let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
         Ok((dir, name.to_owned()))
     }
 
-    fn create(&mut self, path: &Path, create: fn(Inode) -> Op) -> io::Result<Inode> {
+    fn create(&mut self, path: (Inode, &Path), create: fn(Inode) -> Op) -> io::Result<Inode> {
         let (dir, name) = self.place(path)?;
         if self.find(path).is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -150,9 +187,12 @@ impl State {
         Ok(inode)
     }
 
-    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+    fn rename(&mut self, from: (Inode, &Path), to: (Inode, &Path)) -> io::Result<()> {
         let inode = self.find(from)?;
         let ((from_dir, from_name), (to_dir, to_name)) = (self.place(from)?, self.place(to)?);
+        if self.mount_of(from_dir) != self.mount_of(to_dir) {
+            return Err(io::ErrorKind::CrossesDevices.into());
+        }
         let is_split = self.splits_renames && self.world.files.contains_key(&inode);
         if from_dir == to_dir && !is_split {
             let changes = vec![(from_name, None), (to_name, Some(inode))];
@@ -167,7 +207,7 @@ impl State {
         let links =
             self.world.dirs.values().flat_map(|names| names.live.values()).filter(|&&named| named == inode);
         FileStat {
-            device: self.device.0,
+            device: self.device.0 + (self.mount_of(inode) << 32),
             inode,
             size_bytes: self.world.files.get(&inode).map_or(0, |file| file.length_bytes()),
             link_count: links.count() as u64,
@@ -179,7 +219,11 @@ impl State {
 
 /// A disk in memory, shared by its clones.
 #[derive(Clone, Debug)]
-pub struct SimulatedDisk(Arc<Mutex<State>>);
+pub struct SimulatedDisk {
+    state: Arc<Mutex<State>>,
+    /// Of the store that this part of the disk is.
+    held: Option<Arc<HeldDirs<Inode>>>,
+}
 
 impl Default for SimulatedDisk {
     fn default() -> Self {
@@ -201,7 +245,7 @@ impl SimulatedDisk {
     }
 
     fn of(world: World) -> Self {
-        SimulatedDisk(Arc::new(Mutex::new(State::of(world))))
+        SimulatedDisk { state: Arc::new(Mutex::new(State::of(world))), held: None }
     }
 
     /// The same disk, on which a file's new name and the end of its old one are two changes, of which a power cut may keep
@@ -217,6 +261,16 @@ impl SimulatedDisk {
     pub fn without_log(self) -> Self {
         self.state().log = None;
         self
+    }
+
+    /// Makes a directory a file system of its own, until a power cut.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn mount(&self, dir: &Path) -> io::Result<()> {
+        let dir = self.directory(dir)?;
+        self.state().mounts.push(dir);
+        Ok(())
     }
 
     /// Everything that was done to the disk, in order.
@@ -283,43 +337,78 @@ impl SimulatedDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn handle(&self, inode: Inode) -> Arc<dyn DiskFile> {
         let number = self.state().number();
         Arc::new(SimulatedFile { disk: self.clone(), inode, number })
     }
+
+    /// Where a path begins, and the rest of it.
+    fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(Inode, &'a Path)> {
+        let Some(held) = &self.held else { return Ok((ROOT, path)) };
+        let place = held.entry(path, |&dir, name| self.find_dir(dir, name))?;
+        Ok((*place.dir, place.name))
+    }
+
+    fn directory(&self, path: &Path) -> io::Result<Inode> {
+        let Some(held) = &self.held else { return self.state().find((ROOT, path)) };
+        let place = held.directory(path, |&dir, name| self.find_dir(dir, name))?;
+        self.state().find((*place.dir, place.name))
+    }
+
+    fn find_dir(&self, dir: Inode, name: &str) -> io::Result<Inode> {
+        let state = self.state();
+        let found = state.find((dir, Path::new(name)))?;
+        state.names(found).map(|_| found)
+    }
 }
 
 impl Disk for SimulatedDisk {
+    fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
+        let root = self.directory(store)?;
+        self.state().names(root)?;
+        let held = HeldDirs::new(store, root, |&dir, name| self.find_dir(dir, name))?;
+        Ok(Arc::new(SimulatedDisk { state: Arc::clone(&self.state), held: Some(Arc::new(held)) }))
+    }
+
+    fn is_intact(&self) -> io::Result<bool> {
+        let Some(held) = &self.held else { return Ok(true) };
+        let (&root, mut subdirs) = held.found();
+        let state = self.state();
+        Ok(subdirs.all(|(name, &dir)| state.find((root, Path::new(name))).is_ok_and(|named| named == dir)))
+    }
+
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         if access == Access::ReadForeign {
-            return RealDisk.open(path, access);
+            return RealDisk::default().open(path, access);
         }
-        let inode = self.state().find(path)?;
+        let inode = self.state().find(self.entry(path)?)?;
         Ok(self.handle(inode))
     }
 
     /// Absolute paths only: this disk's stores are in no real directory.
     fn open_external(&self, _: &Path, path: &Path, _: Reach) -> Result<Arc<dyn DiskFile>, ExternalError> {
-        Ok(RealDisk.open(path, Access::ReadForeign)?)
+        Ok(RealDisk::default().open(path, Access::ReadForeign)?)
     }
 
     fn recorded_path(&self, _: &Path, file: &File) -> io::Result<PathBuf> {
-        RealDisk.recorded_path(Path::new("/proc/self"), file)
+        RealDisk::default().recorded_path(Path::new("/proc/self"), file)
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         let number = self.state().number();
         let path = dir.join(format!("{STAGE_PREFIX}{number}"));
-        let inode = self.state().create(&path, Op::CreateFile)?;
+        let entry = self.entry(&path)?;
+        let inode = self.state().create(entry, Op::CreateFile)?;
         let file = self.handle(inode);
         file.try_lock(LockMode::Exclusive)?;
         Ok((path, file))
     }
 
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (self.entry(from)?, self.entry(to)?);
         let mut state = self.state();
         if state.find(to).is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -328,6 +417,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn link_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (self.entry(from)?, self.entry(to)?);
         let mut state = self.state();
         if state.find(to).is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -338,49 +428,51 @@ impl Disk for SimulatedDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        let entry = self.entry(path)?;
         let mut state = self.state();
-        state.find(path)?;
-        let (dir, name) = state.place(path)?;
+        state.find(entry)?;
+        let (dir, name) = state.place(entry)?;
         state.record(Op::Names { dir, changes: vec![(name, None)] })
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let inode = self.directory(dir)?;
         let state = self.state();
-        let inode = state.find(dir)?;
+        state.check_power()?;
         Ok(state.names(inode)?.keys().cloned().collect())
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut state = self.state();
-        let inode = state.find(dir)?;
-        state.record(Op::SyncDir(inode))
+        let inode = self.directory(dir)?;
+        self.state().record(Op::SyncDir(inode))
     }
 
-    fn sync_file_system(&self, _: &Path) -> io::Result<()> {
-        self.state().record(Op::SyncAll)
+    fn sync_file_system(&self, dir: &Path) -> io::Result<()> {
+        let dir = self.directory(dir)?;
+        let mut state = self.state();
+        let mount = state.mount_of(dir);
+        state.sync_mount(mount)
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        let entry = self.entry(path)?;
         let state = self.state();
-        Ok(state.stat(state.find(path)?))
+        Ok(state.stat(state.find(entry)?))
     }
 
     fn is_dir(&self, path: &Path) -> io::Result<bool> {
+        let entry = self.entry(path)?;
         let state = self.state();
-        Ok(state.names(state.find(path)?).is_ok())
+        Ok(state.names(state.find(entry)?).is_ok())
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.state().create(path, Op::CreateDir).map(drop)
+        let entry = self.entry(path)?;
+        self.state().create(entry, Op::CreateDir).map(drop)
     }
 
-    /// Nobody owns anything here.
-    fn copy_access(&self, _: &Path, _: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.rename_new(from, to)
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.remove(path)
     }
 
     fn watch(&self, _dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
@@ -389,10 +481,6 @@ impl Disk for SimulatedDisk {
 
     fn is_network(&self, _path: &Path) -> io::Result<bool> {
         Ok(false)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.remove(path)
     }
 }
 
@@ -454,6 +542,10 @@ impl DiskFile for SimulatedFile {
             holders.retain(|&(number, _)| number != self.number);
         }
         Ok(())
+    }
+
+    fn is_network(&self) -> io::Result<bool> {
+        Ok(false)
     }
 
     fn as_file(&self) -> Option<&File> {

@@ -18,7 +18,7 @@ use crate::interop::file::{UNFINISHED_PREFIX, taken};
 pub(super) fn together(staged: Vec<TempPath>, targets: &[PathBuf], on_existing: OnExisting) -> Result<()> {
     let Some(index) = targets.last() else { return Ok(()) };
     let dir = dir_of(index);
-    let sync = || RealDisk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e));
+    let sync = || RealDisk::default().sync_dir(dir).map_err(|e| Error::io("sync", dir, e));
     let mut changes = Changes { on_existing, done: Vec::new() };
     let place_all = || {
         changes.set_aside(index)?;

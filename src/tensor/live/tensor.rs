@@ -24,7 +24,7 @@ impl Tensor {
     /// file cannot be mapped; [`ErrorKind::DTypeMismatch`], also for a view of elements that are not as wide as those that
     /// the storage was made for: all of its elements are accessed by one width; [`ErrorKind::Overlapping`] for an expanded
     /// or unfolded view; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when no tensor of the newest generation stands on
-    /// the storage, or its file has a second name; [`ErrorKind::LockReplaced`] when another file took its place;
+    /// the storage, or its file has a second name; [`ErrorKind::Replaced`] when another file took its place;
     /// [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::Corrupt`] when the
     /// file is shorter than it should be, or a storage of another kind too; [`ErrorKind::Io`], a full disk among them.
     pub fn as_live<T: LiveElement>(&self) -> Result<LiveTensor<T>> {

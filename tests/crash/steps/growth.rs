@@ -55,7 +55,7 @@ pub(crate) fn two_append_and_see_no_locks(play: &Play) -> Fate {
     is_whole(play, &["end", "log"])
 }
 
-/// Somebody appends while a commit goes by the listing by which the newest generation is looked for. The one before is
+/// Somebody appends while commits go by the listings by which the newest generation is looked for. The one before is
 /// held, and so is all that is shown.
 pub(crate) fn append_behind_what_a_listing_does_not_show(play: &Play) -> Fate {
     let store = create(&play.seat())?;
@@ -65,10 +65,13 @@ pub(crate) fn append_behind_what_a_listing_does_not_show(play: &Play) -> Fate {
     let other = open(&seat)?;
     let (first, second, inner) = (store.clone(), store, seat.clone());
     seat.trap(When::Before, "open to write", BIN, move || {
-        inner.trap(When::Before, "list", "meta", move || match second.copy("y", "z") {
-            Err(e) if e.kind() == ErrorKind::Busy => Ok(()),
-            done => done.map_err(io::Error::other),
-        });
+        for name in ["a", "b"] {
+            let second = second.clone();
+            inner.trap(When::Before, "list", "meta", move || match second.copy("y", name) {
+                Err(e) if e.kind() == ErrorKind::Busy => Ok(()),
+                done => done.map_err(io::Error::other),
+            });
+        }
         first.append("log", &bytes(MIB, 1)).map(drop).map_err(io::Error::other)
     });
     told("the append", other.append("log", &bytes(MIB, 2)))?;

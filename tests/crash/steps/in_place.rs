@@ -34,7 +34,7 @@ pub(crate) fn file_that_was_replaced(play: &Play) -> Fate {
     create_x(&store)?;
     let x = told("load", store.load("x"))?;
     replace(&*play.disk, &Path::new(STORE).join(BIN)).map_err(|e| e.to_string())?;
-    refused("the guard of another file", x.lock_exclusive(), ErrorKind::LockReplaced)
+    refused("the guard of another file", x.lock_exclusive(), ErrorKind::Replaced)
 }
 
 /// The file has lost its end.

@@ -7,7 +7,8 @@ mod in_place;
 mod play;
 mod power;
 mod readers;
-mod seat;
+mod replaced;
+pub(crate) mod seat;
 mod writers;
 
 use std::collections::BTreeMap;
@@ -46,6 +47,8 @@ fn interleavings() -> Vec<Simulation> {
         of("compacted after it was replaced", writers::compacted_after_it_was_replaced, &[MoveIsUpToDate]),
         of("LOCK replaced before it is had", writers::lock_replaced_before_it_is_had, &[LockIsNamed]),
         of("LOCK replaced while it is held", writers::lock_replaced_while_it_is_held, &[NeverReplace]),
+        of("copy restored under a handle", replaced::copy_restored_under_a_handle, &[KnownIsNamed]),
+        of("directory replaced under a handle", replaced::directory_replaced_under_a_handle, &[DirsAreNamed]),
         of("commit after a failed sync", writers::commit_after_a_failed_sync, &[Poison]),
         of("commit that waited for a failed one", writers::commit_that_waited_for_a_failed_one, &[Poison]),
         of("orphans of a failed commit", writers::orphans_of_a_failed_commit, &[ReplaceOrphan, RemoveOrphan]),
@@ -61,7 +64,12 @@ fn interleavings() -> Vec<Simulation> {
             &[PinManifest, LockOlderManifest, PinnedHoldsBack, PinnedStorages],
         ),
         of("collected before it is pinned", readers::manifest_collected_before_it_is_pinned, &[PinIsNamed]),
-        of("listing that a commit goes by", readers::listing_that_a_commit_goes_by, &[LookAgain]),
+        of("listing that a commit goes by", readers::listing_that_a_commit_goes_by, &[ListAgain]),
+        of(
+            "listing that shows an older generation",
+            readers::listing_that_shows_an_older_generation,
+            &[ListAgain],
+        ),
         of(
             "in use, though not listed",
             readers::tensor_in_use_though_a_listing_does_not_show_it,

@@ -33,7 +33,7 @@ impl Play {
 
     /// The same on the operating system's disk, for what a simulated one does not have.
     pub(crate) fn real(mut self) -> Self {
-        self.disk = Arc::new(RealDisk);
+        self.disk = Arc::new(RealDisk::default());
         self
     }
 

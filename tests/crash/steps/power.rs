@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk, Step};
-use stridemap::{DType, Durability, ErrorKind, Store, Tensor};
+use stridemap::{DType, Durability, Error, ErrorKind, Store, Tensor};
+use stridemap_format::Rule;
 
 use super::play::{Fate, Play, STORE, create, holds, open, options, refused, told, vector};
 use super::seat::Seat;
@@ -21,6 +22,7 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             creation,
             &[SyncNewFile, RenameNewFile, SyncNewMeta, SyncNewRoot, RenameStore, SyncParent],
         ),
+        of("power cuts in a creation in a directory that is there", creation_in_a_directory, &[SyncNewNames]),
         of(
             "power cuts in commits",
             commits,
@@ -51,6 +53,7 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             settled_by_a_collection,
             &[MarkUnsynced, SyncFileSystem],
         ),
+        of("a commit after commits without syncs, on two file systems", settled_on_two, &[SyncMounts]),
         of("a commit after one of unknown fate", unknown_and_a_commit, &[SyncBeforeGarbage]),
         of("a collection after a commit of unknown fate", unknown_and_a_collection, &[SyncBeforeCollection]),
     ]
@@ -125,10 +128,15 @@ impl<'a> Story<'a> {
     }
 }
 
+/// Whether there is none, or one that has no FORMAT yet.
+fn is_no_store(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotAStore) || e.rule() == Some(Rule::MarkerMagic)
+}
+
 /// That the store is there as one of these, whole, and goes on.
 fn recover(seat: &Seat, candidates: &[Option<Content>]) -> Fate {
     let store = match options(seat).open(STORE) {
-        Err(e) if e.kind() == ErrorKind::NotFound && candidates.contains(&None) => return Ok(()),
+        Err(e) if is_no_store(&e) && candidates.contains(&None) => return Ok(()),
         opened => told("open", opened)?,
     };
     let mut found = told("read", content(&store))?;
@@ -167,6 +175,12 @@ fn creation(play: &Play) -> Fate {
     let (mut story, store) = Story::create(play)?;
     story.step("save", || store.save("x", &vector(1)))?;
     story.explore(0)
+}
+
+fn creation_in_a_directory(play: &Play) -> Fate {
+    play.simulated.create_dir(Path::new(STORE)).unwrap();
+    play.simulated.sync_dir(Path::new("")).unwrap();
+    creation(play)
 }
 
 fn commit_after_a_creator_died(play: &Play) -> Fate {
@@ -255,6 +269,17 @@ fn settled_by_a_commit(play: &Play) -> Fate {
 
 fn settled_by_a_collection(play: &Play) -> Fate {
     settled(play, |store| store.gc().map(drop))
+}
+
+fn settled_on_two(play: &Play) -> Fate {
+    let seat = play.seat();
+    let store = told("create", options(&seat).durability(Durability::Process).create(STORE))?;
+    play.simulated.mount(&Path::new(STORE).join("storages")).unwrap();
+    told("save", store.save("unsynced", &vector(1)))?;
+    let mut story = Story::begin(play);
+    let last = open(&play.seat())?;
+    story.step("settle", || last.save("durable", &vector(5)))?;
+    story.explore(play.simulated.log().len())
 }
 
 /// What was written without a sync is there once a handle that syncs has returned.

@@ -49,6 +49,7 @@ pub(crate) struct Seat {
     omitted: Option<Step>,
     manners: Manners,
     traps: Arc<Mutex<Vec<Trap>>>,
+    countdown: Arc<Mutex<Option<(u64, Act)>>>,
 }
 
 impl fmt::Debug for Seat {
@@ -59,8 +60,8 @@ impl fmt::Debug for Seat {
 
 impl Seat {
     pub(crate) fn new(disk: &Arc<dyn Disk>, number: u64, omitted: Option<Step>) -> Self {
-        let (disk, manners, traps) = (Arc::clone(disk), Manners::default(), Arc::default());
-        Seat { disk, number, omitted, manners, traps }
+        let (disk, manners) = (Arc::clone(disk), Manners::default());
+        Seat { disk, number, omitted, manners, traps: Arc::default(), countdown: Arc::default() }
     }
 
     pub(crate) fn with(mut self, manners: Manners) -> Self {
@@ -79,6 +80,16 @@ impl Seat {
         self.traps.lock().unwrap().push(Trap { when, operation, ending, act: Box::new(act) });
     }
 
+    /// Has something done once, before the operation that so many come before.
+    pub(crate) fn before_operation(&self, nth: u64, act: impl FnOnce() -> io::Result<()> + Send + 'static) {
+        *self.countdown.lock().unwrap() = Some((nth, Box::new(act)));
+    }
+
+    /// How many operations are still to come before that.
+    pub(crate) fn left(&self) -> Option<u64> {
+        self.countdown.lock().unwrap().as_ref().map(|(left, _)| *left)
+    }
+
     /// Has an operation fail once.
     pub(crate) fn fail(&self, operation: &'static str, ending: &'static str) {
         self.trap(When::Before, operation, ending, || Err(io::Error::other("injected fault")));
@@ -86,10 +97,13 @@ impl Seat {
 
     /// Whether everything that was to be done was.
     pub(crate) fn is_done(&self) -> bool {
-        self.traps.lock().unwrap().is_empty()
+        self.traps.lock().unwrap().is_empty() && self.countdown.lock().unwrap().is_none()
     }
 
     fn fire(&self, when: When, operation: &str, path: &Path) -> io::Result<()> {
+        if when == When::Before {
+            self.count()?;
+        }
         let path = path.to_string_lossy();
         let mut traps = self.traps.lock().unwrap();
         let is_due =
@@ -97,6 +111,21 @@ impl Seat {
         let due = traps.iter().position(is_due).map(|at| traps.remove(at));
         drop(traps);
         due.map_or(Ok(()), |trap| (trap.act)())
+    }
+
+    fn count(&self) -> io::Result<()> {
+        let mut countdown = self.countdown.lock().unwrap();
+        match countdown.take() {
+            Some((0, act)) => {
+                drop(countdown);
+                act()
+            }
+            Some((left, act)) => {
+                *countdown = Some((left - 1, act));
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn around<T, E: From<io::Error>>(
@@ -124,6 +153,14 @@ impl Seat {
 }
 
 impl Disk for Seat {
+    fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(Seat { disk: self.disk.hold(store)?, ..self.clone() }))
+    }
+
+    fn is_intact(&self) -> io::Result<bool> {
+        self.disk.is_intact()
+    }
+
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         let operation = if access == Access::Write { "open to write" } else { "open" };
         let file = self.around(operation, path, |disk| disk.open(path, access))?;
@@ -184,16 +221,8 @@ impl Disk for Seat {
         self.around("create_dir", path, |disk| disk.create_dir(path))
     }
 
-    fn copy_access(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.copy_access(from, to)
-    }
-
-    fn rename_dir(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.around("rename_dir", to, |disk| disk.rename_dir(from, to))
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.around("remove_dir_all", path, |disk| disk.remove_dir_all(path))
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.around("remove_dir", path, |disk| disk.remove_dir(path))
     }
 
     fn watch(&self, _: &Path) -> io::Result<Option<Box<dyn Watch>>> {
@@ -274,6 +303,10 @@ impl DiskFile for SeatFile {
 
     fn lock_holders(&self) -> Vec<u32> {
         self.file.lock_holders()
+    }
+
+    fn is_network(&self) -> io::Result<bool> {
+        self.file.is_network()
     }
 
     fn as_file(&self) -> Option<&File> {

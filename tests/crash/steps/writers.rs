@@ -110,11 +110,7 @@ pub(crate) fn lock_replaced_before_it_is_had(play: &Play) -> Fate {
     let store = create(&one)?;
     let disk = play.disk.clone();
     one.trap(When::After, "open to write", "LOCK", move || replace(&*disk, &Path::new(STORE).join("LOCK")));
-    refused(
-        "the commit under a lock that is nobody's",
-        store.save("x", &vector(1)),
-        ErrorKind::LockReplaced,
-    )?;
+    refused("the commit under a lock that is nobody's", store.save("x", &vector(1)), ErrorKind::Replaced)?;
     is_whole(play, &[])
 }
 

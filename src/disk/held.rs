@@ -1,0 +1,122 @@
+//! The directories of a store, found once. What happens to the path by which they were found no longer matters.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The directories in a store that hold its files.
+const SUBDIRS: [&str; 3] = ["meta", "storages", "lost+found"];
+
+/// The directories of the store at `path`, each as a `D`: a descriptor, or whatever leads to a directory on another disk.
+///
+/// The path only names files from then on: what begins with it is looked up in these directories.
+#[derive(Debug)]
+pub(super) struct HeldDirs<D> {
+    path: PathBuf,
+    /// The store's own directory.
+    root: D,
+    /// By [`SUBDIRS`]. A repair creates a directory that is missing, so each is found when it is first used.
+    subdirs: [OnceLock<D>; SUBDIRS.len()],
+}
+
+/// Where a path leads.
+pub(super) struct Place<'a, D> {
+    /// The directory that is held.
+    pub(super) dir: &'a D,
+    /// The way from there: one name, or `.` or `..`.
+    pub(super) name: &'a Path,
+}
+
+impl<D> HeldDirs<D> {
+    /// Holds what is there of the directories of a store. `find` finds one in another.
+    pub(super) fn new(path: &Path, root: D, find: impl Fn(&D, &str) -> io::Result<D>) -> io::Result<Self> {
+        let held = HeldDirs { path: path.to_path_buf(), root, subdirs: Default::default() };
+        for name in SUBDIRS {
+            match held.subdir(name, &find) {
+                Err(e) if is_missing(&e) => {}
+                found => drop(found?),
+            }
+        }
+        Ok(held)
+    }
+
+    /// The directory that has the entry of a path.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a path that is not below the store; those of `find`.
+    pub(super) fn entry<'a>(
+        &'a self,
+        path: &'a Path,
+        find: impl Fn(&D, &str) -> io::Result<D>,
+    ) -> io::Result<Place<'a, D>> {
+        let below = self.below(path)?;
+        let mut components = below.components();
+        let dir = match (components.next(), components.as_path()) {
+            (None, _) => return Ok(Place { dir: &self.root, name: Path::new(".") }),
+            (Some(_), name) if name.as_os_str().is_empty() => {
+                return Ok(Place { dir: &self.root, name: below });
+            }
+            (Some(Component::Normal(dir)), name) if name.components().count() == 1 => {
+                dir.to_str().map(|dir| (dir, name))
+            }
+            _ => None,
+        };
+        let (dir, name) = dir.ok_or_else(|| not_of_the_store(path))?;
+        Ok(Place { dir: self.subdir(dir, find)?, name })
+    }
+
+    /// The directory that a path names, to look into it.
+    ///
+    /// # Errors
+    /// Those of [`entry`](Self::entry).
+    pub(super) fn directory<'a>(
+        &'a self,
+        path: &'a Path,
+        find: impl Fn(&D, &str) -> io::Result<D>,
+    ) -> io::Result<Place<'a, D>> {
+        match self.below(path)?.to_str() {
+            Some(name) if SUBDIRS.contains(&name) => {
+                Ok(Place { dir: self.subdir(name, find)?, name: Path::new(".") })
+            }
+            _ => self.entry(path, find),
+        }
+    }
+
+    /// Whether a path is that of the store itself.
+    pub(super) fn is_root(&self, path: &Path) -> bool {
+        path == self.path
+    }
+
+    /// The store's directory, and those in it that were found, with their names.
+    pub(super) fn found(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
+        (
+            &self.root,
+            SUBDIRS.into_iter().zip(&self.subdirs).filter_map(|(name, dir)| Some((name, dir.get()?))),
+        )
+    }
+
+    fn below<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
+        path.strip_prefix(&self.path).map_err(|_| not_of_the_store(path))
+    }
+
+    fn subdir(&self, name: &str, find: impl Fn(&D, &str) -> io::Result<D>) -> io::Result<&D> {
+        let at = SUBDIRS.iter().position(|&subdir| subdir == name);
+        let cell = at.and_then(|at| self.subdirs.get(at)).ok_or_else(|| not_of_the_store(Path::new(name)))?;
+        match cell.get() {
+            Some(dir) => Ok(dir),
+            None => {
+                let dir = find(&self.root, name)?;
+                Ok(cell.get_or_init(|| dir))
+            }
+        }
+    }
+}
+
+fn is_missing(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput)
+}
+
+fn not_of_the_store(path: &Path) -> io::Error {
+    let message = format!("{}: not a path of the store that is open", path.display());
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
