@@ -22,6 +22,14 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         Ok(stat) if stat.is_regular => return Err(taken("a file")),
         Ok(_) => match disk.list(path) {
             Ok(names) if names.iter().any(|name| name == "FORMAT") => return Err(taken("a store")),
+            Ok(names) if names.iter().any(|name| name == "storages") => {
+                let message = format!(
+                    "create {}: a part of a store is there, without FORMAT; repair it, or delete it if its creation was \
+                     interrupted",
+                    path.display()
+                );
+                return Err(Error::new(ErrorKind::AlreadyExists, message));
+            }
             // A new file system has this one directory.
             Ok(names) if names.iter().any(|name| name != "lost+found") => {
                 return Err(taken("a directory that is not empty"));

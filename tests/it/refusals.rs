@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use stridemap::{DType, Error, ErrorKind, Index, OnExisting, StorageKind, Store, StoreOptions, Tensor};
 
+use crate::processes::start;
 use crate::support::temporary;
 
 fn matrix() -> Tensor {
@@ -59,8 +62,55 @@ fn create_refuses_a_place_that_is_taken_and_takes_an_empty_directory() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
+/// What a started process does; false for another's role.
+pub(crate) fn play(role: &str, path: &Path) -> bool {
+    if role != "create here" {
+        return false;
+    }
+    std::env::set_current_dir(path).unwrap();
+    Store::create(".").unwrap().save("x", &matrix()).unwrap();
+    true
+}
+
 #[test]
-fn store_has_the_owner_and_the_permissions_of_the_directory_that_it_replaces() {
+fn store_is_created_in_the_current_directory() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    fs::create_dir(&path).unwrap();
+    assert!(start("create here", &path).wait().unwrap().success());
+    assert_eq!(Store::open(&path).unwrap().names().unwrap(), ["x"]);
+}
+
+#[test]
+fn store_is_created_in_an_empty_mount_point() {
+    let dir = temporary();
+    let path = dir.path().join("mounted");
+    fs::create_dir(&path).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&path).status();
+    if !mount.is_ok_and(|mounted| mounted.success()) {
+        assert!(std::env::var_os("STRIDEMAP_REQUIRE_ROOT").is_none(), "nothing can be mounted");
+        println!("skipped: only root can mount a file system");
+        return;
+    }
+    // As a new ext4 has it.
+    fs::create_dir(path.join("lost+found")).unwrap();
+    let made = Store::create(&path).and_then(|store| store.save("x", &matrix()));
+    let opened = Store::open(&path).and_then(|store| store.names());
+    assert!(Command::new("umount").arg("-l").arg(&path).status().unwrap().success());
+    made.unwrap();
+    assert_eq!(opened.unwrap(), ["x"]);
+}
+
+#[test]
+fn directory_that_an_interrupted_creation_left_is_named() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    fs::create_dir_all(path.join("storages")).unwrap();
+    assert_refused(Store::create(&path), ErrorKind::AlreadyExists, &["without FORMAT", "delete"]);
+}
+
+#[test]
+fn store_has_the_owner_and_the_permissions_of_the_directory_that_it_is_created_in() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     fs::create_dir(&path).unwrap();

@@ -3,6 +3,7 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +42,45 @@ fn listing_slowly(path: &Path) -> (Store, Arc<Mutex<Option<During>>>) {
     });
     let disk = Hooked { lists_slowly: true, ..disk };
     (fast().disk(Arc::new(disk)).open(path).unwrap(), armed)
+}
+
+#[test]
+fn open_beside_a_commit_that_a_listing_misses_sees_what_was_acknowledged_before() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let writer = fast().create(&path).unwrap();
+    writer.save("x", &bytes(1, 1)).unwrap();
+    // An older generation, which stays, and which a listing can show as if it were the newest.
+    let _reader = writer.snapshot();
+    writer.save("x", &bytes(1, 2)).unwrap();
+    let is_due = AtomicBool::new(true);
+    let disk = Hooked::before(move |operation, path| {
+        if operation == "list" && path.ends_with("meta") && is_due.swap(false, Ordering::Relaxed) {
+            writer.save("y", &bytes(1, 1)).unwrap();
+        }
+        Ok(())
+    });
+    let disk = Hooked { lists_slowly: true, ..disk };
+    let store = fast().disk(Arc::new(disk)).open(&path).unwrap();
+    assert_eq!(store.load("x").unwrap().read::<u8>().unwrap(), [2]);
+}
+
+#[test]
+fn repair_of_a_store_in_use_looks_again_when_a_commit_takes_what_it_listed() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let writer = fast().create(&path).unwrap();
+    writer.save("x", &bytes(1, 1)).unwrap();
+    let is_due = AtomicBool::new(true);
+    let disk = Hooked::before(move |operation, path| {
+        let is_manifest = path.extension().is_some_and(|extension| extension == "man");
+        if operation == "open" && is_manifest && is_due.swap(false, Ordering::Relaxed) {
+            writer.save("y", &bytes(1, 1)).unwrap();
+        }
+        Ok(())
+    });
+    let repair = fast().disk(Arc::new(disk)).repair(&path, |_| ()).unwrap();
+    assert!(repair.is_empty(), "{repair:?}");
 }
 
 #[test]

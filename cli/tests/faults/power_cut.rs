@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use stridemap::{DType, Store};
+use stridemap::{DType, Durability, Store, StoreOptions};
 use tempfile::TempDir;
 
 use crate::run::{Chance, STARTING, is_root, output, role, scaled, skip, spawn, stridemap};
@@ -94,6 +94,23 @@ impl Drop for Image {
         if self.is_mounted {
             let _ = Command::new("umount").arg("-l").arg(self.mounted()).status();
         }
+    }
+}
+
+/// A directory that is also seen at another place.
+struct Bind(PathBuf);
+
+impl Bind {
+    fn new(from: &Path, to: &Path) -> Self {
+        let bound = output(Command::new("mount").arg("--bind").arg(from).arg(to));
+        assert!(bound.status.success(), "{bound:?}");
+        Bind(to.to_owned())
+    }
+}
+
+impl Drop for Bind {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
@@ -202,6 +219,29 @@ fn case_02_real_power_cut_on_ext4_loses_no_acknowledged_commit() {
 #[test]
 fn case_02_real_power_cut_on_xfs_loses_no_acknowledged_commit() {
     every_acknowledged_commit_is_there("xfs", 320 << 20, cuts().div_ceil(10));
+}
+
+/// Syncs of one file system are not syncs of the other.
+#[test]
+fn case_02_real_power_cut_loses_nothing_where_storages_are_on_a_file_system_of_their_own() {
+    let make = || Image::make("ext4", 96 << 20);
+    let (Some(mut metadata), Some(mut data)) = (make(), make()) else { return };
+    let path = metadata.mounted().join("s.smap");
+    Store::create(&path).unwrap();
+    let bind = Bind::new(&data.mounted(), &path.join("storages"));
+    let unsynced = StoreOptions::new().durability(Durability::Process).open(&path).unwrap();
+    unsynced.save("unsynced", &bytes(3_000_000, 1)).unwrap();
+    drop(unsynced);
+    Store::open(&path).unwrap().save("synced", &bytes(3_000_000, 2)).unwrap();
+    let before = content(&path).unwrap();
+    data.cut();
+    metadata.cut();
+    drop(bind);
+    data.power_comes_back();
+    metadata.power_comes_back();
+    let _bind = Bind::new(&data.mounted(), &path.join("storages"));
+    assert_eq!(Store::open(&path).unwrap().verify(|_| ()).unwrap(), []);
+    assert!(content(&path).unwrap() == before);
 }
 
 /// That the cuts above cut something: without syncs, commits are lost.

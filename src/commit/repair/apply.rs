@@ -9,7 +9,7 @@ use super::Repair;
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, right_digests};
 use super::metadata::{MOST_NUMBERS, Source, exists, numbers_of, read};
-use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan};
+use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan, undisturbed};
 use crate::commit::lock::WriterLock;
 use crate::commit::publish::publish_whole;
 use crate::commit::verify::Needs;
@@ -26,7 +26,8 @@ pub(super) fn apply(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Repair> {
     // 1. The lock. What is no store is not given one.
-    let uuid = read(&**disk, paths, &mut Repair::default())?.uuid;
+    let look = || read(&**disk, paths, &mut Repair::default());
+    let uuid = undisturbed(&**disk, paths, look, |_| true)?.uuid;
     let work = Work { history: History::of(Arc::clone(disk), paths.clone(), uuid, options) };
     let lost_lock = is_lock_lost(&**disk, paths)?;
     let mut kept = Vec::new();

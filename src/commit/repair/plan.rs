@@ -26,17 +26,27 @@ impl Plan {
     }
 }
 
-/// Reads all, and changes nothing. Who does not hold the writers' lock may see a commit go by, and then looks again.
+/// Reads all, and changes nothing.
 pub(super) fn plan(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
+    undisturbed(disk, paths, || plan_once(disk, paths, progress), |plan| plan.repair.is_empty())
+}
+
+/// Looks at a store, and looks again if what was seen is not good, and a commit of another process came between: it
+/// deletes files that were listed before.
+pub(super) fn undisturbed<T>(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    mut look: impl FnMut() -> Result<T>,
+    is_good: fn(&T) -> bool,
+) -> Result<T> {
     let mut tries = 0;
     loop {
         let before = manifest_numbers(disk, paths);
-        let planned = plan_once(disk, paths, progress);
+        let seen = look();
         tries += 1;
-        let is_whole = planned.as_ref().is_ok_and(|plan| plan.repair.is_empty());
         let is_still = before.ok() == manifest_numbers(disk, paths).ok();
-        if is_whole || is_still || tries == MAX_TRIES {
-            return planned;
+        if is_still || tries == MAX_TRIES || seen.as_ref().is_ok_and(is_good) {
+            return seen;
         }
     }
 }
