@@ -151,13 +151,19 @@ impl Mapping {
         // - in bounds: for each value that `checked_bytes` had, `of` has seen that the map is as long, and by a stat
         //   that the file was, after a record had said that it is;
         // - still so: this library cuts a file off only past the newest record's length and past `checked_bytes` in this
-        //   process; it cuts off no external file, which it opens for reading only; and by the contract of `MapPermit`
-        //   nobody else truncates it;
+        //   process. Only bytes of a published record are lent, in any process, and the newest record of a storage is the
+        //   longest that was published: a generation is made on the newest one under LOCK, a record only grows, an append
+        //   that no record covers was never lent, and a repair that steps back to an older generation copies each storage
+        //   that is longer than its record. A generation that a process has seen stays published: a commit of unknown fate
+        //   (`CommitUnknown`) is not taken back, and a power cut that takes one back ends its readers as well. This library
+        //   cuts off no external file, which it opens for reading only; and by the contract of `MapPermit` nobody else
+        //   truncates it;
         // - no concurrent write: only sealed storages and external files are mapped here. Bytes of a sealed one below a
         //   record's length, and those of an external file that is a storage too, this library changes under none of the
         //   file's names while they are lent in this process, nor lends while it can: who changes bytes in place holds a
         //   lock, which `FileLock::take` refuses while the file is mapped here, and under which `of` does not map it; who
-        //   grows a file writes past `checked_bytes`, which `FileLock::keep_stable` sees to; and a live mapping of the file
+        //   grows a file writes past the newest record's length, as above, and past `checked_bytes`, which
+        //   `FileLock::keep_stable` sees to; and a live mapping of the file
         //   and this one exclude each other in `LiveMapping::of` and `of`. All of these go by device and inode, so by
         //   whatever name the file was opened. By the contract of `MapPermit` nobody else writes, nor does this library by
         //   another name as a file of a store: of those that are being written and have no lock here, unfinished ones and
