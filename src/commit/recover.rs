@@ -139,8 +139,14 @@ pub(super) fn pin(
         opened => opened.map_err(failed)?,
     };
     let is_pinned = Step::PinManifest.locks(disk, || file.try_lock(LockMode::Shared)).map_err(failed)?;
-    let link_count = file.stat().map_err(failed)?.link_count;
-    if !is_pinned || !Step::PinIsNamed.holds(disk, || link_count > 0) {
+    // Not by the count of its names: on overlayfs a file of a lower layer keeps its count when it is deleted, and a backup
+    // by hard links is another name.
+    let own = file.stat().map_err(failed)?;
+    let is_named = match disk.stat(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+        stat => stat.map_err(failed).map(|stat| (stat.device, stat.inode) == (own.device, own.inode))?,
+    };
+    if !is_pinned || !Step::PinIsNamed.holds(disk, || is_named) {
         return Ok(None);
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(failed)?;

@@ -128,10 +128,12 @@ fn other_process() {
                 crate::compact_bounds::play,
                 crate::compact_killed::play,
                 crate::conditions::play,
+                crate::copy_on_write::play,
                 crate::exports::play,
                 crate::forks::play,
                 crate::full_disk::play,
                 crate::hazards::play,
+                crate::overlay::play,
                 crate::surroundings::play,
                 crate::waiting::play,
             ];
