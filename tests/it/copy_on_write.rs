@@ -14,7 +14,7 @@ use crate::shared_blocks::Image;
 const ELEMENTS: usize = 1 << 20;
 
 fn btrfs() -> Option<Image> {
-    Image::mount("btrfs", &["mkfs.btrfs", "-q"], 160 << 20)
+    Image::mount("btrfs", &["mkfs.btrfs", "-q"], 128 << 20)
 }
 
 fn xfs() -> Option<Image> {
@@ -43,8 +43,10 @@ fn make_store(path: &Path) {
 fn fill(disk: &Path) {
     let mut filler = File::create(disk.join("filler")).unwrap();
     for size_bytes in [1 << 20, 4096] {
-        while filler.write_all(&vec![7; size_bytes]).and_then(|()| filler.sync_data()).is_ok() {}
+        while filler.write_all(&vec![7; size_bytes]).is_ok() {}
+        let _ = filler.sync_data();
     }
+    while filler.write_all(&[7; 4096]).and_then(|()| filler.sync_data()).is_ok() {}
 }
 
 fn run(program: &str, args: &[&str], paths: &[&Path]) {
@@ -105,7 +107,8 @@ fn change_or_be_refused(store: &Store, path: &Path) {
         assert!(is_told(&refusal), "{refusal:?}");
     }
     drop(guard);
-    fs::remove_file(path.parent().unwrap().join("filler")).unwrap();
+    // Cut off, because XFS frees the blocks of a deleted file later.
+    File::create(path.parent().unwrap().join("filler")).unwrap().sync_all().unwrap();
     // With room, all can be changed, and a copy of the live tensor as well.
     x.lock_exclusive().unwrap().fill_(6).unwrap().flush().unwrap();
     store.save_as("live", &live, StorageKind::Live).unwrap();
