@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, btree_map};
 use std::io;
 use std::iter::Peekable;
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::{Manifest, StorageRecord, TensorRecord, Uuid};
@@ -30,13 +31,23 @@ pub(super) struct Pin {
 }
 
 impl Pin {
-    /// Takes the lock, as this step; none when a collector has it, or had it.
+    /// Takes the lock, as this step; none when a collector has it.
     pub(super) fn take(disk: &dyn Disk, step: Step, file: &Arc<dyn DiskFile>) -> io::Result<Option<Pin>> {
         if !step.locks(disk, || file.try_lock(LockMode::Shared))? {
             return Ok(None);
         }
-        let pin = Pin { file: Arc::clone(file), process: std::process::id(), stat: file.stat()? };
-        Ok(Step::PinIsNamed.holds(disk, || pin.stat.link_count > 0).then_some(pin))
+        Ok(Some(Pin { file: Arc::clone(file), process: std::process::id(), stat: file.stat()? }))
+    }
+
+    /// Whether a path leads to the file.
+    ///
+    /// The count of its names does not tell: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
+    /// backup by hard links is another name.
+    pub(super) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
+        match disk.stat(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            named => Ok(named.map_err(|e| Error::io("look at", path, e))?.is_file(&self.stat)),
+        }
     }
 }
 
@@ -59,8 +70,7 @@ impl Generation {
     pub(crate) fn check_named(&self, disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
         let Some(pin) = &self.pin else { return Ok(()) };
         let path = paths.manifest(self.number());
-        let is_named = || disk.stat(&path).is_ok_and(|named| named.is_file(&pin.stat));
-        if Step::KnownIsNamed.holds(disk, is_named) {
+        if !Step::KnownIsNamed.is_taken(disk) || pin.is_named(disk, &path)? {
             return Ok(());
         }
         let message = format!(

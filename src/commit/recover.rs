@@ -159,6 +159,9 @@ pub(super) fn pin(
         opened => opened.map_err(failed)?,
     };
     let Some(pin) = Pin::take(disk, Step::PinManifest, &file).map_err(failed)? else { return Ok(None) };
+    if Step::PinIsNamed.is_taken(disk) && !pin.is_named(disk, &path)? {
+        return Ok(None);
+    }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(failed)?;
     let manifest = Manifest::decode(&bytes, uuid, number).map_err(|e| Error::corrupt(&path, e))?;
     let table = match manifest.table {

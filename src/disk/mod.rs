@@ -6,6 +6,7 @@
 #[cfg(feature = "simulation")]
 mod counted;
 mod external;
+mod file_system;
 mod held;
 mod paths;
 mod real;
@@ -26,6 +27,7 @@ use std::time::Duration;
 #[cfg(feature = "simulation")]
 pub use counted::{Counted, Counts};
 pub use external::{ExternalError, Reach};
+pub(crate) use file_system::{FileSystem, is_written_in_place, unshare, write_in_place};
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 #[cfg(feature = "interop")]

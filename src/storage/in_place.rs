@@ -2,15 +2,15 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use stridemap_format::Uuid;
 
 use super::file::broken;
 use super::lock::{FileId, file_id};
-use super::mapping::MapPermit;
+use super::mapping::{MapPermit, needs_new_blocks};
 use super::poison::Poison;
-use crate::disk::{Access, Disk, DiskFile, FileStat, Step};
+use crate::disk::{Access, Disk, DiskFile, FileStat, FileSystem, Step, is_written_in_place, unshare};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A storage of a store on a file: ids are given once, and numbers of files again.
@@ -38,7 +38,15 @@ pub(crate) struct InPlaceFile {
     /// Of the handle that it was loaded by.
     pub(super) poison: Poison,
     pub(super) permit: Option<MapPermit>,
+    file_system: FileSystem,
+    /// Set once the whole file has blocks, on a file system that writes in place.
+    is_allocated: OnceLock<()>,
 }
+
+/// Why elements are not lent to be changed, and what to do.
+pub(crate) const NO_ROOM: &str = "the file system may write a change to new blocks, and where the disk is full such a change would \
+    end the process; save_as under another name makes a file that is changed in place (on btrfs, from Linux 6.17 on), or keep the store \
+    on another file system";
 
 /// What the store says of a storage.
 #[derive(Clone)]
@@ -64,7 +72,12 @@ impl InPlaceFile {
         (in_use, poison): (InUse, Poison),
         permit: Option<MapPermit>,
     ) -> Self {
+        let os_file = file.as_file().filter(|_| permit.is_some());
+        // An unknown file system may need new blocks.
+        let of = |file| FileSystem::of(file).unwrap_or(FileSystem::CopyOnWrite);
         InPlaceFile {
+            file_system: os_file.map_or(FileSystem::InPlace, of),
+            is_allocated: OnceLock::new(),
             disk: Arc::clone(disk),
             path: path.to_path_buf(),
             file,
@@ -166,21 +179,61 @@ impl InPlaceFile {
         Ok(())
     }
 
-    /// The file's stat just before it is mapped; with `allocated`, its room is there as well.
+    /// The file's stat just before it is mapped.
     ///
     /// # Errors
-    /// `Corrupt` when it is shorter than the record says; `Io`, a full disk among them.
-    pub(super) fn stat_to_map(&self, file: &Arc<dyn DiskFile>, allocated: bool) -> Result<FileStat> {
+    /// `Corrupt` when it is shorter than the record says; `Io`.
+    pub(super) fn stat_to_map(&self, file: &Arc<dyn DiskFile>) -> Result<FileStat> {
         let stat = file.stat().map_err(|e| self.error("map storage", e))?;
         if stat.size_bytes < self.length_bytes {
             let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
             return Err(self.broken(detail));
         }
-        if allocated && self.length_bytes > 0 {
-            // A hole that somebody made by copying would be filled on the first write: a full disk is an error now.
-            file.allocate(0..self.length_bytes).map_err(|e| self.error("allocate storage", e))?;
-        }
         Ok(stat)
+    }
+
+    /// Makes sure that the disk has room for whatever is written through a mapping: without it, a full disk ends the process.
+    /// False where the file system may need new blocks for any write.
+    ///
+    /// # Errors
+    /// `Io`, a full disk among them.
+    pub(super) fn hold_room(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
+        let failed = |e| self.error("allocate storage", e);
+        let all = 0..self.length_bytes;
+        if all.is_empty() || self.is_allocated.get().is_some() {
+            return Ok(true);
+        }
+        // A copy may have holes, which a write would fill.
+        let allocate = || file.allocate(all.clone()).map_err(failed);
+        let needs_new = |os_file| needs_new_blocks(os_file, self.length_bytes).map_err(failed);
+        match (self.file_system, file.as_file()) {
+            (FileSystem::InPlace, _) | (_, None) => {
+                allocate()?;
+                self.is_allocated.get_or_init(|| ());
+                Ok(true)
+            }
+            (FileSystem::Sharing | FileSystem::Overlay, Some(os_file)) => {
+                // On a full disk XFS refuses to allocate what is already there.
+                if needs_new(os_file)? {
+                    unshare(os_file, &all).map_err(failed)?;
+                    allocate()?;
+                }
+                Ok(true)
+            }
+            (FileSystem::Marked, Some(os_file)) if is_written_in_place(os_file).map_err(failed)? => {
+                if needs_new(os_file)? {
+                    allocate()?;
+                    return Ok(!needs_new(os_file)?);
+                }
+                Ok(true)
+            }
+            (FileSystem::Marked | FileSystem::CopyOnWrite, _) => Ok(false),
+        }
+    }
+
+    /// Whether the file may be copied when it is opened for writing, and a mapping made before stays one of the old file.
+    pub(super) fn is_on_overlay(&self) -> bool {
+        self.file_system == FileSystem::Overlay
     }
 
     /// Makes what was written durable, through a mapping or not: to Linux both are pages of the file.

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::in_place::InPlaceFile;
+use super::in_place::{InPlaceFile, NO_ROOM};
 use super::mapping::{LiveMapping, LiveRefusal};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -48,7 +48,10 @@ impl LiveFile {
         let file = own.open_to_write()?;
         own.check_changeable(&file)?;
         let os_file = file.as_file().ok_or_else(|| not_mapped("a file of this disk cannot be mapped"))?;
-        let stat = own.stat_to_map(&file, true)?;
+        let stat = own.stat_to_map(&file)?;
+        if !own.hold_room(&file)? {
+            return Err(not_mapped(NO_ROOM));
+        }
         let length_bytes = usize::try_from(own.length_bytes).map_err(|_| {
             Error::new(ErrorKind::LimitExceeded, format!("{} bytes to map", own.length_bytes))
         })?;

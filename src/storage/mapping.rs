@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use memmap2::{MmapOptions, MmapRaw};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 use super::address_space::Reservation;
 use super::lock::{FileId, FileLock, Purpose, file_id, unless_changing, unless_locked};
-use crate::disk::{FileStat, LockMode};
+use crate::disk::{FileStat, FileSystem, LockMode};
 
 /// The word of whoever opened the store, by `Store::open_mapped`, that while its files, and the external files that it
 /// opens, are mapped nobody but this library writes, truncates or replaces them, and that in no process it does so by
@@ -83,7 +85,7 @@ impl Mapping {
     /// process holds a lock under which they change, or maps the file as a live storage.
     ///
     /// A new mapping has address space for `reserved_bytes`, or for twice as much as the one that has become too short, as
-    /// far as there is any: who follows a file that grows maps it once, or now and then.
+    /// far as there is any: who follows a file that grows maps it once, or now and then. On overlayfs it has none to spare.
     ///
     /// # Errors
     /// `UnexpectedEof` when the file is shorter: a mapping beyond its end would be a fault when touched.
@@ -113,11 +115,14 @@ impl Mapping {
                 mapping.checked_bytes.fetch_max(length_bytes, Ordering::Relaxed);
                 return Ok(Some(Arc::clone(mapping)));
             }
+            // On overlayfs the file may have been copied up since an earlier mapping was made, so a longer record is mapped anew.
+            let may_grow = FileSystem::of(file)? != FileSystem::Overlay;
+            let spare = |bytes: usize| if may_grow { bytes } else { 0 };
             let longest = standing.iter().map(|mapping| mapping.map.len()).max().unwrap_or_default();
-            let reserved = usize::try_from(reserved_bytes).unwrap_or_default();
+            let reserved = spare(usize::try_from(reserved_bytes).unwrap_or_default());
             // Address space may be limited, or scattered.
             let (mut map, mut reservation) = (Err(io::ErrorKind::OutOfMemory.into()), Reservation::of(0));
-            let doubled = longest.saturating_mul(2);
+            let doubled = spare(longest.saturating_mul(2));
             for wanted in [reserved.max(doubled), doubled, length_bytes] {
                 reservation = Reservation::of(wanted.saturating_sub(length_bytes));
                 map = MmapOptions::new().len(length_bytes + reservation.bytes()).map_raw_read_only(file);
@@ -149,15 +154,23 @@ impl Mapping {
         }
         // SAFETY:
         // - in bounds: for each value that `checked_bytes` had, `of` has seen that the map is as long, and by a stat
-        //   that the file was, after a record had said that it is;
+        //   that the file was, after a record had said that it is. On overlayfs the file may be one of a lower layer, and
+        //   the stat one of its copy above: but it was opened after the record was read, so the rows of the record are in
+        //   it, and `of` maps no byte more than were asked for. A lower layer never changes;
         // - still so: this library cuts a file off only past the newest record's length and past `checked_bytes` in this
-        //   process; it cuts off no external file, which it opens for reading only; and by the contract of `MapPermit`
-        //   nobody else truncates it;
+        //   process. Only bytes of a published record are lent, in any process, and the newest record of a storage is the
+        //   longest that was published: a generation is made on the newest one under LOCK, a record only grows, an append
+        //   that no record covers was never lent, and a repair that steps back to an older generation copies each storage
+        //   that is longer than its record. A generation that a process has seen stays published: a commit of unknown fate
+        //   (`CommitUnknown`) is not taken back, and a power cut that takes one back ends its readers as well. This library
+        //   cuts off no external file, which it opens for reading only; and by the contract of `MapPermit` nobody else
+        //   truncates it;
         // - no concurrent write: only sealed storages and external files are mapped here. Bytes of a sealed one below a
         //   record's length, and those of an external file that is a storage too, this library changes under none of the
         //   file's names while they are lent in this process, nor lends while it can: who changes bytes in place holds a
         //   lock, which `FileLock::take` refuses while the file is mapped here, and under which `of` does not map it; who
-        //   grows a file writes past `checked_bytes`, which `FileLock::keep_stable` sees to; and a live mapping of the file
+        //   grows a file writes past the newest record's length, as above, and past `checked_bytes`, which
+        //   `FileLock::keep_stable` sees to; and a live mapping of the file
         //   and this one exclude each other in `LiveMapping::of` and `of`. All of these go by device and inode, so by
         //   whatever name the file was opened. By the contract of `MapPermit` nobody else writes, nor does this library by
         //   another name as a file of a store: of those that are being written and have no lock here, unfinished ones and
@@ -217,7 +230,8 @@ impl LockedMapping {
         }
         // SAFETY:
         // - in bounds: the file had the map's length when it was locked, this library cuts it off under no other lock, and
-        //   by the contract of `MapPermit` nobody else truncates it;
+        //   by the contract of `MapPermit` nobody else truncates it. On overlayfs it may be one of a lower layer, opened
+        //   under a shared lock: nobody changes its copy while that is held, and `LockedStorage` keeps the map no longer;
         // - alive: `self` owns the mapping, and is borrowed for as long as the slice;
         // - no concurrent write: the slice borrows a lock of this file. While one is held, this library writes only
         //   with an exclusive one, borrowed mutably: that is not this one, which is borrowed, and there is none beside
@@ -232,13 +246,72 @@ impl LockedMapping {
         }
         // SAFETY:
         // - in bounds, alive: as in `bytes`;
-        // - writable: `of` mapped it so for this mode;
+        // - writable: `of` mapped it so for this mode, and `InPlaceFile::hold_room` has seen under this lock that no write
+        //   needs a block that the file does not have, as long as no snapshot or reflink of it is made;
         // - unique: the slice borrows an exclusive lock of this file mutably. No other lock of the file is held in any
         //   process or thread, and every borrow of its bytes, through whichever mapping, borrows a lock: while this one
         //   is held, this process maps it under no name as a sealed storage. By the contract of `MapPermit` nobody else
         //   reads or writes.
         Some(unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), self.map.len()) })
     }
+}
+
+/// What `FS_IOC_FIEMAP` is asked and answers (`linux/fiemap.h`).
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Fiemap {
+    start_bytes: u64,
+    length_bytes: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; 32],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct FiemapExtent {
+    logical_bytes: u64,
+    physical_bytes: u64,
+    length_bytes: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_flags: [u32; 3],
+}
+
+/// Whether a write to the first `length_bytes` of a file may need a block that the file does not have: there is a hole, or a block
+/// is shared with another file, packed, or part of the metadata. True where the file system does not say.
+pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<bool> {
+    // Packed, in the metadata, shared.
+    const NEEDS: u32 = 0x8 | 0x200 | 0x2000;
+    // The number in the request is the size of what comes before the extents.
+    const REQUEST: Opcode = opcode::read_write::<[u64; 4]>(b'f', 11);
+    let mut start_bytes = 0;
+    while start_bytes < length_bytes {
+        let mut map = Fiemap { start_bytes, length_bytes, extent_count: 32, ..Fiemap::default() };
+        // SAFETY: the request reads a `struct fiemap` and writes at most `extent_count` extents behind it; `Fiemap` is laid out
+        // as that, with as many.
+        let request = unsafe { Updater::<REQUEST, Fiemap>::new(&mut map) };
+        // SAFETY: the request changes nothing but what it is given, which is borrowed for as long as it takes.
+        match unsafe { ioctl(file, request) } {
+            Err(Errno::INTR) => continue,
+            Err(Errno::NOTSUP | Errno::NOTTY) => return Ok(true),
+            asked => asked?,
+        }
+        let mapped = map.extents.get(..map.mapped_extents as usize).unwrap_or_default();
+        let before_bytes = start_bytes;
+        for extent in mapped {
+            if extent.flags & NEEDS != 0 || extent.logical_bytes > start_bytes {
+                return Ok(true);
+            }
+            start_bytes = start_bytes.max(extent.logical_bytes.saturating_add(extent.length_bytes));
+        }
+        if start_bytes == before_bytes {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// An integer in memory that others change at the same time.
@@ -321,8 +394,8 @@ pub(super) fn is_mapped_live(file: FileId) -> bool {
 
 impl LiveMapping {
     /// Maps the first `length_bytes` of a file of the given stat for atomics of `access_bytes`, or shares the mapping that
-    /// stands. The file is open for writing, and its room on the disk is there: a hole that a write would fill is a fault
-    /// when the disk is full.
+    /// stands. The file is open for writing, so it is the copy of an overlay, and [`hold_room`](super::in_place::InPlaceFile::hold_room)
+    /// has seen that no write needs a new block: where the disk is full, such a write is a fault.
     ///
     /// # Errors
     /// `Is` while this process maps the file otherwise, or holds a lock of it; `UnexpectedEof` when the file is shorter.

@@ -30,7 +30,7 @@ pub(crate) use externals::{ExternalOptions, Externals};
 pub(crate) use file::open_whole;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
 pub(crate) use heap::{AlignedBytes, out_of_memory};
-pub(crate) use in_place::InUse;
+pub(crate) use in_place::{InUse, NO_ROOM};
 pub(crate) use live::LiveFile;
 pub(crate) use mapping::{Atom, LiveMapping, MapPermit};
 pub(crate) use mutable::{LockedStorage, MutableFile};

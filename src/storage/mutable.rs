@@ -25,6 +25,12 @@ pub(crate) struct LockedStorage {
     mode: LockMode,
     /// As the lock needs it: for writing when it is exclusive.
     file: Arc<dyn DiskFile>,
+    /// Whether a mapping of the file shows what is written into it.
+    is_current: bool,
+    /// For this lock alone: on overlayfs an earlier mapping may show the file before it was copied up.
+    own_mapping: OnceLock<LockedMapping>,
+    /// Whether the disk has room for writes through a mapping. Checked for each lock: a snapshot takes it away.
+    has_room: OnceLock<bool>,
 }
 
 impl MutableFile {
@@ -46,41 +52,29 @@ impl MutableFile {
     pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
         let InPlaceFile { disk, path, id, file: loaded, .. } = &self.in_place;
         self.in_place.check_process()?;
+        let open_same = || {
+            let file = disk.open(path, Access::Read).ok()?;
+            file.stat().is_ok_and(|stat| file_id(stat) == *id).then_some(file)
+        };
         // Opened for each lock: a lock is on the open file, and who forked shares those of its parent.
         let file = match mode {
             // To share is to read what was loaded, whatever has become of its name since.
-            LockMode::Shared => match disk.open(path, Access::Read) {
-                Ok(file) if file.stat().is_ok_and(|stat| file_id(stat) == *id) => file,
-                _ => Arc::clone(loaded),
-            },
+            LockMode::Shared => open_same().unwrap_or_else(|| Arc::clone(loaded)),
             LockMode::Exclusive => self.in_place.open_to_write()?,
         };
         let lock = FileLock::take(&**disk, &file, *id, Purpose::of(mode), (path, self.lock_timeout))?;
+        // A writer may have copied the file up while this lock waited. As long as the lock is held, nobody changes it.
+        let (file, is_current) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {
+            true => open_same().map_or((file, false), |file| (file, true)),
+            false => (file, true),
+        };
         // What is mapped already would be a fault when touched, were the file shorter by now.
         self.in_place.check_length(&file)?;
         if mode == LockMode::Exclusive {
             self.in_place.check_changeable(&file)?;
         }
-        Ok(LockedStorage { storage: Arc::clone(self), lock, mode, file })
-    }
-
-    /// The file mapped as a lock of this mode needs it; none where that is not permitted or not possible.
-    fn mapping(&self, file: &Arc<dyn DiskFile>, mode: LockMode) -> Result<Option<&LockedMapping>> {
-        let cell = match mode {
-            LockMode::Shared => &self.shared_mapping,
-            LockMode::Exclusive => &self.exclusive_mapping,
-        };
-        if let Some(mapping) = cell.get() {
-            return Ok(Some(mapping));
-        }
-        let (Some(os_file), Some(permit)) = (file.as_file(), self.in_place.permit) else { return Ok(None) };
-        let stat = self.in_place.stat_to_map(file, mode == LockMode::Exclusive)?;
-        match LockedMapping::of(os_file, stat, self.in_place.length_bytes, mode, permit) {
-            Ok(mapping) => Ok(Some(cell.get_or_init(|| mapping))),
-            // Some file systems refuse shared maps; positional reads and writes still serve.
-            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
-            Err(e) => Err(self.in_place.error("map storage", e)),
-        }
+        let (storage, own_mapping, has_room) = (Arc::clone(self), OnceLock::new(), OnceLock::new());
+        Ok(LockedStorage { storage, lock, mode, file, is_current, own_mapping, has_room })
     }
 }
 
@@ -93,16 +87,63 @@ impl LockedStorage {
     /// The bytes, where they can be borrowed: the store is mapped.
     pub(crate) fn bytes(&self) -> Result<Option<&[u8]>> {
         self.check_process()?;
-        let mapping = self.storage.mapping(&self.file, self.mode)?;
+        let mapping = match self.storage.exclusive_mapping.get() {
+            Some(mapping) => Some(mapping),
+            None => self.mapping(self.mode)?,
+        };
         Ok(mapping.and_then(|mapping| mapping.bytes(&self.lock)))
     }
 
-    /// The bytes to be changed, where they can be borrowed: the store is mapped, and the lock exclusive.
+    /// The file mapped as a lock of this mode needs it; none where that is not permitted or not possible.
+    fn mapping(&self, mode: LockMode) -> Result<Option<&LockedMapping>> {
+        let MutableFile { in_place, shared_mapping, exclusive_mapping, .. } = &*self.storage;
+        let cell = match mode {
+            // Made from a file that was opened for writing, so it is never that of a lower layer.
+            LockMode::Exclusive => exclusive_mapping,
+            LockMode::Shared if in_place.is_on_overlay() => &self.own_mapping,
+            LockMode::Shared => shared_mapping,
+        };
+        if let Some(mapping) = cell.get() {
+            return Ok(Some(mapping));
+        }
+        let (Some(os_file), Some(permit), true) = (self.file.as_file(), in_place.permit, self.is_current)
+        else {
+            return Ok(None);
+        };
+        let stat = in_place.stat_to_map(&self.file)?;
+        match LockedMapping::of(os_file, stat, in_place.length_bytes, mode, permit) {
+            Ok(mapping) => Ok(Some(cell.get_or_init(|| mapping))),
+            // Some file systems refuse shared maps; positional reads and writes still serve.
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
+            Err(e) => Err(in_place.error("map storage", e)),
+        }
+    }
+
+    /// The bytes to be changed, where they can be borrowed: the store is mapped, the lock exclusive, and there is room.
     pub(crate) fn bytes_mut(&mut self) -> Result<Option<&mut [u8]>> {
         self.check_process()?;
         self.storage.in_place.check_poison()?;
-        let mapping = self.storage.mapping(&self.file, self.mode)?;
+        if self.mode != LockMode::Exclusive
+            || !self.has_room()?
+            || self.mapping(LockMode::Exclusive)?.is_none()
+        {
+            return Ok(None);
+        }
+        let mapping = self.storage.exclusive_mapping.get();
         Ok(mapping.and_then(|mapping| mapping.bytes_mut(&mut self.lock)))
+    }
+
+    fn has_room(&self) -> Result<bool> {
+        if let Some(&has_room) = self.has_room.get() {
+            return Ok(has_room);
+        }
+        let has_room = self.storage.in_place.hold_room(&self.file)?;
+        Ok(*self.has_room.get_or_init(|| has_room))
+    }
+
+    /// Whether the bytes were not lent to be changed, because a write to them may need new blocks.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.has_room.get() == Some(&false)
     }
 
     pub(crate) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {

@@ -5,7 +5,7 @@ use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
 #[cfg(feature = "interop")]
 use super::ExternalFile;
 use super::{ALIGNMENT_BYTES, StagedStorage, Storage};
-use crate::disk::{Disk, Staged, Step, StorePaths};
+use crate::disk::{Disk, Staged, Step, StorePaths, write_in_place};
 use crate::error::{Error, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
@@ -49,7 +49,12 @@ impl StorageWriter {
 
     /// A storage whose bytes are changed in place later: mutable or live.
     pub(crate) fn in_place(kind: StorageKind, disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        Self::create(disk, paths, Future::InPlace(kind))
+        let writer = Self::create(disk, paths, Future::InPlace(kind))?;
+        // Before the first byte: the mark has no effect on a file with data.
+        if let Some(file) = writer.staged.file().as_file() {
+            write_in_place(file);
+        }
+        Ok(writer)
     }
 
     fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, future: Future) -> Result<Self> {

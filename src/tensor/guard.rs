@@ -9,7 +9,7 @@ use super::access::{misaligned, not_mapped};
 use super::{Element, Tensor};
 use crate::disk::LockMode;
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::{Identity, LockedStorage, MutableFile};
+use crate::storage::{Identity, LockedStorage, MutableFile, NO_ROOM};
 
 /// Locks of mutable storages.
 ///
@@ -291,6 +291,10 @@ impl ExclusiveGuard<'_> {
             return Ok(&mut []);
         }
         let range = self.tensor.reached_bytes(op)?;
+        if self.storage.bytes_mut()?.is_none() && self.storage.lacks_room() {
+            let message = format!("{op}: {NO_ROOM}; fill_, copy_ and the like write by position");
+            return Err(Error::new(ErrorKind::NotMapped, message));
+        }
         let bytes = self.storage.bytes_mut()?.ok_or_else(|| not_mapped(op))?;
         T::borrow_mut(bytes.get_mut(range).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
 
 use crate::processes::start;
-use crate::support::temporary;
+use crate::support::{skip, temporary};
 
 pub(crate) struct SmallDisk {
     pub(crate) path: PathBuf,
@@ -22,7 +22,7 @@ impl SmallDisk {
         let options = format!("size={size}");
         let output = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&path).output();
         if !output.as_ref().is_ok_and(|output| output.status.success()) {
-            println!("skipped: a tmpfs cannot be mounted here: {output:?}");
+            skip("STRIDEMAP_REQUIRE_ROOT", &format!("a tmpfs cannot be mounted here: {output:?}"));
             return None;
         }
         Some(SmallDisk { path, _dir: dir })
@@ -33,7 +33,13 @@ impl SmallDisk {
     /// The files that this one has open, a child of another test has as well until it becomes another program; and a
     /// deleted one takes its place until then.
     pub(crate) fn play(&self, role: &str) {
-        assert!(start(role, &self.path).wait().unwrap().success(), "{role}");
+        self.play_at(role, &self.path);
+    }
+
+    /// The same, at a path.
+    pub(crate) fn play_at(&self, role: &str, path: &Path) {
+        let ended = start(role, path).wait().unwrap();
+        assert!(ended.success(), "{role}: {ended}");
     }
 }
 

@@ -545,6 +545,15 @@ pub(crate) fn play(role: &str, path: &Path) {
             assert_eq!(last.size(), [count, WIDTH]);
             say(format!("{looks} {}", places.len()));
         }
+        "grow: hold" => {
+            let x = mapped(path).load("x").unwrap();
+            let elements = x.as_slice::<u8>().unwrap();
+            say(x.size()[0]);
+            while wait_for_a_line() {
+                let is_same = elements.iter().copied().eq((0..elements.len()).map(|i| (i * 131) as u8));
+                say(if is_same { "unchanged" } else { "changed" });
+            }
+        }
         role => panic!("{role:?}"),
     }
 }
@@ -710,4 +719,50 @@ fn reader_follows_rows_as_they_are_appended_and_sees_none_before_it_is_whole() {
     assert_eq!(store.verify(|_| ()).unwrap(), []);
     // Each row is written once, and the names and digests of it all once an append.
     assert_eq!(store.load("x").unwrap().size(), [count, WIDTH]);
+}
+
+/// A repair steps back to fewer rows than another process has borrowed, while a reader is on the older generation or not.
+#[test]
+fn borrowed_rows_stay_when_a_repair_steps_back_to_fewer() {
+    for has_reader in [false, true] {
+        let dir = temporary();
+        let path = dir.path().join("x.smap");
+        let store = create(&path);
+        store.create_growable("x", DType::U8, &[0], 1 << 30).unwrap();
+        store.append("x", &rows(0, 5000, &[], |i| i as u8)).unwrap();
+        let reader = Store::open(&path).unwrap();
+        store.append("x", &rows(5000, 3 * MIB, &[], |i| i as u8)).unwrap();
+        let newest = path.join(format!("meta/{:016x}.man", store.generation()));
+        drop(store);
+        let mut holder = start("grow: hold", &path);
+        let mut said = BufReader::new(holder.stdout.take().unwrap());
+        assert_eq!(hear(&mut said), (5000 + 3 * MIB).to_string());
+        let mut check = |what: &str| {
+            writeln!(holder.stdin.as_mut().unwrap()).unwrap();
+            assert_eq!(hear(&mut said), "unchanged", "{what}, with a reader: {has_reader}");
+        };
+        let reader = has_reader.then_some(reader);
+        fs::File::options().write(true).open(&newest).unwrap().write_all_at(b"garbage!", 30).unwrap();
+        let options = StoreOptions::new().durability(Durability::Process);
+        let repair = options.repair(&path, |_| ()).unwrap();
+        check("repaired");
+        let store = options.open(&path).unwrap();
+        assert_eq!(store.append("x", &rows(0, 2 * MIB, &[], |_| 0xeeu8)).unwrap(), 5000..5000 + 2 * MIB);
+        check("appended");
+        store.gc().unwrap();
+        check("collected");
+        if let Some(reader) = reader {
+            assert_eq!(reader.load("x").unwrap().size(), [5000], "the reader's own generation stays");
+            drop(reader);
+            store.gc().unwrap();
+            check("collected again");
+            assert!(!path.join(BIN).exists());
+        }
+        // What was given up is kept, unless a reader needs the file where it is.
+        let is_kept = repair.kept.iter().any(|kept| kept.ends_with("lost+found/0000000000000001.bin"));
+        assert_eq!(is_kept, !has_reader);
+        assert_eq!(store.verify(|_| ()).unwrap(), []);
+        drop(holder.stdin.take());
+        assert!(holder.wait().unwrap().success());
+    }
 }

@@ -12,7 +12,7 @@ use stridemap::{DType, Durability, ErrorKind, OnExisting, Store, StoreOptions, T
 
 use crate::full_disk::SmallDisk;
 use crate::interop::{logical, quiet};
-use crate::support::temporary;
+use crate::support::{skip, temporary};
 
 /// The file systems that can share, each with what makes one.
 const SHARING: [(&str, &[&str]); 2] = [("btrfs", &["mkfs.btrfs", "-q"]), ("xfs", &["mkfs.xfs", "-q"])];
@@ -20,16 +20,16 @@ const SHARING: [(&str, &[&str]); 2] = [("btrfs", &["mkfs.btrfs", "-q"]), ("xfs",
 const IMAGE_BYTES: u64 = 400 << 20;
 
 /// An image of a file system, mounted for as long as this lives.
-struct Image {
-    path: PathBuf,
+pub(crate) struct Image {
+    pub(crate) path: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Image {
-    fn mount(kind: &str, make: &[&str]) -> Option<Image> {
+    pub(crate) fn mount(kind: &str, make: &[&str], size_bytes: u64) -> Option<Image> {
         let dir = temporary();
         let (image, path) = (dir.path().join("image"), dir.path().join("mounted"));
-        File::create(&image).unwrap().set_len(IMAGE_BYTES).unwrap();
+        File::create(&image).unwrap().set_len(size_bytes).unwrap();
         fs::create_dir(&path).unwrap();
         let made = Command::new(make[0]).args(&make[1..]).arg(&image).output();
         let mounted = Command::new("mount").args(["-o", "loop", "-t", kind]).args([&image, &path]).output();
@@ -37,7 +37,8 @@ impl Image {
         {
             return Some(Image { path, _dir: dir });
         }
-        println!("skipped: no {kind} can be made and mounted here: {made:?}, {mounted:?}");
+        let why = format!("no {kind} can be made and mounted here: {made:?}, {mounted:?}");
+        skip("STRIDEMAP_REQUIRE_ROOT", &why);
         None
     }
 
@@ -62,7 +63,7 @@ impl Drop for Image {
 /// Does the same on each file system that is there.
 fn on_each(test: impl Fn(&str, &Image)) {
     for (kind, make) in SHARING {
-        if let Some(image) = Image::mount(kind, make) {
+        if let Some(image) = Image::mount(kind, make, IMAGE_BYTES) {
             test(kind, &image);
         }
     }

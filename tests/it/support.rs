@@ -8,6 +8,12 @@ pub(crate) fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
+/// Says that something cannot be tried here, and why; fails when a variable requires it.
+pub(crate) fn skip(variable: &str, why: &str) {
+    assert!(env::var_os(variable).is_none(), "{why}, and {variable} is set");
+    println!("skipped: {why}");
+}
+
 /// The value of an environment variable that scales a test, or what it is by default.
 pub(crate) fn scaled(variable: &str, default: usize) -> usize {
     match env::var(variable) {

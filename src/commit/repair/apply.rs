@@ -71,7 +71,7 @@ pub(super) fn apply(
     }
 
     // 3. What is left of damaged storages, as new ones; and the generation.
-    let Content { mut storages, mut tensors, copies, .. } = content;
+    let Content { mut storages, mut tensors, copies, outgrown, .. } = content;
     let mut next_storage_id = work.next_storage_id(&source.manifest, &storages)?;
     let mut locks = Vec::new();
     for (id, copy) in &copies {
@@ -92,6 +92,8 @@ pub(super) fn apply(
     work.sync(&paths.storages_dir())?; // crash: the same, for good
     let generation = source.highest + 1;
     let mut garbage = source.manifest.garbage.clone();
+    // The readers of an older generation need them where they are.
+    garbage.extend(outgrown.into_iter().map(|id| (id, generation)));
     garbage.retain(|id, _| !storages.contains_key(id) && !moves.storages.contains(id));
     let manifest = Manifest {
         generation,
@@ -285,8 +287,9 @@ impl Work {
             listed => listed.map_err(|e| Error::io("list", dir, e)),
         };
         let in_storages = list(&paths.storages_dir())?;
-        moves.storages.extend(content.dropped.iter().chain(content.copies.keys()));
         let held = self.held(&list(&paths.meta_dir())?, source)?;
+        moves.storages.extend(content.dropped.iter().chain(content.copies.keys()));
+        moves.storages.retain(|id| !content.outgrown.contains(id) || !held.storages.contains_key(id));
         if !source.is_newest || content.has_lost_storages {
             // Of a generation or a record that cannot be read, anything may be.
             let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));

@@ -22,6 +22,8 @@ pub(super) struct Content {
     pub(super) tensors: BTreeMap<String, TensorRecord>,
     /// Of these storages what their tensors reach is copied into another, because their files are damaged elsewhere.
     pub(super) copies: BTreeMap<u64, Copy>,
+    /// Of these copies the old file is whole: readers of older generations may go on with it.
+    pub(super) outgrown: BTreeSet<u64>,
     /// Of these the chunk digests are written again: the wrong ones, and what they are.
     pub(super) sums: BTreeMap<u64, Vec<(u64, Digest)>>,
     /// These are needed no more: their files are moved away.
@@ -87,6 +89,9 @@ pub(super) fn content(
         Ok(())
     })?;
     storages(paths, &survey, rests, &mut content, repair);
+    if !source.is_newest {
+        outgrown(disk, paths, &mut content, repair)?;
+    }
     let before = repair.losses.len();
     repair.losses.extend(losses.finish());
     content.is_changed |= repair.losses.len() > before;
@@ -284,6 +289,33 @@ fn storages(
         }
         content.storages.insert(id, record);
     }
+}
+
+/// Has sealed storages copied that are longer than their records. A generation that is given up may have had longer ones,
+/// and what it lent must stay as it is: the next append would write over it, and a collection cut it off.
+fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: &mut Repair) -> Result<()> {
+    for (&id, record) in &content.storages {
+        let is_sealed = matches!(record.kind, StorageKind::Sealed(_));
+        if !is_sealed || content.copies.contains_key(&id) {
+            continue;
+        }
+        let path = paths.storage(id);
+        let found_bytes = disk.stat(&path).map_err(|e| Error::io("look at storage", &path, e))?.size_bytes;
+        if found_bytes > record.length_bytes {
+            let detail = format!(
+                "{found_bytes} bytes, where the record says {}: copied into a new storage, because a process may still \
+                 read the rest",
+                record.length_bytes
+            );
+            repair.remedies.retain(|remedy| remedy.path != paths.sum(id));
+            repair.remedy(path, detail);
+            let right = content.sums.remove(&id).unwrap_or_default();
+            let copy = Copy { length_bytes: record.length_bytes, damaged: BTreeSet::new(), right };
+            content.copies.insert(id, copy);
+            content.outgrown.insert(id);
+        }
+    }
+    Ok(())
 }
 
 fn drop_storage(paths: &StorePaths, id: u64, is_damaged: bool, content: &mut Content, repair: &mut Repair) {

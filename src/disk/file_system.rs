@@ -1,0 +1,74 @@
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use rustix::fs::{FallocateFlags, IFlags};
+use rustix::io::Errno;
+
+/// What a file system does to a file that is mapped and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileSystem {
+    /// Writes to the blocks that a file has.
+    InPlace,
+    /// The same, except to blocks that two files share (XFS).
+    Sharing,
+    /// Writes to new blocks, except in files that are marked (btrfs).
+    Marked,
+    /// Writes to new blocks.
+    CopyOnWrite,
+    /// Copies a file of a lower layer when it is first opened for writing. A mapping made from a file that was opened before
+    /// that stays one of the lower layer (overlayfs).
+    Overlay,
+}
+
+impl FileSystem {
+    /// That of an open file.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        // The numbers of linux/magic.h and of the file systems themselves; the field is signed, or longer, on some machines.
+        Ok(match rustix::fs::fstatfs(file)?.f_type as u32 {
+            0x794c_7630 => FileSystem::Overlay,
+            0x9123_683e => FileSystem::Marked,
+            0x5846_5342 => FileSystem::Sharing,
+            // bcachefs, NILFS2
+            0xca45_1a4e | 0x3434 => FileSystem::CopyOnWrite,
+            _ => FileSystem::InPlace,
+        })
+    }
+}
+
+/// Marks an empty file to be written in place, where the file system would write to new blocks. Best effort:
+/// [`is_written_in_place`] returns whether it worked.
+pub(crate) fn write_in_place(file: &File) {
+    // An overlay may be on any file system.
+    if matches!(FileSystem::of(file), Ok(FileSystem::Marked | FileSystem::Overlay))
+        && let Ok(flags) = rustix::fs::ioctl_getflags(file)
+    {
+        let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
+    }
+}
+
+/// Whether a file is marked to be written in place, and the system does so through a mapping as well.
+pub(crate) fn is_written_in_place(file: &File) -> io::Result<bool> {
+    Ok(rustix::fs::ioctl_getflags(file)?.contains(IFlags::NOCOW) && is_mark_honoured())
+}
+
+/// Before Linux 6.17, btrfs asks for the room of new blocks when a page of a marked file is first written through a mapping.
+fn is_mark_honoured() -> bool {
+    let system = rustix::system::uname();
+    let mut numbers = system.release().to_str().unwrap_or_default().split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok()).unwrap_or_default();
+    (number(), number()) >= (6, 17)
+}
+
+/// Gives a range of a file blocks of its own, where it shares some with another file.
+pub(crate) fn unshare(file: &File, range: &Range<u64>) -> io::Result<()> {
+    let length_bytes = range.end.saturating_sub(range.start);
+    loop {
+        match rustix::fs::fallocate(file, FallocateFlags::UNSHARE_RANGE, range.start, length_bytes) {
+            Err(Errno::INTR) => {}
+            // This file system shares no blocks.
+            Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
+            unshared => return Ok(unshared?),
+        }
+    }
+}
