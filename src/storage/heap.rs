@@ -27,6 +27,17 @@ impl AsRef<[u8]> for AlignedBytes {
     }
 }
 
+/// Makes a buffer as long as that; what is added is zeros.
+///
+/// # Errors
+/// `LimitExceeded` when there is not so much memory.
+pub(crate) fn try_resize(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()> {
+    let missing_bytes = length_bytes.saturating_sub(buffer.len());
+    buffer.try_reserve_exact(missing_bytes).map_err(|_| out_of_memory(length_bytes))?;
+    buffer.resize(length_bytes, 0);
+    Ok(())
+}
+
 pub(crate) fn out_of_memory(length_bytes: usize) -> Error {
     Error::new(
         ErrorKind::LimitExceeded,

@@ -43,6 +43,7 @@ mod store;
 mod stress;
 mod support;
 mod surroundings;
+mod threads;
 mod torch;
 mod transactions;
 mod tutorials;

@@ -133,6 +133,7 @@ fn other_process() {
                 crate::full_disk::play,
                 crate::hazards::play,
                 crate::surroundings::play,
+                crate::threads::play,
                 crate::waiting::play,
             ];
             let played = roles.iter().any(|play| play(role, Path::new(&path)));
