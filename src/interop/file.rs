@@ -18,8 +18,8 @@ use crate::tensor::{Source as _, Tensor};
 /// How much is read or written between two reports of progress, at most.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-/// No format takes more to be told by.
-const MAGIC_BYTES: u64 = 8;
+/// No format takes more to be told by: a length of eight bytes and a brace.
+const MAGIC_BYTES: u64 = 9;
 
 /// How the names of files begin that are not whole yet.
 pub(super) const UNFINISHED_PREFIX: &str = ".export-";

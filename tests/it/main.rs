@@ -17,6 +17,7 @@ mod exports;
 mod external;
 mod faults;
 mod forks;
+mod formats;
 mod full_disk;
 mod gather;
 mod growth;

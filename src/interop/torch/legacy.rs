@@ -23,9 +23,10 @@ const FIRST_BYTES: u64 = 16 << 10;
 const TAR_MAGIC_AT_BYTES: u64 = 257;
 const TAR_MAGIC: &[u8; 5] = b"ustar";
 
-/// Whether a file begins as pickles of protocol 2 or later do.
+/// Whether a file begins as pickles of protocol 2 or later do. None has an instruction 0, which the length of a header of
+/// safetensors has there.
 pub(in crate::interop) fn is_pickle(magic: &[u8]) -> bool {
-    matches!(magic, [0x80, 2..=5, ..])
+    matches!(magic, [0x80, 2..=5, 1..=255, ..])
 }
 
 /// Whether a file is of the layout of PyTorch before 0.1.10, or another tar file.
