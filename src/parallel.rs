@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{self, Scope};
+use std::thread::{self, Scope, ScopedJoinHandle};
+
+use crate::memory::has_memory;
 
 /// The number of processors, at most `most`.
 #[must_use]
@@ -12,19 +14,23 @@ pub fn thread_count(most: usize) -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(most)
 }
 
+/// More than a thread takes until it begins: where that is not there, it would end the process.
+const THREAD_BYTES: usize = 4 << 20;
+
 /// A thread that works on one item after another.
-struct Worker<T, R> {
-    items: SyncSender<T>,
+struct Worker<'scope, T, R> {
+    /// None once it is to end.
+    items: Option<SyncSender<T>>,
     results: Receiver<thread::Result<R>>,
+    thread: Option<ScopedJoinHandle<'scope, ()>>,
 }
 
-impl<T: Send, R: Send> Worker<T, R> {
+impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
     /// None if the system starts no more threads.
-    fn start<'scope>(scope: &'scope Scope<'scope, '_>, work: &'scope (impl Fn(T) -> R + Sync)) -> Option<Self>
-    where
-        T: 'scope,
-        R: 'scope,
-    {
+    fn start(scope: &'scope Scope<'scope, '_>, work: &'scope (impl Fn(T) -> R + Sync)) -> Option<Self> {
+        if !has_memory(THREAD_BYTES) {
+            return None;
+        }
         let (items, to_do) = sync_channel::<T>(1);
         let (done, results) = sync_channel(1);
         let run = move || {
@@ -35,14 +41,27 @@ impl<T: Send, R: Send> Worker<T, R> {
                 }
             }
         };
-        thread::Builder::new().name("stridemap".to_owned()).spawn_scoped(scope, run).ok()?;
-        Some(Worker { items, results })
+        let thread = thread::Builder::new().name("stridemap".to_owned()).spawn_scoped(scope, run).ok()?;
+        Some(Worker { items: Some(items), results, thread: Some(thread) })
+    }
+
+    fn begin(&self, item: T) {
+        // It takes items until it is dropped.
+        let _ = self.items.as_ref().map(|items| items.send(item));
     }
 
     /// Waits for the result of the item that was sent. A panic is propagated.
     fn result(&self) -> R {
         let result = self.results.recv().unwrap_or_else(|e| Err(Box::new(e)));
         result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl<T, R> Drop for Worker<'_, T, R> {
+    /// Waits until the thread is gone: the scope waits for its closure only, and the system counts it for longer.
+    fn drop(&mut self) {
+        self.items = None;
+        let _ = self.thread.take().map(ScopedJoinHandle::join);
     }
 }
 
@@ -65,10 +84,11 @@ pub fn in_order<T: Send, R: Send, E>(
     let work = &work;
     let to_start = if thread_count > 1 { thread_count } else { 0 };
     thread::scope(|scope| {
-        // Dropped first, on an error and on a panic as well: then each worker ends after the item that it has.
-        let workers: Vec<Worker<T, R>> = (0..to_start).map_while(|_| Worker::start(scope, work)).collect();
-        let mut idle: Vec<&Worker<T, R>> = workers.iter().collect();
-        let mut busy: VecDeque<&Worker<T, R>> = VecDeque::with_capacity(workers.len());
+        // On an error and on a panic as well, each ends after the item that it has.
+        let workers: Vec<Worker<'_, T, R>> =
+            (0..to_start).map_while(|_| Worker::start(scope, work)).collect();
+        let mut idle: Vec<&Worker<'_, T, R>> = workers.iter().collect();
+        let mut busy: VecDeque<&Worker<'_, T, R>> = VecDeque::with_capacity(workers.len());
         feed(&mut |item| {
             // The worker that has been busy for longest has the result that comes next.
             let (worker, result) = match (idle.pop(), busy.front()) {
@@ -79,8 +99,7 @@ pub fn in_order<T: Send, R: Send, E>(
                 }
                 (None, None) => return sink(work(item)),
             };
-            // It ends only when its channels are dropped.
-            let _ = worker.items.send(item);
+            worker.begin(item);
             busy.push_back(worker);
             result.map_or(Ok(()), &mut sink)
         })?;

@@ -12,6 +12,7 @@ use tempfile::NamedTempFile;
 use crate::commit::OnExisting;
 use crate::disk::{Disk as _, RealDisk, create_temporary, dir_of};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::try_resize;
 use crate::storage::ExternalFile;
 use crate::tensor::{Source as _, Tensor};
 
@@ -87,7 +88,8 @@ impl RawFile {
     /// The bytes of the header. Its length is whatever the file says: it is bounded before memory is asked for.
     pub(super) fn header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<Vec<u8>> {
         self.check_header(start_bytes, length_bytes, limit_bytes)?;
-        let mut header = vec![0; length_bytes as usize];
+        let mut header = Vec::new();
+        try_resize(&mut header, length_bytes as usize)?;
         self.read_at(&mut header, start_bytes)?;
         Ok(header)
     }

@@ -5,8 +5,8 @@ use stridemap_format::DType;
 
 use super::{Tensor, copy};
 use crate::error::{ErrorKind, Result};
+use crate::memory::try_resize;
 use crate::parallel;
-use crate::storage::try_resize;
 
 /// How many bytes of a view are gathered at a time.
 pub(super) const PIECE_BYTES: usize = 8 << 20;
@@ -17,8 +17,9 @@ const BUFFERS_BYTES: usize = 64 << 20;
 /// Of a view that is read from a file, narrow pieces are many reads.
 const MIN_PIECE_BYTES: usize = 4 << 20;
 
-/// Where there is no memory for larger pieces, they get smaller, down to this.
-const LEAST_PIECE_BYTES: usize = 64 << 10;
+/// Where there is no memory for larger pieces, they get smaller, down to this: with less, a transposed view would be read
+/// from its file hundreds of times.
+const LEAST_PIECE_BYTES: usize = 1 << 20;
 
 /// More do not read faster than one thread writes.
 const MAX_THREADS: usize = 4;

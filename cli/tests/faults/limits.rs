@@ -137,6 +137,47 @@ fn command_that_can_start_no_threads_does_all_by_itself() {
     }
 }
 
+/// Views larger than the memory that is left are written in small pieces, or refused; no process is aborted.
+#[test]
+fn command_without_memory_is_refused_or_takes_less() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path().join("s.smap")).unwrap();
+    let elements = (0..4 << 20).map(|i| i as u32).collect();
+    store.save("x", &stridemap::Tensor::from_vec(elements, &[1024, 4096]).unwrap()).unwrap();
+    let x = store.load("x").unwrap();
+    store.save_view("x_t", &x.t().unwrap()).unwrap();
+    store.save_view("stepped", &x.slice(1, None, None, 2).unwrap()).unwrap();
+    drop((x, store));
+    let run = |limit_mib: u64, args: &[&str]| {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--as={}", limit_mib << 20)).arg(EXECUTABLE).args(args);
+        output(command.current_dir(dir.path()).env("RUST_BACKTRACE", "0"))
+    };
+    // What the executable takes for itself, and for small things.
+    let least = (1..1000).find(|&mib| run(mib, &["ls", "s.smap"]).status.success()).unwrap() + 4;
+    let (mut done_count, mut refused_count) = (0, 0);
+    for args in [
+        &["export", "s.smap", "x.npy", "x_t"][..],
+        &["export", "s.smap", "x.npy", "stepped"],
+        &["export", "s.smap", "x.safetensors"],
+        &["diff", "s.smap", "s.smap"],
+        &["verify", "s.smap"],
+    ] {
+        for limit_mib in (least..least + 60).step_by(6) {
+            let ended = run(limit_mib, args);
+            if ended.status.success() {
+                done_count += 1;
+                continue;
+            }
+            let said = String::from_utf8(ended.stderr.clone()).unwrap();
+            let is_refusal = ended.status.code() == Some(2) && said.contains("memory");
+            assert!(is_refusal && !said.contains("panicked"), "{limit_mib} MiB: {args:?}: {ended:?}");
+            refused_count += 1;
+        }
+    }
+    assert!(done_count > 25, "{done_count} done, {refused_count} refused");
+}
+
 /// No such file system can be mounted everywhere; strace gives its answer for the store's files alone.
 #[test]
 fn case_13_file_system_that_refuses_shared_maps_is_read_without_them() {

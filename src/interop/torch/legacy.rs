@@ -12,6 +12,7 @@ use super::{contents, pickle_limit};
 use crate::error::Result;
 use crate::interop::contents::{Contents, ForeignStorage};
 use crate::interop::file::RawFile;
+use crate::memory::try_resize;
 
 const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;
 const PROTOCOL_VERSION: i128 = 1001;
@@ -100,7 +101,8 @@ impl Pickles<'_> {
         let limit_bytes = self.file.length_bytes().saturating_sub(self.at_bytes).min(pickle_limit(self.file));
         let mut seen_bytes = limit_bytes.min(FIRST_BYTES);
         loop {
-            let mut bytes = vec![0; seen_bytes as usize];
+            let mut bytes = Vec::new();
+            try_resize(&mut bytes, seen_bytes as usize)?;
             self.file.read_at(&mut bytes, self.at_bytes)?;
             let length = pickle_length(&bytes, limit_bytes as usize);
             match length
