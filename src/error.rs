@@ -180,6 +180,12 @@ impl Error {
         self
     }
 
+    /// Puts what to do about it after the message.
+    pub(crate) fn advised(mut self, advice: impl fmt::Display) -> Self {
+        self.0.message += &format!("; {advice}");
+        self
+    }
+
     /// Marks the failure of a sync: what was written may be lost, and trying again would not tell.
     pub(crate) fn after_failed_sync(mut self) -> Self {
         self.0.is_failed_sync = true;

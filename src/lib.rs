@@ -74,6 +74,10 @@ mod disk;
 mod error;
 pub mod interop;
 mod layout;
+mod memory;
+// For the command line too; not covered by semver.
+#[doc(hidden)]
+pub mod parallel;
 mod storage;
 mod store;
 mod tensor;

@@ -1,7 +1,8 @@
 //! The command line of stridemap, a memory-mapped on-disk tensor store.
 //!
 //! Data goes to standard output, messages and progress to standard error. The exit code is 0 for success, 1 for a
-//! negative answer and 2 for an error; a reader of standard output that goes away is a success.
+//! negative answer and 2 for an error, whether or not standard output is read to its end. `show` and `watch`, which can
+//! print without end, end with success when nobody reads them any more.
 
 mod append;
 mod args;
@@ -34,6 +35,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::args::{Args, Command};
 use crate::error::{Error, Result};
+use crate::output::Stdout;
 
 /// `verify` or `compact` found damage, `repair` something to do, `diff` a difference, or `watch` no commit in time.
 const NEGATIVE: u8 = 1;
@@ -53,7 +55,11 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let out = match command {
+        Command::Show(_) | Command::Watch(_) => Stdout::lock_endless(),
+        _ => Stdout::lock(),
+    };
+    let mut out = BufWriter::new(out);
     let mut is_positive = true;
     match command {
         Command::Import(args) => import::run(args)?,

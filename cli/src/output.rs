@@ -1,6 +1,6 @@
 //! What commands print: JSON records, messages, progress.
 
-use std::io::{self, Write};
+use std::io::{self, StdoutLock, Write};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::ser::{Error as _, SerializeSeq as _};
@@ -11,6 +11,59 @@ use crate::error::Result;
 
 /// Of the JSON objects; a change that a reader could notice makes it another.
 const JSON_VERSION: u32 = 1;
+
+/// Standard output.
+pub(crate) struct Stdout {
+    out: StdoutLock<'static>,
+    after_reader: AfterReader,
+}
+
+/// What happens to output when its reader has gone.
+enum AfterReader {
+    IsAnError,
+    IsDropped { has_gone: bool },
+}
+
+impl Stdout {
+    /// Drops output without an error after its reader has gone, so that the command finishes its work, and its exit code is
+    /// what it would have been.
+    pub(crate) fn lock() -> Self {
+        Stdout { out: io::stdout().lock(), after_reader: AfterReader::IsDropped { has_gone: false } }
+    }
+
+    /// For commands that print without end, which the error ends.
+    pub(crate) fn lock_endless() -> Self {
+        Stdout { out: io::stdout().lock(), after_reader: AfterReader::IsAnError }
+    }
+
+    /// `done` is what the operation returns without a reader.
+    fn unless_dropped<T>(
+        &mut self,
+        done: T,
+        operation: impl FnOnce(&mut StdoutLock<'static>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let AfterReader::IsDropped { has_gone } = &mut self.after_reader else {
+            return operation(&mut self.out);
+        };
+        if !*has_gone {
+            match operation(&mut self.out) {
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => *has_gone = true,
+                ended => return ended,
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.unless_dropped(bytes.len(), |out| out.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.unless_dropped((), Write::flush)
+    }
+}
 
 /// Prints a JSON object on a line of its own, as it is serialized.
 pub(crate) fn write_json(out: &mut impl Write, record: impl Serialize) -> Result<()> {

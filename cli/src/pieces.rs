@@ -32,11 +32,6 @@ impl Pieces {
         Pieces { rest: vec![Piece { views, origin }], limit_elems, cut }
     }
 
-    /// Gives the pieces that are left up.
-    pub(crate) fn clear(&mut self) {
-        self.rest.clear();
-    }
-
     /// Takes the last of the pieces that are left, or halves it until it is small enough.
     fn take(&mut self) -> Result<Option<Piece>> {
         while let Some(piece) = self.rest.pop() {
@@ -74,7 +69,7 @@ impl Iterator for Pieces {
     fn next(&mut self) -> Option<Self::Item> {
         let taken = self.take();
         if taken.is_err() {
-            self.clear();
+            self.rest.clear();
         }
         taken.transpose()
     }

@@ -37,7 +37,8 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(false);
             }
-            if is_output_gone() {
+            // With a timeout it ends anyway, and its exit code says how.
+            if args.timeout.is_none() && is_output_gone() {
                 return Ok(true);
             }
             continue;

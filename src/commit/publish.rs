@@ -1,4 +1,5 @@
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::limits::MAX_CHANGES;
@@ -149,7 +150,8 @@ fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
 fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> Result<TableRef> {
     const FLUSH_BYTES: usize = 1 << 20;
     let dir = history.paths.meta_dir();
-    let failed = |e| Error::io("write a table in", &dir, e);
+    let base_bytes = base.map_or(0, |table| table.reference().length_bytes);
+    let failed = |e| unwritten("write a table in", &dir, base_bytes, e);
     let refused = |e| Error::refused("write a table", e);
     let mut staged = Staged::create(&history.disk, &dir).map_err(failed)?;
     let mut encoder = TableEncoder::new(history.uuid, manifest.generation, manifest.next_storage_id);
@@ -188,7 +190,7 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
 fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin)> {
     let bytes = manifest.encode().map_err(|e| Error::refused("write a manifest", e))?;
     let dir = history.paths.meta_dir();
-    let failed = |e| Error::io("write a manifest in", &dir, e);
+    let failed = |e| unwritten("write a manifest in", &dir, bytes.len() as u64, e);
     let staged = Staged::create(&history.disk, &dir).map_err(failed)?;
     staged.file().write_all_at(&bytes, 0).map_err(failed)?;
     sync_file(history, Step::SyncManifest, &staged)?;
@@ -197,6 +199,20 @@ fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin
         Some(pin) => Ok((staged, pin)),
         None => Err(failed(io::ErrorKind::WouldBlock.into())),
     }
+}
+
+/// The error for a file of about so many bytes. On a full disk it says how a removal can make room.
+fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error {
+    let is_full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let error = Error::io(action, dir, e);
+    if !is_full {
+        return error;
+    }
+    error.advised(format_args!(
+        "nothing was changed; a commit needs some {} KiB, a removal too: delete other files on that file system, or run gc, \
+         which needs no room",
+        length_bytes / 1024 + 16
+    ))
 }
 
 fn sync_file(history: &History, step: Step, staged: &Staged) -> Result<()> {

@@ -12,6 +12,7 @@ use super::zip::{Member, Method};
 use crate::disk::unnamed_temporary;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::memory::try_resize;
 use crate::storage::{ExternalFile, Storage};
 
 /// All that a reader of one format finds, checked against the file. No element has been read.
@@ -136,7 +137,8 @@ impl ForeignStorage {
 
     /// Gives a range of the bytes to `sink`, a piece at a time.
     pub(super) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut piece = vec![0; (range.end - range.start).min(PIECE_BYTES as u64) as usize];
+        let mut piece = Vec::new();
+        try_resize(&mut piece, (range.end - range.start).min(PIECE_BYTES as u64) as usize)?;
         let mut unpacked = match self.form.member.as_deref() {
             Some(member) => {
                 let mut unpacked = member.unpack(&self.file);

@@ -12,14 +12,15 @@ use tempfile::NamedTempFile;
 use crate::commit::OnExisting;
 use crate::disk::{Disk as _, RealDisk, create_temporary, dir_of};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::try_resize;
 use crate::storage::ExternalFile;
 use crate::tensor::{Source as _, Tensor};
 
 /// How much is read or written between two reports of progress, at most.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-/// No format takes more to be told by.
-const MAGIC_BYTES: u64 = 8;
+/// No format takes more to be told by: a length of eight bytes and a brace.
+const MAGIC_BYTES: u64 = 9;
 
 /// How the names of files begin that are not whole yet.
 pub(super) const UNFINISHED_PREFIX: &str = ".export-";
@@ -87,7 +88,8 @@ impl RawFile {
     /// The bytes of the header. Its length is whatever the file says: it is bounded before memory is asked for.
     pub(super) fn header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<Vec<u8>> {
         self.check_header(start_bytes, length_bytes, limit_bytes)?;
-        let mut header = vec![0; length_bytes as usize];
+        let mut header = Vec::new();
+        try_resize(&mut header, length_bytes as usize)?;
         self.read_at(&mut header, start_bytes)?;
         Ok(header)
     }

@@ -96,6 +96,8 @@ impl ForeignFile {
     pub(super) fn open_with(path: &Path, reading: numpy::Reading) -> Result<Self> {
         let file = Arc::new(RawFile::open(path)?);
         let contents = match file.magic()?.as_slice() {
+            // First: a length can begin as any of the others do, and none of them goes on with a brace.
+            magic if safetensors::is_file(magic, file.length_bytes()) => safetensors::read(&file)?,
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(&file, reading)?,
             [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
                 let members = zip::members(&file)?;

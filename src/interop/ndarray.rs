@@ -256,7 +256,8 @@ fn view_of<'a, T>(tensor: &Tensor, run: &'a [T]) -> Result<ArrayViewD<'a, T>> {
 
 /// `ndarray` takes the run from the lowest element on, and a negative stride as its two's complement.
 fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
-    let stride: Vec<usize> = tensor.stride().iter().map(|&step| step.cast_unsigned()).collect();
+    let stride = tensor.layout().lent_strides().into_iter();
+    let stride: Vec<usize> = stride.map(isize::cast_unsigned).collect();
     let is_plain = tensor.numel() == 0;
     if is_plain { IxDyn(tensor.size()).into() } else { IxDyn(tensor.size()).strides(IxDyn(&stride)) }
 }

@@ -99,6 +99,14 @@ impl Layout {
         &self.stride
     }
 
+    /// The strides for other libraries, which multiply and negate them. Where no step is ever taken, a store may hold any
+    /// stride; there it is 1, as in what PyTorch lends.
+    #[cfg(any(feature = "ndarray", feature = "dlpack"))]
+    pub(crate) fn lent_strides(&self) -> Vec<isize> {
+        let is_empty = self.numel() == 0;
+        self.dims().map(|(n, stride)| if n < 2 || is_empty { 1 } else { stride }).collect()
+    }
+
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }

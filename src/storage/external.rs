@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stridemap_format::FileStamp;
 
-use super::lock::file_id;
+use super::lock::{FileId, file_id};
 use crate::disk::{Access, Disk, DiskFile, FileStat};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -70,9 +70,14 @@ impl ExternalFile {
         Ok(self.file.as_file().map(|file| (file, stat)))
     }
 
+    /// Device and inode.
+    pub(super) fn id(&self) -> FileId {
+        (self.stamp.device, self.stamp.inode)
+    }
+
     /// Whether a file of this stat is this one.
     pub(super) fn is_file(&self, stat: FileStat) -> bool {
-        (self.stamp.device, self.stamp.inode) == file_id(stat)
+        self.id() == file_id(stat)
     }
 
     /// Fills `buf` from the bytes at `offset_bytes`.

@@ -1,4 +1,5 @@
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::memory::out_of_memory;
 
 /// Zeroed bytes on the heap, at an address that suits every element type.
 pub(crate) struct AlignedBytes {
@@ -25,11 +26,4 @@ impl AsRef<[u8]> for AlignedBytes {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.words).split_at(self.length_bytes).0
     }
-}
-
-pub(crate) fn out_of_memory(length_bytes: usize) -> Error {
-    Error::new(
-        ErrorKind::LimitExceeded,
-        format!("no memory for {length_bytes} bytes; read a part of the tensor"),
-    )
 }

@@ -29,7 +29,7 @@ pub use externals::ExternalFiles;
 pub(crate) use externals::{ExternalOptions, Externals};
 pub(crate) use file::open_whole;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
-pub(crate) use heap::{AlignedBytes, out_of_memory};
+pub(crate) use heap::AlignedBytes;
 pub(crate) use in_place::{InUse, NO_ROOM};
 pub(crate) use live::LiveFile;
 pub(crate) use mapping::{Atom, LiveMapping, MapPermit};

@@ -12,7 +12,7 @@ use super::externals::Externals;
 use super::file::{broken, check_length, open_error};
 use super::in_place::{InPlaceFile, InUse};
 use super::live::LiveFile;
-use super::lock::file_id;
+use super::lock::{FileId, file_id};
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::MutableFile;
 use super::poison::Poison;
@@ -35,6 +35,8 @@ pub(crate) enum Identity {
 /// A flat run of bytes that tensors stand on.
 pub(crate) struct Storage {
     identity: Identity,
+    /// Of a storage of a generation: its file, and where it begins there.
+    place: Option<(FileId, u64)>,
     length_bytes: u64,
     bytes: Bytes,
 }
@@ -55,7 +57,12 @@ impl Storage {
     /// Takes bytes over that are in memory.
     pub(crate) fn on_heap(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Arc<Self> {
         let length_bytes = bytes.as_ref().len() as u64;
-        Arc::new(Storage { identity: Identity::Heap, length_bytes, bytes: Bytes::Heap(Box::new(bytes)) })
+        Arc::new(Storage {
+            identity: Identity::Heap,
+            place: None,
+            length_bytes,
+            bytes: Bytes::Heap(Box::new(bytes)),
+        })
     }
 
     /// `length_bytes` of a file that is no store's, from `offset_bytes` on, which the caller knows to be there. They are
@@ -66,7 +73,7 @@ impl Storage {
     )]
     pub(crate) fn of_range(file: &Arc<ExternalFile>, offset_bytes: u64, length_bytes: u64) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
-        Arc::new(Storage { identity: Identity::Foreign, length_bytes, bytes })
+        Arc::new(Storage { identity: Identity::Foreign, place: None, length_bytes, bytes })
     }
 
     /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout`, `in_use` and `poison` are
@@ -85,6 +92,7 @@ impl Storage {
         let file = disk.open(path, Access::Read).map_err(failed)?;
         let stat = file.stat().map_err(failed)?;
         check_length(path, stat.size_bytes, length_bytes)?;
+        let place = (file_id(stat), 0);
         // Only bytes that never change can be lent without a lock.
         let (map_permit, reserved_bytes) = match record.kind {
             StorageKind::Sealed(Sealed { reserved_bytes, .. }) => (permit, reserved_bytes),
@@ -115,7 +123,8 @@ impl Storage {
             }
             _ => Bytes::File(file, path.to_path_buf()),
         };
-        Ok(Arc::new(Storage { identity: Identity::Stored { store, id, record }, length_bytes, bytes }))
+        let identity = Identity::Stored { store, id, record };
+        Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
     }
 
     /// Opens an external storage of a store, whose record says where; maps its file if that is permitted.
@@ -127,6 +136,7 @@ impl Storage {
     ) -> Result<Arc<Self>> {
         let file = externals.open(external)?;
         let (length_bytes, offset_bytes) = (record.length_bytes, external.offset_bytes);
+        let place = (file.id(), offset_bytes);
         let to_map = if length_bytes > 0 { permit.zip(file.to_map()?) } else { None };
         let bytes = match to_map {
             None if length_bytes == 0 => Bytes::None,
@@ -153,7 +163,8 @@ impl Storage {
                 }
             }
         };
-        Ok(Arc::new(Storage { identity: Identity::Stored { store, id, record }, length_bytes, bytes }))
+        let identity = Identity::Stored { store, id, record };
+        Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
     }
 
     /// The first `length_bytes` of a file that a transaction is still writing.
@@ -164,7 +175,7 @@ impl Storage {
         length_bytes: u64,
     ) -> Arc<Self> {
         let bytes = Bytes::File(Arc::clone(file), path.to_path_buf());
-        Arc::new(Storage { identity: Identity::Staged { transaction, id }, length_bytes, bytes })
+        Arc::new(Storage { identity: Identity::Staged { transaction, id }, place: None, length_bytes, bytes })
     }
 
     /// A range of a file that is not the store's, which a transaction is about to name.
@@ -175,11 +186,20 @@ impl Storage {
         length_bytes: u64,
     ) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
-        Arc::new(Storage { identity: Identity::Staged { transaction, id }, length_bytes, bytes })
+        Arc::new(Storage { identity: Identity::Staged { transaction, id }, place: None, length_bytes, bytes })
     }
 
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// Whether the two are one storage. Ids do not tell: a copy of a store has the same ones.
+    pub(crate) fn is_same(&self, other: &Storage) -> bool {
+        match (&self.identity, &other.identity) {
+            (Identity::Stored { .. }, Identity::Stored { .. }) => self.place == other.place,
+            (Identity::Staged { .. }, Identity::Staged { .. }) => self.identity == other.identity,
+            _ => std::ptr::eq(self, other),
+        }
     }
 
     pub(crate) fn length_bytes(&self) -> u64 {

@@ -6,6 +6,7 @@
 use super::Tensor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
+use crate::memory::try_resize;
 use crate::storage::{LockedStorage, Storage};
 
 /// How much of a file is read or written at a time, at most.
@@ -147,7 +148,7 @@ impl FileCopy for Gather<'_> {
 
     /// Reads the span as it is and picks the elements from it.
     fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()> {
-        self.scratch.resize(span(dims) * W, 0);
+        try_resize(&mut self.scratch, span(dims) * W)?;
         self.storage.read_at(&mut self.scratch, (storage * W) as u64)?;
         take::<W>(&self.scratch, self.out, dims, 0, memory);
         Ok(())
@@ -170,7 +171,7 @@ impl FileCopy for Scatter<'_> {
     /// exclusive, so nobody else has changed it.
     fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()> {
         let offset_bytes = (storage * W) as u64;
-        self.scratch.resize(span(dims) * W, 0);
+        try_resize(&mut self.scratch, span(dims) * W)?;
         if dims.iter().map(|dim| dim.n).product::<usize>() < span(dims) {
             self.storage.read_at(&mut self.scratch, offset_bytes)?;
         }
@@ -328,7 +329,7 @@ fn gather_places_of<const W: usize>(storage: &Storage, places: &[usize], out: &m
     }
     let mut window = Vec::new();
     for_each_window::<W>(places, |start, length, members| {
-        window.resize(length * W, 0);
+        try_resize(&mut window, length * W)?;
         storage.read_at(&mut window, (start * W) as u64)?;
         let elements = window.as_chunks::<W>().0;
         members.iter().for_each(|&i| out[i] = elements[places[i] - start]);
@@ -349,7 +350,7 @@ fn scatter_places_of<const W: usize>(
     }
     let mut window = Vec::new();
     for_each_window::<W>(places, |start, length, members| {
-        window.resize(length * W, 0);
+        try_resize(&mut window, length * W)?;
         storage.read_at(&mut window, (start * W) as u64)?;
         let elements = window.as_chunks_mut::<W>().0;
         members.iter().for_each(|&i| elements[places[i] - start] = bytes[i]);

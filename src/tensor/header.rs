@@ -217,19 +217,11 @@ impl Tensor {
         }
     }
 
-    /// Whether the two stand on one storage, in whatever part of it.
+    /// Whether the two stand on one storage, in whatever part of it. Storages in files are told by the file: a copy of a
+    /// store shares nothing with it.
     #[must_use]
     pub fn shares_storage(&self, other: &Tensor) -> bool {
-        match (self.storage.identity(), other.storage.identity()) {
-            (Identity::Heap, Identity::Heap) | (Identity::Foreign, Identity::Foreign) => {
-                Arc::ptr_eq(&self.storage, &other.storage)
-            }
-            (
-                Identity::Stored { store, id, .. },
-                Identity::Stored { store: other_store, id: other_id, .. },
-            ) => (store, id) == (other_store, other_id),
-            (identity, other_identity) => identity == other_identity,
-        }
+        self.storage.is_same(&other.storage)
     }
 
     pub(crate) fn storage(&self) -> &Arc<Storage> {

@@ -7,6 +7,7 @@ use super::cast::convert;
 use super::stream::{PIECE_BYTES, for_each_piece};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::try_resize;
 
 /// How many elements are computed at a time when all are in memory: they stay in the second-level cache.
 const CACHED_ELEMS: usize = 16 << 10;
@@ -151,11 +152,11 @@ impl ExclusiveGuard<'_> {
             let lent = operands.first().filter(|operand| operand.dtype() == wide);
             let lent = lent.and_then(Tensor::borrow_bytes);
             if let (Some(operand), None) = (operands.first(), lent) {
-                right.resize(operand.numel() * wide.itemsize(), 0);
+                try_resize(&mut right, operand.numel() * wide.itemsize())?;
                 if common == wide {
                     load_into(operand, wide, &mut buffer, &mut right)?;
                 } else {
-                    narrow.resize(operand.numel() * common.itemsize(), 0);
+                    try_resize(&mut narrow, operand.numel() * common.itemsize())?;
                     load_into(operand, common, &mut buffer, &mut narrow)?;
                     convert(common, &narrow, wide, &mut right)?;
                 }
@@ -165,7 +166,7 @@ impl ExclusiveGuard<'_> {
                 op.apply(wide, elements, right);
                 return Ok(());
             }
-            left.resize(elements.len() / own.itemsize() * wide.itemsize(), 0);
+            try_resize(&mut left, elements.len() / own.itemsize() * wide.itemsize())?;
             convert(own, elements, wide, &mut left)?;
             op.apply(wide, &mut left, right);
             convert(wide, &left, own, elements)
@@ -219,7 +220,7 @@ impl ExclusiveGuard<'_> {
             {
                 return body(bytes.get_mut(piece.reached_bytes(op)?).unwrap_or_default(), operands);
             }
-            buffer.resize(piece.nbytes(), 0);
+            try_resize(&mut buffer, piece.nbytes())?;
             if given == Given::AsTheyAre {
                 copy::gather_locked(piece, storage, &mut buffer)?;
             }
@@ -243,7 +244,7 @@ pub(super) fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: 
     if view.dtype() == dtype {
         return copy::gather(view, out);
     }
-    buffer.resize(view.nbytes(), 0);
+    try_resize(buffer, view.nbytes())?;
     copy::gather(view, buffer)?;
     convert(view.dtype(), buffer, dtype, out)
 }

@@ -9,7 +9,6 @@ mod guard;
 mod header;
 mod indexing;
 mod inplace;
-mod lanes;
 mod live;
 mod print;
 mod scalar;

@@ -1,10 +1,28 @@
+use std::slice;
+use std::sync::{Mutex, PoisonError};
+
 use stridemap_format::DType;
 
-use super::{Tensor, copy, lanes};
-use crate::error::Result;
+use super::{Tensor, copy};
+use crate::error::{ErrorKind, Result};
+use crate::memory::try_resize;
+use crate::parallel;
 
 /// How many bytes of a view are gathered at a time.
 pub(super) const PIECE_BYTES: usize = 8 << 20;
+
+/// What is in memory at once, at most, when several threads gather, beside what reading a file takes: 4 MiB a thread.
+const BUFFERS_BYTES: usize = 64 << 20;
+
+/// Of a view that is read from a file, narrow pieces are many reads.
+const MIN_PIECE_BYTES: usize = 4 << 20;
+
+/// Where there is no memory for larger pieces, they get smaller, down to this: with less, a transposed view would be read
+/// from its file hundreds of times.
+const LEAST_PIECE_BYTES: usize = 1 << 20;
+
+/// More do not read faster than one thread writes.
+const MAX_THREADS: usize = 4;
 
 /// What can be saved: a tensor on whatever storage, or an array of `ndarray`.
 ///
@@ -48,13 +66,65 @@ impl Source for Tensor {
         if let Some(bytes) = self.borrow_bytes() {
             return sink(bytes);
         }
-        if self.nbytes() > PIECE_BYTES {
-            return lanes::gather_in_order(self, sink);
-        }
-        let mut buffer = vec![0; self.nbytes()];
-        copy::gather(self, &mut buffer)?;
-        sink(&buffer)
+        gather_in_order(self, sink)
     }
+}
+
+/// Gives the bytes of all elements to `sink`, in row-major order, while other threads gather those that come next.
+fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let is_large = tensor.nbytes() > PIECE_BYTES;
+    let thread_count = if is_large { parallel::thread_count(MAX_THREADS).max(2) } else { 1 };
+    // Of a tensor that is not so large, pieces that keep all threads busy.
+    let fair_bytes = tensor.nbytes() / (2 * thread_count);
+    let limit_bytes = fair_bytes.clamp(MIN_PIECE_BYTES, BUFFERS_BYTES / (thread_count + 1));
+    let limit = if is_large { limit_bytes / tensor.dtype().itemsize() } else { tensor.numel() };
+    let spare = Mutex::<Vec<Vec<u8>>>::default();
+    let take_spare = || spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+    parallel::in_order(
+        thread_count,
+        |push| {
+            for_each_piece(slice::from_ref(tensor), limit, &mut |pieces| {
+                pieces.iter().cloned().try_for_each(&mut *push)
+            })
+        },
+        |piece| {
+            let mut buffer = take_spare();
+            let gathered = gather_into(&piece, &mut buffer);
+            (piece, gathered.map(|()| buffer))
+        },
+        |(piece, gathered)| match gathered {
+            Ok(buffer) => {
+                sink(&buffer)?;
+                spare.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+                Ok(())
+            }
+            Err(e) if e.kind() == ErrorKind::LimitExceeded => gather_in_small_pieces(&piece, sink),
+            Err(e) => Err(e),
+        },
+    )
+}
+
+/// On this thread, for want of memory: in halves, quarters, and so on.
+fn gather_in_small_pieces(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let limit = (tensor.nbytes() / 2).max(LEAST_PIECE_BYTES) / tensor.dtype().itemsize();
+    for_each_piece(slice::from_ref(tensor), limit, &mut |pieces| {
+        pieces.iter().try_for_each(|piece| {
+            let mut buffer = Vec::new();
+            match gather_into(piece, &mut buffer) {
+                Ok(()) => sink(&buffer),
+                Err(e) if e.kind() == ErrorKind::LimitExceeded && piece.nbytes() > LEAST_PIECE_BYTES => {
+                    drop(buffer);
+                    gather_in_small_pieces(piece, sink)
+                }
+                Err(e) => Err(e),
+            }
+        })
+    })
+}
+
+fn gather_into(tensor: &Tensor, buffer: &mut Vec<u8>) -> Result<()> {
+    try_resize(buffer, tensor.nbytes())?;
+    copy::gather(tensor, buffer)
 }
 
 impl Tensor {

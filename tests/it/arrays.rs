@@ -169,6 +169,34 @@ fn steps_of_dimensions_of_size_1_do_not_matter() {
 }
 
 #[test]
+fn steps_of_dimensions_of_size_1_that_nothing_could_take_are_not_passed_on() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    for step in [isize::MIN, isize::MIN + 1, isize::MAX] {
+        let mut txn = store.begin().unwrap();
+        txn.save("x", &Tensor::from(counted(Ix1(4)))).unwrap();
+        let x = txn.load("x").unwrap().as_strided(&[1, 2, 1], &[step, 2, step], 1).unwrap();
+        txn.save_view("view", &x).unwrap();
+        txn.commit().unwrap();
+        let view = store.load("view").unwrap();
+        assert_eq!(view.stride(), [step, 2, step]);
+        let view = Tensor::from_vec(vec![0, 1, 2, 3], &[4]).unwrap();
+        let view = view.as_strided(&[1, 2, 1], &[step, 2, step], 1).unwrap();
+        let array = view.as_array::<i32>().unwrap();
+        assert_eq!(array, array![[[1], [3]]].into_dyn());
+        assert_eq!(array.strides(), [1, 2, 1]);
+        assert_eq!(array.slice(ndarray::s![..;-1, ..;-1, ..;-1]), array![[[3], [1]]]);
+        let lent = view.to_dlpack().unwrap();
+        assert_eq!(lent.validate_export().unwrap().strides(), Some(&[1, 2, 1][..]));
+        assert_eq!(view.flip([0, 1, 2]).unwrap().as_array::<i32>().unwrap(), array![[[3], [1]]].into_dyn());
+    }
+    let empty = Tensor::from_vec(Vec::<i32>::new(), &[0]).unwrap();
+    let empty = empty.as_strided(&[0, 3, 1], &[isize::MIN; 3], 0).unwrap();
+    assert_eq!(empty.as_array::<i32>().unwrap().shape(), [0, 3, 1]);
+    assert_eq!(empty.to_dlpack().unwrap().validate_export().unwrap().strides(), Some(&[1, 1, 1][..]));
+}
+
+#[test]
 fn what_cannot_be_borrowed_says_why() {
     let dir = temporary();
     let store = Store::create(dir.path().join("x.smap")).unwrap();

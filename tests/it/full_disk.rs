@@ -63,10 +63,61 @@ fn case_07_full_disk_is_an_error_that_leaves_the_store_as_it_was() {
     disk.play("fill the disk");
 }
 
+#[test]
+fn removal_on_a_full_disk_says_how_to_make_room_for_it() {
+    let Some(disk) = SmallDisk::mount("6m") else { return };
+    disk.play("remove on a full disk");
+}
+
+/// Whether the same is refused, and what is said.
+fn refused_removal(store: &Store) -> String {
+    let error = store.remove("large").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert_eq!(store.names().unwrap(), ["large", "small"]);
+    error.to_string()
+}
+
+fn remove_on_a_full_disk(disk: &Path) {
+    let path = disk.join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("large", &bytes(4 << 20)).unwrap();
+    store.save("small", &bytes(1000)).unwrap();
+    std::fs::write(path.join("storages/00000000000000ff.bin"), [0; 100_000]).unwrap();
+    let filler = disk.join("filler");
+    let fill_up = || {
+        let mut file = std::fs::File::options().append(true).create(true).open(&filler).unwrap();
+        while io::Write::write(&mut file, &[0; 4096]).is_ok_and(|n| n > 0) {}
+    };
+    fill_up();
+    let said = refused_removal(&store);
+    for part in ["No space left on device", "nothing was changed", "a removal too", "16 KiB", "gc"] {
+        assert!(said.contains(part), "{said}");
+    }
+    // As it says: files of others, as much as it says.
+    std::fs::File::options()
+        .write(true)
+        .open(&filler)
+        .unwrap()
+        .set_len(std::fs::metadata(&filler).unwrap().len() - (16 << 10))
+        .unwrap();
+    store.remove("large").unwrap();
+    store.save("large", &bytes(3 << 20)).unwrap();
+    fill_up();
+    // And what `gc` deletes, which needs no room.
+    std::fs::write(path.join("storages/00000000000000fe.bin"), b"").unwrap();
+    refused_removal(&store);
+    let orphan = path.join("storages/00000000000000fd.bin");
+    std::fs::rename(&filler, &orphan).unwrap();
+    assert!(store.gc().unwrap().file_count >= 1);
+    store.remove("large").unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+}
+
 /// What a started process does; false for another's role.
 pub(crate) fn play(role: &str, path: &Path) -> bool {
     match role {
         "fill the disk" => fill(path),
+        "remove on a full disk" => remove_on_a_full_disk(path),
         _ => return false,
     }
     true

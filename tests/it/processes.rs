@@ -137,6 +137,7 @@ fn other_process() {
                 crate::hazards::play,
                 crate::overlay::play,
                 crate::surroundings::play,
+                crate::threads::play,
                 crate::waiting::play,
             ];
             let played = roles.iter().any(|play| play(role, Path::new(&path)));

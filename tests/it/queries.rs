@@ -1,7 +1,7 @@
 //! What a header tells without reading: overlaps, names that share bytes, memory formats.
 
 use ndarray::array;
-use stridemap::{DType, ErrorKind, Result, Store, Tensor, s};
+use stridemap::{DType, ErrorKind, Result, StorageKind, Store, Tensor, s};
 
 use crate::support::temporary;
 
@@ -45,6 +45,38 @@ fn tensors_of_different_storages_never_overlap() -> Result<()> {
     assert!(!a.overlaps(&b) && a.overlaps(&a.clone()) && !a.shares_storage(&a.clone_data()?));
     assert!(a.expand(&[2, 4])?.overlaps_itself() && a.unfold(0, 2, 1)?.overlaps_itself());
     assert!(!a.unfold(0, 2, 2)?.overlaps_itself() && !a.flip(0)?.overlaps_itself());
+    Ok(())
+}
+
+#[test]
+fn tensors_of_copies_of_a_store_share_nothing_and_those_of_one_file_do() -> Result<()> {
+    let dir = temporary();
+    let (path, copy, link) =
+        (dir.path().join("x.smap"), dir.path().join("copy.smap"), dir.path().join("link"));
+    let store = Store::create(&path)?;
+    store.save("sealed", &Tensor::zeros(DType::F32, &[4])?)?;
+    store.save("empty", &Tensor::zeros(DType::F32, &[0])?)?;
+    store.create_tensor("mutable", DType::F32, &[4], StorageKind::Mutable)?;
+    store.create_tensor("live", DType::F32, &[4], StorageKind::Live)?;
+    drop(store);
+    let copied = std::process::Command::new("cp").arg("-r").arg(&path).arg(&copy).status();
+    assert!(copied.unwrap().success());
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let stores = || {
+        // SAFETY: nobody writes the stores.
+        [&path, &link, &copy].map(|path| [Store::open(path), unsafe { Store::open_mapped(path) }])
+    };
+    for name in ["sealed", "mutable", "live", "empty"] {
+        let loaded = stores().map(|handles| handles.map(|store| store.unwrap().load(name).unwrap()));
+        let [own @ .., copies] = &loaded;
+        for (a, b) in own.as_flattened().iter().flat_map(|a| own.as_flattened().iter().map(move |b| (a, b))) {
+            assert!(a.shares_storage(b), "{name}: one file by two handles");
+            assert_eq!(a.overlaps(b), name != "empty");
+        }
+        for (a, b) in own.as_flattened().iter().flat_map(|a| copies.iter().map(move |b| (a, b))) {
+            assert!(!a.shares_storage(b) && !a.overlaps(b), "{name}: a file and its copy");
+        }
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Checkpoints that PyTorch wrote, imported into a store that is closed and opened again; and files that must be refused.
 
 mod conformance;
-mod forge;
+pub(crate) mod forge;
 mod hostile;
 mod mutation;
 mod real;

@@ -4,11 +4,8 @@
 //! transposed tensor is read as it was written.
 
 use std::cmp::Reverse;
-use std::num::NonZero;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
 
-use stridemap::{Scalar, Tensor};
+use stridemap::{Scalar, Tensor, parallel};
 
 use super::elements::{Gap, Tolerance, for_each_unequal, larger};
 use crate::pieces::{Cut, Piece, Pieces};
@@ -51,7 +48,7 @@ pub(super) fn compare(
     a: &Tensor,
     b: &Tensor,
     tolerance: Tolerance,
-    progress: &(dyn Fn(usize) + Sync),
+    progress: &dyn Fn(usize),
 ) -> Result<Option<Difference>, Failure> {
     let (order, repeats, views) = prepare(a, b).map_err(|e| Failure { side: Side::A, why: e.to_string() })?;
     let Some(numel) = views.first().map(Tensor::numel).filter(|&numel| numel > 0) else { return Ok(None) };
@@ -62,25 +59,32 @@ pub(super) fn compare(
     }
     let limit_elems = PIECE_BYTES / a.dtype().itemsize();
     let cut = if has_descending_strides(&views) { Cut::Outermost } else { Cut::Longest };
-    let work = Work {
-        pieces: Mutex::new(Pieces::of(views, limit_elems, cut)),
-        done: Mutex::default(),
+    let comparison = Comparison {
         is_row_major: order.is_sorted(),
         steps: order.iter().map(|&axis| steps[axis]).collect(),
         tolerance,
-        progress: &|numel| progress(numel.saturating_mul(repeats)),
     };
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
-    if numel <= limit_elems || threads == 1 {
-        work.go_on();
-    } else {
-        thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(|| work.go_on()))));
-    }
-    let done = work.done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, failure)) = done.failure {
-        return Err(failure);
-    }
-    Ok(done.difference.map(|difference| Difference {
+    let threads = if numel <= limit_elems { 1 } else { parallel::thread_count(MAX_THREADS) };
+    let mut found: Option<Difference> = None;
+    parallel::in_order(
+        threads,
+        |push| {
+            let failed = |e: stridemap::Error| Failure { side: Side::A, why: e.to_string() };
+            Pieces::of(views, limit_elems, cut).try_for_each(|piece| push(piece.map_err(failed)?))
+        },
+        |piece| Ok((comparison.compare(&piece)?, piece.views.first().map_or(0, Tensor::numel))),
+        |compared: Result<_, Failure>| {
+            let (difference, numel) = compared?;
+            match (&mut found, difference) {
+                (Some(all), Some(difference)) => all.add(difference),
+                (all @ None, difference) => *all = difference,
+                _ => {}
+            }
+            progress(numel.saturating_mul(repeats));
+            Ok(())
+        },
+    )?;
+    Ok(found.map(|difference| Difference {
         count: difference.count.saturating_mul(repeats as u64),
         nan_count: difference.nan_count.saturating_mul(repeats as u64),
         ..difference
@@ -118,52 +122,14 @@ fn has_descending_strides(views: &[Tensor]) -> bool {
     })
 }
 
-struct Work<'a> {
-    pieces: Mutex<Pieces>,
-    done: Mutex<Done>,
+struct Comparison {
     is_row_major: bool,
     /// How many elements of the tensor an element of each axis of the pieces stands for, in row-major order.
     steps: Vec<usize>,
     tolerance: Tolerance,
-    progress: &'a (dyn Fn(usize) + Sync),
 }
 
-#[derive(Default)]
-struct Done {
-    difference: Option<Difference>,
-    /// That of the earliest piece.
-    failure: Option<(Vec<usize>, Failure)>,
-}
-
-impl Work<'_> {
-    /// Takes pieces until there are none.
-    fn go_on(&self) {
-        loop {
-            let piece = match lock(&self.pieces).next() {
-                None => return,
-                Some(Ok(piece)) => piece,
-                Some(Err(e)) => {
-                    let failure = Failure { side: Side::A, why: e.to_string() };
-                    lock(&self.done).failure = Some((Vec::new(), failure));
-                    return;
-                }
-            };
-            match self.compare(&piece) {
-                Ok(difference) => lock(&self.done).add(difference),
-                Err(failure) => {
-                    // What is left would not change that it failed.
-                    lock(&self.pieces).clear();
-                    let mut done = lock(&self.done);
-                    if done.failure.as_ref().is_none_or(|(origin, _)| piece.origin < *origin) {
-                        done.failure = Some((piece.origin, failure));
-                    }
-                    return;
-                }
-            }
-            (self.progress)(piece.views.first().map_or(0, Tensor::numel));
-        }
-    }
-
+impl Comparison {
     fn compare(&self, piece: &Piece) -> Result<Option<Difference>, Failure> {
         let [a, b] = piece.views.as_slice() else { return Ok(None) };
         let failed = |side: Side| move |e: stridemap::Error| Failure { side, why: e.to_string() };
@@ -239,18 +205,4 @@ impl Difference {
         other.largest.into_iter().for_each(|gap| self.reach(gap));
         self.come_to(other.first);
     }
-}
-
-impl Done {
-    fn add(&mut self, difference: Option<Difference>) {
-        match (&mut self.difference, difference) {
-            (Some(all), Some(difference)) => all.add(difference),
-            (all @ None, difference) => *all = difference,
-            _ => {}
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,15 @@
 //! Limits of a process: the length of its files, its descriptors; and a file system that maps nothing to be shared.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use stridemap::{DType, ErrorKind, StorageKind, Store};
 
-use crate::run::{EXECUTABLE, output, refused, role, stridemap, succeed};
+use crate::read_only::NOBODY;
+use crate::run::{EXECUTABLE, output, refused, role, skip, stridemap, succeed};
 use crate::strace;
 use crate::template::{self, Content, assert_goes_on, bytes, content, which};
 
@@ -95,6 +99,83 @@ fn case_11_command_without_descriptors_is_refused_and_leaves_what_was_there() {
         let (refused, done) = each_limited(&limits, args, &["ulimit -n"]);
         assert!(refused > 0 && done > 0, "{args:?}: {refused} refused, {done} done");
     }
+}
+
+/// As nobody: the limit does not bind root.
+#[test]
+fn command_that_can_start_no_threads_does_all_by_itself() {
+    if !rustix::process::geteuid().is_root() {
+        skip("STRIDEMAP_REQUIRE_ROOT", "only root can become a user who has no other processes");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(EXECUTABLE, dir.path().join("stridemap")).unwrap();
+    for (name, last) in [("a.smap", 0), ("b.smap", 1)] {
+        let store = Store::create(dir.path().join(name)).unwrap();
+        let mut elements = vec![0u8; 40 << 20];
+        *elements.last_mut().unwrap() = last;
+        store.save("x", &stridemap::Tensor::from_vec(elements, &[40, 1 << 20]).unwrap()).unwrap();
+        store.save_view("x_t", &store.load("x").unwrap().t().unwrap()).unwrap();
+    }
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    for args in [
+        &["verify", "a.smap"][..],
+        &["repair", "a.smap"],
+        &["diff", "a.smap", "b.smap"],
+        &["export", "a.smap", "x.npy", "x_t"],
+    ] {
+        let run = |limit: &str| {
+            let mut command = Command::new("timeout");
+            command.args(["60", "prlimit", limit, "./stridemap"]).args(args);
+            output(command.current_dir(dir.path()).uid(NOBODY).gid(NOBODY))
+        };
+        let unlimited = run("--nproc=1000");
+        assert_eq!(unlimited.status.code(), Some(i32::from(args[0] == "diff")), "{unlimited:?}");
+        for most in 1..=5 {
+            assert_eq!(run(&format!("--nproc={most}")), unlimited, "{args:?} with {most} processes");
+        }
+    }
+}
+
+/// Views larger than the memory that is left are written in small pieces, or refused; no process is aborted.
+#[test]
+fn command_without_memory_is_refused_or_takes_less() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path().join("s.smap")).unwrap();
+    let elements = (0..4 << 20).map(|i| i as u32).collect();
+    store.save("x", &stridemap::Tensor::from_vec(elements, &[1024, 4096]).unwrap()).unwrap();
+    let x = store.load("x").unwrap();
+    store.save_view("x_t", &x.t().unwrap()).unwrap();
+    store.save_view("stepped", &x.slice(1, None, None, 2).unwrap()).unwrap();
+    drop((x, store));
+    let run = |limit_mib: u64, args: &[&str]| {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--as={}", limit_mib << 20)).arg(EXECUTABLE).args(args);
+        output(command.current_dir(dir.path()).env("RUST_BACKTRACE", "0"))
+    };
+    // What the executable takes for itself, and for small things.
+    let least = (1..1000).find(|&mib| run(mib, &["ls", "s.smap"]).status.success()).unwrap() + 4;
+    let (mut done_count, mut refused_count) = (0, 0);
+    for args in [
+        &["export", "s.smap", "x.npy", "x_t"][..],
+        &["export", "s.smap", "x.npy", "stepped"],
+        &["export", "s.smap", "x.safetensors"],
+        &["diff", "s.smap", "s.smap"],
+        &["verify", "s.smap"],
+    ] {
+        for limit_mib in (least..least + 60).step_by(6) {
+            let ended = run(limit_mib, args);
+            if ended.status.success() {
+                done_count += 1;
+                continue;
+            }
+            let said = String::from_utf8(ended.stderr.clone()).unwrap();
+            let is_refusal = ended.status.code() == Some(2) && said.contains("memory");
+            assert!(is_refusal && !said.contains("panicked"), "{limit_mib} MiB: {args:?}: {ended:?}");
+            refused_count += 1;
+        }
+    }
+    assert!(done_count > 25, "{done_count} done, {refused_count} refused");
 }
 
 /// No such file system can be mounted everywhere; strace gives its answer for the store's files alone.

@@ -14,7 +14,7 @@ use crate::run::{EXECUTABLE, is_root, output, refused, skip, succeed};
 use crate::template;
 
 /// Nobody's, by custom.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 const READERS: [&[&str]; 5] = [
     &["verify", "s.smap"],

@@ -20,7 +20,7 @@ impl Tensor {
     ///
     /// It is flagged as read-only, which NumPy respects and PyTorch does not look at: `clone()` there what you want to
     /// change. A write into a mapped file ends the process. The older `DLManagedTensor` has no such flag, and is not made.
-    /// PyTorch refuses negative strides.
+    /// PyTorch refuses negative strides. A dimension of size 1 is lent with a stride of 1, as PyTorch lends it.
     ///
     /// ```
     /// use stridemap::Tensor;
@@ -57,7 +57,8 @@ impl Tensor {
                 format!("{OP}: {self:?} is nothing that DLPack can say: {e}"),
             )
         };
-        let prepared = Dynamic::new(self.size(), self.stride()).prepare().map_err(|e| too_large(&e))?;
+        let stride = self.layout().lent_strides();
+        let prepared = Dynamic::new(self.size(), stride.as_slice()).prepare().map_err(|e| too_large(&e))?;
         let foreign = dtype::to_dlpack(self.dtype()).ok_or_else(|| too_large(&self.dtype()))?;
         let mut lent = prepared.initialize(Box::new(self.clone()));
         if self.numel() > 0 {

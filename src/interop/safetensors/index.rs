@@ -16,10 +16,16 @@ use crate::interop::FileFormat;
 use crate::interop::contents::Contents;
 use crate::interop::file::RawFile;
 
+/// Whether a file of this length begins with the length of a header that fits into it, and a header.
+pub(in crate::interop) fn is_file(magic: &[u8], length_bytes: u64) -> bool {
+    let Some((header_bytes, [b'{', ..])) = magic.split_first_chunk::<PREAMBLE_BYTES>() else { return false };
+    let rest_bytes = length_bytes.saturating_sub(PREAMBLE_BYTES as u64);
+    u64::from_le_bytes(*header_bytes) <= rest_bytes.min(MAX_HEADER_BYTES)
+}
+
 /// Whether a file begins as JSON does, and not as a length of that value.
 pub(in crate::interop) fn is_index(magic: &[u8]) -> bool {
-    let is_length = <[u8; PREAMBLE_BYTES]>::try_from(magic)
-        .is_ok_and(|bytes| u64::from_le_bytes(bytes) <= MAX_HEADER_BYTES);
+    let is_length = magic.first_chunk().is_some_and(|bytes| u64::from_le_bytes(*bytes) <= MAX_HEADER_BYTES);
     magic.first() == Some(&b'{') && !is_length
 }
 

@@ -12,7 +12,7 @@ mod read;
 mod shards;
 mod write;
 
-pub(super) use index::{is_index, read as read_index};
+pub(super) use index::{is_file, is_index, read as read_index};
 pub(super) use read::read;
 pub use write::{WriteOptions, write};
 

@@ -12,6 +12,7 @@ use super::{contents, pickle_limit};
 use crate::error::Result;
 use crate::interop::contents::{Contents, ForeignStorage};
 use crate::interop::file::RawFile;
+use crate::memory::try_resize;
 
 const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;
 const PROTOCOL_VERSION: i128 = 1001;
@@ -23,9 +24,10 @@ const FIRST_BYTES: u64 = 16 << 10;
 const TAR_MAGIC_AT_BYTES: u64 = 257;
 const TAR_MAGIC: &[u8; 5] = b"ustar";
 
-/// Whether a file begins as pickles of protocol 2 or later do.
+/// Whether a file begins as pickles of protocol 2 or later do. None has an instruction 0, which the length of a header of
+/// safetensors has there.
 pub(in crate::interop) fn is_pickle(magic: &[u8]) -> bool {
-    matches!(magic, [0x80, 2..=5, ..])
+    matches!(magic, [0x80, 2..=5, 1..=255, ..])
 }
 
 /// Whether a file is of the layout of PyTorch before 0.1.10, or another tar file.
@@ -99,7 +101,8 @@ impl Pickles<'_> {
         let limit_bytes = self.file.length_bytes().saturating_sub(self.at_bytes).min(pickle_limit(self.file));
         let mut seen_bytes = limit_bytes.min(FIRST_BYTES);
         loop {
-            let mut bytes = vec![0; seen_bytes as usize];
+            let mut bytes = Vec::new();
+            try_resize(&mut bytes, seen_bytes as usize)?;
             self.file.read_at(&mut bytes, self.at_bytes)?;
             let length = pickle_length(&bytes, limit_bytes as usize);
             match length

@@ -2,17 +2,15 @@
 
 mod sealed;
 
-use std::collections::VecDeque;
-use std::num::NonZero;
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::ops::Range;
+use std::sync::Arc;
 
-use stridemap_format::{CHUNK_BYTES, Digest, Sealed, StorageKind, StorageRecord};
+use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord};
 
 use super::file::{broken, open_error};
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
 use crate::error::{Error, Result};
+use crate::parallel;
 use sealed::{Checked, UNIT_CHUNKS};
 
 /// What is wrong with the files of a storage.
@@ -118,13 +116,6 @@ pub(crate) fn check_chunks(
     (!harm.is_none()).then(|| harm.of_the_storage()).transpose()
 }
 
-/// What is left to be read, for all threads.
-struct Work<I> {
-    rest: I,
-    /// Storages that are read in parts: each thread takes the next part of the first.
-    open: VecDeque<Arc<Checked>>,
-}
-
 /// The id of a storage, and what is wrong with it.
 pub(crate) type Found = (u64, Harm);
 
@@ -132,8 +123,20 @@ pub(crate) type Found = (u64, Harm);
 const MOST_THREADS: usize = 8;
 
 /// How many bytes, or how many storages, are worth another thread.
-const BYTES_A_THREAD: u64 = 4 * UNIT_CHUNKS * CHUNK_BYTES;
+const BYTES_A_THREAD: u64 = 4 * PART_BYTES;
 const STORAGES_A_THREAD: u64 = 64;
+
+/// How many bytes, or how many storages, a thread reads at a time.
+const PART_BYTES: u64 = UNIT_CHUNKS * CHUNK_BYTES;
+const STORAGES_A_PART: usize = 16;
+
+/// What a thread reads at a time.
+enum Part<'a> {
+    Storages(Vec<(u64, &'a StorageRecord)>),
+    Chunks(Arc<Checked>, Range<u64>),
+    /// Of a large storage that cannot be opened.
+    Unusable(Found),
+}
 
 /// Reads all storages, a few MiB at a time on each thread, and gives what is wrong, by id.
 ///
@@ -149,103 +152,85 @@ pub(crate) fn check_all(
 ) -> Result<Vec<Found>> {
     let bytes = storages.iter().fold(0u64, |sum, (_, record)| sum.saturating_add(record.length_bytes));
     let worth = 1 + bytes / BYTES_A_THREAD + storages.len() as u64 / STORAGES_A_THREAD;
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS) as u64;
-    let work = Mutex::new(Work { rest: storages.into_iter(), open: VecDeque::new() });
-    if threads.min(worth) == 1 {
-        let (mut buffer, mut found) = (Vec::new(), Vec::new());
-        while let Some(harm) = check_next(disk, paths, &work, &mut buffer, progress) {
-            found.extend(harm);
-        }
-        return of_the_storages(found);
-    }
-    let found = Mutex::new(Vec::new());
-    let (teller, told) = sync_channel(64);
-    thread::scope(|scope| {
-        for _ in 0..threads.min(worth) {
-            let (work, found, teller) = (&work, &found, teller.clone());
-            scope.spawn(move || {
-                let mut buffer = Vec::new();
-                let mut tell = |bytes| teller.send(bytes).unwrap_or_default();
-                while let Some(harm) = check_next(disk, paths, work, &mut buffer, &mut tell) {
-                    found.lock().unwrap_or_else(PoisonError::into_inner).extend(harm);
-                }
-            });
-        }
-        drop(teller);
-        told.iter().for_each(&mut *progress);
-    });
-    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let thread_count =
+        parallel::thread_count(MOST_THREADS.min(usize::try_from(worth).unwrap_or(MOST_THREADS)));
+    let mut found = Vec::new();
+    parallel::in_order(
+        thread_count,
+        |push| for_each_part(disk, paths, storages, push),
+        |part| check_part(disk, paths, part),
+        |(bytes, harms)| {
+            progress(bytes);
+            found.extend(harms);
+            Ok(())
+        },
+    )?;
     found.sort_by_key(|(id, _)| *id);
-    of_the_storages(found)
-}
-
-fn of_the_storages(found: Vec<Found>) -> Result<Vec<Found>> {
     found.into_iter().map(|(id, harm)| Ok((id, harm.of_the_storage()?))).collect()
 }
 
-/// Does one piece of the work; none when nothing is left.
-fn check_next<'a, I: Iterator<Item = (u64, &'a StorageRecord)>>(
+/// Small storages together, and large ones in parts.
+fn for_each_part<'a>(
     disk: &dyn Disk,
     paths: &StorePaths,
-    work: &Mutex<Work<I>>,
-    buffer: &mut Vec<u8>,
-    tell: &mut dyn FnMut(u64),
-) -> Option<Option<Found>> {
-    let mut taken = work.lock().unwrap_or_else(PoisonError::into_inner);
-    while let Some(storage) = taken.open.front() {
-        let Some(part) = storage.next_part() else {
-            taken.open.pop_front();
-            continue;
-        };
-        let storage = Arc::clone(storage);
-        drop(taken);
-        tell(storage.check(part, buffer));
-        let harm = storage.finish_part();
-        return Some(harm.filter(|harm| !harm.is_none()).map(|harm| (storage.id(), harm)));
-    }
-    let (id, record) = taken.rest.next()?;
-    if let StorageKind::Sealed(sealed) = &record.kind
-        && record.length_bytes > UNIT_CHUNKS * CHUNK_BYTES
-    {
-        // Under the mutex: the other threads have nothing better to do than to wait for their parts of it.
-        let opened = Checked::open(disk, paths, id, record, sealed);
-        return Some(match opened {
-            Err(harm) => Some((id, harm)),
-            Ok(storage) => {
-                taken.open.push_back(Arc::new(storage));
-                None
+    storages: Vec<(u64, &'a StorageRecord)>,
+    push: &mut dyn FnMut(Part<'a>) -> Result<()>,
+) -> Result<()> {
+    let (mut small, mut small_bytes) = (Vec::new(), 0u64);
+    for (id, record) in storages {
+        match &record.kind {
+            StorageKind::External(_) => {}
+            StorageKind::Sealed(sealed) if record.length_bytes > PART_BYTES => {
+                match Checked::open(disk, paths, id, record, sealed).map(Arc::new) {
+                    Err(harm) => push(Part::Unusable((id, harm)))?,
+                    Ok(storage) => {
+                        while let Some(chunks) = storage.next_part() {
+                            push(Part::Chunks(Arc::clone(&storage), chunks))?;
+                        }
+                    }
+                }
             }
-        });
+            _ => {
+                small.push((id, record));
+                small_bytes = small_bytes.saturating_add(record.length_bytes);
+                if small.len() == STORAGES_A_PART || small_bytes >= PART_BYTES {
+                    push(Part::Storages(std::mem::take(&mut small)))?;
+                    small_bytes = 0;
+                }
+            }
+        }
     }
-    drop(taken);
-    Some(check_small(disk, paths, (id, record), buffer, tell).map(|harm| (id, harm)))
+    push(Part::Storages(small))
 }
 
-fn check_small(
-    disk: &dyn Disk,
-    paths: &StorePaths,
-    (id, record): (u64, &StorageRecord),
-    buffer: &mut Vec<u8>,
-    tell: &mut dyn FnMut(u64),
-) -> Option<Harm> {
-    let harm = match &record.kind {
-        StorageKind::External(_) => return None,
-        StorageKind::Mutable | StorageKind::Live { .. } => check_in_place(disk, paths, id, record),
-        StorageKind::Sealed(sealed) => match checked_whole(disk, paths, (id, record, sealed), buffer, tell) {
-            Ok(harm) | Err(harm) => harm,
-        },
-    };
-    (!harm.is_none()).then_some(harm)
-}
-
-fn checked_whole(
-    disk: &dyn Disk,
-    paths: &StorePaths,
-    (id, record, sealed): (u64, &StorageRecord, &Sealed),
-    buffer: &mut Vec<u8>,
-    tell: &mut dyn FnMut(u64),
-) -> Result<Harm, Harm> {
-    let storage = Checked::open(disk, paths, id, record, sealed)?;
-    tell(storage.check(0..storage.chunk_count(), buffer));
-    Ok(storage.finish())
+/// Gives how many bytes were read, and what is wrong.
+fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> (u64, Vec<Found>) {
+    let mut buffer = Vec::new();
+    match part {
+        Part::Unusable(found) => (0, vec![found]),
+        Part::Chunks(storage, chunks) => {
+            let bytes = storage.check(chunks, &mut buffer);
+            let harm = storage.finish_part().filter(|harm| !harm.is_none());
+            (bytes, harm.into_iter().map(|harm| (storage.id(), harm)).collect())
+        }
+        Part::Storages(storages) => {
+            let (mut bytes, mut found) = (0, Vec::new());
+            for (id, record) in storages {
+                let harm = match &record.kind {
+                    StorageKind::Sealed(sealed) => match Checked::open(disk, paths, id, record, sealed) {
+                        Ok(storage) => {
+                            bytes += storage.check(0..storage.chunk_count(), &mut buffer);
+                            storage.finish()
+                        }
+                        Err(harm) => harm,
+                    },
+                    _ => check_in_place(disk, paths, id, record),
+                };
+                if !harm.is_none() {
+                    found.push((id, harm));
+                }
+            }
+            (bytes, found)
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 /// The numbers of an object that is a dict with one float32 tensor `w` of two elements, on storage `0`, given the rest of
 /// its persistent id and its offset, size and stride as instructions.
-pub(super) fn tensor(numel: &[u8], offset: &[u8], size: &[u8], stride: &[u8]) -> Vec<u8> {
+pub(crate) fn tensor(numel: &[u8], offset: &[u8], size: &[u8], stride: &[u8]) -> Vec<u8> {
     let storage =
         [b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpu", numel, b"tQ"].concat();
     let call =
@@ -11,7 +11,7 @@ pub(super) fn tensor(numel: &[u8], offset: &[u8], size: &[u8], stride: &[u8]) ->
 }
 
 /// Of a pickle and its storages, in the layout before 1.6.
-pub(super) fn legacy(object: &[u8], storages: &[(&str, &[f32])]) -> Vec<u8> {
+pub(crate) fn legacy(object: &[u8], storages: &[(&str, &[f32])]) -> Vec<u8> {
     let mut file = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.".to_vec();
     file.extend(b"\x80\x02}X\x0d\0\0\0little_endian\x88s.");
     file.extend(object);
@@ -32,7 +32,7 @@ pub(super) fn text(text: &str) -> Vec<u8> {
 }
 
 /// A zip file with these members, stored.
-pub(super) fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, bytes) in members {
         let length = (bytes.len() as u32).to_le_bytes();

@@ -1,0 +1,134 @@
+//! The exit code of every command, whether or not anybody reads what it prints.
+
+use std::fs;
+use std::io;
+use std::process::Stdio;
+
+use stridemap::Tensor;
+
+use crate::harness::Dir;
+
+/// A whole store, others that differ from it or are damaged, and files to import and to append.
+fn place() -> Dir {
+    let dir = Dir::with_store();
+    dir.stdout(&["gc", "s.smap"]);
+    for copy in ["other.smap", "damaged.smap", "unreadable.smap"] {
+        let copied =
+            std::process::Command::new("cp").args(["-r", "s.smap", copy]).current_dir(dir.path("")).status();
+        assert!(copied.unwrap().success());
+    }
+    dir.messages(&["rm", "other.smap", "points"]);
+    let many = dir.store_of("many.smap", &[]);
+    let mut txn = many.begin().unwrap();
+    for i in 0..2000 {
+        txn.save(&format!("tensor.{i:04}"), &Tensor::from_vec(vec![i], &[1]).unwrap()).unwrap();
+    }
+    txn.commit().unwrap();
+    drop(many);
+    dir.store_of("growing.smap", &[("log", Tensor::from_vec(vec![1u8; 3], &[1, 3]).unwrap())]);
+    flip(&dir, "damaged.smap/storages/0000000000000001.bin");
+    fs::remove_file(dir.path("unreadable.smap/storages/0000000000000001.bin")).unwrap();
+    let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }\n";
+    dir.write(
+        "rows.npy",
+        &[&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &[1; 6]]
+            .concat(),
+    );
+    dir
+}
+
+fn flip(dir: &Dir, file: &str) {
+    let mut bytes = fs::read(dir.path(file)).unwrap();
+    bytes[0] ^= 1;
+    fs::write(dir.path(file), bytes).unwrap();
+}
+
+/// The exit code of a command whose standard output nobody reads.
+fn unread(dir: &Dir, args: &[&str]) -> Option<i32> {
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    dir.command(args).stdout(writer).stderr(Stdio::null()).status().unwrap().code()
+}
+
+#[test]
+fn closed_pipe_does_not_change_the_exit_code() {
+    for (args, code) in [
+        (&["diff", "s.smap", "s.smap"][..], 0),
+        (&["diff", "s.smap", "s.smap", "--json"], 0),
+        (&["diff", "s.smap", "other.smap"], 1),
+        (&["diff", "s.smap", "other.smap", "--json"], 1),
+        (&["diff", "s.smap", "damaged.smap"], 1),
+        (&["diff", "many.smap", "s.smap"], 1),
+        (&["diff", "many.smap", "s.smap", "--json"], 1),
+        (&["diff", "s.smap", "unreadable.smap"], 2),
+        (&["diff", "s.smap", "none"], 2),
+        (&["verify", "s.smap"], 0),
+        (&["verify", "damaged.smap"], 1),
+        (&["verify", "damaged.smap", "--json"], 1),
+        (&["verify", "damaged.smap", "points"], 1),
+        (&["verify", "none"], 2),
+        (&["repair", "s.smap"], 0),
+        (&["repair", "damaged.smap"], 1),
+        (&["repair", "damaged.smap", "--json"], 1),
+        (&["repair", "damaged.smap", "--apply"], 0),
+        (&["repair", "none"], 2),
+        (&["compact", "s.smap"], 0),
+        (&["compact", "none"], 2),
+        (&["gc", "s.smap"], 0),
+        (&["gc", "none"], 2),
+        (&["stats", "s.smap"], 0),
+        (&["stats", "s.smap", "--json"], 0),
+        (&["stats", "none"], 2),
+        (&["inspect", "many.smap"], 0),
+        (&["inspect", "many.smap", "--json"], 0),
+        (&["inspect", "none"], 2),
+        (&["ls", "many.smap"], 0),
+        (&["ls", "many.smap", "--json"], 0),
+        (&["ls", "none"], 2),
+        (&["show", "s.smap", "points"], 0),
+        (&["show", "s.smap", "points", "--json"], 0),
+        (&["show", "s.smap", "none"], 2),
+        (&["show", "unreadable.smap", "points"], 2),
+        (&["watch", "s.smap", "--timeout", "2"], 1),
+        (&["watch", "s.smap"], 0),
+        (&["watch", "none"], 2),
+        (&["import", "rows.npy", "new.smap"], 0),
+        (&["import", "none", "s.smap"], 2),
+        (&["export", "s.smap", "new.safetensors"], 0),
+        (&["export", "s.smap", "none/new.safetensors"], 2),
+        (&["append", "growing.smap", "log", "rows.npy"], 0),
+        (&["append", "growing.smap", "none", "rows.npy"], 2),
+        (&["view", "s.smap", "new", "points"], 0),
+        (&["view", "s.smap", "new", "none"], 2),
+        (&["cp", "s.smap", "points", "new"], 0),
+        (&["cp", "s.smap", "none", "new"], 2),
+        (&["mv", "s.smap", "points", "new"], 0),
+        (&["mv", "s.smap", "none", "new"], 2),
+        (&["rm", "s.smap", "points"], 0),
+        (&["rm", "s.smap", "none"], 2),
+        (&["--help"], 0),
+        (&["none"], 2),
+    ] {
+        // Endless, when somebody reads.
+        if args != ["watch", "s.smap"] {
+            assert_eq!(place().run(args).code, Some(code), "{args:?}");
+        }
+        assert_eq!(unread(&place(), args), Some(code), "{args:?} into a closed pipe");
+    }
+}
+
+/// A damaged storage that is worth compacting.
+#[test]
+fn closed_pipe_does_not_hide_the_damage_that_compact_found() {
+    for is_read in [true, false] {
+        let dir = Dir::empty();
+        let large = Tensor::from_vec(vec![7u8; 1 << 16], &[1 << 16]).unwrap();
+        let store = dir.store_of("s.smap", &[("x", large)]);
+        let x = store.load("x").unwrap();
+        store.save_view("x", &x.narrow(0, 0, 100).unwrap()).unwrap();
+        drop((x, store));
+        flip(&dir, "s.smap/storages/0000000000000001.bin");
+        let args = ["compact", "s.smap"];
+        assert_eq!(if is_read { dir.run(&args).code } else { unread(&dir, &args) }, Some(1));
+    }
+}

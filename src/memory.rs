@@ -1,0 +1,42 @@
+//! Memory that is asked for, where the size comes from data, and may not be there.
+
+use std::hint::black_box;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What is left for small allocations: one that fails ends the process.
+const LEFT_BYTES: usize = 1 << 20;
+
+/// Makes a buffer as long as that. Its bytes are those that it had, or zeros.
+///
+/// # Errors
+/// `LimitExceeded` when there is not so much memory.
+pub(crate) fn try_resize(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()> {
+    if buffer.capacity() < length_bytes {
+        // Before there is another: the two together may be too much.
+        *buffer = Vec::new();
+        let mut longer = Vec::new();
+        if longer.try_reserve_exact(length_bytes).is_err() || !has_memory(LEFT_BYTES) {
+            return Err(out_of_memory(length_bytes));
+        }
+        *buffer = longer;
+    }
+    buffer.resize(length_bytes, 0);
+    Ok(())
+}
+
+/// Whether so much could be had just now.
+pub(crate) fn has_memory(length_bytes: usize) -> bool {
+    let mut probe = Vec::<u8>::new();
+    // Seen by somebody, or the compiler would leave it out.
+    black_box(&mut probe).try_reserve_exact(length_bytes).is_ok()
+}
+
+pub(crate) fn out_of_memory(length_bytes: usize) -> Error {
+    Error::new(
+        ErrorKind::LimitExceeded,
+        format!(
+            "no memory for {length_bytes} bytes; raise the limit (ulimit -v), or take a part of the tensor"
+        ),
+    )
+}

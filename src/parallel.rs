@@ -1,0 +1,158 @@
+//! Work on several threads. Every thread of the library and of the command line is started here.
+
+use std::collections::VecDeque;
+use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, Scope, ScopedJoinHandle};
+
+use crate::memory::has_memory;
+
+/// The number of processors, at most `most`.
+#[must_use]
+pub fn thread_count(most: usize) -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get).min(most)
+}
+
+/// More than a thread takes until it begins: where that is not there, it would end the process.
+const THREAD_BYTES: usize = 4 << 20;
+
+/// A thread that works on one item after another.
+struct Worker<'scope, T, R> {
+    /// None once it is to end.
+    items: Option<SyncSender<T>>,
+    results: Receiver<thread::Result<R>>,
+    thread: Option<ScopedJoinHandle<'scope, ()>>,
+}
+
+impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
+    /// None if the system starts no more threads.
+    fn start(scope: &'scope Scope<'scope, '_>, work: &'scope (impl Fn(T) -> R + Sync)) -> Option<Self> {
+        if !has_memory(THREAD_BYTES) {
+            return None;
+        }
+        let (items, to_do) = sync_channel::<T>(1);
+        let (done, results) = sync_channel(1);
+        let run = move || {
+            for item in to_do {
+                let result = catch_unwind(AssertUnwindSafe(|| work(item)));
+                if done.send(result).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("stridemap".to_owned()).spawn_scoped(scope, run).ok()?;
+        Some(Worker { items: Some(items), results, thread: Some(thread) })
+    }
+
+    fn begin(&self, item: T) {
+        // It takes items until it is dropped.
+        let _ = self.items.as_ref().map(|items| items.send(item));
+    }
+
+    /// Waits for the result of the item that was sent. A panic is propagated.
+    fn result(&self) -> R {
+        let result = self.results.recv().unwrap_or_else(|e| Err(Box::new(e)));
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl<T, R> Drop for Worker<'_, T, R> {
+    /// Waits until the thread is gone: the scope waits for its closure only, and the system counts it for longer.
+    fn drop(&mut self) {
+        self.items = None;
+        let _ = self.thread.take().map(ScopedJoinHandle::join);
+    }
+}
+
+/// Calls `work` on other threads with each item that `feed` passes on, and `sink` on this thread with the results, in the
+/// order of the items. Each thread has one item at a time, and `sink` has one more result.
+///
+/// Where the system starts fewer threads than `thread_count`, it does with those; with none, or if only one is asked for,
+/// this thread does all the work.
+///
+/// No thread is left when it returns, or when a panic of any of the closures leaves it.
+///
+/// # Errors
+/// Those of `feed` and `sink`. Items that no thread has begun are dropped then.
+pub fn in_order<T: Send, R: Send, E>(
+    thread_count: usize,
+    feed: impl FnOnce(&mut dyn FnMut(T) -> Result<(), E>) -> Result<(), E>,
+    work: impl Fn(T) -> R + Sync,
+    mut sink: impl FnMut(R) -> Result<(), E>,
+) -> Result<(), E> {
+    let work = &work;
+    let to_start = if thread_count > 1 { thread_count } else { 0 };
+    thread::scope(|scope| {
+        // On an error and on a panic as well, each ends after the item that it has.
+        let workers: Vec<Worker<'_, T, R>> =
+            (0..to_start).map_while(|_| Worker::start(scope, work)).collect();
+        let mut idle: Vec<&Worker<'_, T, R>> = workers.iter().collect();
+        let mut busy: VecDeque<&Worker<'_, T, R>> = VecDeque::with_capacity(workers.len());
+        feed(&mut |item| {
+            // The worker that has been busy for longest has the result that comes next.
+            let (worker, result) = match (idle.pop(), busy.front()) {
+                (Some(worker), _) => (worker, None),
+                (None, Some(&worker)) => {
+                    busy.pop_front();
+                    (worker, Some(worker.result()))
+                }
+                (None, None) => return sink(work(item)),
+            };
+            worker.begin(item);
+            busy.push_back(worker);
+            result.map_or(Ok(()), &mut sink)
+        })?;
+        busy.into_iter().try_for_each(|worker| sink(worker.result()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn results_come_in_the_order_of_the_items_on_any_number_of_threads() {
+        for thread_count in 0..6 {
+            let mut results = Vec::new();
+            let done = in_order(
+                thread_count,
+                |push| (0..1000u64).try_for_each(push),
+                |item| item * item,
+                |result| {
+                    results.push(result);
+                    Ok::<(), ()>(())
+                },
+            );
+            assert_eq!(done, Ok(()));
+            assert_eq!(results, (0..1000u64).map(|item| item * item).collect::<Vec<_>>(), "{thread_count}");
+        }
+    }
+
+    #[test]
+    fn work_is_done_at_the_same_time() {
+        let both = Barrier::new(2);
+        let done = in_order(2, |push| (0..2).try_for_each(push), |_| both.wait(), |_| Ok::<(), ()>(()));
+        assert_eq!(done, Ok(()));
+    }
+
+    #[test]
+    fn errors_and_panics_end_it() {
+        for thread_count in [1, 3] {
+            let act = |fed: u32, sunk: u32, worked: u32| {
+                in_order(
+                    thread_count,
+                    |push| (0..100).try_for_each(|item| if item == fed { Err("feed") } else { push(item) }),
+                    |item| if item == worked { panic!("work") } else { item },
+                    |item| if item == sunk { Err("sink") } else { Ok(()) },
+                )
+            };
+            assert_eq!(act(50, 200, 200), Err("feed"));
+            assert_eq!(act(200, 99, 200), Err("sink"));
+            let panicked = catch_unwind(AssertUnwindSafe(|| act(200, 200, 99))).unwrap_err();
+            assert_eq!(panicked.downcast_ref::<&str>(), Some(&"work"));
+        }
+    }
+}
