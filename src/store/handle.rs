@@ -37,7 +37,7 @@ use crate::tensor::{Source, Tensor};
 /// # Errors
 /// All share `Forked`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` when other writers hold
 /// the store for longer than the timeout, `Conflict` when it changed what this commit stands on, `LimitExceeded` for what is past a
-/// limit of the format, `Replaced` when the store's `LOCK` is gone or another, `Corrupt`, `ReadOnly`, `Io` (a full
+/// limit of the format, `Replaced` when a file or directory of the store is gone or another took its place, `Corrupt`, `ReadOnly`, `Io` (a full
 /// disk among them), `CommitUnknown` and `Poisoned` when a sync failed. Except after `CommitUnknown` the store is as it
 /// was.
 #[derive(Clone)]
@@ -59,8 +59,8 @@ impl Store {
         Store { loader: Arc::new(Loader::new(history, permit)) }
     }
 
-    /// Creates an empty store at a path where nothing is, or an empty directory, whose permissions it takes, and whose
-    /// owner and group as far as this user may give files away. Durable when it returns.
+    /// Creates an empty store at a path where nothing is, or in an empty directory, which keeps its owner and permissions.
+    /// Durable when it returns.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `Io`, `ReadOnly`; those of [`open`](Self::open).
@@ -104,7 +104,7 @@ impl Store {
         StoreOptions::new().open_with(path.as_ref(), Some(MapPermit::by_contract_of_the_caller()))
     }
 
-    /// The directory.
+    /// The path by which the store was opened. The handle holds the store's directory, which may have been renamed since.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.loader.history.paths.root()
