@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What is left for small allocations: one that fails ends the process.
+/// What larger buffers leave for small allocations, which end the process when they fail.
 const LEFT_BYTES: usize = 1 << 20;
 
 /// Makes a buffer as long as that. Its bytes are those that it had, or zeros.
@@ -16,7 +16,8 @@ pub(crate) fn try_resize(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()
         // Before there is another: the two together may be too much.
         *buffer = Vec::new();
         let mut longer = Vec::new();
-        if longer.try_reserve_exact(length_bytes).is_err() || !has_memory(LEFT_BYTES) {
+        let is_there = longer.try_reserve_exact(length_bytes).is_ok();
+        if !is_there || (length_bytes > LEFT_BYTES && !has_memory(LEFT_BYTES)) {
             return Err(out_of_memory(length_bytes));
         }
         *buffer = longer;
