@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use stridemap_format::Uuid;
 
+use super::collect::Older;
 use super::{Generation, idle_watch, recover};
 use crate::disk::{Disk, Step, StorePaths, Watch};
 use crate::error::{Error, Result};
@@ -55,6 +56,8 @@ pub(crate) struct History {
     pub(crate) poison: Poison,
     /// Whether this handle has deleted what dead writers left.
     pub(super) is_swept: AtomicBool,
+    /// What is known of the generations before the newest. Locked by who holds the writers' lock.
+    pub(super) older: Mutex<Older>,
     /// Who opened it. A forked child shares its open files, and with them their locks.
     process: u32,
 }
@@ -71,6 +74,7 @@ impl History {
             current: Mutex::new(newest),
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
+            older: Mutex::default(),
             process: std::process::id(),
         })
     }
@@ -86,6 +90,7 @@ impl History {
             current: Mutex::new(Arc::new(Generation::stand_in(uuid, 0))),
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
+            older: Mutex::default(),
             process: std::process::id(),
         }
     }
@@ -117,6 +122,12 @@ impl History {
     pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
         self.check_process()?;
         recover::newest(&*self.disk, &self.paths, self.uuid, Some(self.current()))
+    }
+
+    /// The newest generation on disk, and the names in `meta/`. Under the writers' lock both are what is there.
+    pub(super) fn newest_listed(&self) -> Result<(Arc<Generation>, Vec<String>)> {
+        self.check_process()?;
+        recover::newest_listed(&*self.disk, &self.paths, self.uuid, Some(self.current()))
     }
 
     /// Moves this handle to a generation, unless it is on a later one already; gives whether it moved.

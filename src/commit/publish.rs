@@ -5,7 +5,7 @@ use stridemap_format::limits::MAX_CHANGES;
 use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableRef};
 
 use super::History;
-use super::collect;
+use super::collect::Older;
 use super::generation::{Generation, Merged};
 use super::lock::WriterLock;
 use super::rebase::{self, Changes, Draft};
@@ -57,7 +57,9 @@ fn publish_locked(
     let disk = &*history.disk;
     history.check_poison()?; // of another thread too, while this one waited
     unsynced::settle(history, lock)?; // crash: the generations so far, for good
-    let newest = if Step::NewestUnderLock.is_taken(disk) { history.newest()? } else { history.current() };
+    let (newest, names) = history.newest_listed()?;
+    let newest = if Step::NewestUnderLock.is_taken(disk) { newest } else { history.current() };
+    let mut older = Older::listed(history, &names, &newest, lock);
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, for good
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
@@ -66,7 +68,7 @@ fn publish_locked(
     }
 
     // 2. Storages.
-    let forgotten = collect::delete_garbage(history, &newest, &mut manifest)?; // crash: garbage, deleted again next time
+    let forgotten = older.delete_garbage(history, &newest, &mut manifest); // crash: garbage, deleted again next time
     for &(index, id) in &taken {
         let storage = staged.get_mut(index);
         storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later
@@ -115,8 +117,8 @@ fn publish_locked(
     let pin = Arc::clone(file.file());
     let generation = Arc::new(Generation::new(manifest, table, pin, history.is_durable()));
     history.install(Arc::clone(&generation));
-    drop(newest);
-    collect::after_commit(history, &generation, lock); // crash: garbage, deleted next time
+    older.add(newest);
+    older.after_commit(history, &generation, &names); // crash: garbage, deleted next time
     Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
 }
 

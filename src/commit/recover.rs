@@ -26,8 +26,19 @@ pub(super) fn newest(
     uuid: Uuid,
     known: Option<Arc<Generation>>,
 ) -> Result<Arc<Generation>> {
+    Ok(newest_listed(disk, paths, uuid, known)?.0)
+}
+
+/// The same, with the names in `meta/` among which it was found.
+pub(super) fn newest_listed(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    known: Option<Arc<Generation>>,
+) -> Result<(Arc<Generation>, Vec<String>)> {
     for tries in 0..MAX_TRIES {
-        let Some(&number) = manifest_numbers(disk, paths)?.last() else {
+        let names = list(disk, paths)?;
+        let Some(number) = numbers_among(&names).max() else {
             // A listing that a commit goes by may miss the manifest that comes as well as the one that goes.
             if tries < MAX_EMPTY && Step::LookAgain.is_taken(disk) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -41,10 +52,10 @@ pub(super) fn newest(
         };
         // A listing that a commit goes by may even show an older one.
         if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {
-            return Ok(Arc::clone(known));
+            return Ok((Arc::clone(known), names));
         }
         if let Some(generation) = pin(disk, paths, uuid, number)? {
-            return Ok(Arc::new(generation));
+            return Ok((Arc::new(generation), names));
         }
         if tries > 10 {
             std::thread::sleep(Duration::from_millis(1));
@@ -87,11 +98,20 @@ pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
 
 /// The generations whose manifests are there, ascending.
 pub(super) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
-    let dir = paths.meta_dir();
-    let names = disk.list(&dir).map_err(|e| Error::io("list", &dir, e))?;
-    let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, "man")).collect();
+    let mut numbers: Vec<u64> = numbers_among(&list(disk, paths)?).collect();
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// The names in `meta/`.
+fn list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
+    let dir = paths.meta_dir();
+    disk.list(&dir).map_err(|e| Error::io("list", &dir, e))
+}
+
+/// The generations whose manifests have these names.
+pub(super) fn numbers_among(names: &[String]) -> impl Iterator<Item = u64> {
+    names.iter().filter_map(|name| number_in(name, "man"))
 }
 
 /// Whether the newest generation has a record of a storage. `known` is the number of one that has, and is moved on: while

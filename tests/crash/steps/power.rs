@@ -51,7 +51,7 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             settled_by_a_collection,
             &[MarkUnsynced, SyncFileSystem],
         ),
-        of("a commit after one of unknown fate", unknown_and_a_commit, &[SyncBeforeGarbage]),
+        of("a commit after one of unknown fate", unknown_and_a_commit, &[]),
         of("a collection after a commit of unknown fate", unknown_and_a_collection, &[SyncBeforeCollection]),
     ]
 }
