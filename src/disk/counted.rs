@@ -183,6 +183,18 @@ impl DiskFile for CountedFile {
         self.file.unlock()
     }
 
+    fn try_front(&self, mode: LockMode) -> io::Result<bool> {
+        self.file.try_front(mode)
+    }
+
+    fn wait_for_front(&self, mode: LockMode) -> io::Result<()> {
+        self.file.wait_for_front(mode)
+    }
+
+    fn leave_front(&self) -> io::Result<()> {
+        self.file.leave_front()
+    }
+
     fn share_blocks_of(&self, source: &File) -> bool {
         self.file.share_blocks_of(source)
     }

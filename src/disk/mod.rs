@@ -265,6 +265,32 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of the file system.
     fn unlock(&self) -> io::Result<()>;
 
+    /// Puts this process at the front of those who want the file's lock, which is no lock on the file; false when another
+    /// process is there. Any number who will share the lock are there together. Whoever closes the file, by any of
+    /// the process's descriptors, gives the place up.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn try_front(&self, _mode: LockMode) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// The same; waits for as long as another process is there.
+    ///
+    /// # Errors
+    /// Those of the file system, and that each of two processes would wait for the other.
+    fn wait_for_front(&self, _mode: LockMode) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Gives the front up.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn leave_front(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Makes an empty file a copy of another that shares its blocks on the disk, until one of the two is written; false
     /// where that cannot be, and nothing has happened.
     #[cfg_attr(

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, Per
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, OFlags, RenameFlags, StatFs};
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
@@ -140,24 +140,27 @@ impl Disk for RealDisk {
     }
 
     fn is_network(&self, path: &Path) -> io::Result<bool> {
-        // The numbers of linux/magic.h and of the file systems themselves. A file system of a user (FUSE) may be either.
-        const NETWORK: [u32; 11] = [
-            0x6969,      // NFS
-            0x517b,      // SMB, the old
-            0xff53_4d42, // CIFS
-            0xfe53_4d42, // SMB 2 and 3
-            0x5346_414f, // AFS
-            0x6b41_4653, // AFS, that of the kernel
-            0x7375_7245, // Coda
-            0x00c3_6400, // Ceph
-            0x0bd0_0bd0, // Lustre
-            0x4750_4653, // GPFS
-            0x0102_1997, // 9P
-        ];
-        // The field is signed, or longer, on some machines.
-        let kind = rustix::fs::statfs(path)?.f_type as u32;
-        Ok(NETWORK.contains(&kind))
+        Ok(is_network_kind(&rustix::fs::statfs(path)?))
     }
+}
+
+fn is_network_kind(file_system: &StatFs) -> bool {
+    // The numbers of linux/magic.h and of the file systems themselves. A file system of a user (FUSE) may be either.
+    const NETWORK: [u32; 11] = [
+        0x6969,      // NFS
+        0x517b,      // SMB, the old
+        0xff53_4d42, // CIFS
+        0xfe53_4d42, // SMB 2 and 3
+        0x5346_414f, // AFS
+        0x6b41_4653, // AFS, that of the kernel
+        0x7375_7245, // Coda
+        0x00c3_6400, // Ceph
+        0x0bd0_0bd0, // Lustre
+        0x4750_4653, // GPFS
+        0x0102_1997, // 9P
+    ];
+    // The field is signed, or longer, on some machines.
+    NETWORK.contains(&(file_system.f_type as u32))
 }
 
 /// A file of a fresh name, with the permissions that any new file has.
@@ -174,6 +177,15 @@ pub(crate) fn unnamed_temporary() -> io::Result<Arc<dyn DiskFile>> {
 
 #[derive(Debug)]
 struct RealFile(File);
+
+impl RealFile {
+    /// Whether `fcntl` and `flock` know nothing of each other here: on a network file system they are one kind of lock.
+    fn has_front(&self) -> bool {
+        const FUSE: u32 = 0x6573_5546;
+        let file_system = rustix::fs::fstatfs(&self.0);
+        file_system.is_ok_and(|it| !is_network_kind(&it) && it.f_type as u32 != FUSE)
+    }
+}
 
 impl DiskFile for RealFile {
     fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
@@ -222,6 +234,36 @@ impl DiskFile for RealFile {
 
     fn unlock(&self) -> io::Result<()> {
         fs2::FileExt::unlock(&self.0)
+    }
+
+    /// An `fcntl` lock, which is a process's: it says who is at the front, and the `flock` is the file's lock.
+    fn try_front(&self, mode: LockMode) -> io::Result<bool> {
+        let operation = match mode {
+            LockMode::Shared => FlockOperation::NonBlockingLockShared,
+            LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
+        match self.has_front().then(|| rustix::fs::fcntl_lock(&self.0, operation)) {
+            None | Some(Ok(())) => Ok(true),
+            Some(Err(Errno::AGAIN | Errno::ACCESS)) => Ok(false),
+            Some(Err(e)) => Err(e.into()),
+        }
+    }
+
+    fn wait_for_front(&self, mode: LockMode) -> io::Result<()> {
+        let operation = match mode {
+            LockMode::Shared => FlockOperation::LockShared,
+            LockMode::Exclusive => FlockOperation::LockExclusive,
+        };
+        loop {
+            match rustix::fs::fcntl_lock(&self.0, operation) {
+                Err(Errno::INTR) => {}
+                waited => return Ok(waited?),
+            }
+        }
+    }
+
+    fn leave_front(&self) -> io::Result<()> {
+        Ok(rustix::fs::fcntl_lock(&self.0, FlockOperation::NonBlockingUnlock)?)
     }
 
     fn share_blocks_of(&self, source: &File) -> bool {

@@ -182,6 +182,18 @@ impl DiskFile for HookedFile {
         self.disk.around("unlock", &self.path, |_| self.file.unlock())
     }
 
+    fn try_front(&self, mode: LockMode) -> io::Result<bool> {
+        self.disk.around("try_front", &self.path, |_| self.file.try_front(mode))
+    }
+
+    fn wait_for_front(&self, mode: LockMode) -> io::Result<()> {
+        self.file.wait_for_front(mode)
+    }
+
+    fn leave_front(&self) -> io::Result<()> {
+        self.file.leave_front()
+    }
+
     fn lock_holders(&self) -> Vec<u32> {
         self.file.lock_holders()
     }
