@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use stridemap_format::{Digest, Manifest, StorageKind, full_chunk_count, limits};
 
 use super::lock::WriterLock;
-use super::recover::{numbers_among, pin};
+use super::recover::{list, numbers_among, pin};
 use super::{Generation, History, unsynced};
 use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, Step, number_in, read_capped};
 use crate::error::{Error, Result};
@@ -34,7 +34,8 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.check_poison()?;
     let lock = WriterLock::take(history)?;
     history.watched(unsynced::settle(history, &lock))?;
-    let (newest, names) = history.newest_listed()?;
+    let newest = history.newest()?;
+    let names = list(&*history.disk, &history.paths)?;
     history.watched(unsynced::settle_creation(history, &newest, &lock))?;
     if !newest.is_synced() {
         // Its writer may have died before this. What it replaced must not go while its name can.
@@ -42,13 +43,13 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     }
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
-    let mut older = Older::listed(history, &names, &newest, &lock);
-    let numbers: Vec<u64> = older.manifests.keys().copied().collect();
-    older.collect(history, &numbers, &mut collected);
-    let is_unclear = older.manifests.values().any(|&facts| Older::is_unclear(history, facts));
+    let mut older = Older::listed(history, Some(names), &newest, &lock)?;
+    older.collect(history, |_| true, &mut collected);
+    let is_unclear = older.manifests.iter().any(|&(_, facts)| Older::is_unclear(history, facts));
     let mut needed = BTreeMap::new();
     add_storages(&newest, &mut needed)?;
-    for (&number, _) in older.manifests.iter().filter(|_| Step::PinnedStorages.is_taken(&*history.disk)) {
+    let read = older.manifests.iter().filter(|(_, facts)| facts.is_some());
+    for &(number, _) in read.filter(|_| Step::PinnedStorages.is_taken(&*history.disk)) {
         if let Some(pinned) = pin(&*history.disk, &history.paths, history.uuid, number)? {
             add_storages(&pinned, &mut needed)?;
         }
@@ -57,7 +58,7 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
         Some(&sealed_bytes) => !is_sum || full_chunk_count(sealed_bytes.unwrap_or_default()) > 0,
         None => is_unclear,
     };
-    collected.remove_garbage(history, &newest, &older, &names);
+    collected.remove_garbage(history, &newest, &mut older);
     collected.sweep(history, is_needed)?;
     if !is_unclear {
         for entry in newest.storages() {
@@ -93,8 +94,14 @@ const LOOKED_AT: usize = 8;
 /// a commit does about them does not grow with their number.
 #[derive(Debug, Default)]
 pub(super) struct Older {
-    /// By generation. None for one that was not read: a reader of it may need anything.
-    manifests: BTreeMap<u64, Option<Facts>>,
+    /// By ascending generation. None for one that was not read: a reader of it may need anything.
+    manifests: Vec<(u64, Option<Facts>)>,
+    /// The newest generation then: while it is, none before it comes.
+    as_of: u64,
+    /// The tables that were there.
+    tables: Vec<u64>,
+    /// The unfinished files that were there. Only the holder of the writers' lock has some in `meta/`.
+    unfinished: Vec<String>,
 }
 
 /// What a manifest says of the files that a reader of it needs. While the file is there, it stays true.
@@ -112,23 +119,43 @@ impl From<&Manifest> for Facts {
 }
 
 impl Older {
-    /// Those before `newest`, by the names in `meta/`.
+    /// Those before `newest`, by the names in `meta/`: without them, as they are known, or by a listing.
     pub(super) fn listed<'h>(
         history: &'h History,
-        names: &[String],
+        names: Option<Vec<String>>,
         newest: &Generation,
         _lock: &WriterLock,
-    ) -> MutexGuard<'h, Self> {
+    ) -> Result<MutexGuard<'h, Self>> {
         let mut older = history.older.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = std::mem::take(&mut older.manifests);
-        let numbers = numbers_among(names).filter(|&number| number < newest.number());
-        older.manifests = numbers.map(|number| (number, known.get(&number).copied().flatten())).collect();
-        older
+        let names = match names {
+            None if older.as_of == newest.number() => return Ok(older),
+            None => list(&*history.disk, &history.paths)?,
+            Some(names) => names,
+        };
+        let numbers = numbers_among(&names).filter(|&number| number < newest.number());
+        let mut manifests: Vec<_> = numbers.map(|number| (number, older.facts(number))).collect();
+        manifests.sort_unstable_by_key(|&(number, _)| number);
+        older.manifests = manifests;
+        older.as_of = newest.number();
+        older.tables = names.iter().filter_map(|name| number_in(name, "tab")).collect();
+        older.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
+        Ok(older)
     }
 
     /// Adds the generation that was the newest.
     pub(super) fn add(&mut self, newest: Arc<Generation>) {
-        self.manifests.insert(newest.number(), Some(newest.manifest().into()));
+        let facts = Facts::from(newest.manifest());
+        self.tables.extend(facts.table.filter(|table| !self.tables.contains(table)));
+        self.manifests.push((newest.number(), Some(facts)));
+    }
+
+    /// Where the first one is that is not before a generation.
+    fn position(&self, generation: u64) -> usize {
+        self.manifests.partition_point(|&(number, _)| number < generation)
+    }
+
+    fn facts(&self, generation: u64) -> Option<Facts> {
+        self.manifests.get(self.position(generation)).filter(|(number, _)| *number == generation)?.1
     }
 
     /// Deletes the files of garbage that no older generation can need, and forgets it; returns whether it forgot any, because
@@ -152,37 +179,43 @@ impl Older {
 
     /// After a commit: deletes what the new generation no longer needs; and, once a handle, what dead writers left. Best
     /// effort: what stays is tried again.
-    pub(super) fn after_commit(&mut self, history: &History, newest: &Generation, names: &[String]) {
+    pub(super) fn after_commit(&mut self, history: &History, newest: &Generation) {
+        self.as_of = newest.number();
         let mut collected = Collected::default();
-        self.collect(history, &self.in_turn(newest.number()), &mut collected);
-        collected.remove_garbage(history, newest, self, names);
+        let others = self.manifests.len().saturating_sub(LOOKED_AT / 2) as u64;
+        // Successive commits come to all of them.
+        let start = newest.number().wrapping_mul(LOOKED_AT as u64 / 2) % others.max(1);
+        let turn = |index: u64| (index + others - start) % others < LOOKED_AT as u64 / 2;
+        self.collect(history, |index| index as u64 >= others || turn(index as u64), &mut collected);
+        collected.remove_garbage(history, newest, self);
         if !history.is_swept.swap(true, Ordering::Relaxed) {
             let next_id = newest.manifest().next_storage_id;
             let _ = collected.sweep(history, |id, _| id < next_id);
         }
     }
 
-    /// The manifests that the commit of a generation looks at. Successive commits come to all of them.
-    fn in_turn(&self, generation: u64) -> Vec<u64> {
-        let numbers: Vec<u64> = self.manifests.keys().copied().collect();
-        let (others, latest) = numbers.split_at(numbers.len().saturating_sub(LOOKED_AT / 2));
-        let count = others.len().min(LOOKED_AT / 2);
-        let start = generation.wrapping_mul(LOOKED_AT as u64 / 2) % others.len().max(1) as u64;
-        others.iter().cycle().skip(start as usize).take(count).chain(latest).copied().collect()
-    }
-
-    /// Deletes those of some manifests that nobody holds, and reads the others.
-    fn collect(&mut self, history: &History, numbers: &[u64], collected: &mut Collected) {
-        for &number in numbers {
-            let known = self.manifests.remove(&number).flatten();
-            match collect_one(history, number, known, collected) {
-                Ok(None) => {}
-                // It has gone; or it is not a file, which no reader can be on.
-                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
-                Ok(facts) => drop(self.manifests.insert(number, facts)),
-                Err(_) => drop(self.manifests.insert(number, known)),
+    /// Deletes those of the manifests at some positions that nobody holds, and reads the others of them.
+    fn collect(
+        &mut self,
+        history: &History,
+        is_looked_at: impl Fn(usize) -> bool,
+        collected: &mut Collected,
+    ) {
+        let mut index = 0;
+        self.manifests.retain_mut(|(number, facts)| {
+            index += 1;
+            if !is_looked_at(index - 1) {
+                return true;
             }
-        }
+            match collect_one(history, *number, *facts, collected) {
+                Ok(read) => {
+                    *facts = read;
+                    read.is_some()
+                }
+                // It has gone; or it is not a file, which no reader can be on.
+                Err(e) => !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
+            }
+        });
     }
 
     fn is_unclear(history: &History, facts: Option<Facts>) -> bool {
@@ -192,7 +225,8 @@ impl Older {
     /// Whether a storage that lost its last name at generation `dropped` may be read by somebody. Ids only grow: what the
     /// last generation before does not need, none before that does.
     fn need(&self, history: &History, id: u64, dropped: u64) -> bool {
-        let Some((_, &facts)) = self.manifests.range(..dropped).next_back() else { return false };
+        let before = self.position(dropped).checked_sub(1);
+        let Some(&(_, facts)) = before.and_then(|at| self.manifests.get(at)) else { return false };
         let holds_back = Step::PinnedHoldsBack.is_taken(&*history.disk);
         Self::is_unclear(history, facts) || holds_back && facts.is_some_and(|it| id < it.next_storage_id)
     }
@@ -200,7 +234,7 @@ impl Older {
     /// Whether a table may be read by somebody. A later generation has the same table or a later one: what the first
     /// generation that could have it does not need, none after that does.
     fn need_table(&self, history: &History, table: u64) -> bool {
-        let Some((_, &facts)) = self.manifests.range(table..).next() else { return false };
+        let Some(&(_, facts)) = self.manifests.get(self.position(table)) else { return false };
         let is_pinned = Step::PinnedTables.is_taken(&*history.disk);
         Self::is_unclear(history, facts) || is_pinned && facts.is_some_and(|it| it.table == Some(table))
     }
@@ -270,22 +304,22 @@ impl Collected {
     }
 
     /// Deletes what neither the newest generation nor an older one that may be held needs: the storages of the list of garbage,
-    /// and of these names in `meta/` tables, and unfinished files.
-    fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &Older, names: &[String]) {
+    /// and tables; and the unfinished files of `meta/`.
+    fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &mut Older) {
         for (&id, &dropped) in &newest.manifest().garbage {
             if !older.need(history, id, dropped) && is_really_garbage(history, newest, id) {
                 self.remove_storage(history, id);
             }
         }
         let own = newest.manifest().table.map(|table| table.generation);
-        for name in names {
-            // Only the holder of the writers' lock has unfinished files here, and these are not its own.
-            let is_stale = name.starts_with(STAGE_PREFIX)
-                || number_in(name, "tab")
-                    .is_some_and(|table| Some(table) != own && !older.need_table(history, table));
-            if is_stale {
-                let _ = self.remove(history, &history.paths.meta_dir().join(name));
-            }
+        let mut tables = std::mem::take(&mut older.tables);
+        tables.retain(|&table| {
+            let is_needed = Some(table) == own || older.need_table(history, table);
+            is_needed || self.remove(history, &history.paths.table(table)).is_err()
+        });
+        older.tables = tables;
+        for name in older.unfinished.drain(..) {
+            let _ = self.remove(history, &history.paths.meta_dir().join(name));
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use stridemap_format::Uuid;
 
 use super::collect::Older;
+use super::lock::WriterLock;
 use super::{Generation, idle_watch, recover};
 use crate::disk::{Disk, Step, StorePaths, Watch};
 use crate::error::{Error, Result};
@@ -43,6 +44,17 @@ impl Default for Options {
     }
 }
 
+/// A listing of `meta/` that is longer than this is not made again while a watch tells of no new name.
+const LONG_LISTING: usize = 64;
+
+/// A watch of `meta/`, begun once a listing was long.
+#[derive(Debug)]
+struct Listed {
+    watch: Box<dyn Watch>,
+    /// The newest generation of a listing, unless there have been new names since.
+    newest: Option<u64>,
+}
+
 /// The generations of one store, as one handle sees them: the one it is on, and the way to the next.
 #[derive(Debug)]
 pub(crate) struct History {
@@ -58,6 +70,7 @@ pub(crate) struct History {
     pub(super) is_swept: AtomicBool,
     /// What is known of the generations before the newest. Locked by who holds the writers' lock.
     pub(super) older: Mutex<Older>,
+    listed: Mutex<Option<Listed>>,
     /// Who opened it. A forked child shares its open files, and with them their locks.
     process: u32,
 }
@@ -75,6 +88,7 @@ impl History {
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
+            listed: Mutex::default(),
             process: std::process::id(),
         })
     }
@@ -91,6 +105,7 @@ impl History {
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
+            listed: Mutex::default(),
             process: std::process::id(),
         }
     }
@@ -120,14 +135,44 @@ impl History {
 
     /// The newest generation on disk.
     pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
-        self.check_process()?;
-        recover::newest(&*self.disk, &self.paths, self.uuid, Some(self.current()))
+        Ok(self.newest_listed()?.0)
     }
 
-    /// The newest generation on disk, and the names in `meta/`. Under the writers' lock both are what is there.
-    pub(super) fn newest_listed(&self) -> Result<(Arc<Generation>, Vec<String>)> {
+    /// The newest generation on disk, and the names in `meta/` if they had to be listed.
+    pub(super) fn newest_listed(&self) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
         self.check_process()?;
-        recover::newest_listed(&*self.disk, &self.paths, self.uuid, Some(self.current()))
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current();
+        if let Some(listed) = &mut *listed {
+            // Before the listing: what comes after it is news next time.
+            let has_news = listed.watch.wait(Duration::ZERO).unwrap_or(true);
+            listed.newest = listed.newest.filter(|_| !has_news);
+            if listed.newest == Some(current.number()) {
+                return Ok((current, None));
+            }
+        }
+        let (newest, names) = recover::newest_listed(&*self.disk, &self.paths, self.uuid, Some(current))?;
+        let meta = self.paths.meta_dir();
+        match &mut *listed {
+            Some(listed) => listed.newest = Some(newest.number()),
+            None if names.len() > LONG_LISTING && self.disk.tells_all(&meta) => {
+                let watch = self.disk.watch(&meta).ok().flatten();
+                *listed = watch.map(|watch| Listed { watch, newest: None });
+            }
+            None => {}
+        }
+        Ok((newest, Some(names)))
+    }
+
+    /// Takes note that this handle has published a generation, under the writers' lock: all new names are its own.
+    pub(super) fn note_published(&self, generation: u64, _lock: &WriterLock) {
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listed) = &mut *listed
+            && listed.newest.is_some()
+        {
+            let is_told = listed.watch.wait(Duration::ZERO).is_ok();
+            listed.newest = is_told.then_some(generation);
+        }
     }
 
     /// Moves this handle to a generation, unless it is on a later one already; gives whether it moved.

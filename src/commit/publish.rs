@@ -59,7 +59,7 @@ fn publish_locked(
     unsynced::settle(history, lock)?; // crash: the generations so far, for good
     let (newest, names) = history.newest_listed()?;
     let newest = if Step::NewestUnderLock.is_taken(disk) { newest } else { history.current() };
-    let mut older = Older::listed(history, &names, &newest, lock);
+    let mut older = Older::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, for good
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
@@ -117,8 +117,9 @@ fn publish_locked(
     let pin = Arc::clone(file.file());
     let generation = Arc::new(Generation::new(manifest, table, pin, history.is_durable()));
     history.install(Arc::clone(&generation));
+    history.note_published(generation.number(), lock);
     older.add(newest);
-    older.after_commit(history, &generation, &names); // crash: garbage, deleted next time
+    older.after_commit(history, &generation); // crash: garbage, deleted next time
     Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
 }
 

@@ -104,7 +104,7 @@ pub(super) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Ve
 }
 
 /// The names in `meta/`.
-fn list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
+pub(super) fn list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
     let dir = paths.meta_dir();
     disk.list(&dir).map_err(|e| Error::io("list", &dir, e))
 }

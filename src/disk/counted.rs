@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, Watch};
+use super::{Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, RealDisk, Watch};
 
 /// Bytes that went through a disk, and operations. What lies in `storages/`, and in files that are not the store's, is data; everything else is
 /// metadata.
@@ -119,6 +119,14 @@ impl Disk for Counted {
 
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
         self.real().watch(dir)
+    }
+
+    fn tells_all(&self, dir: &Path) -> bool {
+        self.real().tells_all(dir)
+    }
+
+    fn lock_holders(&self) -> LockHolders {
+        self.real().lock_holders()
     }
 
     fn is_network(&self, path: &Path) -> io::Result<bool> {

@@ -6,6 +6,7 @@
 #[cfg(feature = "simulation")]
 mod counted;
 mod external;
+mod holders;
 mod paths;
 mod real;
 #[cfg(feature = "simulation")]
@@ -25,6 +26,7 @@ use std::time::Duration;
 #[cfg(feature = "simulation")]
 pub use counted::{Counted, Counts};
 pub use external::{ExternalError, Reach};
+pub use holders::LockHolders;
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 #[cfg(feature = "interop")]
@@ -190,11 +192,22 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of the system, which has only so many watches to give.
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>>;
 
+    /// Whether a [watch](Self::watch) of a directory tells of each name there, by whatever process it was given.
+    fn tells_all(&self, _dir: &Path) -> bool {
+        false
+    }
+
     /// Whether a path is on a file system that other machines write too, as far as that can be told.
     ///
     /// # Errors
     /// Those of the file system.
     fn is_network(&self, path: &Path) -> io::Result<bool>;
+
+    /// The processes that hold locks, of all files: for many files at less cost than each file's own
+    /// [`lock_holders`](DiskFile::lock_holders).
+    fn lock_holders(&self) -> LockHolders {
+        LockHolders::default()
+    }
 
     /// Whether a step of the protocol is left out on this disk, to see what it is for.
     #[cfg(feature = "simulation")]

@@ -62,6 +62,49 @@ fn commit_reads_no_more_beside_many_pinned_generations_than_beside_few() {
     }
 }
 
+/// Handles that have a watch of `meta/`, and new ones that have none.
+#[test]
+fn commits_of_other_handles_are_seen_beside_many_pinned_generations() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.smap");
+    let readers = pinned(&path, 100);
+    let handles = [0, 1].map(|_| fast().open(&path).unwrap());
+    let begun = handles[0].generation();
+    for turn in 0..60 {
+        // Each commits twice in a row, so that it also relies on what it knows.
+        let new = (turn % 12 >= 8).then(|| fast().open(&path).unwrap());
+        let store = new.as_ref().unwrap_or(&handles[turn as usize / 2 % 2]);
+        let name = format!("{turn}");
+        store.save_new(&name, &row(turn)).unwrap();
+        assert_eq!(store.generation(), begun + turn + 1);
+    }
+    for handle in &handles {
+        handle.refresh().unwrap();
+        assert_eq!(handle.names().unwrap().len(), 61);
+    }
+    for (value, reader) in readers.iter().enumerate() {
+        assert_eq!(reader.load("x").unwrap().read::<u64>().unwrap(), [value as u64; 8]);
+    }
+    assert_eq!(handles[0].verify(|_| ()).unwrap(), []);
+}
+
+#[test]
+fn space_of_many_pinned_generations_comes_back_with_later_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.smap");
+    let readers = pinned(&path, 200);
+    let store = fast().open(&path).unwrap();
+    store.save("x", &row(0)).unwrap();
+    let files = |dir: &str| std::fs::read_dir(path.join(dir)).unwrap().count();
+    assert!(files("storages") > 200 && files("meta") > 200);
+    drop(readers);
+    for value in 0..100 {
+        store.save("x", &row(value)).unwrap();
+    }
+    // The newest; and the manifest and a table.
+    assert!(files("storages") == 1 && files("meta") <= 2, "{} {}", files("storages"), files("meta"));
+}
+
 #[test]
 fn commit_beside_a_thousand_pinned_generations_is_timed() {
     for durability in [Durability::Process, Durability::Full] {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap::disk::{Access, Disk, DiskFile, FileStat, LockMode, RealDisk, Watch};
+use stridemap::disk::{Access, Disk, DiskFile, FileStat, LockHolders, LockMode, RealDisk, Watch};
 
 /// Told the name of the operation, as the trait has it, and the path; of an operation on a file, the path of that file.
 pub(crate) type Hook = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
@@ -135,6 +135,10 @@ impl Disk for Hooked {
             return Ok(None);
         }
         self.around("watch", dir, |disk| disk.watch(dir))
+    }
+
+    fn lock_holders(&self) -> LockHolders {
+        RealDisk.lock_holders()
     }
 
     fn is_network(&self, _: &Path) -> io::Result<bool> {
