@@ -1,13 +1,13 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use stridemap_format::{Digest, Manifest, StorageKind, full_chunk_count, limits};
 
 use super::lock::WriterLock;
-use super::recover::{manifest_numbers, pin};
+use super::recover::{list, numbers_among, pin};
 use super::{Generation, History, unsynced};
 use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, Step, number_in, read_capped};
 use crate::error::{Error, Result};
@@ -23,50 +23,9 @@ pub struct Collected {
     pub size_bytes: u64,
 }
 
-/// Deletes the files of garbage that no older generation can need, and forgets it; gives whether it forgot any, for then
-/// `storages/` must be synced before the manifest says so.
-///
-/// A reader that stays on an old generation holds back what that one needs, and nothing else: the list, which every
-/// manifest repeats and every commit goes through, must not grow with the commits that the reader sleeps through.
-pub(super) fn delete_garbage(history: &History, newest: &Generation, next: &mut Manifest) -> Result<bool> {
-    let generation = next.generation;
-    if next.garbage.values().all(|&dropped| dropped == generation) {
-        return Ok(false);
-    }
-    // Who deleted the older manifests had synced the name of the newest. Where some are left, and it is another's, its
-    // writer may have died before that; what it replaced must not go while a power cut can take it back.
-    if !newest.is_synced() && manifest_numbers(&*history.disk, &history.paths)?.len() > 1 {
-        history.sync_dir(Step::SyncBeforeGarbage, &history.paths.meta_dir())?;
-    }
-    let mut deleted = Collected::default();
-    let older = Older::collect(history, newest.number(), &mut deleted);
-    let before = next.garbage.len();
-    next.garbage.retain(|&id, &mut dropped| {
-        // What this commit drops has a record still, in the generation before it: that need not be looked up.
-        let goes = dropped < generation
-            && !older.need(history, id, dropped)
-            && is_really_garbage(history, newest, id)
-            && deleted.remove_storage(history, id);
-        !goes
-    });
-    Ok(next.garbage.len() < before)
-}
-
 /// A store may lie: what has a record is no garbage.
 fn is_really_garbage(history: &History, newest: &Generation, id: u64) -> bool {
     Step::GarbageIsGarbage.holds(&*history.disk, || matches!(newest.storage(id), Ok(None)))
-}
-
-/// After a commit: what the new generation no longer needs; and, once a handle, what dead writers left. Best effort:
-/// what stays is tried again.
-pub(super) fn after_commit(history: &History, newest: &Generation, _lock: &WriterLock) {
-    let mut collected = Collected::default();
-    let older = Older::collect(history, newest.number(), &mut collected);
-    collected.remove_garbage(history, newest, &older);
-    if !history.is_swept.swap(true, Ordering::Relaxed) {
-        let next_id = newest.manifest().next_storage_id;
-        let _ = collected.sweep(history, newest, &older, |id, _| id < next_id);
-    }
 }
 
 /// Deletes every file that neither the newest generation nor a pinned one needs, and what is past the end of sealed
@@ -75,7 +34,8 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.check_poison()?;
     let lock = WriterLock::take(history)?;
     history.watched(unsynced::settle(history, &lock))?;
-    let newest = history.newest_under(&lock)?;
+    let newest = history.newest_listed(&lock)?.0;
+    let names = list(&*history.disk, &history.paths)?;
     history.watched(unsynced::settle_creation(history, &newest, &lock))?;
     if !newest.is_synced() {
         // Its writer may have died before this. What it replaced must not go while its name can.
@@ -83,20 +43,24 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     }
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
-    let older = Older::collect(history, newest.number(), &mut collected);
+    let mut older = Older::listed(history, Some(names), &newest, &lock)?;
+    older.collect(history, |_| true, &mut collected);
+    let is_unclear = older.manifests.iter().any(|&(_, facts)| Older::is_unclear(history, facts));
     let mut needed = BTreeMap::new();
     add_storages(&newest, &mut needed)?;
-    for manifest in older.pinned.iter().filter(|_| Step::PinnedStorages.is_taken(&*history.disk)) {
-        if let Some(pinned) = pin(&*history.disk, &history.paths, history.uuid, manifest.generation)? {
+    let read = older.manifests.iter().filter(|(_, facts)| facts.is_some());
+    for &(number, _) in read.filter(|_| Step::PinnedStorages.is_taken(&*history.disk)) {
+        if let Some(pinned) = pin(&*history.disk, &history.paths, history.uuid, number)? {
             add_storages(&pinned, &mut needed)?;
         }
     }
     let is_needed = |id: u64, is_sum: bool| match needed.get(&id) {
         Some(&sealed_bytes) => !is_sum || full_chunk_count(sealed_bytes.unwrap_or_default()) > 0,
-        None => older.is_unclear,
+        None => is_unclear,
     };
-    collected.sweep(history, &newest, &older, is_needed)?;
-    if !older.is_unclear {
+    collected.remove_garbage(history, &newest, &mut older);
+    collected.sweep(history, is_needed)?;
+    if !is_unclear {
         for entry in newest.storages() {
             let (id, _) = entry?;
             if let Some(&Some(sealed_bytes)) = needed.get(&id) {
@@ -123,50 +87,179 @@ fn add_storages(generation: &Generation, needed: &mut BTreeMap<u64, Option<u64>>
     Ok(())
 }
 
-/// The generations before the newest that somebody is still on.
-struct Older {
-    pinned: Vec<Manifest>,
-    /// A manifest that could not be read may need anything.
-    is_unclear: bool,
+/// How many manifests before the newest a commit looks at: half of them the latest ones, and half others in turn.
+const LOOKED_AT: usize = 8;
+
+/// The manifests before the newest, and what is known of them. A handle keeps it from one commit to the next, so that what
+/// a commit does about them does not grow with their number.
+#[derive(Debug, Default)]
+pub(super) struct Older {
+    /// By ascending generation. None for one that was not read: a reader of it may need anything.
+    manifests: Vec<(u64, Option<Facts>)>,
+    /// The newest generation then: while it is, none before it comes.
+    as_of: u64,
+    /// The tables that were there.
+    tables: Vec<u64>,
+    /// The unfinished files that were there. Only the holder of the writers' lock has some in `meta/`.
+    unfinished: Vec<String>,
+}
+
+/// What a manifest says of the files that a reader of it needs. While the file is there, it stays true.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    next_storage_id: u64,
+    table: Option<u64>,
+}
+
+impl From<&Manifest> for Facts {
+    fn from(manifest: &Manifest) -> Self {
+        let Manifest { next_storage_id, table, .. } = *manifest;
+        Facts { next_storage_id, table: table.map(|table| table.generation) }
+    }
 }
 
 impl Older {
-    /// Deletes the manifests that nobody holds.
-    fn collect(history: &History, newest: u64, collected: &mut Collected) -> Older {
-        let mut older = Older { pinned: Vec::new(), is_unclear: false };
-        let holds_back = Step::UnreadHoldsBack.is_taken(&*history.disk);
-        let Ok(numbers) = manifest_numbers(&*history.disk, &history.paths) else {
-            return Older { is_unclear: holds_back, ..older };
+    /// Those before `newest`, by the names in `meta/`: without them, as they are known, or by a listing.
+    pub(super) fn listed<'h>(
+        history: &'h History,
+        names: Option<Vec<String>>,
+        newest: &Generation,
+        _lock: &WriterLock,
+    ) -> Result<MutexGuard<'h, Self>> {
+        let mut older = history.older.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = match names {
+            None if older.as_of == newest.number() => return Ok(older),
+            None => list(&*history.disk, &history.paths)?,
+            Some(names) => names,
         };
-        for number in numbers.into_iter().filter(|&number| number < newest) {
-            match older.collect_one(history, number, collected) {
-                Ok(()) => {}
-                // It has gone; or it is not a file, which no reader can be on.
-                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
-                Err(_) => older.is_unclear = holds_back,
+        let numbers = numbers_among(&names).filter(|&number| number < newest.number());
+        let mut manifests: Vec<_> = numbers.map(|number| (number, older.facts(number))).collect();
+        manifests.sort_unstable_by_key(|&(number, _)| number);
+        older.manifests = manifests;
+        older.as_of = newest.number();
+        older.tables = names.iter().filter_map(|name| number_in(name, "tab")).collect();
+        older.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
+        Ok(older)
+    }
+
+    /// Adds the generation that was the newest.
+    pub(super) fn add(&mut self, newest: Arc<Generation>) {
+        let facts = Facts::from(newest.manifest());
+        self.tables.extend(facts.table.filter(|table| !self.tables.contains(table)));
+        self.manifests.push((newest.number(), Some(facts)));
+    }
+
+    /// Where the first one is that is not before a generation.
+    fn position(&self, generation: u64) -> usize {
+        self.manifests.partition_point(|&(number, _)| number < generation)
+    }
+
+    fn facts(&self, generation: u64) -> Option<Facts> {
+        self.manifests.get(self.position(generation)).filter(|(number, _)| *number == generation)?.1
+    }
+
+    /// Deletes the files of garbage that no older generation can need, and forgets it; returns whether it forgot any, because
+    /// then `storages/` must be synced before the manifest says so. Here each manifest that is there counts as held.
+    ///
+    /// A reader that stays on an old generation holds back what that one needs, and nothing else: the list, which every
+    /// manifest repeats and every commit goes through, must not grow with the commits that the reader sleeps through.
+    pub(super) fn delete_garbage(&self, history: &History, newest: &Generation, next: &mut Manifest) -> bool {
+        let (generation, before) = (next.generation, next.garbage.len());
+        let mut deleted = Collected::default();
+        next.garbage.retain(|&id, &mut dropped| {
+            // What this commit drops has a record still, in the generation before it: that need not be looked up.
+            let goes = dropped < generation
+                && !self.need(history, id, dropped)
+                && is_really_garbage(history, newest, id)
+                && deleted.remove_storage(history, id);
+            !goes
+        });
+        next.garbage.len() < before
+    }
+
+    /// After a commit: deletes what the new generation no longer needs; and, once a handle, what dead writers left. Best
+    /// effort: what stays is tried again.
+    pub(super) fn after_commit(&mut self, history: &History, newest: &Generation) {
+        self.as_of = newest.number();
+        let mut collected = Collected::default();
+        let others = self.manifests.len().saturating_sub(LOOKED_AT / 2) as u64;
+        // Successive commits come to all of them.
+        let start = newest.number().wrapping_mul(LOOKED_AT as u64 / 2) % others.max(1);
+        let turn = |index: u64| (index + others - start) % others < LOOKED_AT as u64 / 2;
+        self.collect(history, |index| index as u64 >= others || turn(index as u64), &mut collected);
+        collected.remove_garbage(history, newest, self);
+        if !history.is_swept.swap(true, Ordering::Relaxed) {
+            let next_id = newest.manifest().next_storage_id;
+            let _ = collected.sweep(history, |id, _| id < next_id);
+        }
+    }
+
+    /// Deletes those of the manifests at some positions that nobody holds, and reads the others of them.
+    fn collect(
+        &mut self,
+        history: &History,
+        is_looked_at: impl Fn(usize) -> bool,
+        collected: &mut Collected,
+    ) {
+        let mut index = 0;
+        self.manifests.retain_mut(|(number, facts)| {
+            index += 1;
+            if !is_looked_at(index - 1) {
+                return true;
             }
-        }
-        older
+            match collect_one(history, *number, *facts, collected) {
+                Ok(read) => {
+                    *facts = read;
+                    read.is_some()
+                }
+                // It has gone; or it is not a file, which no reader can be on.
+                Err(e) => !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
+            }
+        });
     }
 
-    fn collect_one(&mut self, history: &History, number: u64, collected: &mut Collected) -> io::Result<()> {
-        let path = history.paths.manifest(number);
-        let file = history.disk.open(&path, Access::Read)?;
-        // Held until the file is gone: a reader that comes between sees the lock, or that the file has no name left.
-        if Step::LockOlderManifest.locks(&*history.disk, || file.try_lock(LockMode::Exclusive))? {
-            return collected.remove(history, &path);
-        }
-        let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
-        self.pinned.push(Manifest::decode(&bytes, history.uuid, number).map_err(io::Error::other)?);
-        Ok(())
+    fn is_unclear(history: &History, facts: Option<Facts>) -> bool {
+        facts.is_none() && Step::UnreadHoldsBack.is_taken(&*history.disk)
     }
 
-    /// Whether a storage that lost its last name at generation `dropped` may be read by somebody.
+    /// Whether a storage that lost its last name at generation `dropped` may be read by somebody. Ids only grow: what the
+    /// last generation before does not need, none before that does.
     fn need(&self, history: &History, id: u64, dropped: u64) -> bool {
-        let holds = |manifest: &Manifest| id < manifest.next_storage_id && manifest.generation < dropped;
+        let before = self.position(dropped).checked_sub(1);
+        let Some(&(_, facts)) = before.and_then(|at| self.manifests.get(at)) else { return false };
         let holds_back = Step::PinnedHoldsBack.is_taken(&*history.disk);
-        self.is_unclear || holds_back && self.pinned.iter().any(holds)
+        Self::is_unclear(history, facts) || holds_back && facts.is_some_and(|it| id < it.next_storage_id)
     }
+
+    /// Whether a table may be read by somebody. A later generation has the same table or a later one: what the first
+    /// generation that could have it does not need, none after that does.
+    fn need_table(&self, history: &History, table: u64) -> bool {
+        let Some(&(_, facts)) = self.manifests.get(self.position(table)) else { return false };
+        let is_pinned = Step::PinnedTables.is_taken(&*history.disk);
+        Self::is_unclear(history, facts) || is_pinned && facts.is_some_and(|it| it.table == Some(table))
+    }
+}
+
+/// Deletes a manifest, or returns what it says when somebody holds it.
+fn collect_one(
+    history: &History,
+    number: u64,
+    known: Option<Facts>,
+    collected: &mut Collected,
+) -> io::Result<Option<Facts>> {
+    let path = history.paths.manifest(number);
+    let file = history.disk.open(&path, Access::Read)?;
+    // Held until the file is gone: a reader that comes between sees the lock, or that the file has no name left.
+    if Step::LockOlderManifest.locks(&*history.disk, || file.try_lock(LockMode::Exclusive))? {
+        collected.remove(history, &path)?;
+        return Ok(None);
+    }
+    if known.is_some() {
+        return Ok(known);
+    }
+    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
+    let manifest = Manifest::decode(&bytes, history.uuid, number).map_err(io::Error::other)?;
+    Ok(Some((&manifest).into()))
 }
 
 impl Collected {
@@ -210,40 +303,28 @@ impl Collected {
         is_gone(&history.paths.sum(id)) && is_bytes_gone
     }
 
-    fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &Older) {
+    /// Deletes what neither the newest generation nor an older one that may be held needs: the storages of the list of garbage,
+    /// and tables; and the unfinished files of `meta/`.
+    fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &mut Older) {
         for (&id, &dropped) in &newest.manifest().garbage {
             if !older.need(history, id, dropped) && is_really_garbage(history, newest, id) {
                 self.remove_storage(history, id);
             }
         }
-        let Ok(names) = history.disk.list(&history.paths.meta_dir()) else { return };
-        let referenced: BTreeSet<u64> = older
-            .pinned
-            .iter()
-            .filter(|_| Step::PinnedTables.is_taken(&*history.disk))
-            .chain([newest.manifest()])
-            .filter_map(|manifest| Some(manifest.table?.generation))
-            .collect();
-        for name in names {
-            // Only the holder of the writers' lock has unfinished files here, and it has finished.
-            let is_stale = name.starts_with(STAGE_PREFIX)
-                || number_in(&name, "tab")
-                    .is_some_and(|table| !older.is_unclear && !referenced.contains(&table));
-            if is_stale {
-                let _ = self.remove(history, &history.paths.meta_dir().join(&name));
-            }
+        let own = newest.manifest().table.map(|table| table.generation);
+        let mut tables = std::mem::take(&mut older.tables);
+        tables.retain(|&table| {
+            let is_needed = Some(table) == own || older.need_table(history, table);
+            is_needed || self.remove(history, &history.paths.table(table)).is_err()
+        });
+        older.tables = tables;
+        for name in older.unfinished.drain(..) {
+            let _ = self.remove(history, &history.paths.meta_dir().join(name));
         }
     }
 
     /// Goes through `storages/` and deletes the unfinished files of dead writers, and what is not needed.
-    fn sweep(
-        &mut self,
-        history: &History,
-        newest: &Generation,
-        older: &Older,
-        is_needed: impl Fn(u64, bool) -> bool,
-    ) -> Result<()> {
-        self.remove_garbage(history, newest, older);
+    fn sweep(&mut self, history: &History, is_needed: impl Fn(u64, bool) -> bool) -> Result<()> {
         let dir = history.paths.storages_dir();
         for name in history.disk.list(&dir).map_err(|e| Error::io("list", &dir, e))? {
             let path = dir.join(&name);

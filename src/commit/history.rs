@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use stridemap_format::Uuid;
 
+use super::collect::Older;
 use super::lock::WriterLock;
 use super::{Generation, idle_watch, recover};
 use crate::disk::{Disk, Step, StorePaths, Watch};
@@ -43,6 +44,17 @@ impl Default for Options {
     }
 }
 
+/// A listing of `meta/` that is longer than this is not made again while a watch tells of no new name.
+const LONG_LISTING: usize = 64;
+
+/// A watch of `meta/`, begun once a listing was long.
+#[derive(Debug)]
+struct Listed {
+    watch: Box<dyn Watch>,
+    /// The newest generation of a listing, unless there have been new names since.
+    newest: Option<u64>,
+}
+
 /// The generations of one store, as one handle sees them: the one it is on, and the way to the next.
 #[derive(Debug)]
 pub(crate) struct History {
@@ -56,13 +68,16 @@ pub(crate) struct History {
     pub(crate) poison: Poison,
     /// Whether this handle has deleted what dead writers left.
     pub(super) is_swept: AtomicBool,
+    /// What is known of the generations before the newest. Locked by who holds the writers' lock.
+    pub(super) older: Mutex<Older>,
+    listed: Mutex<Option<Listed>>,
     /// Who opened it. A forked child shares its open files, and with them their locks.
     process: u32,
 }
 
 impl History {
     pub(crate) fn open(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Result<Self> {
-        let newest = recover::newest(&*disk, &paths, uuid, None, recover::settled_numbers)?;
+        let newest = recover::newest(&*disk, &paths, uuid, None)?;
         Ok(History {
             number: AtomicU64::new(newest.number()),
             disk,
@@ -72,6 +87,8 @@ impl History {
             current: Mutex::new(newest),
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
+            older: Mutex::default(),
+            listed: Mutex::default(),
             process: std::process::id(),
         })
     }
@@ -87,6 +104,8 @@ impl History {
             current: Mutex::new(Arc::new(Generation::stand_in(uuid, 0))),
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
+            older: Mutex::default(),
+            listed: Mutex::default(),
             process: std::process::id(),
         }
     }
@@ -116,13 +135,50 @@ impl History {
 
     /// The newest generation on disk.
     pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
-        self.check_process()?;
-        recover::newest(&*self.disk, &self.paths, self.uuid, Some(self.current()), recover::settled_numbers)
+        Ok(self.newest_by(recover::settled_list)?.0)
     }
 
-    /// The same, while nobody else commits.
-    pub(super) fn newest_under(&self, _lock: &WriterLock) -> Result<Arc<Generation>> {
-        recover::newest(&*self.disk, &self.paths, self.uuid, Some(self.current()), recover::manifest_numbers)
+    /// The newest generation on disk, and the names in `meta/` if they had to be listed. Nobody else commits meanwhile.
+    pub(super) fn newest_listed(&self, _lock: &WriterLock) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
+        self.newest_by(recover::list)
+    }
+
+    fn newest_by(&self, list: recover::List) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
+        self.check_process()?;
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current();
+        if let Some(listed) = &mut *listed {
+            // Before the listing: what comes after it is news next time.
+            let has_news = listed.watch.wait(Duration::ZERO).unwrap_or(true);
+            listed.newest = listed.newest.filter(|_| !has_news);
+            if listed.newest == Some(current.number()) {
+                current.check_named(&*self.disk, &self.paths)?;
+                return Ok((current, None));
+            }
+        }
+        let (newest, names) =
+            recover::newest_listed(&*self.disk, &self.paths, self.uuid, Some(current), list)?;
+        let meta = self.paths.meta_dir();
+        match &mut *listed {
+            Some(listed) => listed.newest = Some(newest.number()),
+            None if names.len() > LONG_LISTING && self.disk.tells_all(&meta) => {
+                let watch = self.disk.watch(&meta).ok().flatten();
+                *listed = watch.map(|watch| Listed { watch, newest: None });
+            }
+            None => {}
+        }
+        Ok((newest, Some(names)))
+    }
+
+    /// Takes note that this handle has published a generation, under the writers' lock: all new names are its own.
+    pub(super) fn note_published(&self, generation: u64, _lock: &WriterLock) {
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listed) = &mut *listed
+            && listed.newest.is_some()
+        {
+            let is_told = listed.watch.wait(Duration::ZERO).is_ok();
+            listed.newest = is_told.then_some(generation);
+        }
     }
 
     /// Moves this handle to a generation, unless it is on a later one already; gives whether it moved.

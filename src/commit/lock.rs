@@ -7,16 +7,7 @@ use std::time::{Duration, Instant};
 use super::History;
 use crate::disk::{Access, Disk, DiskFile, LockMode, Step};
 use crate::error::{Error, ErrorKind, Result};
-
-/// How often a newcomer looks whether it is at the front, at first. Who has waited longer looks more often.
-const NEWCOMER_PAUSE: Duration = Duration::from_millis(1);
-const WAITING_PAUSE: Duration = Duration::from_micros(500);
-
-/// How often who is at the front looks for `LOCK`: at least after an eighth of the time that it has stood there.
-const FRONT_PAUSES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(2)];
-
-/// For how long the front is waited for. A process that was stopped there must not keep the others from a free `LOCK`.
-const PATIENCE: Duration = Duration::from_secs(1);
+use crate::storage::{Turn, file_id};
 
 /// The right to commit: an exclusive lock on the store's `LOCK`. The kernel gives it back when its holder dies.
 pub(super) struct WriterLock {
@@ -31,7 +22,7 @@ impl WriterLock {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             opened => opened.map_err(|e| failed(&path, e))?,
         };
-        let lock = Queue::join(history, file).wait(&path, history.options.lock_timeout)?;
+        let lock = wait(&*history.disk, &path, &file, history.options.lock_timeout)?;
         // Who deletes and recreates the file would let two writers in: each would hold the lock of its own.
         let held = lock.file.stat().map_err(|e| failed(&path, e))?;
         let named = match history.disk.stat(&path) {
@@ -79,17 +70,6 @@ struct Held {
     process: u32,
 }
 
-impl Held {
-    /// None when somebody else holds it.
-    fn try_take(file: &Arc<dyn DiskFile>) -> io::Result<Option<Held>> {
-        Ok(file.try_lock(LockMode::Exclusive)?.then(|| Held::of(file)))
-    }
-
-    fn of(file: &Arc<dyn DiskFile>) -> Held {
-        Held { file: Arc::clone(file), process: std::process::id() }
-    }
-}
-
 impl Drop for Held {
     fn drop(&mut self) {
         // Not left to the closing of the file: a child that was forked meanwhile has it open. The child's lock it is not.
@@ -99,75 +79,22 @@ impl Drop for Held {
     }
 }
 
-/// The writers that wait. A turnstile is passed first, then `LOCK` is taken, then the turnstile is free for the next: who
-/// commits again at once finds it locked, and comes after who stands there. It is the lock of FORMAT, which is always
-/// there and which nobody else locks. Only `LOCK` keeps writers apart; where the turnstile cannot be locked, there is no
-/// order, and nothing else is wrong.
-struct Queue {
-    disk: Arc<dyn Disk>,
-    lock: Arc<dyn DiskFile>,
-    turnstile: Option<Arc<dyn DiskFile>>,
-}
-
-impl Queue {
-    /// The file is opened anew: a lock is on the open file, and other threads have their own.
-    fn join(history: &History, lock: Arc<dyn DiskFile>) -> Self {
-        let turnstile = history.disk.open(&history.paths.marker(), Access::Read).ok();
-        Queue { disk: Arc::clone(&history.disk), lock, turnstile }
-    }
-
-    fn wait(&self, path: &Path, timeout: Duration) -> Result<Held> {
-        let began = Instant::now();
-        let (mut pause, mut is_newcomer) = (NEWCOMER_PAUSE, true);
-        loop {
-            let turn = self.turn();
-            let may_look = turn.is_some() || began.elapsed() >= PATIENCE.min(timeout / 2);
-            if may_look && let Some(held) = self.try_lock(path)? {
-                return Ok(held);
-            }
-            if turn.is_some() && !is_newcomer {
-                return self.wait_at_the_front(path, began, timeout);
-            }
-            // A newcomer lets the turnstile go once: it may have come between the front and those who wait behind it.
+/// Waits for the lock, in the order of the queue.
+fn wait(disk: &dyn Disk, path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<Held> {
+    let began = Instant::now();
+    let id = file_id(file.stat().map_err(|e| failed(path, e))?);
+    let turn = Turn::take(file, id, LockMode::Exclusive, timeout);
+    let at_the_front = Instant::now();
+    loop {
+        let is_taken = Step::LockWriters.locks(disk, || file.try_lock(LockMode::Exclusive));
+        if is_taken.map_err(|e| failed(path, e))? {
             drop(turn);
-            self.sleep(path, began, pause, timeout)?;
-            pause = (pause * 7 / 8).max(WAITING_PAUSE);
-            is_newcomer = false;
+            return Ok(Held { file: Arc::clone(file), process: std::process::id() });
         }
-    }
-
-    /// Looks for `LOCK`, while nobody passes the turnstile.
-    fn wait_at_the_front(&self, path: &Path, began: Instant, timeout: Duration) -> Result<Held> {
-        let [shortest, longest] = FRONT_PAUSES;
-        let arrived = Instant::now();
-        loop {
-            self.sleep(path, began, (arrived.elapsed() / 8).clamp(shortest, longest), timeout)?;
-            if let Some(held) = self.try_lock(path)? {
-                return Ok(held);
-            }
-        }
-    }
-
-    /// The front of the queue, if it is free: with nothing to hold where the turnstile cannot be locked.
-    fn turn(&self) -> Option<Option<Held>> {
-        match self.turnstile.as_ref().map(Held::try_take) {
-            Some(Ok(None)) => None,
-            Some(Ok(held)) => Some(held),
-            Some(Err(_)) | None => Some(None),
-        }
-    }
-
-    fn try_lock(&self, path: &Path) -> Result<Option<Held>> {
-        let is_taken = Step::LockWriters.locks(&*self.disk, || self.lock.try_lock(LockMode::Exclusive));
-        Ok(is_taken.map_err(|e| failed(path, e))?.then(|| Held::of(&self.lock)))
-    }
-
-    /// Waits a little, unless the time is over.
-    fn sleep(&self, path: &Path, began: Instant, pause: Duration, timeout: Duration) -> Result<()> {
         let left = timeout.saturating_sub(began.elapsed());
         if left.is_zero() {
             // The one at the front of the queue has no lock on this file.
-            let holder = match self.lock.lock_holders().as_slice() {
+            let holder = match file.lock_holders().as_slice() {
                 [] => "another writer holds it".to_owned(),
                 [id, ..] => format!("process {id} holds it"),
             };
@@ -179,7 +106,6 @@ impl Queue {
                 ),
             ));
         }
-        thread::sleep(pause.min(left));
-        Ok(())
+        thread::sleep(Turn::pause(at_the_front).min(left));
     }
 }

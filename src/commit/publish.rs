@@ -6,7 +6,7 @@ use stridemap_format::limits::MAX_CHANGES;
 use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableRef};
 
 use super::History;
-use super::collect;
+use super::collect::Older;
 use super::generation::{Generation, Merged, Pin};
 use super::lock::WriterLock;
 use super::rebase::{self, Changes, Draft};
@@ -58,8 +58,9 @@ fn publish_locked(
     let disk = &*history.disk;
     history.check_poison()?; // of another thread too, while this one waited
     unsynced::settle(history, lock)?; // crash: the generations so far, for good
-    let is_looked_for = Step::NewestUnderLock.is_taken(disk);
-    let newest = if is_looked_for { history.newest_under(lock)? } else { history.current() };
+    let (newest, names) = history.newest_listed(lock)?;
+    let newest = if Step::NewestUnderLock.is_taken(disk) { newest } else { history.current() };
+    let mut older = Older::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, for good
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
@@ -68,7 +69,7 @@ fn publish_locked(
     }
 
     // 2. Storages.
-    let forgotten = collect::delete_garbage(history, &newest, &mut manifest)?; // crash: garbage, deleted again next time
+    let forgotten = older.delete_garbage(history, &newest, &mut manifest); // crash: garbage, deleted again next time
     for &(index, id) in &taken {
         let storage = staged.get_mut(index);
         storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later
@@ -116,8 +117,9 @@ fn publish_locked(
     // 6. The handle moves on, which lets its old generation go, and what no reader needs is deleted.
     let generation = Arc::new(Generation::new(manifest, table, pin, history.is_durable()));
     history.install(Arc::clone(&generation));
-    drop(newest);
-    collect::after_commit(history, &generation, lock); // crash: garbage, deleted next time
+    history.note_published(generation.number(), lock);
+    older.add(newest);
+    older.after_commit(history, &generation); // crash: garbage, deleted next time
     Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
 }
 

@@ -20,18 +20,28 @@ const MAX_LISTINGS: u32 = 10;
 
 /// Finds, validates and pins the newest generation; returns `known` when none is newer.
 ///
-/// A newest manifest that does not validate is an error: an older one would undo commits that were acknowledged. `list`
-/// is [`manifest_numbers`] under the writers' lock, and else [`settled_numbers`].
+/// A newest manifest that does not validate is an error: an older one would undo commits that were acknowledged.
 pub(super) fn newest(
     disk: &dyn Disk,
     paths: &StorePaths,
     uuid: Uuid,
     known: Option<Arc<Generation>>,
-    list: fn(&dyn Disk, &StorePaths) -> Result<Vec<u64>>,
 ) -> Result<Arc<Generation>> {
+    Ok(newest_listed(disk, paths, uuid, known, settled_list)?.0)
+}
+
+/// The same, with the names in `meta/` among which it was found.
+pub(super) fn newest_listed(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    known: Option<Arc<Generation>>,
+    list: List,
+) -> Result<(Arc<Generation>, Vec<String>)> {
     for tries in 0..MAX_TRIES {
         known.as_ref().map_or(Ok(()), |known| known.check_named(disk, paths))?;
-        let Some(&number) = list(disk, paths)?.last() else {
+        let names = list(disk, paths)?;
+        let Some(number) = numbers_among(&names).max() else {
             let detail = "no manifest; a store has at least one";
             return Err(Error::corrupt(
                 &paths.meta_dir(),
@@ -40,10 +50,10 @@ pub(super) fn newest(
         };
         // A listing that a commit goes by may even show an older one.
         if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {
-            return Ok(Arc::clone(known));
+            return Ok((Arc::clone(known), names));
         }
         if let Some(generation) = pin(disk, paths, uuid, number)? {
-            return Ok(Arc::new(generation));
+            return Ok((Arc::new(generation), names));
         }
         if tries > 10 {
             std::thread::sleep(Duration::from_millis(1));
@@ -73,7 +83,7 @@ pub(super) fn reread(history: &History, known: &Generation) -> Result<()> {
         }
     }
     // Another commit, or damage: as for anybody who opens the store.
-    newest(&**disk, paths, *uuid, None, settled_numbers).map(drop)
+    newest(&**disk, paths, *uuid, None).map(drop)
 }
 
 /// The newest generation, looked for while nobody commits. A listing that a commit goes by may miss what comes and what
@@ -82,36 +92,49 @@ pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
     if !Step::CertainNewest.is_taken(&*history.disk) {
         return history.newest();
     }
-    history.newest_under(&WriterLock::take(history)?)
+    Ok(history.newest_listed(&WriterLock::take(history)?)?.0)
 }
 
 /// The generations whose manifests are there, ascending.
 pub(super) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
-    let dir = paths.meta_dir();
-    let names = disk.list(&dir).map_err(|e| Error::io("list", &dir, e))?;
-    let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, "man")).collect();
+    let mut numbers: Vec<u64> = numbers_among(&list(disk, paths)?).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
 
+/// How the names in `meta/` are found: by [`list`] under the writers' lock, and else by [`settled_list`].
+pub(super) type List = fn(&dyn Disk, &StorePaths) -> Result<Vec<String>>;
+
+/// The names in `meta/`.
+pub(super) fn list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
+    let dir = paths.meta_dir();
+    disk.list(&dir).map_err(|e| Error::io("list", &dir, e))
+}
+
 /// The same, while others commit. A commit during a listing may hide both the manifest that it deletes and the one that it
 /// adds, so that an older one looks newest, or none is there: two listings must agree on the newest.
-pub(super) fn settled_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
-    let mut numbers = manifest_numbers(disk, paths)?;
+pub(super) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
+    let mut names = list(disk, paths)?;
     if !Step::ListAgain.is_taken(disk) {
-        return Ok(numbers);
+        return Ok(names);
     }
     for _ in 0..MAX_LISTINGS {
-        let again = manifest_numbers(disk, paths)?;
-        if again.last() == numbers.last() && !again.is_empty() {
+        let again = list(disk, paths)?;
+        let [newest, newest_again] = [&names, &again].map(|names| numbers_among(names).max());
+        if newest_again == newest && newest.is_some() {
             break;
         }
         // Under constant commits the later one may be the one that missed something.
-        if again.last() > numbers.last() {
-            numbers = again;
+        if newest_again > newest {
+            names = again;
         }
     }
-    Ok(numbers)
+    Ok(names)
+}
+
+/// The generations whose manifests have these names.
+pub(super) fn numbers_among(names: &[String]) -> impl Iterator<Item = u64> {
+    names.iter().filter_map(|name| number_in(name, "man"))
 }
 
 /// Whether the newest generation has a record of a storage. `known` is the number of one that has, and is moved on: while
@@ -123,10 +146,10 @@ pub(crate) fn newest_has_storage(
     id: u64,
     known: &AtomicU64,
 ) -> Result<bool> {
-    if settled_numbers(disk, paths)?.last() == Some(&known.load(Ordering::Relaxed)) {
+    if numbers_among(&settled_list(disk, paths)?).max() == Some(known.load(Ordering::Relaxed)) {
         return Ok(true);
     }
-    let generation = newest(disk, paths, uuid, None, settled_numbers)?;
+    let generation = newest(disk, paths, uuid, None)?;
     let is_older = generation.number() < known.load(Ordering::Relaxed);
     if is_older && Step::KnownIsNewer.is_taken(disk) {
         // A listing that a commit went by.

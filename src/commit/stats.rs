@@ -1,3 +1,4 @@
+use std::cell::LazyCell;
 use std::io;
 use std::path::Path;
 
@@ -5,7 +6,7 @@ use stridemap_format::{Manifest, limits};
 
 use super::recover::manifest_numbers;
 use super::{Generation, History};
-use crate::disk::{Access, DiskFile, LockMode, read_capped};
+use crate::disk::{Access, DiskFile, LockHolders, LockMode, read_capped};
 use crate::error::{Error, Result};
 
 /// Somebody who is on an older generation, and holds back what that one needs.
@@ -27,13 +28,13 @@ impl Pin {
 
 /// Who is on a generation before `newest`. Nothing is changed, and no lock is kept.
 pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
-    let mut pins = Vec::new();
+    let (mut pins, holders) = (Vec::new(), LazyCell::new(|| history.disk.lock_holders()));
     for generation in manifest_numbers(&*history.disk, &history.paths)? {
         if generation >= newest.number() {
             continue;
         }
         let path = history.paths.manifest(generation);
-        match pin(history, &path, generation) {
+        match pin(history, &path, generation, &holders) {
             Ok(pin) => pins.extend(pin),
             // It was deleted since it was listed; or it is not a file, which no reader can be on.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
@@ -58,9 +59,9 @@ pub(super) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>
     Ok(is_held.then_some(processes))
 }
 
-fn pin(history: &History, path: &Path, generation: u64) -> io::Result<Option<Pin>> {
+fn pin(history: &History, path: &Path, generation: u64, holders: &LockHolders) -> io::Result<Option<Pin>> {
     let file = history.disk.open(path, Access::Read)?;
-    let processes = file.lock_holders();
+    let processes = holders.of(file.stat()?);
     if processes.is_empty() && !is_locked(&*file, LockMode::Exclusive)? {
         return Ok(None);
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, Watch};
+use super::{Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, RealDisk, Watch};
 
 /// Bytes that went through a disk, and operations. What lies in `storages/`, and in files that are not the store's, is data; everything else is
 /// metadata.
@@ -145,6 +145,14 @@ impl Disk for Counted {
         self.real().watch(dir)
     }
 
+    fn tells_all(&self, dir: &Path) -> bool {
+        self.real().tells_all(dir)
+    }
+
+    fn lock_holders(&self) -> LockHolders {
+        self.real().lock_holders()
+    }
+
     fn is_network(&self, path: &Path) -> io::Result<bool> {
         self.real().is_network(path)
     }
@@ -197,6 +205,18 @@ impl DiskFile for CountedFile {
 
     fn unlock(&self) -> io::Result<()> {
         self.file.unlock()
+    }
+
+    fn try_front(&self, mode: LockMode) -> io::Result<bool> {
+        self.file.try_front(mode)
+    }
+
+    fn wait_for_front(&self, mode: LockMode) -> io::Result<()> {
+        self.file.wait_for_front(mode)
+    }
+
+    fn leave_front(&self) -> io::Result<()> {
+        self.file.leave_front()
     }
 
     fn share_blocks_of(&self, source: &File) -> bool {

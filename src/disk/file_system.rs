@@ -1,6 +1,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd;
 
 use rustix::fs::{FallocateFlags, IFlags};
 use rustix::io::Errno;
@@ -24,8 +25,7 @@ pub(crate) enum FileSystem {
 impl FileSystem {
     /// That of an open file.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
-        // The numbers of linux/magic.h and of the file systems themselves; the field is signed, or longer, on some machines.
-        Ok(match rustix::fs::fstatfs(file)?.f_type as u32 {
+        Ok(match kind_of(file)? {
             0x794c_7630 => FileSystem::Overlay,
             0x9123_683e => FileSystem::Marked,
             0x5846_5342 => FileSystem::Sharing,
@@ -34,6 +34,47 @@ impl FileSystem {
             _ => FileSystem::InPlace,
         })
     }
+}
+
+/// The number of the kind of file system that a file is on, of linux/magic.h and of the file systems themselves.
+fn kind_of(file: impl AsFd) -> io::Result<u32> {
+    // The field is signed, or longer, on some machines.
+    Ok(rustix::fs::fstatfs(file)?.f_type as u32)
+}
+
+/// Whether other machines write the file system, as far as that can be told: one of a program (FUSE) may be either.
+pub(super) fn is_network(file: impl AsFd) -> io::Result<bool> {
+    const NETWORK: [u32; 11] = [
+        0x6969,      // NFS
+        0x517b,      // SMB, the old
+        0xff53_4d42, // CIFS
+        0xfe53_4d42, // SMB 2 and 3
+        0x5346_414f, // AFS
+        0x6b41_4653, // AFS, that of the kernel
+        0x7375_7245, // Coda
+        0x00c3_6400, // Ceph
+        0x0bd0_0bd0, // Lustre
+        0x4750_4653, // GPFS
+        0x0102_1997, // 9P
+    ];
+    Ok(NETWORK.contains(&kind_of(file)?))
+}
+
+/// Whether only this kernel changes the file system.
+pub(super) fn is_local(file: impl AsFd) -> io::Result<bool> {
+    const LOCAL: [u32; 5] = [
+        0xef53,      // ext2, ext3, ext4
+        0x5846_5342, // XFS
+        0x9123_683e, // btrfs
+        0xf2f5_2010, // F2FS
+        0x0102_1994, // tmpfs
+    ];
+    Ok(LOCAL.contains(&kind_of(file)?))
+}
+
+/// Whether a program serves the file system.
+pub(super) fn is_fuse(file: impl AsFd) -> io::Result<bool> {
+    Ok(kind_of(file)? == 0x6573_5546)
 }
 
 /// Marks an empty file to be written in place, where the file system would write to new blocks. Best effort:

@@ -8,6 +8,7 @@ mod counted;
 mod external;
 mod file_system;
 mod held;
+mod holders;
 mod paths;
 mod real;
 #[cfg(feature = "simulation")]
@@ -28,6 +29,7 @@ use std::time::Duration;
 pub use counted::{Counted, Counts};
 pub use external::{ExternalError, Reach};
 pub(crate) use file_system::{FileSystem, is_written_in_place, unshare, write_in_place};
+pub use holders::LockHolders;
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 #[cfg(feature = "interop")]
@@ -198,11 +200,22 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of the system, which has only so many watches to give.
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>>;
 
+    /// Whether a [watch](Self::watch) of a directory tells of each name there, by whatever process it was given.
+    fn tells_all(&self, _dir: &Path) -> bool {
+        false
+    }
+
     /// Whether a directory is on a file system that other machines write too, as far as that can be told.
     ///
     /// # Errors
     /// Those of the file system.
     fn is_network(&self, dir: &Path) -> io::Result<bool>;
+
+    /// The processes that hold locks, of all files: for many files at less cost than each file's own
+    /// [`lock_holders`](DiskFile::lock_holders).
+    fn lock_holders(&self) -> LockHolders {
+        LockHolders::default()
+    }
 
     /// Whether a step of the protocol is left out on this disk, to see what it is for.
     #[cfg(feature = "simulation")]
@@ -272,6 +285,32 @@ pub trait DiskFile: Debug + Send + Sync {
     /// # Errors
     /// Those of the file system.
     fn unlock(&self) -> io::Result<()>;
+
+    /// Puts this process at the front of those who want the file's lock, which is no lock on the file; false when another
+    /// process is there. Any number who will share the lock are there together. Whoever closes the file, by any of
+    /// the process's descriptors, gives the place up.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn try_front(&self, _mode: LockMode) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// The same; waits for as long as another process is there.
+    ///
+    /// # Errors
+    /// Those of the file system, and that each of two processes would wait for the other.
+    fn wait_for_front(&self, _mode: LockMode) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Gives the front up.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn leave_front(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Makes an empty file a copy of another that shares its blocks on the disk, until one of the two is written; false
     /// where that cannot be, and nothing has happened.

@@ -1,19 +1,20 @@
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use tempfile::NamedTempFile;
 
 use super::held::HeldDirs;
 use super::watch::Inotify;
 use super::{
-    Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, STAGE_PREFIX, Watch, external,
+    Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, STAGE_PREFIX, Watch,
+    external, file_system,
 };
 
 /// The operating system's file system: all of it by default, or the part that is one store's, once that is
@@ -223,28 +224,17 @@ impl Disk for RealDisk {
         Ok(Some(Box::new(Inotify::new(Path::new(&path))?)))
     }
 
-    fn is_network(&self, dir: &Path) -> io::Result<bool> {
-        is_on_network(self.directory(dir, OFlags::PATH)?)
+    fn tells_all(&self, dir: &Path) -> bool {
+        self.directory(dir, OFlags::PATH).and_then(file_system::is_local).unwrap_or(false)
     }
-}
 
-fn is_on_network(file: impl AsFd) -> io::Result<bool> {
-    // The numbers of linux/magic.h and of the file systems themselves. A file system of a user (FUSE) may be either.
-    const NETWORK: [u32; 11] = [
-        0x6969,      // NFS
-        0x517b,      // SMB, the old
-        0xff53_4d42, // CIFS
-        0xfe53_4d42, // SMB 2 and 3
-        0x5346_414f, // AFS
-        0x6b41_4653, // AFS, that of the kernel
-        0x7375_7245, // Coda
-        0x00c3_6400, // Ceph
-        0x0bd0_0bd0, // Lustre
-        0x4750_4653, // GPFS
-        0x0102_1997, // 9P
-    ];
-    // The field is signed, or longer, on some machines.
-    Ok(NETWORK.contains(&(rustix::fs::fstatfs(file)?.f_type as u32)))
+    fn lock_holders(&self) -> LockHolders {
+        LockHolders::read()
+    }
+
+    fn is_network(&self, dir: &Path) -> io::Result<bool> {
+        file_system::is_network(self.directory(dir, OFlags::PATH)?)
+    }
 }
 
 /// A file of a fresh name, with the permissions that any new file has.
@@ -269,6 +259,13 @@ pub(crate) fn unnamed_temporary() -> io::Result<Arc<dyn DiskFile>> {
 
 #[derive(Debug)]
 struct RealFile(File);
+
+impl RealFile {
+    /// Whether `fcntl` and `flock` know nothing of each other here: on a network file system they are one kind of lock.
+    fn has_front(&self) -> bool {
+        matches!((file_system::is_network(&self.0), file_system::is_fuse(&self.0)), (Ok(false), Ok(false)))
+    }
+}
 
 impl DiskFile for RealFile {
     fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
@@ -319,31 +316,46 @@ impl DiskFile for RealFile {
         fs2::FileExt::unlock(&self.0)
     }
 
+    /// An `fcntl` lock, which is a process's: it says who is at the front, and the `flock` is the file's lock.
+    fn try_front(&self, mode: LockMode) -> io::Result<bool> {
+        let operation = match mode {
+            LockMode::Shared => FlockOperation::NonBlockingLockShared,
+            LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
+        match self.has_front().then(|| rustix::fs::fcntl_lock(&self.0, operation)) {
+            None | Some(Ok(())) => Ok(true),
+            Some(Err(Errno::AGAIN | Errno::ACCESS)) => Ok(false),
+            Some(Err(e)) => Err(e.into()),
+        }
+    }
+
+    fn wait_for_front(&self, mode: LockMode) -> io::Result<()> {
+        let operation = match mode {
+            LockMode::Shared => FlockOperation::LockShared,
+            LockMode::Exclusive => FlockOperation::LockExclusive,
+        };
+        loop {
+            match rustix::fs::fcntl_lock(&self.0, operation) {
+                Err(Errno::INTR) => {}
+                waited => return Ok(waited?),
+            }
+        }
+    }
+
+    fn leave_front(&self) -> io::Result<()> {
+        Ok(rustix::fs::fcntl_lock(&self.0, FlockOperation::NonBlockingUnlock)?)
+    }
+
     fn share_blocks_of(&self, source: &File) -> bool {
         rustix::fs::ioctl_ficlone(&self.0, source).is_ok()
     }
 
-    /// Looked up in `/proc/locks`: `3: FLOCK  ADVISORY  WRITE 4711 08:01:131082 0 EOF`. Who waits has an arrow before its
-    /// `FLOCK`, and a process of another namespace the number 0.
     fn lock_holders(&self) -> Vec<u32> {
-        let (Ok(FileStat { device, inode, .. }), Ok(locks)) =
-            (self.stat(), fs::read_to_string("/proc/locks"))
-        else {
-            return Vec::new();
-        };
-        let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
-        let held = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let held =
-            held.filter(|fields| fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&place.as_str()));
-        let mut holders: Vec<u32> = held.filter_map(|fields| fields.get(4)?.parse().ok()).collect();
-        holders.sort_unstable();
-        holders.dedup();
-        holders.retain(|&process| process != 0);
-        holders
+        self.stat().map_or(Vec::new(), |stat| LockHolders::read().of(stat))
     }
 
     fn is_network(&self) -> io::Result<bool> {
-        is_on_network(&self.0)
+        file_system::is_network(&self.0)
     }
 
     fn as_file(&self) -> Option<&File> {

@@ -131,9 +131,8 @@ steps! {
     KnownIsNewer,
 
     // Collection.
-    /// The name of a newest generation of unknown fate, before garbage goes that it made: a power cut could take it back.
-    SyncBeforeGarbage,
-    /// The same, before a collection.
+    /// The name of a newest generation of unknown fate, before a collection deletes what it replaced: a power cut could
+    /// take it back.
     SyncBeforeCollection,
     /// An older manifest goes when nobody holds it.
     LockOlderManifest,

@@ -10,17 +10,14 @@ use std::time::{Duration, Instant};
 use stridemap_format::Rule;
 
 use super::mapping::{is_mapped_live, is_mapped_sealed, lent_bytes};
+use super::queue::Turn;
 use crate::disk::{Disk, DiskFile, FileStat, LockMode, Step};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long who waits for another process looks away: shorter than it takes to give a lock back and come for it again, or
-/// one of two that take turns would wait for ever.
-const MAX_PAUSE: Duration = Duration::from_micros(250);
-
 /// Device and inode.
-pub(super) type FileId = (u64, u64);
+pub(crate) type FileId = (u64, u64);
 
-pub(super) fn file_id(stat: FileStat) -> FileId {
+pub(crate) fn file_id(stat: FileStat) -> FileId {
     (stat.device, stat.inode)
 }
 
@@ -118,7 +115,8 @@ fn wait_for_release(held: MutexGuard<'static, Held>, timeout: Duration) -> Mutex
 }
 
 impl FileLock {
-    /// Waits for the lock of `file`, at most `timeout`; between those who wait there is no order.
+    /// Waits for the lock of `file`, at most `timeout`, in the order in which it was asked for. A thread that shares it
+    /// already shares it once more at once.
     ///
     /// # Errors
     /// `Busy` after the timeout, and at once when this thread itself is in the way; `Corrupt` for one to change a file that
@@ -136,11 +134,14 @@ impl FileLock {
             |detail| Err(Error::corrupt(path, stridemap_format::Error::new(Rule::StorageFile, detail)));
         // A timeout past the end of time is none.
         let deadline = Instant::now().checked_add(timeout);
-        let mut pause = Duration::from_micros(100);
+        let (mut turn, mut front_since) = (None, None);
         let mut held = held();
         loop {
             let is_another_thread = match held.by_file.get_mut(&id) {
-                Some(holders) if (holders.purpose, purpose) == (Purpose::Share, Purpose::Share) => {
+                Some(holders)
+                    if (holders.purpose, purpose) == (Purpose::Share, Purpose::Share)
+                        && (front_since.is_some() || holders.threads.contains(&thread)) =>
+                {
                     holders.threads.push(thread);
                     break;
                 }
@@ -164,6 +165,7 @@ impl FileLock {
                 None if is_mapped_live(id) => {
                     return lies("the file is a live storage too, which is changed without a lock");
                 }
+                None if front_since.is_none() => false,
                 None => {
                     let is_locked = purpose.step().locks(disk, || file.try_lock(purpose.mode()));
                     if is_locked.map_err(|e| Error::io("lock storage", path, e))? {
@@ -176,6 +178,13 @@ impl FileLock {
                     }
                     false
                 }
+            };
+            let Some(since) = front_since else {
+                drop(held);
+                turn = Turn::take(file, id, purpose.mode(), timeout);
+                front_since = Some(Instant::now());
+                held = self::held();
+                continue;
             };
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 // Looking the process up reads every lock of the system: nobody is to wait for that.
@@ -200,10 +209,13 @@ impl FileLock {
             held = match (is_another_thread, until) {
                 (true, None) => RELEASED.wait(held).unwrap_or_else(PoisonError::into_inner),
                 (true, Some(left)) => wait_for_release(held, left),
-                (false, left) => wait_for_release(held, pause.min(left.unwrap_or(pause))),
+                (false, left) => {
+                    let pause = Turn::pause(since);
+                    wait_for_release(held, pause.min(left.unwrap_or(pause)))
+                }
             };
-            pause = (pause * 2).min(MAX_PAUSE);
         }
+        drop(turn);
         Ok(FileLock { id, purpose, thread, process: held.process })
     }
 

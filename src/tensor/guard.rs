@@ -14,8 +14,8 @@ use crate::storage::{Identity, LockedStorage, MutableFile, NO_ROOM};
 /// Locks of mutable storages.
 ///
 /// A lock is on the whole storage, whatever the view that it is asked of: against other processes, other handles and
-/// other threads. Between those who wait there is no order: shared guards that overlap without end keep who wants an
-/// exclusive one waiting, until it is `Busy`.
+/// other threads. Those who wait come in about the order in which they asked, so a new shared guard waits behind one that wants
+/// the storage alone: a thread that holds a shared guard while it waits for another thread to take one may wait for a second.
 ///
 /// What is written in place is seen by every reader at once, under a lock or not, and is no commit: after a power cut any
 /// mix of old and new can be there, down to the last [`flush`](ExclusiveGuard::flush). A reader without a lock can see a

@@ -67,7 +67,8 @@ impl Worker {
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.chance =
+            self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.chance >> 33) % below
     }
 
@@ -110,7 +111,8 @@ impl Worker {
         let row = Tensor::from_vec(vec![self.process, self.appended], &[1, 2]).unwrap();
         let rows = self.time("append", |store| store.append("log", &row).unwrap());
         self.appended += 1;
-        let log: Vec<i64> = self.store.load("log").unwrap().select(0, rows.start as isize).unwrap().read().unwrap();
+        let log: Vec<i64> =
+            self.store.load("log").unwrap().select(0, rows.start as isize).unwrap().read().unwrap();
         assert_eq!(log, [self.process, self.appended - 1]);
     }
 
@@ -254,7 +256,8 @@ fn no_value_is_wrong_and_no_commit_lost_while_the_store_is_renamed() {
     let mut all_added = 0;
     for process in 0..PROCESSES {
         let told = fs::read_to_string(dir.join(format!("told.{process}"))).unwrap();
-        let [saved, appended, added] = told.split(' ').map(|n| n.parse::<i64>().unwrap()).collect::<Vec<_>>()[..]
+        let [saved, appended, added] =
+            told.split(' ').map(|n| n.parse::<i64>().unwrap()).collect::<Vec<_>>()[..]
         else {
             panic!("{told:?}");
         };

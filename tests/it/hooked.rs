@@ -6,7 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap::disk::{Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, Watch};
+use stridemap::disk::{
+    Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, RealDisk, Watch,
+};
 
 /// Told the name of the operation, as the trait has it, and the path; of an operation on a file, the path of that file.
 pub(crate) type Hook = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
@@ -152,6 +154,10 @@ impl Disk for Hooked {
         self.around("watch", dir, |disk| disk.watch(dir))
     }
 
+    fn lock_holders(&self) -> LockHolders {
+        self.disk.lock_holders()
+    }
+
     fn is_network(&self, _: &Path) -> io::Result<bool> {
         Ok(self.is_network)
     }
@@ -195,6 +201,18 @@ impl DiskFile for HookedFile {
 
     fn unlock(&self) -> io::Result<()> {
         self.disk.around("unlock", &self.path, |_| self.file.unlock())
+    }
+
+    fn try_front(&self, mode: LockMode) -> io::Result<bool> {
+        self.disk.around("try_front", &self.path, |_| self.file.try_front(mode))
+    }
+
+    fn wait_for_front(&self, mode: LockMode) -> io::Result<()> {
+        self.file.wait_for_front(mode)
+    }
+
+    fn leave_front(&self) -> io::Result<()> {
+        self.file.leave_front()
     }
 
     fn lock_holders(&self) -> Vec<u32> {

@@ -104,6 +104,12 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
             say(std::process::id());
             wait_for_a_line();
         }
+        "stand at the front" => {
+            let lock = File::options().read(true).write(true).open(path.join("LOCK")).unwrap();
+            rustix::fs::fcntl_lock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+            say("there");
+            wait_for_a_line();
+        }
         "wait for a change" => {
             let shared = Store::open(path).unwrap();
             let of_its_own = Store::open(path).unwrap();
@@ -165,14 +171,13 @@ fn busy_writer_is_told_who_commits() {
     store.save("x", &scalar(1)).unwrap();
 }
 
-/// A disk, and the files that locks were asked of on it.
+/// A disk, and what was asked of LOCK on it.
 fn recording() -> (StoreOptions, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::<Mutex<Vec<String>>>::default();
     let recorded = Arc::clone(&asked);
     let disk = Hooked::before(move |operation, path| {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        if operation == "try_lock" && (name == "LOCK" || name == "FORMAT") {
-            recorded.lock().unwrap().push(name.to_owned());
+        if path.ends_with("LOCK") && operation.starts_with("try_") {
+            recorded.lock().unwrap().push(operation.to_owned());
         }
         Ok(())
     });
@@ -184,15 +189,13 @@ fn writer_behind_another_does_not_ask_for_the_lock_and_one_at_the_front_stays_th
     let dir = temporary();
     let path = dir.path().join("x.smap");
     fast().create(&path).unwrap();
+    let mut front = Player::start("stand at the front", &path);
+    assert_eq!(front.hear(), "there");
     let (options, asked) = recording();
     let store = options.lock_timeout(Duration::from_secs(4)).open(&path).unwrap();
-    let front = File::open(path.join("FORMAT")).unwrap();
-    fs2::FileExt::lock_exclusive(&front).unwrap();
     store.save("x", &scalar(1)).unwrap();
-    let behind = std::mem::take(&mut *asked.lock().unwrap());
-    let first = behind.iter().position(|name| name == "LOCK").unwrap();
-    assert!(first > 1, "it asks for the lock while another stands before it: {behind:?}");
-    drop(front);
+    assert_eq!(*asked.lock().unwrap(), ["try_front", "try_lock"]);
+    front.kill();
 
     let held = File::open(path.join("LOCK")).unwrap();
     fs2::FileExt::lock_exclusive(&held).unwrap();
@@ -200,9 +203,8 @@ fn writer_behind_another_does_not_ask_for_the_lock_and_one_at_the_front_stays_th
     let store = options.lock_timeout(Duration::from_secs(1)).open(&path).unwrap();
     assert_refused(store.save("x", &scalar(1)), ErrorKind::Busy, &["1s"]);
     let asked = asked.lock().unwrap();
-    // A newcomer steps back once.
-    assert_eq!(asked[..4], ["FORMAT", "LOCK", "FORMAT", "LOCK"], "{asked:?}");
-    assert!(asked[4..].iter().all(|name| name == "LOCK"), "{asked:?}");
+    assert!(asked.len() > 2 && asked[0] == "try_front", "{asked:?}");
+    assert!(asked[1..].iter().all(|operation| operation == "try_lock"), "{asked:?}");
 }
 
 #[test]
@@ -210,31 +212,26 @@ fn process_that_is_stopped_at_the_front_keeps_nobody_from_a_free_lock() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = fast().create(&path).unwrap();
-    let front = File::open(path.join("FORMAT")).unwrap();
-    fs2::FileExt::lock_exclusive(&front).unwrap();
+    let mut front = Player::start("stand at the front", &path);
+    assert_eq!(front.hear(), "there");
     store.save("x", &scalar(1)).unwrap();
     let hasty = fast().lock_timeout(Duration::ZERO).open(&path).unwrap();
     hasty.save("x", &scalar(2)).unwrap();
+    front.kill();
 }
 
 #[test]
-fn queue_needs_no_permission_to_write_format() {
+fn thread_that_shares_a_guard_takes_another_though_somebody_waits_to_be_alone() {
     let dir = temporary();
-    let path = dir.path().join("x.smap");
-    let store = fast().create(&path).unwrap();
-    let marker = path.join("FORMAT");
-    let mut permissions = fs::metadata(&marker).unwrap().permissions();
-    permissions.set_readonly(true);
-    fs::set_permissions(&marker, permissions).unwrap();
-    let locked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&locked);
-    let disk = Hooked::after(move |operation, path| {
-        if operation == "try_lock" && path.ends_with("FORMAT") {
-            counted.fetch_add(1, Ordering::Relaxed);
-        }
+    let store = fast().lock_timeout(LONG).create(dir.path().join("x.smap")).unwrap();
+    let x = store.create_tensor("x", DType::I64, &[], StorageKind::Mutable).unwrap();
+    let first = x.lock_shared().unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| drop(x.lock_exclusive().unwrap()));
+        thread::sleep(Duration::from_millis(50));
+        drop((first, x.lock_shared().unwrap()));
+        waiter.join().unwrap();
     });
-    fast().disk(Arc::new(disk)).open(store.path()).unwrap().save("x", &scalar(1)).unwrap();
-    assert_eq!(locked.load(Ordering::Relaxed), 1, "who finds nobody waiting looks once");
 }
 
 #[test]
@@ -391,7 +388,7 @@ fn wait_goes_on_in_a_store_that_is_renamed() {
     assert_eq!(store.load("x").unwrap().item::<i64>().unwrap(), 1);
 }
 
-/// A whole commit, with the queue, costs the disk one open and one lock more.
+/// A whole commit, with the queue.
 #[test]
 fn commit_is_counted_on_the_disk_as_before() {
     let dir = temporary();

@@ -54,7 +54,7 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             &[MarkUnsynced, SyncFileSystem],
         ),
         of("a commit after commits without syncs, on two file systems", settled_on_two, &[SyncMounts]),
-        of("a commit after one of unknown fate", unknown_and_a_commit, &[SyncBeforeGarbage]),
+        of("a commit after one of unknown fate", unknown_and_a_commit, &[]),
         of("a collection after a commit of unknown fate", unknown_and_a_collection, &[SyncBeforeCollection]),
     ]
 }

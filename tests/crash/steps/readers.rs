@@ -10,16 +10,15 @@ use super::seat::{Manners, When};
 use stridemap::disk::Access;
 
 /// A store with a tensor `x`, a reader on it, and a writer that replaces it.
-fn reader_of_x(play: &Play) -> Result<(Store, Store, super::seat::Seat), String> {
-    let writer = play.seat();
-    let store = create(&writer)?;
+fn reader_of_x(play: &Play) -> Result<(Store, Store), String> {
+    let store = create(&play.seat())?;
     told("save", store.save("x", &vector(1)))?;
-    Ok((open(&play.seat())?, store, writer))
+    Ok((open(&play.seat())?, store))
 }
 
 /// A reader stays while others commit.
 pub(crate) fn pinned_across_commits(play: &Play) -> Fate {
-    let (reader, store, _) = reader_of_x(play)?;
+    let (reader, store) = reader_of_x(play)?;
     for value in 2..5 {
         told("replace", store.save("x", &vector(value)))?;
     }
@@ -30,7 +29,7 @@ pub(crate) fn pinned_across_commits(play: &Play) -> Fate {
 
 /// The same across a collection, by who has just come.
 pub(crate) fn pinned_across_a_collection(play: &Play) -> Fate {
-    let (reader, store, _) = reader_of_x(play)?;
+    let (reader, store) = reader_of_x(play)?;
     told("replace", store.save("x", &vector(2)))?;
     told("collect", open(&play.seat())?.gc())?;
     has(&reader, "x", 1)
@@ -98,7 +97,11 @@ pub(crate) fn newest_is_read_by_others(play: &Play) -> Fate {
 
 /// A collector that cannot open the manifest that a reader is on.
 pub(crate) fn manifest_that_cannot_be_read(play: &Play) -> Fate {
-    let (reader, store, writer) = reader_of_x(play)?;
+    let (reader, store) = reader_of_x(play)?;
+    told("another", store.save("y", &vector(3)))?;
+    drop(store);
+    let writer = play.seat();
+    let store = open(&writer)?;
     writer.fail("open", "0000000000000002.man");
     told("replace", store.save("x", &vector(2)))?;
     holds("the manifest was read", writer.is_done())?;
@@ -107,7 +110,7 @@ pub(crate) fn manifest_that_cannot_be_read(play: &Play) -> Fate {
 
 /// A store that lies: its list of garbage has a storage on which a tensor stands.
 pub(crate) fn garbage_that_is_none(play: &Play) -> Fate {
-    let (_, store, _) = reader_of_x(play)?;
+    let (_, store) = reader_of_x(play)?;
     told("another", store.save("y", &vector(3)))?;
     drop(store);
     let root = Path::new(STORE);

@@ -1,0 +1,170 @@
+//! The order of those who wait for a file's lock.
+//!
+//! Who wants a lock goes to the front of the queue first, and stays there until it has the lock. So who gives a lock back and
+//! comes again waits behind the others, and who shares it waits behind one that wants it alone. Between processes the kernel
+//! keeps the order, and frees the place of one that dies; between the threads of a process this module does. Only the lock
+//! itself keeps anybody away: where there is no order, nothing else is wrong.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::lock::FileId;
+use crate::disk::{DiskFile, LockMode};
+
+/// For how long the front is waited for. A process that was stopped there must not keep the others from a free lock.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long to wait before asking again where the kernel cannot be waited for.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long a process that had to wait stays away before each turn, and for how long it does so: the kernel does not hand a
+/// lock over, and whoever it wakes must not find that others come again faster.
+const STEP_BACK: Duration = Duration::from_micros(250);
+const STEPS_BACK_FOR: Duration = Duration::from_millis(50);
+
+/// How often who is at the front looks for the lock: at least after an eighth of the time that it has stood there.
+const FRONT_PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
+
+/// The front of the queue, until it is dropped.
+pub(crate) struct Turn {
+    file: Arc<dyn DiskFile>,
+    id: FileId,
+    ticket: u64,
+    process: u32,
+}
+
+/// The queues that this process stands in.
+struct Queues {
+    /// A forked child has a copy of these, but stands in none.
+    process: u32,
+    next_ticket: u64,
+    by_file: HashMap<FileId, Queue>,
+    /// Which one it last had to wait in, and when.
+    waited_in: Option<(FileId, Instant)>,
+}
+
+/// The threads of this process that wait, each by its ticket: the first is at the front, or asks for it.
+#[derive(Default)]
+struct Queue {
+    tickets: VecDeque<u64>,
+    /// Whether a thread of its own waits for the kernel, which knows no timeout. There is one at most.
+    is_asked_for: bool,
+}
+
+static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(Queues::new()));
+static MOVED: Condvar = Condvar::new();
+
+fn queues() -> MutexGuard<'static, Queues> {
+    let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    if queues.process != std::process::id() {
+        *queues = Queues::new();
+    }
+    queues
+}
+
+impl Turn {
+    /// Waits for the front of the queue for the lock of an open file: for a part of `timeout`, and not for long, because then
+    /// the lock may be tried without it.
+    pub(crate) fn take(
+        file: &Arc<dyn DiskFile>,
+        id: FileId,
+        mode: LockMode,
+        timeout: Duration,
+    ) -> Option<Turn> {
+        let (began, patience) = (Instant::now(), PATIENCE.min(timeout / 2));
+        let mut queues = queues();
+        if queues.waited_in.is_some_and(|(last, when)| last == id && when.elapsed() < STEPS_BACK_FOR) {
+            drop(queues);
+            thread::sleep(STEP_BACK.min(patience));
+            queues = self::queues();
+        }
+        let ticket = queues.next_ticket;
+        queues.next_ticket += 1;
+        let queue = queues.by_file.entry(id).or_default();
+        // Who comes after another thread has the kernel put it behind other processes, too.
+        let mut has_waited = false;
+        let mut may_try = queue.tickets.is_empty();
+        queue.tickets.push_back(ticket);
+        loop {
+            let queue = queues.by_file.entry(id).or_default();
+            let is_first = queue.tickets.front() == Some(&ticket);
+            let mut pause = patience.saturating_sub(began.elapsed());
+            if is_first && !queue.is_asked_for {
+                if may_try && !matches!(file.try_front(mode), Ok(false)) {
+                    if has_waited {
+                        queues.waited_in = Some((id, Instant::now()));
+                    }
+                    let (file, process) = (Arc::clone(file), queues.process);
+                    return Some(Turn { file, id, ticket, process });
+                }
+                queue.is_asked_for = !pause.is_zero() && ask(file, id, mode);
+                if !queue.is_asked_for {
+                    pause = pause.min(RETRY_PAUSE);
+                }
+                may_try = true;
+            }
+            if pause.is_zero() {
+                queues.leave(file, id, ticket);
+                return None;
+            }
+            has_waited = true;
+            queues = MOVED.wait_timeout(queues, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// How long to look away from the lock.
+    pub(crate) fn pause(since: Instant) -> Duration {
+        let [shortest, longest] = FRONT_PAUSES;
+        (since.elapsed() / 8).clamp(shortest, longest)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            queues().leave(&self.file, self.id, self.ticket);
+        }
+    }
+}
+
+/// Has a thread wait for the kernel; false when none can be started.
+fn ask(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
+    let file = Arc::clone(file);
+    let wait = move || {
+        if file.wait_for_front(mode).is_err() {
+            thread::sleep(RETRY_PAUSE);
+        }
+        let mut queues = queues();
+        if let Some(queue) = queues.by_file.get_mut(&id) {
+            queue.is_asked_for = false;
+            if queue.tickets.is_empty() {
+                // Everybody has given up.
+                let _ = file.leave_front();
+                queues.by_file.remove(&id);
+            }
+        }
+        MOVED.notify_all();
+    };
+    thread::Builder::new().name("queue".to_owned()).stack_size(64 << 10).spawn(wait).is_ok()
+}
+
+impl Queues {
+    fn new() -> Self {
+        Queues { process: std::process::id(), next_ticket: 0, by_file: HashMap::new(), waited_in: None }
+    }
+
+    fn leave(&mut self, file: &Arc<dyn DiskFile>, id: FileId, ticket: u64) {
+        let Some(queue) = self.by_file.get_mut(&id) else { return };
+        let was_first = queue.tickets.front() == Some(&ticket);
+        queue.tickets.retain(|&waiting| waiting != ticket);
+        if was_first && !queue.is_asked_for {
+            let _ = file.leave_front();
+        }
+        if queue.tickets.is_empty() && !queue.is_asked_for {
+            self.by_file.remove(&id);
+        }
+        MOVED.notify_all();
+    }
+}

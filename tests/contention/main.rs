@@ -1,0 +1,9 @@
+//! How long processes wait for each other, printed as p50, p99 and max. The other processes are this binary, started again.
+//!
+//! `STRIDEMAP_CONTENTION_SECONDS` sets for how long each kind of lock is contended for.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
+mod latencies;
+mod locks;
+mod pins;
+mod soak;

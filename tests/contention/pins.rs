@@ -1,0 +1,131 @@
+//! Commits beside readers that each stay on a generation of their own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::disk::{Counted, Counts};
+use stridemap::{Durability, Store, StoreOptions, Tensor};
+
+use crate::latencies::Latencies;
+
+fn row(value: u64) -> Tensor {
+    Tensor::from_vec(vec![value; 8], &[8]).unwrap()
+}
+
+fn fast() -> StoreOptions {
+    StoreOptions::new().durability(Durability::Process)
+}
+
+/// A store, and readers that are each on a generation of their own.
+fn pinned(path: &Path, count: u64) -> Vec<Store> {
+    let store = fast().create(path).unwrap();
+    let pin = |value| {
+        store.save("x", &row(value)).unwrap();
+        fast().open(path).unwrap()
+    };
+    (0..count).map(pin).collect()
+}
+
+/// What one commit asks of the disk: the most of several, by a handle that has committed before and by a new one.
+fn counts(path: &Path, is_new: bool) -> Counts {
+    let disk = Counted::default();
+    let open = || fast().disk(Arc::new(disk.clone())).open(path).unwrap();
+    let mut store = open();
+    store.save("x", &row(0)).unwrap();
+    let mut most = Counts::default();
+    for value in 0..20 {
+        if is_new {
+            store = open();
+        }
+        disk.take();
+        store.save("x", &row(value)).unwrap();
+        let counts = disk.take();
+        most.metadata_read_bytes = most.metadata_read_bytes.max(counts.metadata_read_bytes);
+        most.operation_count = most.operation_count.max(counts.operation_count);
+    }
+    most
+}
+
+#[test]
+fn commit_reads_no_more_beside_many_pinned_generations_than_beside_few() {
+    let dir = tempfile::tempdir().unwrap();
+    let (few, many) = (dir.path().join("few"), dir.path().join("many"));
+    let _readers = (pinned(&few, 20), pinned(&many, 300));
+    for is_new in [false, true] {
+        let (few, many) = (counts(&few, is_new), counts(&many, is_new));
+        println!(
+            "a commit beside 20 pinned generations: {few:?}; beside 300: {many:?}; a new handle: {is_new}"
+        );
+        assert!(many.operation_count <= few.operation_count + 4, "{few:?}, {many:?}");
+        // Manifests repeat what the readers hold back.
+        assert!(many.metadata_read_bytes <= few.metadata_read_bytes + 16 * 300 * 16, "{few:?}, {many:?}");
+    }
+}
+
+/// Handles that have a watch of `meta/`, and new ones that have none.
+#[test]
+fn commits_of_other_handles_are_seen_beside_many_pinned_generations() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.smap");
+    let readers = pinned(&path, 100);
+    let handles = [0, 1].map(|_| fast().open(&path).unwrap());
+    let begun = handles[0].generation();
+    for turn in 0..60 {
+        // Each commits twice in a row, so that it also relies on what it knows.
+        let new = (turn % 12 >= 8).then(|| fast().open(&path).unwrap());
+        let store = new.as_ref().unwrap_or(&handles[turn as usize / 2 % 2]);
+        let name = format!("{turn}");
+        store.save_new(&name, &row(turn)).unwrap();
+        assert_eq!(store.generation(), begun + turn + 1);
+    }
+    for handle in &handles {
+        handle.refresh().unwrap();
+        assert_eq!(handle.names().unwrap().len(), 61);
+    }
+    for (value, reader) in readers.iter().enumerate() {
+        assert_eq!(reader.load("x").unwrap().read::<u64>().unwrap(), [value as u64; 8]);
+    }
+    assert_eq!(handles[0].verify(|_| ()).unwrap(), []);
+}
+
+#[test]
+fn space_of_many_pinned_generations_comes_back_with_later_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.smap");
+    let readers = pinned(&path, 200);
+    let store = fast().open(&path).unwrap();
+    store.save("x", &row(0)).unwrap();
+    let files = |dir: &str| std::fs::read_dir(path.join(dir)).unwrap().count();
+    assert!(files("storages") > 200 && files("meta") > 200);
+    drop(readers);
+    for value in 0..100 {
+        store.save("x", &row(value)).unwrap();
+    }
+    // The newest; and the manifest and a table.
+    assert!(files("storages") == 1 && files("meta") <= 2, "{} {}", files("storages"), files("meta"));
+}
+
+#[test]
+fn commit_beside_a_thousand_pinned_generations_is_timed() {
+    for durability in [Durability::Process, Durability::Full] {
+        let medians = [0, 1000].map(|count| {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("x.smap");
+            let readers = pinned(&path, count);
+            let store = StoreOptions::new().durability(durability).open(&path).unwrap();
+            let mut commits = Latencies::default();
+            commits.time(|| store.save("x", &row(1)).unwrap());
+            println!("{durability:?}, {count} pinned generations, the first commit of a handle: {commits}");
+            let mut commits = Latencies::default();
+            (0..200).for_each(|value| commits.time(|| store.save("x", &row(value)).unwrap()));
+            println!("{durability:?}, {count} pinned generations, a commit: {commits}");
+            let mut stats = Latencies::default();
+            stats.time(|| store.stats().unwrap());
+            println!("{durability:?}, {count} pinned generations, stats: {stats}");
+            assert!(readers.iter().all(|reader| reader.load("x").is_ok()));
+            commits.quantile(0.5)
+        });
+        let ratio = medians[1].as_secs_f64() / medians[0].as_secs_f64();
+        println!("{durability:?}: a commit beside 1000 pinned generations takes {ratio:.2} times as long");
+    }
+}
