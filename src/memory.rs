@@ -1,4 +1,4 @@
-//! Memory that is asked for, where the size comes from data, and may not be there.
+//! Fallible allocation, for sizes that come from data.
 
 use std::hint::black_box;
 

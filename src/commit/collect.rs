@@ -33,7 +33,10 @@ fn is_really_garbage(history: &History, newest: &Generation, id: u64) -> bool {
 pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.check_poison()?;
     let lock = WriterLock::take(history)?;
-    history.watched(unsynced::settle(history, &lock))?;
+    if history.is_durable() {
+        // A collection publishes nothing that would have to be marked.
+        history.watched(unsynced::settle(history, &lock))?;
+    }
     let newest = history.newest_listed(&lock)?.0;
     let names = list(&*history.disk, &history.paths)?;
     history.watched(unsynced::settle_creation(history, &newest, &lock))?;
@@ -325,8 +328,16 @@ impl Collected {
 
     /// Goes through `storages/` and deletes the unfinished files of dead writers, and what is not needed.
     fn sweep(&mut self, history: &History, is_needed: impl Fn(u64, bool) -> bool) -> Result<()> {
-        let dir = history.paths.storages_dir();
-        for name in history.disk.list(&dir).map_err(|e| Error::io("list", &dir, e))? {
+        let (dir, root) = (history.paths.storages_dir(), history.paths.root());
+        let list = |dir: &Path| history.disk.list(dir).map_err(|e| Error::io("list", dir, e));
+        // A writer that died while it made UNSYNCED.
+        for name in list(root)?.iter().filter(|name| name.starts_with(STAGE_PREFIX)) {
+            let path = root.join(name);
+            if lock_abandoned(history, &path).is_some() {
+                let _ = self.remove(history, &path);
+            }
+        }
+        for name in list(&dir)? {
             let path = dir.join(&name);
             let is_stale = match (number_in(&name, "bin"), number_in(&name, "sum")) {
                 (Some(id), _) => !is_needed(id, false),

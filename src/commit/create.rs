@@ -1,5 +1,5 @@
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
@@ -8,89 +8,129 @@ use super::recover;
 use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, Step, StorePaths, dir_of, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Creates an empty store. Where nothing is, it is built beside its place and then renamed: it is there whole or not at all.
-/// A directory that is there already may be one that cannot be replaced, a mount point or the current directory: the store
-/// is built in it, and FORMAT, without which it is no store, comes last.
+/// Creates an empty store. A new path is built under a temporary name and renamed, so it appears whole or not at all.
+///
+/// An empty directory may be one that cannot be replaced, a mount point or the current directory: the store is built in it,
+/// and FORMAT, without which it is no store, comes last.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
-    let taken = |what: &str| {
-        Error::new(
-            ErrorKind::AlreadyExists,
-            format!("create {}: {what} is there; open it, or choose another path", path.display()),
-        )
-    };
-    let is_dir = match disk.stat(path) {
-        Ok(stat) if stat.is_regular => return Err(taken("a file")),
-        Ok(_) => match disk.list(path) {
-            Ok(names) if names.iter().any(|name| name == "FORMAT") => return Err(taken("a store")),
-            Ok(names) if names.iter().any(|name| name == "storages") => {
-                let message = format!(
-                    "create {}: a part of a store is there, without FORMAT; repair it, or delete it if its creation was \
-                     interrupted",
-                    path.display()
-                );
-                return Err(Error::new(ErrorKind::AlreadyExists, message));
-            }
-            // A new file system has this one directory.
-            Ok(names) if names.iter().any(|name| name != "lost+found") => {
-                return Err(taken("a directory that is not empty"));
-            }
-            _ => true,
-        },
-        Err(_) => false,
-    };
-    // It names the path that was asked for: the one that it is built at means nothing to anybody.
     let failed = |e: io::Error| match e.kind() {
-        io::ErrorKind::AlreadyExists => taken("a directory that is not empty"),
+        io::ErrorKind::AlreadyExists => taken(path, "something is there; choose another path"),
         _ => Error::denied("create store", path, e),
     };
+    let is_dir = is_empty_dir(&**disk, path, failed)?;
     let id = uuid::Uuid::new_v4();
     let beside = || dir_of(path).join(format!("{STAGE_PREFIX}{}", id.simple()));
     let building = if is_dir { path.to_path_buf() } else { beside() };
-    let manifest = Manifest::first(id.into_bytes());
-    let manifest_bytes = manifest.encode().map_err(|e| Error::refused("create a store", e))?;
-    let paths = StorePaths::new(&building);
-    let mut files = vec![(paths.manifest(manifest.generation), manifest_bytes), (paths.lock(), Vec::new())];
-    if !durable {
-        files.push((paths.unsynced(), Vec::new()));
-    }
     if !is_dir {
         disk.create_dir(&building).map_err(failed)?;
     }
-    // Of two that create a store in one directory, this lets one go on.
-    disk.create_dir(&paths.storages_dir()).map_err(failed)?;
-    let build = || {
-        disk.create_dir(&paths.meta_dir())?;
-        files.iter().try_for_each(|(file, bytes)| write_new(disk, file, bytes, durable))?;
-        if durable {
-            // Not `storages/`, which is empty: its name is in the root.
-            Step::SyncNewMeta.on(&**disk, || disk.sync_dir(&paths.meta_dir()))?;
+    // From here on, nothing is looked up by a path that another process may lead elsewhere.
+    let held = disk.hold(&building).map_err(failed)?;
+    let mut made = Made { disk: &held, dirs: Vec::new(), files: Vec::new() };
+    let built = made.build(&building, Manifest::first(id.into_bytes()), durable, is_dir);
+    let built = built.and_then(|()| {
+        if is_dir {
+            return Ok(());
         }
-        if durable && is_dir {
-            Step::SyncNewNames.on(&**disk, || disk.sync_dir(&building))?; // crash: a directory that is no store
-        }
-        write_new(disk, &paths.marker(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
-        if durable {
-            Step::SyncNewRoot.on(&**disk, || disk.sync_dir(&building))?;
-        }
-        if is_dir { Ok(()) } else { Step::RenameStore.on(&**disk, || disk.rename_new(&building, path)) }
-    };
-    let built = build();
+        Step::RenameStore.on(&**disk, || disk.rename_new(&building, path))
+    });
     if let Err(e) = built {
-        for file in files.iter().map(|(file, _)| file).chain([&paths.marker()]) {
-            let _ = disk.remove(file);
-        }
-        for dir in [paths.storages_dir(), paths.meta_dir()] {
-            let _ = disk.remove_dir(&dir);
-        }
+        made.undo();
         if !is_dir {
             let _ = disk.remove_dir(&building);
         }
         return Err(failed(e));
     }
     if durable {
+        if is_dir {
+            // Others may use the store by now: it stays, and the first commit makes sure of its names as well.
+            let synced = Step::SyncNewRoot.on(&*held, || held.sync_dir(&building));
+            synced.map_err(|e| Error::io("sync", path, e))?;
+        }
         sync_name(Step::SyncParent, &**disk, path)?;
     }
-    Ok(manifest.uuid)
+    Ok(id.into_bytes())
+}
+
+fn taken(path: &Path, what: &str) -> Error {
+    Error::new(ErrorKind::AlreadyExists, format!("create {}: {what}", path.display()))
+}
+
+/// Whether an empty directory is there, and not nothing.
+fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Error) -> Result<bool> {
+    match disk.stat(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Ok(stat) if stat.is_regular => {
+            return Err(taken(path, "a file is there; open it, or choose another path"));
+        }
+        found => found.map_err(&failed)?,
+    };
+    let names = disk.list(path).map_err(&failed)?;
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    if has("FORMAT") {
+        return Err(taken(path, "a store is there; open it, or choose another path"));
+    }
+    if has("storages") {
+        let what = "a part of a store is there, without FORMAT; repair it, or delete it if its creation was interrupted";
+        return Err(taken(path, what));
+    }
+    // A new file system has one directory.
+    if names.iter().any(|name| name != "lost+found") {
+        return Err(taken(path, "a directory that is not empty is there; choose another path"));
+    }
+    Ok(true)
+}
+
+/// What a creation has made, to be deleted if it fails.
+struct Made<'a> {
+    disk: &'a Arc<dyn Disk>,
+    dirs: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+impl Made<'_> {
+    /// Fills a directory. Where it is seen by others, FORMAT is the last thing that can fail.
+    fn build(&mut self, root: &Path, manifest: Manifest, durable: bool, is_seen: bool) -> io::Result<()> {
+        let (disk, paths) = (&**self.disk, StorePaths::new(root));
+        let bytes = manifest.encode().map_err(io::Error::other)?;
+        // Of two processes that create a store in one directory, this lets one go on.
+        self.dir(paths.storages_dir())?;
+        self.dir(paths.meta_dir())?;
+        self.file(paths.manifest(manifest.generation), &bytes, durable)?;
+        self.file(paths.lock(), &[], durable)?;
+        if !durable {
+            self.file(paths.unsynced(), &[], durable)?;
+        } else {
+            // Not `storages/`, which is empty: its name is in the root.
+            Step::SyncNewMeta.on(disk, || disk.sync_dir(&paths.meta_dir()))?;
+        }
+        if durable && is_seen {
+            Step::SyncNewNames.on(disk, || disk.sync_dir(root))?; // crash: a directory that is no store
+        }
+        self.file(paths.marker(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
+        if durable && !is_seen {
+            Step::SyncNewRoot.on(disk, || disk.sync_dir(root))?;
+        }
+        Ok(())
+    }
+
+    fn dir(&mut self, path: PathBuf) -> io::Result<()> {
+        self.disk.create_dir(&path)?;
+        self.dirs.push(path);
+        Ok(())
+    }
+
+    fn file(&mut self, path: PathBuf, bytes: &[u8], durable: bool) -> io::Result<()> {
+        write_new(self.disk, &path, bytes, durable)?;
+        self.files.push(path);
+        Ok(())
+    }
+
+    /// FORMAT first: what is left of a deletion that is cut short is no store.
+    fn undo(&self) {
+        self.files.iter().rev().for_each(|file| drop(self.disk.remove(file)));
+        self.dirs.iter().rev().for_each(|dir| drop(self.disk.remove_dir(dir)));
+    }
 }
 
 fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
@@ -120,6 +160,9 @@ pub(super) fn sync_name(step: Step, disk: &dyn Disk, root: &Path) -> Result<()> 
 /// Holds the directories of the store that a path leads to now: from then on nothing is looked up by that path.
 pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, StorePaths)> {
     let held = disk.hold(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound if path.as_os_str().is_empty() => {
+            Error::new(ErrorKind::NotFound, "open: the path is empty; the current directory is \".\"")
+        }
         io::ErrorKind::NotFound => {
             Error::new(ErrorKind::NotFound, format!("open {}: no store there", path.display()))
         }

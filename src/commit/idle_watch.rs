@@ -2,13 +2,14 @@
 //! the next wait; and it gives a user only so many, so it is one a process, and not one a handle.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::disk::{Disk, Watch};
 
 struct Idle {
-    disk: Arc<dyn Disk>,
+    /// Not kept open by this.
+    disk: Weak<dyn Disk>,
     dir: PathBuf,
     watch: Box<dyn Watch>,
     /// A forked child has a copy of this, and would take the news of its parent.
@@ -21,7 +22,9 @@ static IDLE: Mutex<Option<Idle>> = Mutex::new(None);
 /// A watch of a directory that tells of nothing before this call; none where the system has none to give.
 pub(super) fn watch(disk: &Arc<dyn Disk>, dir: &Path) -> Option<Box<dyn Watch>> {
     let is_ours = |idle: &mut Idle| {
-        Arc::ptr_eq(&idle.disk, disk) && idle.dir == dir && idle.process == std::process::id()
+        Weak::ptr_eq(&idle.disk, &Arc::downgrade(disk))
+            && idle.dir == dir
+            && idle.process == std::process::id()
     };
     let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.take_if(is_ours));
     match idle {
@@ -32,7 +35,7 @@ pub(super) fn watch(disk: &Arc<dyn Disk>, dir: &Path) -> Option<Box<dyn Watch>> 
 
 /// Keeps a watch for who waits next.
 pub(super) fn keep(disk: &Arc<dyn Disk>, dir: PathBuf, watch: Box<dyn Watch>) {
-    let idle = Idle { disk: Arc::clone(disk), dir, watch, process: std::process::id() };
+    let idle = Idle { disk: Arc::downgrade(disk), dir, watch, process: std::process::id() };
     let replaced = IDLE.try_lock().map(|mut slot| slot.replace(idle));
     // Not under the mutex: it takes the kernel a while.
     drop(replaced);

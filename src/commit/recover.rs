@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// How often a reader lists again because a writer took the manifest from under it. Each time a commit went by.
 const MAX_TRIES: u32 = 1000;
 
-/// After how many listings that do not agree the highest number of all is taken.
+/// How many listings are made before the highest number seen is taken.
 const MAX_LISTINGS: u32 = 10;
 
 /// Finds, validates and pins the newest generation; returns `known` when none is newer.

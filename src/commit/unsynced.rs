@@ -17,19 +17,19 @@ pub(super) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
     let is_marked = is_marked(&**disk, &history.paths)?;
     if history.is_durable() && is_marked {
         let failed = |dir: &Path, e| Error::io("sync the file system of", dir, e).after_failed_sync();
-        let synced = Step::SyncFileSystem.on(&**disk, || disk.sync_file_system(root));
-        synced.map_err(|e| failed(root, e))?;
         let device = |dir: &Path| disk.stat(dir).map(|stat| stat.device).map_err(|e| failed(dir, e));
-        for dir in [history.paths.meta_dir(), history.paths.storages_dir()] {
+        // What manifests refer to becomes durable before them.
+        for dir in [history.paths.storages_dir(), history.paths.meta_dir()] {
             if device(&dir)? != device(root)? {
                 let synced = Step::SyncMounts.on(&**disk, || disk.sync_file_system(&dir));
                 synced.map_err(|e| failed(&dir, e))?;
             }
         }
+        let synced = Step::SyncFileSystem.on(&**disk, || disk.sync_file_system(root));
+        synced.map_err(|e| failed(root, e))?;
         let _ = disk.remove(&path);
     } else if !history.is_durable() && !is_marked {
-        // Begun in `meta/`, where unfinished files are collected.
-        let mark = || Staged::create(disk, &history.paths.meta_dir())?.publish(&path);
+        let mark = || Staged::create(disk, root)?.publish(&path);
         Step::MarkUnsynced
             .on(&**disk, mark)
             .map_err(|e| Error::denied("mark the store as unsynced", &path, e))?;

@@ -183,7 +183,7 @@ impl DiskFile for CountedFile {
         self.file.write_all_at(bytes, offset_bytes)
     }
 
-    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+    fn allocate(&self, range: Range<u64>) -> io::Result<bool> {
         self.file.allocate(range)
     }
 

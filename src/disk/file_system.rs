@@ -11,7 +11,7 @@ use rustix::io::Errno;
 pub(crate) enum FileSystem {
     /// Writes to the blocks that a file has.
     InPlace,
-    /// The same, except to blocks that two files share (XFS).
+    /// The same, except to blocks that two files share (XFS, OCFS2).
     Sharing,
     /// Writes to new blocks, except in files that are marked (btrfs).
     Marked,
@@ -28,7 +28,8 @@ impl FileSystem {
         Ok(match kind_of(file)? {
             0x794c_7630 => FileSystem::Overlay,
             0x9123_683e => FileSystem::Marked,
-            0x5846_5342 => FileSystem::Sharing,
+            // XFS, OCFS2
+            0x5846_5342 | 0x7461_636f => FileSystem::Sharing,
             // bcachefs, NILFS2
             0xca45_1a4e | 0x3434 => FileSystem::CopyOnWrite,
             _ => FileSystem::InPlace,

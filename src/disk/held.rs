@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The directories in a store that hold its files.
+/// The directories in a store that hold its files: first those that a commit writes to.
 const SUBDIRS: [&str; 3] = ["meta", "storages", "lost+found"];
 
 /// The directories of the store at `path`, each as a `D`: a descriptor, or whatever leads to a directory on another disk.
@@ -87,11 +87,11 @@ impl<D> HeldDirs<D> {
         path == self.path
     }
 
-    /// The store's directory, and those in it that were found, with their names.
-    pub(super) fn found(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
+    /// The store's directory, and those in it that a commit writes to, as far as they were found, with their names.
+    pub(super) fn written(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
         (
             &self.root,
-            SUBDIRS.into_iter().zip(&self.subdirs).filter_map(|(name, dir)| Some((name, dir.get()?))),
+            SUBDIRS.into_iter().zip(&self.subdirs).take(2).filter_map(|(name, dir)| Some((name, dir.get()?))),
         )
     }
 

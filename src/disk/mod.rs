@@ -86,9 +86,9 @@ impl FileStat {
 
 /// A file system. Each method is one step that a crash can come after.
 pub trait Disk: Debug + Send + Sync {
-    /// The part of this disk that is one store's: the directory that `store` leads to now, and `meta`, `storages` and
-    /// `lost+found` in it. Whatever is renamed, or put in their place, later, a path that begins with `store` leads to what
-    /// is in these directories. Any other path is refused, but for files that are not the store's.
+    /// Opens the directories of a store, `meta`, `storages` and `lost+found` in the one that `store` leads to. On the disk that
+    /// is returned, paths that begin with `store` are looked up in these directories, whatever is later renamed or put in
+    /// their place. Any other path is refused, except those of files that are not the store's.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, and those of the file system.
@@ -248,12 +248,12 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of the file system.
     fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()>;
 
-    /// Makes sure that the file reaches to the end of a range of bytes, and that the disk has the room for them. Where the
-    /// file system cannot promise room, nothing happens: the writes will tell.
+    /// Makes sure that the file reaches to the end of a range of bytes, and that the disk has the room for them. False where the
+    /// file system cannot promise room, and nothing has happened: the writes will tell.
     ///
     /// # Errors
     /// `StorageFull`, and those of the file system.
-    fn allocate(&self, range: Range<u64>) -> io::Result<()>;
+    fn allocate(&self, range: Range<u64>) -> io::Result<bool>;
 
     /// Sets the length.
     ///

@@ -83,7 +83,7 @@ impl Disk for RealDisk {
 
     fn is_intact(&self) -> io::Result<bool> {
         let Some(held) = &self.held else { return Ok(true) };
-        let (root, subdirs) = held.dirs.found();
+        let (root, subdirs) = held.dirs.written();
         for (name, dir) in subdirs {
             let named = match rustix::fs::statat(root, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => return Ok(false),
@@ -134,11 +134,11 @@ impl Disk for RealDisk {
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         loop {
-            // By its name: the path that it comes with is absolute.
+            // Only the name is drawn: the directory is looked up as any other.
             let path_of = |made: &Path| dir.join(made.file_name().unwrap_or_default());
             let create =
                 |made: &Path| self.opened(&path_of(made), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
-            let (file, made) = create_with(STAGE_PREFIX, dir, create)?.keep()?;
+            let (file, made) = create_with(STAGE_PREFIX, Path::new("/"), create)?.keep()?;
             let path = path_of(&made);
             let file = RealFile(file);
             // Between the two a collector may have taken the file for one that a dead writer left; then begin again.
@@ -276,13 +276,13 @@ impl DiskFile for RealFile {
         self.0.write_all_at(bytes, offset_bytes)
     }
 
-    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+    fn allocate(&self, range: Range<u64>) -> io::Result<bool> {
         let length_bytes = range.end.saturating_sub(range.start);
         loop {
             match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), range.start, length_bytes) {
                 Err(Errno::INTR) => {}
-                Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
-                allocated => return Ok(allocated?),
+                Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(false),
+                allocated => return Ok(allocated.map(|()| true)?),
             }
         }
     }

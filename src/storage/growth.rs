@@ -198,7 +198,7 @@ impl Growth {
         }
         let end = self.length_bytes().saturating_add(additional_bytes);
         let allocated = self.lock.file.allocate(self.length_bytes()..end);
-        allocated.map_err(|e| Error::io("allocate storage", &self.lock.path, e))
+        allocated.map(drop).map_err(|e| Error::io("allocate storage", &self.lock.path, e))
     }
 
     /// The next bytes.

@@ -45,8 +45,8 @@ pub(crate) struct InPlaceFile {
 
 /// Why elements are not lent to be changed, and what to do.
 pub(crate) const NO_ROOM: &str = "the file system may write a change to new blocks, and where the disk is full such a change would \
-    end the process; save_as under another name makes a file that is changed in place (on btrfs, from Linux 6.17 on), or keep the store \
-    on another file system";
+    end the process; keep the store on another file system, or, on btrfs from Linux 6.17 on, use save_as, which makes a file that is \
+    changed in place";
 
 /// What the store says of a storage.
 #[derive(Clone)]
@@ -207,18 +207,23 @@ impl InPlaceFile {
         let allocate = || file.allocate(all.clone()).map_err(failed);
         let needs_new = |os_file| needs_new_blocks(os_file, self.length_bytes).map_err(failed);
         match (self.file_system, file.as_file()) {
-            (FileSystem::InPlace, _) | (_, None) => {
-                allocate()?;
-                self.is_allocated.get_or_init(|| ());
-                Ok(true)
+            (_, None) => allocate(),
+            (FileSystem::InPlace, Some(os_file)) => {
+                let has_room = allocate()? || !needs_new(os_file)?;
+                if has_room {
+                    self.is_allocated.get_or_init(|| ());
+                }
+                Ok(has_room)
             }
             (FileSystem::Sharing | FileSystem::Overlay, Some(os_file)) => {
                 // On a full disk XFS refuses to allocate what is already there.
-                if needs_new(os_file)? {
-                    unshare(os_file, &all).map_err(failed)?;
-                    allocate()?;
+                if !needs_new(os_file)? {
+                    return Ok(true);
                 }
-                Ok(true)
+                unshare(os_file, &all).map_err(failed)?;
+                // What an overlay is on may not say which blocks a file has.
+                let has_room = allocate()?;
+                Ok(has_room && self.file_system == FileSystem::Overlay || !needs_new(os_file)?)
             }
             (FileSystem::Marked, Some(os_file)) if is_written_in_place(os_file).map_err(failed)? => {
                 if needs_new(os_file)? {

@@ -246,8 +246,8 @@ impl LockedMapping {
         }
         // SAFETY:
         // - in bounds, alive: as in `bytes`;
-        // - writable: `of` mapped it so for this mode, and `InPlaceFile::hold_room` has seen under this lock that no write
-        //   needs a block that the file does not have, as long as no snapshot or reflink of it is made;
+        // - writable: `of` mapped it so for this mode. That no write needs a block which a full disk lacks, which would be
+        //   SIGBUS, `InPlaceFile::hold_room` has checked, once or under this lock, as long as no snapshot or reflink is made;
         // - unique: the slice borrows an exclusive lock of this file mutably. No other lock of the file is held in any
         //   process or thread, and every borrow of its bytes, through whichever mapping, borrows a lock: while this one
         //   is held, this process maps it under no name as a sealed storage. By the contract of `MapPermit` nobody else

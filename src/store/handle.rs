@@ -126,7 +126,7 @@ impl Store {
     ///
     /// # Errors
     /// `Corrupt` when the newest generation does not validate, `UnsupportedVersion`, `Busy` as in [`open`](Self::open),
-    /// `Io`. The handle stays where it was.
+    /// `Replaced` when the store was deleted or an older copy restored into it, `Io`. The handle stays where it was.
     pub fn refresh(&self) -> Result<bool> {
         Ok(self.loader.history.install(self.loader.history.newest()?))
     }

@@ -39,7 +39,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`refresh`](Self::refresh): `Io` when the store is no longer there.
+    /// Those of [`refresh`](Self::refresh).
     pub fn wait_for_change(&self, timeout: Duration) -> Result<bool> {
         let history = &self.loader.history;
         let (before, began) = (history.number(), Instant::now());
@@ -67,7 +67,7 @@ impl Store {
                 Err(_) => watch = None,
             }
         };
-        // One that did not tell of a change is on a directory that is no longer the store's.
+        // A watch that did not tell of a change is of no use to the next wait.
         if let Some(watch) = watch.filter(|_| was_told || !has_changed) {
             history.keep_watch(watch);
         }

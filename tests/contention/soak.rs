@@ -270,6 +270,7 @@ fn no_value_is_wrong_and_no_commit_lost_while_the_store_is_renamed() {
     assert_eq!(counter.lock_shared().unwrap().read::<i64>().unwrap(), [all_added; ELEMENTS]);
     let untouched = Store::open(&other).unwrap();
     assert_eq!((untouched.generation(), untouched.verify(|_| ()).unwrap()), (foreign, vec![]));
+    assert!(shuffles > 0, "the store was never renamed");
     println!(
         "{PROCESSES} processes for {:?}, {shuffles} renames: generation {}, {} rows, {all_added} additions",
         seconds(),

@@ -179,7 +179,7 @@ impl DiskFile for HookedFile {
         self.disk.around("write_all_at", &self.path, |_| self.file.write_all_at(bytes, offset_bytes))
     }
 
-    fn allocate(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+    fn allocate(&self, range: std::ops::Range<u64>) -> io::Result<bool> {
         self.disk.around("allocate", &self.path, |_| self.file.allocate(range))
     }
 

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use stridemap::disk::{Disk, SimulatedDisk};
 use stridemap::interop::safetensors;
 use stridemap::{
-    DType, ErrorKind, ExternalFiles, OnExisting, Result, StorageKind, Store, StoreOptions, Tensor,
+    DType, Durability, ErrorKind, ExternalFiles, OnExisting, Result, StorageKind, Store, StoreOptions, Tensor,
 };
 
+use crate::hooked::Hooked;
 use crate::processes::start;
 use crate::refusals::assert_refused;
 use crate::support::temporary;
@@ -134,6 +138,15 @@ fn handle_stays_in_its_store_when_an_older_copy_of_it_takes_its_path() {
 
 /// What a started process does; false for another's role.
 pub(crate) fn play(role: &str, path: &Path) -> bool {
+    if role == "delete the directory" {
+        std::env::set_current_dir(path).unwrap();
+        let store = open(Path::new("x.smap"));
+        fs::create_dir("gone").unwrap();
+        std::env::set_current_dir("gone").unwrap();
+        fs::remove_dir(path.join("gone")).unwrap();
+        exercise(&store, 1.);
+        return true;
+    }
     if role != "change the directory" {
         return false;
     }
@@ -154,6 +167,117 @@ fn handle_stays_in_its_store_when_the_process_changes_its_directory() {
     let generation = store_of(&at("there/x.smap"), 2.).generation();
     assert!(start("change the directory", dir.path()).wait().unwrap().success());
     assert_untouched(&at("there/x.smap"), generation, 2.);
+}
+
+#[test]
+fn store_is_written_from_a_directory_that_was_deleted() {
+    let dir = temporary();
+    store_of(&dir.path().join("x.smap"), 1.);
+    assert!(start("delete the directory", dir.path()).wait().unwrap().success());
+}
+
+#[test]
+fn store_is_written_after_lost_found_was_deleted() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    store_of(&path, 1.);
+    fs::create_dir(path.join("lost+found")).unwrap();
+    let store = open(&path);
+    fs::remove_dir(path.join("lost+found")).unwrap();
+    exercise(&store, 1.);
+}
+
+#[test]
+fn store_that_is_dropped_after_a_wait_leaves_nothing_open() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    assert!(!store.wait_for_change(Duration::from_millis(20)).unwrap());
+    drop(store);
+    let open: Vec<_> = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|fd| fs::read_link(fd.unwrap().path()).ok())
+        .filter(|target| target.starts_with(&path))
+        .collect();
+    assert!(open.is_empty(), "{open:?}");
+}
+
+/// A creation in an empty directory that does something else before an operation of the disk, which may fail.
+fn create_in_place(
+    path: &Path,
+    before: impl Fn(&str, &Path) -> std::io::Result<()> + Send + Sync + 'static,
+) -> Result<Store> {
+    StoreOptions::new().disk(Arc::new(Hooked::before(before))).create(path)
+}
+
+#[test]
+fn creation_that_fails_at_the_end_leaves_the_store_to_those_who_use_it() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    fs::create_dir(&path).unwrap();
+    let root = path.clone();
+    let created = create_in_place(&path, move |operation, at| {
+        if operation == "sync_dir" && at == root && root.join("FORMAT").exists() {
+            Store::open(&root).unwrap().save("x", &vector(1.)).unwrap();
+            return Err(std::io::Error::other("injected fault"));
+        }
+        Ok(())
+    });
+    assert_refused(created, ErrorKind::Io, &["sync", "injected fault"]);
+    let store = Store::open(&path).unwrap();
+    store.save("y", &vector(2.)).unwrap();
+    assert_eq!(Store::open(&path).unwrap().names().unwrap(), ["x", "y"]);
+}
+
+#[test]
+fn creation_stays_in_its_directory_when_its_path_leads_to_a_store() {
+    let dir = temporary();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("empty")).unwrap();
+    let generation = store_of(&at("other"), 2.).generation();
+    symlink("empty", at("current")).unwrap();
+    let (link, next) = (at("current"), at("next"));
+    let created = create_in_place(&at("current"), move |operation, at| {
+        if operation == "create_dir" && at.ends_with("meta") {
+            symlink("other", &next)?;
+            fs::rename(&next, &link)?;
+        }
+        Ok(())
+    });
+    // By its path, another store is there now.
+    assert_refused(created, ErrorKind::Replaced, &["current"]);
+    assert_untouched(&at("other"), generation, 2.);
+    assert_eq!(Store::open(at("empty")).unwrap().names().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn nothing_is_created_in_a_directory_that_cannot_be_listed() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("mine"), "mine").unwrap();
+    let created = create_in_place(&path, |operation, _| match operation {
+        "list" => Err(std::io::ErrorKind::PermissionDenied.into()),
+        _ => Ok(()),
+    });
+    assert_refused(created, ErrorKind::ReadOnly, &["x.smap"]);
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+}
+
+#[test]
+fn metadata_may_be_on_a_file_system_of_its_own() {
+    let disk = SimulatedDisk::new();
+    let options = || StoreOptions::new().disk(Arc::new(disk.clone()));
+    options().create("x.smap").unwrap();
+    disk.mount(Path::new("x.smap/meta")).unwrap();
+    options().durability(Durability::Process).open("x.smap").unwrap().save("x", &vector(1.)).unwrap();
+    options().open("x.smap").unwrap().save("y", &vector(2.)).unwrap();
+    for name in ["LOCK", "FORMAT"] {
+        disk.remove(&Path::new("x.smap").join(name)).unwrap();
+    }
+    options().repair("x.smap", |_| ()).unwrap();
+    options().open("x.smap").unwrap().save("z", &vector(3.)).unwrap();
+    assert_eq!(options().open("x.smap").unwrap().names().unwrap(), ["x", "y", "z"]);
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub(super) fn apply(
     }
     if source.is_marker_lost {
         let bytes = Marker { uuid: source.uuid }.encode();
-        work.replace(&paths.marker(), &paths.meta_dir(), &bytes, &mut repair.kept)?; // crash: no FORMAT, which is made again
+        work.replace(&paths.marker(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, which is made again
         work.sync(paths.root())?;
     }
     for (&id, right) in &content.sums {
@@ -263,7 +263,7 @@ impl Work {
     fn make_lock(&self, kept: &mut Vec<PathBuf>) -> Result<()> {
         let path = self.paths().lock();
         let failed = |e| Error::io("write", &path, e);
-        let mut staged = Staged::create(self.disk(), &self.paths().meta_dir()).map_err(failed)?;
+        let mut staged = Staged::create(self.disk(), self.paths().root()).map_err(failed)?;
         staged.file().sync().map_err(|e| Error::io("sync", &path, e).after_failed_sync())?;
         // Missing a moment ago, it may be there now: only what is no file is moved away.
         if matches!(self.disk().open(&path, Access::Read), Err(e) if e.kind() == io::ErrorKind::InvalidInput)

@@ -375,7 +375,7 @@ impl Disk for SimulatedDisk {
 
     fn is_intact(&self) -> io::Result<bool> {
         let Some(held) = &self.held else { return Ok(true) };
-        let (&root, mut subdirs) = held.found();
+        let (&root, mut subdirs) = held.written();
         let state = self.state();
         Ok(subdirs.all(|(name, &dir)| state.find((root, Path::new(name))).is_ok_and(|named| named == dir)))
     }
@@ -504,11 +504,11 @@ impl DiskFile for SimulatedFile {
         self.disk.state().record(Op::Write { file: self.inode, offset_bytes, bytes: bytes.into() })
     }
 
-    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+    fn allocate(&self, range: Range<u64>) -> io::Result<bool> {
         if self.stat()?.size_bytes < range.end {
             self.set_len(range.end)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn set_len(&self, length_bytes: u64) -> io::Result<()> {

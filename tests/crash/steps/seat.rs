@@ -261,7 +261,7 @@ impl DiskFile for SeatFile {
         self.around("write_all_at", || self.file.write_all_at(bytes, offset_bytes))
     }
 
-    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+    fn allocate(&self, range: Range<u64>) -> io::Result<bool> {
         self.around("allocate", || self.file.allocate(range))
     }
 
