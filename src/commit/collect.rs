@@ -47,7 +47,7 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
     let mut older = Older::listed(history, Some(names), &newest, &lock)?;
-    older.collect(history, |_| true, &mut collected);
+    older.collect(history, |_| true, usize::MAX, &mut collected);
     let is_unclear = older.manifests.iter().any(|&(_, facts)| Older::is_unclear(history, facts));
     let mut needed = BTreeMap::new();
     add_storages(&newest, &mut needed)?;
@@ -92,6 +92,9 @@ fn add_storages(generation: &Generation, needed: &mut BTreeMap<u64, Option<u64>>
 
 /// How many manifests before the newest a commit looks at: half of them the latest ones, and half others in turn.
 const LOOKED_AT: usize = 8;
+
+/// How many of them it reads, unless there are no others.
+const READ: usize = 1;
 
 /// The manifests before the newest, and what is known of them. A handle keeps it from one commit to the next, so that what
 /// a commit does about them does not grow with their number.
@@ -189,7 +192,9 @@ impl Older {
         // Successive commits come to all of them.
         let start = newest.number().wrapping_mul(LOOKED_AT as u64 / 2) % others.max(1);
         let turn = |index: u64| (index + others - start) % others < LOOKED_AT as u64 / 2;
-        self.collect(history, |index| index as u64 >= others || turn(index as u64), &mut collected);
+        let is_looked_at = |index| index as u64 >= others || turn(index as u64);
+        let reads = if others == 0 { LOOKED_AT } else { READ };
+        self.collect(history, is_looked_at, reads, &mut collected);
         collected.remove_garbage(history, newest, self);
         if !history.is_swept.swap(true, Ordering::Relaxed) {
             let next_id = newest.manifest().next_storage_id;
@@ -197,28 +202,31 @@ impl Older {
         }
     }
 
-    /// Deletes those of the manifests at some positions that nobody holds, and reads the others of them.
+    /// Deletes those of the manifests at some positions that nobody holds, and reads so many of the others, later ones first.
     fn collect(
         &mut self,
         history: &History,
         is_looked_at: impl Fn(usize) -> bool,
+        mut reads_left: usize,
         collected: &mut Collected,
     ) {
-        let mut index = 0;
-        self.manifests.retain_mut(|(number, facts)| {
-            index += 1;
-            if !is_looked_at(index - 1) {
-                return true;
-            }
-            match collect_one(history, *number, *facts, collected) {
-                Ok(read) => {
-                    *facts = read;
-                    read.is_some()
+        for index in (0..self.manifests.len()).rev().filter(|&index| is_looked_at(index)) {
+            let Some((number, facts)) = self.manifests.get_mut(index) else { continue };
+            let read = facts.is_none() && reads_left > 0;
+            reads_left -= usize::from(read);
+            let is_there = match collect_one(history, *number, read, collected) {
+                Ok(None) => false,
+                Ok(Some(read)) => {
+                    *facts = facts.or(read);
+                    true
                 }
                 // It has gone; or it is not a file, which no reader can be on.
                 Err(e) => !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
+            };
+            if !is_there {
+                self.manifests.remove(index);
             }
-        });
+        }
     }
 
     fn is_unclear(history: &History, facts: Option<Facts>) -> bool {
@@ -243,13 +251,13 @@ impl Older {
     }
 }
 
-/// Deletes a manifest, or returns what it says when somebody holds it.
+/// Deletes a manifest unless somebody holds it; returns what it says then, if it is to be read.
 fn collect_one(
     history: &History,
     number: u64,
-    known: Option<Facts>,
+    read: bool,
     collected: &mut Collected,
-) -> io::Result<Option<Facts>> {
+) -> io::Result<Option<Option<Facts>>> {
     let path = history.paths.manifest(number);
     let file = history.disk.open(&path, Access::Read)?;
     // Held until the file is gone: a reader that comes between sees the lock, or that the file has no name left.
@@ -257,12 +265,12 @@ fn collect_one(
         collected.remove(history, &path)?;
         return Ok(None);
     }
-    if known.is_some() {
-        return Ok(known);
+    if !read {
+        return Ok(Some(None));
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
     let manifest = Manifest::decode(&bytes, history.uuid, number).map_err(io::Error::other)?;
-    Ok(Some((&manifest).into()))
+    Ok(Some(Some((&manifest).into())))
 }
 
 impl Collected {
