@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// What larger buffers leave for small allocations, which end the process when they fail.
 const LEFT_BYTES: usize = 1 << 20;
 
-/// Makes a buffer as long as that. Its bytes are those that it had, or zeros.
+/// Resizes a buffer. Its bytes are those that it had, or zeros.
 ///
 /// # Errors
 /// `LimitExceeded` when there is not so much memory.

@@ -68,8 +68,8 @@ impl<T, R> Drop for Worker<'_, T, R> {
 /// Calls `work` on other threads with each item that `feed` passes on, and `sink` on this thread with the results, in the
 /// order of the items. Each thread has one item at a time, and `sink` has one more result.
 ///
-/// Where the system starts fewer threads than `thread_count`, it does with those; with none, or if only one is asked for,
-/// this thread does all the work.
+/// If the system starts fewer threads than `thread_count`, those do the work. If none start, or `thread_count` is 1, the
+/// caller does.
 ///
 /// No thread is left when it returns, or when a panic of any of the closures leaves it.
 ///
