@@ -28,13 +28,17 @@ pub(super) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
         }
         let _ = disk.remove(&path);
     } else if !history.is_durable() && !is_marked {
-        // Begun in `meta/`, where unfinished files are collected.
-        let mark = || Staged::create(disk, &history.paths.meta_dir())?.publish(&path);
-        Step::MarkUnsynced
-            .on(&**disk, mark)
-            .map_err(|e| Error::denied("mark the store as unsynced", &path, e))?;
+        mark(history)?;
     }
     Ok(())
+}
+
+/// Has the next writer that syncs make everything durable first.
+pub(super) fn mark(history: &History) -> Result<()> {
+    let (disk, path) = (&history.disk, history.paths.unsynced());
+    // Begun in `meta/`, where unfinished files are collected.
+    let mark = || Staged::create(disk, &history.paths.meta_dir())?.publish(&path);
+    Step::MarkUnsynced.on(&**disk, mark).map_err(|e| Error::denied("mark the store as unsynced", &path, e))
 }
 
 /// What a writer does once it has found the newest generation, before it relies on it: where that is the one of the store's

@@ -5,7 +5,6 @@ mod check;
 mod digests;
 #[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod external;
-#[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod externals;
 mod file;
 mod growth;
@@ -16,7 +15,6 @@ mod lock;
 mod mapping;
 mod mutable;
 mod poison;
-#[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod staged;
 mod stored;
 mod writer;

@@ -128,6 +128,7 @@ fn other_process() {
                 crate::compact_bounds::play,
                 crate::compact_killed::play,
                 crate::conditions::play,
+                crate::copies::play,
                 crate::replaced::play,
                 crate::exports::play,
                 crate::forks::play,
