@@ -33,6 +33,7 @@
 //!   element, without a lock.
 //! - [`Source`]: what can be saved: a tensor, an `ndarray` array. [`Element`]: a Rust type that is a [`DType`];
 //!   [`F8E4M3FN`] and its kin are the 8-bit floats.
+//! - [`Copied`]: a [copy](Snapshot::copy_to) of a store that others may be writing.
 //! - [`Stats`], [`Collected`] and [`Compacted`]: where the space of a store is, and what was given back.
 //! - [`Error`], with an [`ErrorKind`] to decide by, and for damage the [`Rule`] of the format that was broken.
 //! - [`interop`]: files of other formats, read, imported, adopted in place and written. [`ExternalFiles`] says which files a
@@ -90,8 +91,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use layout::{Axes, Axis, Index, Sections};
 pub use storage::ExternalFiles;
 pub use store::{
-    Reclaimable, Snapshot, SpaceReason, Stats, StorageInfo, StorageKind, StorageStats, Store, StoreOptions,
-    TensorInfo, Transaction,
+    Copied, Reclaimable, Snapshot, SpaceReason, Stats, StorageInfo, StorageKind, StorageStats, Store,
+    StoreOptions, TensorInfo, Transaction,
 };
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{

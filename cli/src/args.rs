@@ -41,8 +41,14 @@ pub(crate) enum Command {
     /// commit, or with gc.
     #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
     Import(ImportArgs),
-    /// Write tensors to a .safetensors, .npy or .npz file
-    #[command(after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight")]
+    /// Write tensors to a .safetensors, .npy or .npz file, or copy a store that others may be writing to a new .smap
+    ///
+    /// A copy of a store has one generation of it, whole, where cp -r takes files of several. It has a uuid of its own. Where
+    /// the file system can, it shares blocks with the store. Elements are verified as they are copied, and damage is an error. Nothing
+    /// may be at COPY.smap; a copy that is killed leaves a directory .stage-* beside it, which may be deleted.
+    #[command(
+        after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight\n  stridemap export model.smap copy.smap"
+    )]
     Export(ExportArgs),
     /// Describe a store or a file: summary, tensors, storages; and its attributes, where it is not JSON
     ///
@@ -183,7 +189,7 @@ impl Reading {
 pub(crate) struct ExportArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The file to write; its ending, .safetensors, .npy or .npz, says the kind
+    /// The file to write; its ending, .safetensors, .npy or .npz, says the kind; .smap is a copy of the store
     pub(crate) out: PathBuf,
     /// The tensors to write; all of them when none is named
     #[arg(value_name = "NAME")]

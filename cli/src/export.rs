@@ -1,4 +1,4 @@
-//! `export`: tensors into a file of another format.
+//! `export`: tensors into a file of another format, or into a copy of the store.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -22,16 +22,19 @@ enum Format {
     Safetensors,
     Npy,
     Npz,
+    Store,
 }
 
 impl Format {
     fn of(out: &Path) -> Result<Self> {
         match out.extension().and_then(OsStr::to_str) {
+            Some("smap") => Ok(Format::Store),
             Some("safetensors") => Ok(Format::Safetensors),
             Some("npy") => Ok(Format::Npy),
             Some("npz") => Ok(Format::Npz),
             _ => Err(Error::Refused(format!(
-                "export {}: the ending says the kind of file, and is to be .safetensors, .npy or .npz",
+                "export {}: the ending says the kind of file, and is to be .safetensors, .npy, .npz, or .smap for a copy of \
+                 the store",
                 out.display()
             ))),
         }
@@ -42,6 +45,9 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let format = Format::of(&args.out)?;
     check_flags(args, format)?;
     let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
+    if matches!(format, Format::Store) {
+        return copy(args, &snapshot);
+    }
     check_adopted(args, &snapshot)?;
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
@@ -76,6 +82,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
                 tensors.len()
             )));
         }
+        (Format::Store, _) => {}
     }
     bar.finish_and_clear();
     if let Some(note) = twice::note(&tensors) {
@@ -95,6 +102,36 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
             out.display()
         ));
     }
+    Ok(())
+}
+
+/// Copies the store, or some tensors of it, to a place where nothing is.
+fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
+    let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
+    let size_bytes = snapshot.storages().try_fold(0u64, |sum, storage| {
+        let storage = storage?;
+        let is_copied = storage.kind != StorageKind::External;
+        Ok::<_, Error>(sum.saturating_add(if is_copied { storage.size_bytes } else { 0 }))
+    })?;
+    // Of some tensors it is not known beforehand.
+    let bar = progress("export", if names.is_empty() { size_bytes } else { 0 });
+    let copied = match names.as_slice() {
+        [] => snapshot.copy_to(&args.out, |bytes| bar.inc(bytes))?,
+        names => snapshot.copy_tensors_to(&args.out, names, |bytes| bar.inc(bytes))?,
+    };
+    bar.finish_and_clear();
+    let shared = format!(
+        ", of which {} share their blocks with {}",
+        HumanBytes(copied.shared_bytes),
+        args.store.display()
+    );
+    message(&format!(
+        "exported {}, {}, to {}{}",
+        counted(copied.tensor_count, "tensor"),
+        HumanBytes(copied.copied_bytes + copied.shared_bytes),
+        args.out.display(),
+        if copied.shared_bytes > 0 { &shared } else { "" }
+    ));
     Ok(())
 }
 
@@ -156,13 +193,13 @@ fn would_replace(args: &ExportArgs, file: &Path) -> bool {
 fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
     let refused = |what| Err(Error::Refused(format!("export {}: {what}", args.out.display())));
     match format {
-        Format::Safetensors if args.order != Order::C => {
+        Format::Safetensors | Format::Store if args.order != Order::C => {
             refused("--order is for .npy and .npz files; others are always row-major")
         }
-        Format::Npy | Format::Npz if args.max_shard_size.is_some() => {
+        Format::Npy | Format::Npz | Format::Store if args.max_shard_size.is_some() => {
             refused("--max-shard-size is for .safetensors files; others are always one file")
         }
-        Format::Safetensors | Format::Npy if args.packing() == Packing::Deflated => {
+        Format::Safetensors | Format::Npy | Format::Store if args.packing() == Packing::Deflated => {
             refused("--compress is for .npz files; others are never compressed")
         }
         _ => Ok(()),

@@ -29,12 +29,16 @@ pub(super) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
         synced.map_err(|e| failed(root, e))?;
         let _ = disk.remove(&path);
     } else if !history.is_durable() && !is_marked {
-        let mark = || Staged::create(disk, root)?.publish(&path);
-        Step::MarkUnsynced
-            .on(&**disk, mark)
-            .map_err(|e| Error::denied("mark the store as unsynced", &path, e))?;
+        mark(history)?;
     }
     Ok(())
+}
+
+/// Has the next writer that syncs make everything durable first.
+pub(super) fn mark(history: &History) -> Result<()> {
+    let (disk, path) = (&history.disk, history.paths.unsynced());
+    let mark = || Staged::create(disk, history.paths.root())?.publish(&path);
+    Step::MarkUnsynced.on(&**disk, mark).map_err(|e| Error::denied("mark the store as unsynced", &path, e))
 }
 
 /// What a writer does once it has found the newest generation, before it relies on it: where that is the one of the store's

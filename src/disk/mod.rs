@@ -314,10 +314,6 @@ pub trait DiskFile: Debug + Send + Sync {
 
     /// Makes an empty file a copy of another that shares its blocks on the disk, until one of the two is written; false
     /// where that cannot be, and nothing has happened.
-    #[cfg_attr(
-        not(any(feature = "interop", feature = "simulation")),
-        expect(dead_code, reason = "for files of other formats")
-    )]
     fn share_blocks_of(&self, _source: &File) -> bool {
         false
     }

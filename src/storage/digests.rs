@@ -1,4 +1,5 @@
 use std::fmt;
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -84,6 +85,11 @@ impl VerifiedStorage {
             chunk_index: None,
             chunk: Vec::new(),
         })
+    }
+
+    /// The operating system's file, to share its blocks; none for a simulated one.
+    pub(crate) fn as_file(&self) -> Option<&File> {
+        self.file.as_file()
     }
 
     /// Goes through the chunks that a range of bytes touches, damaged ones too. What is past the storage's end is left

@@ -5,7 +5,6 @@ mod check;
 mod digests;
 #[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod external;
-#[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod externals;
 mod file;
 mod growth;
@@ -17,7 +16,6 @@ mod mapping;
 mod mutable;
 mod poison;
 mod queue;
-#[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod staged;
 mod stored;
 mod writer;

@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
@@ -76,26 +77,46 @@ impl StorageWriter {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Option<Self>> {
         let mut writer = Self::sealed(disk, paths)?;
-        let shared = source.as_file().is_some_and(|file| writer.staged.file().share_blocks_of(file));
-        if !shared {
+        let length_bytes = source.stamp().size_bytes;
+        if !writer.share(source.as_file(), length_bytes)? {
             return Ok(None);
         }
         // No later change of the file reaches what is shared.
         Step::SharedIsUnchanged.on(&**disk, || source.check_unchanged())?;
-        let length_bytes = source.stamp().size_bytes;
-        writer.allocated_bytes = length_bytes;
-        let Future::Sealed(sealing) = &mut writer.future else { return Ok(None) };
+        writer.digest_shared(length_bytes, progress)?;
+        Ok(Some(writer))
+    }
+
+    /// Shares the blocks of the first `length_bytes` of a file; false where the file system cannot, and nothing has happened.
+    /// [`digest_shared`](Self::digest_shared) comes next.
+    pub(crate) fn share(&mut self, source: Option<&File>, length_bytes: u64) -> Result<bool> {
+        if !source.is_some_and(|file| self.staged.file().share_blocks_of(file)) {
+            return Ok(false);
+        }
+        // Storages grow in place. Of a file that has the length already, XFS would write the last block again.
+        let shared = self.staged.file().stat().map_err(|e| self.error("share storage", e))?;
+        if shared.size_bytes > length_bytes {
+            let cut = self.staged.file().set_len(length_bytes);
+            cut.map_err(|e| self.error("set the length of storage", e))?;
+        }
+        self.allocated_bytes = length_bytes;
+        Ok(true)
+    }
+
+    /// Digests a sealed storage that shares its blocks with a file, from this storage's own file.
+    pub(crate) fn digest_shared(&mut self, length_bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let Future::Sealed(sealing) = &mut self.future else { return Ok(()) };
         let mut chunk = vec![0; CHUNK];
-        while writer.written_bytes < length_bytes {
-            chunk.truncate((length_bytes - writer.written_bytes).min(CHUNK_BYTES) as usize);
-            let read = writer.staged.file().read_exact_at(&mut chunk, writer.written_bytes);
-            read.map_err(|e| Error::io("read storage", writer.staged.path(), e))?;
+        while self.written_bytes < length_bytes {
+            chunk.truncate((length_bytes - self.written_bytes).min(CHUNK_BYTES) as usize);
+            let read = self.staged.file().read_exact_at(&mut chunk, self.written_bytes);
+            read.map_err(|e| Error::io("read storage", self.staged.path(), e))?;
             let Sealing { sealer, digests, .. } = &mut **sealing;
             sealer.update(&chunk, |full| digests.push(full));
-            writer.written_bytes += chunk.len() as u64;
+            self.written_bytes += chunk.len() as u64;
             progress(chunk.len() as u64);
         }
-        Ok(Some(writer))
+        Ok(())
     }
 
     pub(crate) fn length_bytes(&self) -> u64 {

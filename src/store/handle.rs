@@ -10,6 +10,7 @@ use super::options::StoreOptions;
 use super::snapshot::{Snapshot, StorageKind};
 use super::transaction::Transaction;
 use crate::commit::{self, Collected, Generation, History};
+use crate::disk::Disk;
 use crate::error::Result;
 use crate::storage::MapPermit;
 use crate::tensor::{Source, Tensor};
@@ -55,8 +56,8 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    pub(super) fn new(history: History, permit: Option<MapPermit>) -> Self {
-        Store { loader: Arc::new(Loader::new(history, permit)) }
+    pub(super) fn new(disk: Arc<dyn Disk>, history: History, permit: Option<MapPermit>) -> Self {
+        Store { loader: Arc::new(Loader::new(disk, history, permit)) }
     }
 
     /// Creates an empty store at a path where nothing is, or in an empty directory, which keeps its owner and permissions.

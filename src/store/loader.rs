@@ -2,9 +2,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use stridemap_format::{Error as FormatError, Rule, StorageKind, TensorRecord};
+use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord, TensorRecord};
 
 use crate::commit::{self, Generation, History};
+use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::{Externals, InUse, MapPermit, Storage};
@@ -13,6 +14,8 @@ use crate::tensor::Tensor;
 /// Turns records into tensors. Each storage is opened once, however many tensors stand on it.
 #[derive(Debug)]
 pub(super) struct Loader {
+    /// All of the disk, of which the history has the part that is the store's.
+    pub(super) disk: Arc<dyn Disk>,
     pub(super) history: History,
     pub(super) permit: Option<MapPermit>,
     pub(super) externals: Externals,
@@ -20,9 +23,9 @@ pub(super) struct Loader {
 }
 
 impl Loader {
-    pub(super) fn new(history: History, permit: Option<MapPermit>) -> Self {
+    pub(super) fn new(disk: Arc<dyn Disk>, history: History, permit: Option<MapPermit>) -> Self {
         let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
-        Loader { history, permit, externals, storages: Mutex::default() }
+        Loader { disk, history, permit, externals, storages: Mutex::default() }
     }
 
     pub(super) fn tensor(
@@ -49,13 +52,19 @@ impl Loader {
         self.storages.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
     }
 
-    fn open(&self, generation: &Generation, id: u64) -> Result<Arc<Storage>> {
+    /// The record of a storage that a tensor refers to.
+    pub(super) fn record(&self, generation: &Generation, id: u64) -> Result<StorageRecord> {
+        generation.storage(id)?.ok_or_else(|| {
+            let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
+            let path = self.history.paths.storage(id);
+            Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
+        })
+    }
+
+    pub(super) fn open(&self, generation: &Generation, id: u64) -> Result<Arc<Storage>> {
         let history = &self.history;
         let path = history.paths.storage(id);
-        let record = generation.storage(id)?.ok_or_else(|| {
-            let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
-            Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
-        })?;
+        let record = self.record(generation, id)?;
         let in_use = self.in_use(id, generation);
         let lock_options = (history.options.lock_timeout, in_use, history.poison.clone());
         let storage = match record.kind.clone() {

@@ -2,6 +2,7 @@
 
 mod changes;
 mod conditions;
+mod copy;
 mod growth;
 mod handle;
 mod loader;
@@ -14,6 +15,7 @@ mod transaction;
 mod verify;
 mod watch;
 
+pub use copy::Copied;
 pub use handle::Store;
 pub use options::StoreOptions;
 pub use snapshot::{Snapshot, StorageInfo, StorageKind, TensorInfo};

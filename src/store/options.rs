@@ -130,7 +130,7 @@ impl StoreOptions {
             check_local(&*disk, &paths)?;
         }
         let history = History::open(disk, paths, uuid, self.options)?;
-        Ok(Store::new(history, permit))
+        Ok(Store::new(Arc::clone(&self.disk), history, permit))
     }
 }
 

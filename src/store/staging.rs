@@ -114,9 +114,13 @@ impl Transaction<'_> {
         if let Err(e) = &staged {
             self.failure = Some(e.clone());
         }
-        let Some(whole) = history.watched(staged)? else { return Ok(None) };
+        Ok(history.watched(staged)?.map(|whole| self.stage_whole(whole)))
+    }
+
+    /// Stages a storage that is whole; gives its provisional id.
+    pub(super) fn stage_whole(&mut self, whole: StagedStorage) -> u64 {
         self.staged.push(Stage::Whole(whole));
-        Ok(Some(Changes::provisional_id(self.staged.len() - 1)))
+        Changes::provisional_id(self.staged.len() - 1)
     }
 
     /// Stages ranges of files that are not the store's, each from its offset on and of its length; gives their provisional
@@ -136,8 +140,7 @@ impl Transaction<'_> {
             for (offset_bytes, length_bytes) in ranges {
                 let disk = &self.loader.history.disk;
                 let staged = StagedStorage::external(disk, (path.clone(), &file), offset_bytes, length_bytes);
-                self.staged.push(Stage::Whole(staged));
-                ids.push(Changes::provisional_id(self.staged.len() - 1));
+                ids.push(self.stage_whole(staged));
             }
         }
         Ok(ids)
@@ -168,8 +171,7 @@ impl Transaction<'_> {
         writer.reserve(size_bytes)?;
         write(&mut writer)?;
         let whole = writer.finish(&history.disk, &history.paths, history.is_durable())?;
-        self.staged.push(Stage::Whole(whole));
-        Ok((Changes::provisional_id(self.staged.len() - 1), 0))
+        Ok((self.stage_whole(whole), 0))
     }
 
     /// Writes a storage for one tensor whose elements are changed in place; as [`stage_alone`](Self::stage_alone).

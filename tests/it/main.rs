@@ -10,6 +10,7 @@ mod compact_bounds;
 mod compact_killed;
 mod conditions;
 mod conformance;
+mod copies;
 mod copy_on_write;
 mod damage;
 mod dlpack;

@@ -128,6 +128,7 @@ fn other_process() {
                 crate::compact_bounds::play,
                 crate::compact_killed::play,
                 crate::conditions::play,
+                crate::copies::play,
                 crate::copy_on_write::play,
                 crate::refusals::play,
                 crate::replaced::play,

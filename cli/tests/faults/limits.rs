@@ -94,7 +94,7 @@ fn case_09_limit_of_the_length_of_files_is_an_error_that_leaves_what_was_there()
 fn case_11_command_without_descriptors_is_refused_and_leaves_what_was_there() {
     // With three, no library of the system is found.
     let limits: Vec<Vec<String>> =
-        (4..16).map(|n| vec!["prlimit".to_owned(), format!("--nofile={n}")]).collect();
+        (4..24).map(|n| vec!["prlimit".to_owned(), format!("--nofile={n}")]).collect();
     for args in WRITERS {
         let (refused, done) = each_limited(&limits, args, &["ulimit -n"]);
         assert!(refused > 0 && done > 0, "{args:?}: {refused} refused, {done} done");

@@ -135,6 +135,30 @@ fn export_in_parts_says_how_many_and_comes_back_by_its_index() {
 }
 
 #[test]
+fn export_to_a_store_copies_it() {
+    let dir = Dir::with_store();
+    let size = |bytes: u64| format!("stridemap: exported 3 tensors, {bytes} B, to copy.smap");
+    let snapshot = dir.store().snapshot();
+    let bytes: u64 = snapshot.storages().map(|storage| storage.unwrap().size_bytes).sum();
+    assert!(dir.messages(&["export", "s.smap", "copy.smap"]).starts_with(&size(bytes)));
+    assert_eq!(dir.stdout(&["diff", "--strict", "s.smap", "copy.smap"]), "equal: 3 tensors, 56 B\n");
+    assert_eq!(dir.stdout(&["verify", "copy.smap"]), "ok\n");
+    assert_ne!(Store::open(dir.path("copy.smap")).unwrap().uuid(), dir.store().uuid());
+
+    let refusal = dir.refusal(&["export", "s.smap", "copy.smap"]);
+    assert_eq!(refusal, "copy s.smap to copy.smap: copy.smap: something is there; choose another path");
+    for flag in [&["--order", "F"][..], &["--compress"], &["--max-shard-size", "1GB"]] {
+        let refusal = dir.refusal(&[&["export", "s.smap", "other.smap"], flag].concat());
+        assert!(refusal.contains(flag[0]), "{refusal}");
+    }
+    assert!(dir.refusal(&["export", "s.smap", "other.smap", "pints"]).contains("points"));
+
+    dir.messages(&["export", "s.smap", "some.smap", "points_t"]);
+    assert_eq!(dir.stdout(&["ls", "some.smap"]), "points_t\tfloat32\t[2, 3]\n");
+    assert_eq!(dir.stdout(&["show", "some.smap", "points_t"]), dir.stdout(&["show", "s.smap", "points_t"]));
+}
+
+#[test]
 fn export_notes_names_over_the_same_bytes() {
     let dir = Dir::with_store();
     let said = dir.messages(&["export", "s.smap", "out.safetensors"]);

@@ -233,7 +233,8 @@ fn unknown_ending_is_answered_with_the_known_ones() {
         assert_eq!(
             dir.refusal(&["export", "s.smap", out]),
             format!(
-                "export {out}: the ending says the kind of file, and is to be .safetensors, .npy or .npz"
+                "export {out}: the ending says the kind of file, and is to be .safetensors, .npy, .npz, or .smap for a copy of \
+                 the store"
             )
         );
     }

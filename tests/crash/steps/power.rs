@@ -43,6 +43,24 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             growth,
             &[SyncGrown, SyncGrownDigests, SyncDigests, RenameGrownDigests, SyncStoragesDir],
         ),
+        of(
+            "power cuts in a copy",
+            copying,
+            &[
+                SyncStorage,
+                SyncDigests,
+                SyncStoragesDir,
+                SyncManifest,
+                SyncManifestName,
+                RenameStore,
+                SyncParent,
+            ],
+        ),
+        of(
+            "a commit after a copy was killed",
+            commit_after_a_copy_was_killed,
+            &[MarkUnsynced, SyncFileSystem],
+        ),
         of("a commit after a creator died", commit_after_a_creator_died, &[SyncCreation]),
         of("a collection after a creator died", collection_after_a_creator_died, &[SyncCreation]),
         of("power cuts in a commit that forgets garbage", forgetting, &[SyncStoragesDir]),
@@ -199,6 +217,36 @@ fn creator_died(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate 
     let mut story = Story::begin(play);
     let store = open(&play.seat())?;
     story.step("the next", || next(&store))?;
+    story.explore(play.simulated.log().len())
+}
+
+const SOURCE: &str = "source.smap";
+
+/// A handle on a store that was made with every step.
+fn source(play: &Play, seat: &Seat) -> Result<Store, String> {
+    let source = told("create", options(&Seat::new(&play.disk, 0, None)).create(SOURCE))?;
+    told("save", source.save("small", &vector(1)))?;
+    told("save", source.save("chunked", &numbers(262_144 + 10, 2)))?;
+    told("open", options(seat).open(SOURCE))
+}
+
+fn copying(play: &Play) -> Fate {
+    let source = source(play, &play.seat())?;
+    let from = play.simulated.log().len();
+    let mut story = Story::begin(play);
+    story.step("copy", || source.copy_to(STORE, |_| ()))?;
+    story.explore(from)
+}
+
+/// The copy has its name, which was not made durable. A writer goes on there.
+fn commit_after_a_copy_was_killed(play: &Play) -> Fate {
+    let seat = play.seat();
+    let source = source(play, &seat)?;
+    seat.fail("sync_dir", "x.smap/..");
+    refused("the copy", source.copy_to(STORE, |_| ()), ErrorKind::Io)?;
+    let mut story = Story::begin(play);
+    let store = open(&play.seat())?;
+    story.step("save", || store.save("x", &vector(1)))?;
     story.explore(play.simulated.log().len())
 }
 

@@ -1,0 +1,309 @@
+//! Copies of a store that others may be writing.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap_format::{Sealed, StorageKind, StorageRecord, TensorRecord};
+
+use super::handle::Store;
+use super::options::StoreOptions;
+use super::snapshot::Snapshot;
+use super::transaction::Transaction;
+use crate::commit::{self, Building, Change};
+use crate::disk::LockMode;
+use crate::error::{Error, Result};
+use crate::layout::{Placed, View, reached_bytes, repack};
+use crate::storage::{StagedStorage, StorageWriter, VerifiedStorage};
+
+/// How many storages are copied for one commit: each has two files open until then. Nobody sees the copy before its last
+/// commit, so that there may be several.
+const COMMIT_STORAGES: usize = 64;
+
+/// How many headers are in memory at a time.
+const COMMIT_TENSORS: usize = 1 << 17;
+
+/// How much of a storage that is changed in place is in memory at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Views of more runs of bytes than these are not counted, and taken to leave some bytes out.
+const MOST_RUNS: u64 = 1 << 20;
+
+/// What a copy of a store took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copied {
+    /// How many tensors it has.
+    pub tensor_count: u64,
+    /// Of storages that were written.
+    pub copied_bytes: u64,
+    /// Of storages that share their blocks on the disk with those of the source, until one of the two is written.
+    pub shared_bytes: u64,
+}
+
+impl Store {
+    /// Copies the newest generation of this store to a path where nothing is; see [`Snapshot::copy_to`]. The handle stays
+    /// on its generation.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::copy_to`] and of [`refresh`](Self::refresh).
+    pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
+        let newest = self.loader.history.newest()?;
+        Snapshot::new(Arc::clone(&self.loader), newest).copy_to(path, progress)
+    }
+}
+
+impl Snapshot {
+    /// Copies this generation to a path where nothing is, while others may read and write the store. The copy is a store
+    /// with a uuid of its own. It is there when this returns, whole and durable as the handle's commits are, or it is not
+    /// there; a process that is killed leaves a directory beside the path, `.stage-` and a number, which may be deleted.
+    ///
+    /// A copy of the files alone, by `cp -r`, is not safe while somebody writes: it takes files of several generations, and
+    /// often does not open. It also keeps the uuid, so that each of the two stores is taken for the other.
+    ///
+    /// Names, strides, dimension names, attributes and reservations are kept, and tensors that share a storage share it in
+    /// the copy.
+    /// - Sealed storages share their blocks with the originals where the file system can (btrfs, XFS), and are copied
+    ///   elsewhere. All their bytes are read and verified, so that damage is an error here, and not in the copy.
+    /// - Mutable storages are copied as they are now, each under a shared guard; live ones by positional reads while others
+    ///   write, so that an element may be half of one write and half of another. A snapshot isolates neither.
+    /// - External storages are adopted again: the copy records where their files are as seen from its own place. This handle
+    ///   must be [allowed](crate::StoreOptions::external) to open them from there.
+    ///
+    /// `progress` is called with the bytes of elements read since the last call.
+    ///
+    /// ```
+    /// use stridemap::{Store, Tensor};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let dir = dir.path();
+    /// let store = Store::create(dir.join("x.smap"))?;
+    /// store.save("x", &Tensor::from_vec(vec![1i64, 2], &[2])?)?;
+    /// store.copy_to(dir.join("copy.smap"), |_| ())?;
+    /// assert_eq!(Store::open(dir.join("copy.smap"))?.load("x")?.read::<i64>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `AlreadyExists` when anything is at the path; `Corrupt` for damaged metadata and elements; `Busy` when a mutable tensor is
+    /// locked for longer than the lock timeout, or by this thread; `ExternalRefused` and `ExternalChanged`; `Io`, a full disk
+    /// among them; `ReadOnly`; `Forked`. After each of these nothing is left, unless the last sync failed.
+    pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
+        self.loader.history.check_process()?;
+        let entries = self.inner().tensors("")?;
+        self.copy(path.as_ref(), BTreeMap::new(), entries, progress)
+    }
+
+    /// As [`copy_to`](Self::copy_to), of these tensors alone. Of a sealed storage only the bytes are copied that a
+    /// [compaction](Store::compact) would keep for these, and strides and offsets may change; others are copied whole.
+    ///
+    /// # Errors
+    /// Those of [`copy_to`](Self::copy_to); `NameNotFound`.
+    pub fn copy_tensors_to(
+        &self,
+        path: impl AsRef<Path>,
+        names: &[&str],
+        progress: impl FnMut(u64),
+    ) -> Result<Copied> {
+        self.loader.history.check_process()?;
+        let mut tensors: BTreeMap<String, TensorRecord> = BTreeMap::new();
+        for &name in names {
+            let not_found = || commit::not_found("copy", name, |prefix| self.inner().tensors(prefix));
+            tensors.insert(name.to_owned(), self.inner().tensor(name)?.ok_or_else(not_found)?);
+        }
+        let mut parts: BTreeMap<u64, Part> = BTreeMap::new();
+        for (name, record) in &tensors {
+            parts.entry(record.storage_id).or_default().tensors.push((name.clone(), record.clone()));
+        }
+        self.copy(path.as_ref(), parts, tensors.into_iter().map(Ok), progress)
+    }
+
+    fn copy(
+        &self,
+        path: &Path,
+        parts: BTreeMap<u64, Part>,
+        tensors: impl Iterator<Item = Result<(String, TensorRecord)>>,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Copied> {
+        let history = &self.loader.history;
+        let copy = || {
+            let building = Building::beside(&self.loader.disk, path)?;
+            let options = StoreOptions { options: history.options, disk: Arc::clone(&self.loader.disk) };
+            let target = options.create(building.path())?;
+            let copied = self.fill(&target, parts, tensors, &mut progress)?;
+            building.place(&target.loader.history)?;
+            Ok(copied)
+        };
+        copy().map_err(|e: Error| {
+            e.context(format!("copy {} to {}", history.paths.root().display(), path.display()))
+        })
+    }
+
+    fn fill(
+        &self,
+        target: &Store,
+        mut parts: BTreeMap<u64, Part>,
+        tensors: impl Iterator<Item = Result<(String, TensorRecord)>>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Copied> {
+        let mut tensors = tensors.peekable();
+        let mut copied = Copied::default();
+        // The ids of storages there by those here; until its commit, a provisional one.
+        let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
+        loop {
+            let mut txn = target.begin()?;
+            for (key, value) in self.attributes() {
+                txn.set_attribute(key, value)?;
+            }
+            // Each with a name on it.
+            let mut staged: Vec<(u64, String)> = Vec::new();
+            let mut tensor_count = 0;
+            while tensor_count < COMMIT_TENSORS
+                && staged.len() < COMMIT_STORAGES
+                && let Some(entry) = tensors.next()
+            {
+                let (name, record) = entry?;
+                let id = record.storage_id;
+                let part = parts.entry(id).or_default();
+                let new_id = match ids.get(&id) {
+                    Some(&new_id) => new_id,
+                    None => {
+                        let new_id = self.stage(&mut txn, id, part, &mut copied, progress);
+                        let new_id = new_id.map_err(|e| e.context(format!("{name:?}")))?;
+                        ids.insert(id, new_id);
+                        staged.push((id, name.clone()));
+                        new_id
+                    }
+                };
+                let mut moved = record.into_parts();
+                moved.storage_id = new_id;
+                if let Some(placed) = part.placed.remove(&name) {
+                    (moved.stride, moved.offset_elems) = (placed.stride, placed.offset_elems);
+                }
+                let record = TensorRecord::new(moved).map_err(|e| Error::refused("copy", e))?;
+                txn.apply(Change::Put { name, record })?;
+                copied.tensor_count += 1;
+                tensor_count += 1;
+            }
+            let generation = txn.publish()?;
+            for (id, name) in staged {
+                ids.extend(generation.tensor(&name)?.map(|record| (id, record.storage_id)));
+            }
+            if tensors.peek().is_none() {
+                return Ok(copied);
+            }
+        }
+    }
+
+    /// Copies a storage, or what tensors reach of it, into one that is staged; gives its provisional id.
+    fn stage(
+        &self,
+        txn: &mut Transaction<'_>,
+        id: u64,
+        part: &mut Part,
+        copied: &mut Copied,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u64> {
+        let record = self.loader.record(self.inner(), id)?;
+        match record.kind.clone() {
+            StorageKind::External(external) => {
+                let file = self.loader.externals.open(&external)?;
+                let (path, file) = txn.loader.externals.adopt(&file)?;
+                let disk = &txn.loader.history.disk;
+                let adopted =
+                    StagedStorage::external(disk, (path, &file), external.offset_bytes, record.length_bytes);
+                Ok(txn.stage_whole(adopted))
+            }
+            StorageKind::Sealed(sealed) => {
+                self.stage_sealed(txn, (id, &record, &sealed), part, copied, progress)
+            }
+            kind => {
+                let storage = self.loader.open(self.inner(), id)?;
+                let (new_id, _) = txn.stage_in_place(kind, record.length_bytes, |writer| {
+                    // Not for a live one, which everybody writes without a lock.
+                    let guard = storage.as_mutable().map(|file| file.lock(LockMode::Shared)).transpose()?;
+                    let mut piece = vec![0; PIECE_BYTES];
+                    let mut at = 0;
+                    while at < record.length_bytes {
+                        piece.truncate((record.length_bytes - at).min(PIECE_BYTES as u64) as usize);
+                        storage.read_at(&mut piece, at)?;
+                        writer.write(&piece)?;
+                        at += piece.len() as u64;
+                        progress(piece.len() as u64);
+                    }
+                    drop(guard);
+                    Ok(())
+                })?;
+                copied.copied_bytes += record.length_bytes;
+                Ok(new_id)
+            }
+        }
+    }
+
+    /// The blocks of storages that are changed in place are not shared: a write to a shared block needs new room, and on a
+    /// full disk one through a mapping would end the process.
+    fn stage_sealed(
+        &self,
+        txn: &mut Transaction<'_>,
+        (id, record, sealed): (u64, &StorageRecord, &Sealed),
+        part: &mut Part,
+        copied: &mut Copied,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u64> {
+        let (source, target) = (&self.loader.history, &txn.loader.history);
+        let length_bytes = record.length_bytes;
+        let mut old = VerifiedStorage::open(&*source.disk, &source.paths, id, (length_bytes, sealed))?;
+        let create = || {
+            let mut writer = StorageWriter::sealed(&target.disk, &target.paths)?;
+            writer.reserve_address_space(sealed.reserved_bytes);
+            Ok::<_, Error>(writer)
+        };
+        let views: Vec<View<'_>> = part.tensors.iter().map(|(_, tensor)| View::from(tensor)).collect();
+        let broken = |e| Error::corrupt(&source.paths.storage(id), e);
+        let is_whole = part.tensors.is_empty()
+            || reached_bytes(&views, length_bytes, MOST_RUNS).map_err(broken)? == Some(length_bytes);
+        if is_whole {
+            let mut writer = create()?;
+            if writer.share(old.as_file(), length_bytes)? {
+                writer.digest_shared(length_bytes, progress)?;
+                let shared = writer.finish(&target.disk, &target.paths, target.is_durable())?;
+                // Else reading it chunk by chunk says which one is damaged.
+                if shared.record().kind == record.kind {
+                    copied.shared_bytes += length_bytes;
+                    return Ok(txn.stage_whole(shared));
+                }
+            }
+        }
+        let mut writer = create()?;
+        let mut put = |writer: &mut StorageWriter, range: Range<u64>, new_start| {
+            writer.pad_to(new_start)?;
+            old.read(range, |bytes| {
+                writer.write(bytes)?;
+                progress(bytes.len() as u64);
+                Ok(())
+            })
+        };
+        if is_whole {
+            writer.reserve(length_bytes)?;
+            put(&mut writer, 0..length_bytes, 0)?;
+        } else {
+            let repacked = repack(&views, length_bytes).map_err(broken)?;
+            writer.reserve(repacked.length_bytes)?;
+            repacked.each_move(&mut |range, new_start| put(&mut writer, range, new_start))?;
+            let names = part.tensors.iter().map(|(name, _)| name.clone());
+            part.placed = names.zip(repacked.views).collect();
+        }
+        copied.copied_bytes += writer.length_bytes();
+        Ok(txn.stage_whole(writer.finish(&target.disk, &target.paths, target.is_durable())?))
+    }
+}
+
+/// What is copied of a storage, when not all of it is.
+#[derive(Debug, Default)]
+struct Part {
+    /// The tensors that are copied; none for all of them.
+    tensors: Vec<(String, TensorRecord)>,
+    /// Where those are in the copy, when it has not all bytes.
+    placed: BTreeMap<String, Placed>,
+}
