@@ -1,4 +1,4 @@
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -240,7 +240,7 @@ impl Disk for RealDisk {
 /// A file of a fresh name, with the permissions that any new file has.
 #[cfg(feature = "interop")]
 pub(crate) fn create_temporary(prefix: &str, dir: &Path) -> io::Result<NamedTempFile> {
-    create_with(prefix, dir, |path| OpenOptions::new().read(true).write(true).create_new(true).open(path))
+    create_with(prefix, dir, |path| File::create_new(path))
 }
 
 fn create_with(
