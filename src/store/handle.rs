@@ -72,6 +72,9 @@ impl Store {
     /// Opens a store. Elements are copied out by positional reads, so nothing that another process does to the files
     /// can be undefined behaviour here; to borrow elements without a copy use [`open_mapped`](Self::open_mapped).
     ///
+    /// The handle stays in the directory that it opened when that is renamed, or when a link to it is pointed elsewhere. Messages
+    /// keep the path that it was opened by.
+    ///
     /// # Errors
     /// By [`ErrorKind`](crate::ErrorKind): `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt` when a part of the
     /// store is missing or the newest generation does not validate, `Busy` when commits replace it faster than it can be

@@ -81,12 +81,7 @@ fn store_replaced_before_any_operation_of_the_disk_leaves_both_stores_intact() {
     };
     let (mut trials, mut done, mut refused) = (0, 0, 0);
     for Operation { name, run } in OPERATIONS {
-        let after = {
-            let disk = start.disk_after_kill();
-            let options = options(Arc::new(disk.clone()));
-            run(&options, &options.open(STORE).unwrap()).unwrap();
-            content(&disk, STORE)
-        };
+        let after = after(&start, run);
         for nth in 0.. {
             let disk = start.disk_after_kill();
             let seat = Seat::new(&(Arc::new(disk.clone()) as Arc<dyn Disk>), 1, None);
@@ -124,12 +119,7 @@ fn directory_of_a_store_replaced_before_any_operation_of_the_disk_leaves_its_own
     let before = content(&start.disk_after_kill(), STORE);
     let (mut done, mut refused) = (0, 0);
     for Operation { name, run } in OPERATIONS {
-        let after = {
-            let disk = start.disk_after_kill();
-            let options = options(Arc::new(disk.clone()));
-            run(&options, &options.open(STORE).unwrap()).unwrap();
-            content(&disk, STORE)
-        };
+        let after = after(&start, run);
         let count = operations_of(&start, run);
         for (dir, nth) in
             ["meta", "storages"].into_iter().flat_map(|dir| (0..count).map(move |nth| (dir, nth)))
@@ -159,6 +149,14 @@ fn directory_of_a_store_replaced_before_any_operation_of_the_disk_leaves_its_own
     }
     println!("directories replaced: {done} calls done, {refused} refused");
     assert!(done > 0 && refused > 0, "{done} {refused}");
+}
+
+/// What the store holds once an operation is done.
+fn after(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>) -> Content {
+    let disk = start.disk_after_kill();
+    let options = options(Arc::new(disk.clone()));
+    run(&options, &options.open(STORE).unwrap()).unwrap();
+    content(&disk, STORE)
 }
 
 /// How many operations of the disk one takes.
