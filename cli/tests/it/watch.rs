@@ -126,11 +126,14 @@ fn watch_says_no_after_its_timeout() {
 }
 
 #[test]
-fn watch_of_a_store_that_vanishes_is_an_error() {
+fn watch_follows_a_store_that_is_renamed_and_ends_when_it_is_deleted() {
     let dir = Dir::with_store();
-    let watcher = Watcher::start(&dir, &[]);
+    let mut watcher = Watcher::start(&dir, &[]);
     fs::rename(dir.path("s.smap"), dir.path("elsewhere")).unwrap();
+    dir.stdout(&["cp", "elsewhere", "points", "again"]);
+    assert_eq!(watcher.line(), "3\t+again\n");
+    fs::remove_dir_all(dir.path("elsewhere")).unwrap();
     let (code, said) = watcher.end();
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.starts_with("stridemap: list: s.smap/meta: "), "{said}");
+    assert!(said.contains("the store was deleted or replaced"), "{said}");
 }
