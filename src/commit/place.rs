@@ -9,7 +9,7 @@ use super::unsynced;
 use crate::disk::{Disk, STAGE_PREFIX, Step, StorePaths, dir_of};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A store that is filled beside its place, where nobody looks for it: deleted when dropped, unless it was given its place.
+/// A store that is filled beside its place, where nobody looks for it: deleted when dropped, unless it was renamed to its place.
 #[derive(Debug)]
 pub(crate) struct Building {
     disk: Arc<dyn Disk>,
@@ -45,7 +45,7 @@ impl Building {
         &self.path
     }
 
-    /// Gives the store its place, durably if its handle syncs.
+    /// Renames the store to its place, durably if its handle syncs.
     ///
     /// A writer that opens it there relies on the name, which a killed copy may not have synced; so the store is marked for
     /// as long as that can be. The lock keeps writers that do not sync from relying on the mark.
@@ -76,7 +76,7 @@ impl Drop for Building {
         if self.is_placed || self.process != std::process::id() {
             return;
         }
-        // What cannot be deleted stays: nobody takes it for a store, and who copied has the error that led here.
+        // What cannot be deleted stays, under a name that no one opens.
         let paths = StorePaths::new(&self.path);
         for dir in [&paths.storages_dir(), &paths.meta_dir(), &self.path] {
             for name in self.disk.list(dir).unwrap_or_default() {

@@ -287,8 +287,8 @@ pub trait DiskFile: Debug + Send + Sync {
     fn unlock(&self) -> io::Result<()>;
 
     /// Puts this process at the front of those who want the file's lock, which is no lock on the file; false when another
-    /// process is there. Any number who will share the lock are there together. Whoever closes the file, by any of
-    /// the process's descriptors, gives the place up.
+    /// process is there. Any number of processes that share the lock are there together. A process that closes the
+    /// file, by any of its descriptors, leaves the front.
     ///
     /// # Errors
     /// Those of the file system.
@@ -304,7 +304,7 @@ pub trait DiskFile: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Gives the front up.
+    /// Leaves the front.
     ///
     /// # Errors
     /// Those of the file system.

@@ -1,9 +1,9 @@
-//! The order of those who wait for a file's lock.
+//! The order in which processes and threads get a file's lock.
 //!
-//! Who wants a lock goes to the front of the queue first, and stays there until it has the lock. So who gives a lock back and
-//! comes again waits behind the others, and who shares it waits behind one that wants it alone. Between processes the kernel
-//! keeps the order, and frees the place of one that dies; between the threads of a process this module does. Only the lock
-//! itself keeps anybody away: where there is no order, nothing else is wrong.
+//! A waiter goes to the front of the queue first, and stays there until it has the lock. So a process that unlocks and
+//! locks again waits behind the others, and a process that shares the lock waits behind one that wants it alone. Between
+//! processes the kernel keeps the order, and frees the place of one that dies; between the threads of a process this module
+//! does. Only the lock itself excludes anybody: without the order, nothing else is wrong.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(1);
 const STEP_BACK: Duration = Duration::from_micros(250);
 const STEPS_BACK_FOR: Duration = Duration::from_millis(50);
 
-/// How often who is at the front looks for the lock: at least after an eighth of the time that it has stood there.
+/// How long the waiter at the front pauses between tries: at most an eighth of the time that it has been there.
 const FRONT_PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
 
 /// The front of the queue, until it is dropped.
@@ -83,7 +83,7 @@ impl Turn {
         let ticket = queues.next_ticket;
         queues.next_ticket += 1;
         let queue = queues.by_file.entry(id).or_default();
-        // Who comes after another thread has the kernel put it behind other processes, too.
+        // A waiter behind another thread also queues behind other processes, in the kernel.
         let mut has_waited = false;
         let mut may_try = queue.tickets.is_empty();
         queue.tickets.push_back(ticket);

@@ -203,7 +203,7 @@ fn for_each_part<'a>(
     push(Part::Storages(small))
 }
 
-/// Gives how many bytes were read, and what is wrong.
+/// Returns how many bytes were read, and what is wrong.
 fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> (u64, Vec<Found>) {
     let mut buffer = Vec::new();
     match part {
