@@ -25,7 +25,12 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         disk.create_dir(&building).map_err(failed)?;
     }
     // From here on, nothing is looked up by a path that another process may lead elsewhere.
-    let held = disk.hold(&building).map_err(failed)?;
+    let held = disk.hold(&building).map_err(|e| {
+        if !is_dir {
+            let _ = disk.remove_dir(&building);
+        }
+        failed(e)
+    })?;
     let mut made = Made { disk: &held, dirs: Vec::new(), files: Vec::new() };
     let built = made.build(&building, Manifest::first(id.into_bytes()), durable, is_dir);
     let built = built.and_then(|()| {

@@ -196,10 +196,7 @@ impl Storage {
     /// Whether the two are one storage. Ids do not tell: a copy of a store has the same ones.
     pub(crate) fn is_same(&self, other: &Storage) -> bool {
         match (&self.identity, &other.identity) {
-            // A storage without bytes keeps no file open, and the inode may be another file's by now.
-            (Identity::Stored { .. }, Identity::Stored { .. }) if self.length_bytes > 0 => {
-                self.place == other.place
-            }
+            (Identity::Stored { .. }, Identity::Stored { .. }) => self.place == other.place,
             (Identity::Staged { .. }, Identity::Staged { .. }) => self.identity == other.identity,
             _ => std::ptr::eq(self, other),
         }
