@@ -40,6 +40,12 @@ pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T>
     }
 }
 
+/// Decodes what `bytes` begin with.
+pub(crate) fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let decoded = options().with_limit(bytes.len() as u64).allow_trailing_bytes().deserialize(bytes);
+    decoded.map_err(|e| Error::new(broken_rule(&e), format!("decoding what a record begins with: {e}")))
+}
+
 /// Whether `bytes` are the encoding of a value, found out without making another.
 pub(crate) fn is_encoding_of(bytes: &[u8], value: &impl Serialize) -> bool {
     let mut expected = Expected(bytes);

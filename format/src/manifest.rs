@@ -47,14 +47,51 @@ pub struct Manifest {
     pub garbage: BTreeMap<u64, u64>,
 }
 
+/// What every manifest begins with, whatever its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestHead {
+    /// The store's identity.
+    pub uuid: Uuid,
+    /// The number of this commit.
+    pub generation: u64,
+    /// The generation that it was made from.
+    pub parent: u64,
+    /// The next storage id to give.
+    pub next_storage_id: u64,
+    /// The table underneath, if one was ever written.
+    pub table: Option<TableRef>,
+}
+
+impl ManifestHead {
+    /// Reads the head of the manifest of store `uuid` whose file name says `generation`, without decoding the changes.
+    ///
+    /// # Errors
+    /// By what is wrong: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`], [`Rule::StoreUuid`],
+    /// [`Rule::Generation`].
+    pub fn decode(bytes: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
+        let head: Self = codec::decode_first(body_in(bytes)?).map_err(|e| e.at(24))?;
+        head.check(uuid, generation).map_err(|e| e.at(24))?;
+        Ok(head)
+    }
+
+    fn check(&self, uuid: Uuid, generation: u64) -> Result<()> {
+        if self.uuid != uuid {
+            return Err(Error::new(Rule::StoreUuid, "the manifest of another store"));
+        }
+        if self.generation != generation {
+            return Err(Error::new(
+                Rule::Generation,
+                format!("generation {} in the file of generation {generation}", self.generation),
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// A manifest's body as it is encoded, of a manifest that stays what it is.
 #[derive(Serialize)]
 struct BodyRef<'a> {
-    uuid: Uuid,
-    generation: u64,
-    parent: u64,
-    next_storage_id: u64,
-    table: Option<TableRef>,
+    head: ManifestHead,
     storages: &'a BTreeMap<u64, Option<StorageRecord>>,
     #[serde(serialize_with = "tensors_as_encoded")]
     tensors: &'a BTreeMap<String, Option<TensorRecord>>,
@@ -72,11 +109,7 @@ fn tensors_as_encoded<S: Serializer>(
 /// A manifest's body as it is decoded.
 #[derive(Serialize, Deserialize)]
 struct Body {
-    uuid: Uuid,
-    generation: u64,
-    parent: u64,
-    next_storage_id: u64,
-    table: Option<TableRef>,
+    head: ManifestHead,
     #[serde(deserialize_with = "codec::changes")]
     storages: BTreeMap<u64, Option<StorageRecord>>,
     #[serde(deserialize_with = "codec::changes")]
@@ -135,32 +168,31 @@ impl Manifest {
         body_in(bytes).is_ok_and(|body| codec::is_encoding_of(body, &self.body()))
     }
 
-    fn body(&self) -> BodyRef<'_> {
+    /// What the file begins with.
+    #[must_use]
+    pub fn head(&self) -> ManifestHead {
         let Manifest { uuid, generation, parent, next_storage_id, table, .. } = *self;
+        ManifestHead { uuid, generation, parent, next_storage_id, table }
+    }
+
+    fn body(&self) -> BodyRef<'_> {
         let Manifest { storages, tensors, attributes, garbage, .. } = self;
-        BodyRef { uuid, generation, parent, next_storage_id, table, storages, tensors, attributes, garbage }
+        BodyRef { head: self.head(), storages, tensors, attributes, garbage }
     }
 
     fn decode_body(body: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
         let body: Body = codec::decode(body)?;
-        if body.uuid != uuid {
-            return Err(Error::new(Rule::StoreUuid, "the manifest of another store"));
-        }
-        if body.generation != generation {
-            return Err(Error::new(
-                Rule::Generation,
-                format!("generation {} in the file of generation {generation}", body.generation),
-            ));
-        }
+        body.head.check(uuid, generation)?;
+        let ManifestHead { parent, next_storage_id, table, .. } = body.head;
         let tensor = |(name, wire): (String, Option<Box<TensorWire>>)| {
             Ok((name, wire.map(|wire| (*wire).try_into()).transpose()?))
         };
         let manifest = Manifest {
             uuid,
             generation,
-            parent: body.parent,
-            next_storage_id: body.next_storage_id,
-            table: body.table,
+            parent,
+            next_storage_id,
+            table,
             storages: body.storages,
             tensors: body.tensors.into_iter().map(tensor).collect::<Result<_>>()?,
             attributes: body.attributes,

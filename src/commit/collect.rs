@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use stridemap_format::{Digest, Manifest, StorageKind, full_chunk_count, limits};
+use stridemap_format::{Digest, Manifest, ManifestHead, StorageKind, full_chunk_count, limits};
 
 use super::lock::WriterLock;
 use super::recover::{list, numbers_among, pin};
@@ -104,6 +104,10 @@ pub(super) struct Older {
     manifests: Vec<(u64, Option<Facts>)>,
     /// The newest generation then: while it is, none before it comes.
     as_of: u64,
+    /// Garbage dropped up to this generation is needed by one of them, so that a commit need not look at it.
+    needed_to: u64,
+    /// What `needed_to` becomes once the commit under way is published.
+    needed_to_after: u64,
     /// The tables that were there.
     tables: Vec<u64>,
     /// The unfinished files that were there. Only the holder of the writers' lock has some in `meta/`.
@@ -117,10 +121,9 @@ struct Facts {
     table: Option<u64>,
 }
 
-impl From<&Manifest> for Facts {
-    fn from(manifest: &Manifest) -> Self {
-        let Manifest { next_storage_id, table, .. } = *manifest;
-        Facts { next_storage_id, table: table.map(|table| table.generation) }
+impl From<ManifestHead> for Facts {
+    fn from(head: ManifestHead) -> Self {
+        Facts { next_storage_id: head.next_storage_id, table: head.table.map(|table| table.generation) }
     }
 }
 
@@ -143,6 +146,7 @@ impl Older {
         manifests.sort_unstable_by_key(|&(number, _)| number);
         older.manifests = manifests;
         older.as_of = newest.number();
+        older.needed_to = 0;
         older.tables = names.iter().filter_map(|name| number_in(name, "tab")).collect();
         older.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
         Ok(older)
@@ -150,7 +154,7 @@ impl Older {
 
     /// Adds the generation that was the newest.
     pub(super) fn add(&mut self, newest: Arc<Generation>) {
-        let facts = Facts::from(newest.manifest());
+        let facts = Facts::from(newest.manifest().head());
         self.tables.extend(facts.table.filter(|table| !self.tables.contains(table)));
         self.manifests.push((newest.number(), Some(facts)));
     }
@@ -169,17 +173,28 @@ impl Older {
     ///
     /// A reader that stays on an old generation holds back what that one needs, and nothing else: the list, which every
     /// manifest repeats and every commit goes through, must not grow with the commits that the reader sleeps through.
-    pub(super) fn delete_garbage(&self, history: &History, newest: &Generation, next: &mut Manifest) -> bool {
-        let (generation, before) = (next.generation, next.garbage.len());
+    pub(super) fn delete_garbage(
+        &mut self,
+        history: &History,
+        newest: &Generation,
+        next: &mut Manifest,
+    ) -> bool {
+        let before = next.garbage.len();
         let mut deleted = Collected::default();
+        let generation = next.generation;
+        let mut needed_to = newest.number();
         next.garbage.retain(|&id, &mut dropped| {
-            // What this commit drops has a record still, in the generation before it: that need not be looked up.
-            let goes = dropped < generation
-                && !self.need(history, id, dropped)
-                && is_really_garbage(history, newest, id)
-                && deleted.remove_storage(history, id);
-            !goes
+            // What this commit drops still has a record in the generation before it.
+            if dropped <= self.needed_to || dropped >= generation || self.need(history, id, dropped) {
+                return true;
+            }
+            let is_deleted = is_really_garbage(history, newest, id) && deleted.remove_storage(history, id);
+            if !is_deleted {
+                needed_to = needed_to.min(dropped - 1);
+            }
+            !is_deleted
         });
+        self.needed_to_after = needed_to;
         next.garbage.len() < before
     }
 
@@ -187,6 +202,7 @@ impl Older {
     /// effort: what stays is tried again.
     pub(super) fn after_commit(&mut self, history: &History, newest: &Generation) {
         self.as_of = newest.number();
+        self.needed_to = self.needed_to_after;
         let mut collected = Collected::default();
         let others = self.manifests.len().saturating_sub(LOOKED_AT / 2) as u64;
         // Successive commits come to all of them.
@@ -212,9 +228,9 @@ impl Older {
     ) {
         for index in (0..self.manifests.len()).rev().filter(|&index| is_looked_at(index)) {
             let Some((number, facts)) = self.manifests.get_mut(index) else { continue };
-            let read = facts.is_none() && reads_left > 0;
+            let (number, read) = (*number, facts.is_none() && reads_left > 0);
             reads_left -= usize::from(read);
-            let is_there = match collect_one(history, *number, read, collected) {
+            let is_there = match collect_one(history, number, read, collected) {
                 Ok(None) => false,
                 Ok(Some(read)) => {
                     *facts = facts.or(read);
@@ -225,6 +241,10 @@ impl Older {
             };
             if !is_there {
                 self.manifests.remove(index);
+            }
+            if !is_there || read {
+                // What was dropped after it may have been needed by it alone.
+                self.needed_to = self.needed_to.min(number);
             }
         }
     }
@@ -269,8 +289,8 @@ fn collect_one(
         return Ok(Some(None));
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
-    let manifest = Manifest::decode(&bytes, history.uuid, number).map_err(io::Error::other)?;
-    Ok(Some(Some((&manifest).into())))
+    let head = ManifestHead::decode(&bytes, history.uuid, number).map_err(io::Error::other)?;
+    Ok(Some(Some(head.into())))
 }
 
 impl Collected {
@@ -318,7 +338,10 @@ impl Collected {
     /// and tables; and the unfinished files of `meta/`.
     fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &mut Older) {
         for (&id, &dropped) in &newest.manifest().garbage {
-            if !older.need(history, id, dropped) && is_really_garbage(history, newest, id) {
+            if dropped > older.needed_to
+                && !older.need(history, id, dropped)
+                && is_really_garbage(history, newest, id)
+            {
                 self.remove_storage(history, id);
             }
         }

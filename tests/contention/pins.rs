@@ -105,27 +105,40 @@ fn space_of_many_pinned_generations_comes_back_with_later_commits() {
     assert!(files("storages") == 1 && files("meta") <= 2, "{} {}", files("storages"), files("meta"));
 }
 
+/// In turn, one commit beside no reader and one beside a thousand: file systems slow down as files come and go.
 #[test]
 fn commit_beside_a_thousand_pinned_generations_is_timed() {
     for durability in [Durability::Process, Durability::Full] {
-        let medians = [0, 1000].map(|count| {
+        let counts = [0, 1000];
+        let stores = counts.map(|count| {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("x.smap");
             let readers = pinned(&path, count);
             let store = StoreOptions::new().durability(durability).open(&path).unwrap();
-            let mut commits = Latencies::default();
-            commits.time(|| store.save("x", &row(1)).unwrap());
-            println!("{durability:?}, {count} pinned generations, the first commit of a handle: {commits}");
-            let mut commits = Latencies::default();
-            (0..200).for_each(|value| commits.time(|| store.save("x", &row(value)).unwrap()));
-            println!("{durability:?}, {count} pinned generations, a commit: {commits}");
+            (dir, readers, store)
+        });
+        let mut commits = [Latencies::default(), Latencies::default()];
+        for ((_, _, store), count) in stores.iter().zip(counts) {
+            let mut first = Latencies::default();
+            first.time(|| store.save("x", &row(1)).unwrap());
+            println!("{durability:?}, {count} pinned generations, the first commit of a handle: {first}");
             let mut stats = Latencies::default();
             stats.time(|| store.stats().unwrap());
             println!("{durability:?}, {count} pinned generations, stats: {stats}");
-            assert!(readers.iter().all(|reader| reader.load("x").is_ok()));
-            commits.quantile(0.5)
-        });
-        let ratio = medians[1].as_secs_f64() / medians[0].as_secs_f64();
-        println!("{durability:?}: a commit beside 1000 pinned generations takes {ratio:.2} times as long");
+        }
+        for value in 0..400 {
+            for ((_, _, store), commits) in stores.iter().zip(&mut commits) {
+                commits.time(|| store.save("x", &row(value)).unwrap());
+            }
+        }
+        for (commits, count) in commits.iter().zip(counts) {
+            println!("{durability:?}, {count} pinned generations, a commit: {commits}");
+        }
+        assert!(stores.iter().flat_map(|(_, readers, _)| readers).all(|reader| reader.load("x").is_ok()));
+        let [none, thousand] = commits.map(|commits| commits.quantile(0.5).as_secs_f64());
+        println!(
+            "{durability:?}: a commit beside 1000 pinned generations takes {:.2} times as long",
+            thousand / none
+        );
     }
 }
