@@ -85,14 +85,14 @@ mod tensor;
 
 pub use commit::{
     Affected, Collected, Compacted, Durability, Finding, Loss, Materialized, NameChanges, OnExisting, Orphan,
-    OrphanKind, Remedy, Repair, SkipReason, Skipped, Verification,
+    Reclaimable, Remedy, Repair, SkipReason, Skipped, SpaceReason, Verification,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use layout::{Axes, Axis, Index, Sections};
 pub use storage::ExternalFiles;
 pub use store::{
-    Copied, Reclaimable, Snapshot, SpaceReason, Stats, StorageInfo, StorageKind, StorageStats, Store,
-    StoreOptions, TensorInfo, Transaction,
+    Copied, Snapshot, Stats, StorageInfo, StorageKind, StorageStats, Store, StoreOptions, TensorInfo,
+    Transaction,
 };
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{

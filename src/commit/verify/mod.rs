@@ -21,8 +21,7 @@ use finding::{Findings, Index};
 
 pub use finding::{Affected, Finding};
 pub(super) use harms::bytes as bytes_of_chunks;
-pub(super) use orphans::Needs;
-pub use orphans::{Orphan, OrphanKind};
+pub use orphans::Orphan;
 pub(super) use survey::{Mended, Survey};
 pub(crate) use tensors::verify_tensors;
 
