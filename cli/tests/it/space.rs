@@ -61,11 +61,11 @@ fn stats_are_a_table_or_json() {
     assert_eq!(words[0].join(" "), "file kind bytes reachable tensors names reclaimable why");
     assert_eq!(
         words[1].join(" "),
-        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 no tensor reaches them: compact"
+        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 no tensor refers to them: compact"
     );
     assert_eq!(
         words[2].join(" "),
-        "storages/00000000000000ff.bin 1000 0 0 1000 left by a commit that never came to be: gc"
+        "storages/00000000000000ff.bin 1000 0 0 1000 left by an aborted commit: gc"
     );
 
     let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
