@@ -35,11 +35,6 @@ fn json(dir: &Dir, args: &[&str], code: i32) -> Value {
 }
 
 #[test]
-fn readme_session_of_damage_prints_what_the_readme_says() {
-    with_model().assert_readme_session("Damage");
-}
-
-#[test]
 fn json_of_verify_has_the_findings_and_whom_they_affect() {
     let dir = with_model();
     let whole = json(&dir, &["verify", "model.smap", "--json"], 0);
