@@ -239,7 +239,7 @@ fn more_files_than_the_soft_limit_are_imported_and_exported() {
 #[test]
 fn readme_session_on_a_checkpoint_prints_what_the_readme_says() {
     let dir = Dir::empty();
-    let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/pt/nested_zip.pt");
+    let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/../interop/tests/data/pt/nested_zip.pt");
     fs::copy(checkpoint, dir.path("checkpoint.pt")).unwrap();
     dir.assert_readme_session("Files of PyTorch");
 }
