@@ -82,7 +82,7 @@ seeds_of() {
         marker) echo ../format/vectors/*/*.format ;;
         manifest) echo ../format/vectors/*/*.man ;;
         table) echo ../format/vectors/*/*.tab ;;
-        pickle) echo ../tests/data/pt/*.pt ../tests/data/pt_more/*.pt ;;
+        pickle) echo ../interop/tests/data/pt/*.pt ../interop/tests/data/pt_more/*.pt ;;
     esac
 }
 

@@ -1,3 +1,4 @@
+use std::cmp::Reverse;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -100,19 +101,54 @@ struct Inner {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
+/// How many names [`Error::name_not_found`] looks at: a mistyped name should not cost a scan of a million.
+const MAX_LOOKED_AT: usize = 2_000;
+
+/// Longer names are not compared: it takes time that grows with the product of their lengths.
+const MAX_COMPARED_BYTES: usize = 120;
+
+/// Errors of an importer, an exporter, or another [`Source`](crate::Source).
+///
+/// ```
+/// use std::io;
+/// use std::path::Path;
+/// use stridemap::{Error, ErrorKind};
+///
+/// let cut = Error::new(ErrorKind::BadFile, "read x.bin: 3 bytes, and the header takes 8");
+/// assert_eq!(cut.context("import").to_string(), "import: read x.bin: 3 bytes, and the header takes 8");
+///
+/// let full = Error::io("write", Path::new("x.bin"), io::ErrorKind::StorageFull.into());
+/// assert_eq!((full.kind(), full.to_string()), (ErrorKind::Io, "write: x.bin: no storage space".to_owned()));
+///
+/// let missing = Error::name_not_found("load", "wieght", ["bias", "weight"].map(str::to_owned));
+/// assert_eq!(missing.kind(), ErrorKind::NameNotFound);
+/// assert!(missing.to_string().ends_with("did you mean \"weight\"?"));
+/// ```
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    /// An error of this kind. The message states the request, the current state, and what to do.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Error(Box::new(Inner { kind, message, is_failed_sync: false, broken_path: None, source: None }))
     }
 
-    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    /// Sets the error that caused this one.
+    ///
+    /// ```
+    /// use std::error::Error as _;
+    /// use stridemap::{Error, ErrorKind};
+    ///
+    /// let cause = "12x".parse::<u64>().unwrap_err();
+    /// let error = Error::new(ErrorKind::BadFile, format!("read x.txt: {cause}")).with_source(cause);
+    /// assert!(error.source().is_some_and(|source| source.is::<std::num::ParseIntError>()));
+    /// ```
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(Arc::from(source.into()));
         self
     }
 
-    /// `action` is a verb and its object: "publish manifest".
-    pub(crate) fn io(action: &str, path: &Path, source: io::Error) -> Self {
+    /// The error of a file operation. `action` is a verb and its object: "publish manifest".
+    pub fn io(action: &str, path: &Path, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
@@ -132,6 +168,29 @@ impl Error {
             _ => "",
         };
         Error::new(kind, format!("{action}: {}: {source}{advice}", path.display())).with_source(source)
+    }
+
+    /// The error for a name that is not among `names`. It suggests the most similar of the first 2,000.
+    pub fn name_not_found(
+        action: impl fmt::Display,
+        name: &str,
+        names: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let mut nearest: Vec<(f64, String)> = names
+            .into_iter()
+            .take(MAX_LOOKED_AT)
+            .filter(|other| name.len().max(other.len()) <= MAX_COMPARED_BYTES)
+            .map(|other| (strsim::normalized_damerau_levenshtein(name, &other), other))
+            .filter(|(similarity, _)| *similarity > 0.5)
+            .collect();
+        nearest.sort_by_key(|(similarity, _)| Reverse((similarity * 1e6) as u64));
+        nearest.truncate(3);
+        let mut message = format!("{action} {name:?}: no tensor of this name");
+        if !nearest.is_empty() {
+            let listed: Vec<String> = nearest.iter().map(|(_, other)| format!("{other:?}")).collect();
+            message += &format!("; did you mean {}?", listed.join(" or "));
+        }
+        Error::new(ErrorKind::NameNotFound, message)
     }
 
     /// As [`io`](Self::io), for the first step of a write, where being denied means that all of the store is read-only.
@@ -175,7 +234,8 @@ impl Error {
     }
 
     /// Puts what was being done before the message.
-    pub(crate) fn context(mut self, action: impl fmt::Display) -> Self {
+    #[must_use]
+    pub fn context(mut self, action: impl fmt::Display) -> Self {
         self.0.message = format!("{action}: {}", self.0.message);
         self
     }

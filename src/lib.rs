@@ -36,8 +36,9 @@
 //! - [`Copied`]: a [copy](Snapshot::copy_to) of a store that others may be writing.
 //! - [`Stats`], [`Collected`] and [`Compacted`]: where the space of a store is, and what was given back.
 //! - [`Error`], with an [`ErrorKind`] to decide by, and for damage the [`Rule`] of the format that was broken.
-//! - [`interop`]: files of other formats, read, imported, adopted in place and written. [`ExternalFiles`] says which files a
-//!   handle may open that are not the store's.
+//! - [`ExternalFile`], [`Layout`] and [`StorageKey`]: what an importer of another format builds on. The crate
+//!   `stridemap-interop` does for safetensors, NumPy and PyTorch. [`ExternalFiles`] says which files a handle may open that are
+//!   not the store's.
 //!
 //! # What is promised, and what is not
 //!
@@ -55,7 +56,6 @@
 //! # Features
 //!
 //! - `ndarray` (default): tensors from and to `ndarray` arrays.
-//! - `interop`: files of other formats.
 //! - `dlpack`: tensors from and to other libraries of the process, by DLPack.
 //! - `simulation`: the file operations as a trait, and a disk that loses power, for crash tests. Not covered by semver.
 #![deny(unsafe_code)]
@@ -73,7 +73,6 @@ pub mod disk;
 #[expect(unreachable_pub, reason = "public with the feature `simulation`")]
 mod disk;
 mod error;
-pub mod interop;
 mod layout;
 mod memory;
 // For the command line too; not covered by semver.
@@ -88,10 +87,10 @@ pub use commit::{
     Reclaimable, Remedy, Repair, SkipReason, Skipped, SpaceReason, Verification,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use layout::{Axes, Axis, Index, Sections};
-pub use storage::ExternalFiles;
+pub use layout::{Axes, Axis, Index, Layout, Sections};
+pub use storage::{ExternalFile, ExternalFiles};
 pub use store::{
-    Copied, Snapshot, Stats, StorageInfo, StorageKind, StorageStats, Store, StoreOptions, TensorInfo,
+    Copied, Snapshot, Stats, StorageInfo, StorageKey, StorageKind, StorageStats, Store, StoreOptions, TensorInfo,
     Transaction,
 };
 pub use stridemap_format::{DType, Rule};
@@ -101,7 +100,7 @@ pub use tensor::{
 };
 
 /// The Rust of the README and of the guide, as tests.
-#[cfg(all(doctest, feature = "ndarray", feature = "dlpack", feature = "interop"))]
+#[cfg(all(doctest, feature = "ndarray", feature = "dlpack"))]
 mod documents {
     #[doc = include_str!("../README.md")]
     mod readme {}

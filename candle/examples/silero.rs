@@ -56,13 +56,13 @@ fn compare(model: &Path, dir: &Path, network: &Network) -> Result<String, Box<dy
 
     let imported = dir.join("imported.smap");
     let store = Store::create(&imported)?;
-    store.import(model, "")?;
+    stridemap_interop::import(&store, model, "")?;
     // SAFETY: only this process knows the store, and it writes no more.
     let mapped = unsafe { Store::open_mapped(&imported)? };
 
     let options = StoreOptions::new().external(ExternalFiles::Anywhere);
     let adopted = dir.join("adopted.smap");
-    options.create(&adopted)?.adopt(model, "")?;
+    stridemap_interop::adopt(&options.create(&adopted)?, model, "")?;
     // SAFETY: as above; and the file that was adopted is left as it is while this runs.
     let adopted = unsafe { options.open_mapped(&adopted)? };
 

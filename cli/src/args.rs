@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use stridemap::interop::ForeignOptions;
-use stridemap::interop::npz::Packing;
-use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions, interop};
+use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions};
+use stridemap_interop::ForeignOptions;
+use stridemap_interop::npz::Packing;
 
 use crate::expr;
 
@@ -225,11 +225,11 @@ pub(crate) enum Order {
     F,
 }
 
-impl From<Order> for interop::Order {
+impl From<Order> for stridemap_interop::Order {
     fn from(order: Order) -> Self {
         match order {
-            Order::C => interop::Order::C,
-            Order::F => interop::Order::F,
+            Order::C => stridemap_interop::Order::C,
+            Order::F => stridemap_interop::Order::F,
         }
     }
 }

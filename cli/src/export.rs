@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
-use stridemap::interop::npz::Packing;
-use stridemap::interop::{npy, npz, safetensors};
 use stridemap::{OnExisting, Snapshot, StorageKind, Tensor};
+use stridemap_interop::npz::Packing;
+use stridemap_interop::{npy, npz, safetensors};
 
 use crate::args::{ExportArgs, Order};
 use crate::error::{Error, Result};

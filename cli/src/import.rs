@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use indicatif::HumanBytes;
-use stridemap::interop::{ForeignFile, Imported};
 use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions};
 use stridemap_format::{check_attributes, check_name};
+use stridemap_interop::{ForeignFile, Imported};
 
 use crate::args::ImportArgs;
 use crate::error::{Error, Result};
@@ -65,10 +65,10 @@ fn fill(
     txn.on_existing(args.existing.policy());
     for (path, file) in inputs {
         let said = if args.in_place {
-            txn.adopt(file, &args.prefix)?;
+            file.adopt_into(&mut txn, &args.prefix)?;
             "left where it is".to_owned()
         } else {
-            said(txn.import(file, &args.prefix, progress)?)
+            said(file.import_into(&mut txn, &args.prefix, progress)?)
         };
         if args.verbose {
             message(&format!("{}: {said}", path.display()));

@@ -5,10 +5,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use stridemap::interop::{FileFormat, ForeignFile};
 use stridemap::{
     ErrorKind, Result as LibraryResult, Snapshot, StorageInfo, Store, StoreOptions, Tensor, TensorInfo,
 };
+use stridemap_interop::{FileFormat, ForeignFile};
 
 use crate::args::Reading;
 use crate::error::{Error, Result};

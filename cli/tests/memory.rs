@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The same that the library's own test opens.
-#[path = "../../tests/bounded/bombs.rs"]
+#[path = "../../interop/tests/bounded/bombs.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
 mod bombs;
 
@@ -78,7 +78,10 @@ fn case_32_no_hostile_file_makes_the_executable_take_much_memory() {
         let name = path.file_name().unwrap().to_str().unwrap();
         name.starts_with("hostile") || name.starts_with("refused")
     };
-    let pickles = ["tests/data/pt", "tests/data/pt_more"].into_iter().flat_map(in_folder).filter(is_hostile);
+    let pickles = ["interop/tests/data/pt", "interop/tests/data/pt_more"]
+        .into_iter()
+        .flat_map(in_folder)
+        .filter(is_hostile);
     let files: Vec<_> = pickles.chain(in_folder(&made[1])).collect();
     for (command, paths) in
         [("inspect", &stores), ("ls", &stores), ("verify", &stores), ("inspect", &files), ("import", &files)]

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use stridemap::interop::ForeignFile;
+use stridemap_interop::ForeignFile;
 use stridemap::{
     Durability, Error, ErrorKind, ExternalFiles, OnExisting, Result, Store, StoreOptions, Tensor,
 };
@@ -88,7 +88,7 @@ impl Workplace {
             txn.remove(&name)?;
         }
         txn.on_existing(OnExisting::Refuse);
-        txn.import(&file, "in.", &mut |_| ())?;
+        file.import_into(&mut txn, "in.", &mut |_| ())?;
         txn.commit()?;
         self.named(&file, file_bytes)
     }
@@ -102,7 +102,7 @@ impl Workplace {
         for name in self.store.names()? {
             txn.remove(&name)?;
         }
-        txn.adopt(&file, "in.")?;
+        file.adopt_into(&mut txn, "in.")?;
         txn.commit()?;
         self.named(&file, file_bytes).map(Some)
     }

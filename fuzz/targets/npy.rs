@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use stridemap::DType;
-use stridemap::interop::ForeignOptions;
+use stridemap_interop::ForeignOptions;
 use stridemap_fuzz::foreign::Workplace;
 
 /// Of elements that are added.

@@ -32,8 +32,7 @@ pub(crate) use file_system::{FileSystem, is_written_in_place, unshare, write_in_
 pub use holders::LockHolders;
 pub(crate) use paths::{STAGE_PREFIX, StoreFile, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
-#[cfg(feature = "interop")]
-pub(crate) use real::{create_temporary, unnamed_temporary};
+pub(crate) use real::opened;
 #[cfg(feature = "simulation")]
 pub use simulated::{BLOCK_BYTES, Op, Outcome, Possible, PowerCut, SimulatedDisk, Survivors};
 pub(crate) use staged::Staged;

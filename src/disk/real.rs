@@ -237,12 +237,6 @@ impl Disk for RealDisk {
     }
 }
 
-/// A file of a fresh name, with the permissions that any new file has.
-#[cfg(feature = "interop")]
-pub(crate) fn create_temporary(prefix: &str, dir: &Path) -> io::Result<NamedTempFile> {
-    create_with(prefix, dir, |path| File::create_new(path))
-}
-
 fn create_with(
     prefix: &str,
     dir: &Path,
@@ -251,10 +245,9 @@ fn create_with(
     tempfile::Builder::new().prefix(prefix).make_in(dir, create)
 }
 
-/// A file that nobody else can open, and that is gone with its last reader; in the system's directory for those.
-#[cfg(feature = "interop")]
-pub(crate) fn unnamed_temporary() -> io::Result<Arc<dyn DiskFile>> {
-    Ok(Arc::new(RealFile(tempfile::tempfile()?)))
+/// A file that the caller opened.
+pub(crate) fn opened(file: File) -> Arc<dyn DiskFile> {
+    Arc::new(RealFile(file))
 }
 
 #[derive(Debug)]

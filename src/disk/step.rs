@@ -98,10 +98,6 @@ steps! {
     /// A file that was adopted is still what the record says: else other elements are given for those that were saved.
     ExternalIsSame,
     /// A reflink is of one moment of its source, and that is the one that was looked at.
-    #[cfg_attr(
-        not(any(feature = "interop", feature = "simulation")),
-        expect(dead_code, reason = "for files of other formats")
-    )]
     SharedIsUnchanged,
     /// The names in `storages/`, those that went among them: else a tensor has no storage, or a file has no record.
     SyncStoragesDir,

@@ -9,9 +9,21 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Sizes, strides and storage offset of a view, all in elements, and the names of its dimensions.
 ///
-/// As many strides as sizes, at most 64, and a number of elements that fits in an `i64`.
+/// As many strides as sizes, at most 64, and a number of elements that fits in an `i64`. Whether the elements lie inside a
+/// storage is checked where the two meet: by [`Tensor::from_file`](crate::Tensor::from_file) and
+/// [`Transaction::save_header`](crate::Transaction::save_header).
+///
+/// ```
+/// use stridemap::Layout;
+///
+/// let columns = Layout::new(vec![3, 2], vec![1, 3], 6)?; // column-major, from the 7th element on
+/// assert_eq!((columns.size(), columns.stride(), columns.offset()), (&[3, 2][..], &[1, 3][..], 6));
+/// assert_eq!(columns.numel(), 6);
+/// assert_eq!(Layout::contiguous(&[3, 2])?.stride(), [2, 1]);
+/// # Ok::<(), stridemap::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub struct Layout {
     size: Vec<usize>,
     stride: Vec<isize>,
     offset: usize,
@@ -34,7 +46,11 @@ impl Dim {
 }
 
 impl Layout {
-    pub(crate) fn new(size: Vec<usize>, stride: Vec<isize>, offset: usize) -> Result<Self> {
+    /// Any layout, without names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`].
+    pub fn new(size: Vec<usize>, stride: Vec<isize>, offset: usize) -> Result<Self> {
         if size.len() > MAX_RANK || size.len() != stride.len() {
             return Err(Error::new(
                 ErrorKind::LimitExceeded,
@@ -73,17 +89,11 @@ impl Layout {
     }
 
     /// The layout of a fresh tensor: row-major, from offset 0, without names.
-    pub(crate) fn contiguous(size: &[usize]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`].
+    pub fn contiguous(size: &[usize]) -> Result<Self> {
         Layout::new(size.to_vec(), contiguous_strides(size)?, 0)
-    }
-
-    /// As [`contiguous`](Self::contiguous), in column-major order.
-    #[cfg(feature = "interop")]
-    pub(crate) fn column_major(size: &[usize]) -> Result<Self> {
-        let reversed: Vec<usize> = size.iter().rev().copied().collect();
-        let mut stride = contiguous_strides(&reversed)?;
-        stride.reverse();
-        Layout::new(size.to_vec(), stride, 0)
     }
 
     /// The layout of a fresh row-major copy.
@@ -91,11 +101,15 @@ impl Layout {
         Ok(Layout::contiguous(&self.size)?.named(self.names().cloned()))
     }
 
-    pub(crate) fn size(&self) -> &[usize] {
+    /// The size of each dimension, in elements.
+    #[must_use]
+    pub fn size(&self) -> &[usize] {
         &self.size
     }
 
-    pub(crate) fn stride(&self) -> &[isize] {
+    /// The stride of each dimension, in elements.
+    #[must_use]
+    pub fn stride(&self) -> &[isize] {
         &self.stride
     }
 
@@ -107,7 +121,9 @@ impl Layout {
         self.dims().map(|(n, stride)| if n < 2 || is_empty { 1 } else { stride }).collect()
     }
 
-    pub(crate) fn offset(&self) -> usize {
+    /// Where in the storage the element of index 0, 0, ... is, in elements.
+    #[must_use]
+    pub fn offset(&self) -> usize {
         self.offset
     }
 
@@ -136,8 +152,9 @@ impl Layout {
         dims.map(|((size, stride), name)| Dim { size, stride, name: name.clone() }).collect()
     }
 
-    /// The number of elements; `new` saw that it fits.
-    pub(crate) fn numel(&self) -> usize {
+    /// The number of elements.
+    #[must_use]
+    pub fn numel(&self) -> usize {
         if self.size.contains(&0) { 0 } else { self.size.iter().fold(1, |numel, &n| numel.saturating_mul(n)) }
     }
 

@@ -23,7 +23,7 @@ mod touch;
 mod window;
 
 pub use axis::{Axes, Axis};
-pub(crate) use header::Layout;
+pub use header::Layout;
 #[cfg(feature = "ndarray")]
 pub(crate) use header::contiguous_strides;
 pub(crate) use reach::{View, reached_bytes};

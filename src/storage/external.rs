@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -10,45 +11,97 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stridemap_format::FileStamp;
 
 use super::lock::{FileId, file_id};
-use crate::disk::{Access, Disk, DiskFile, FileStat};
+use crate::disk::{Access, Disk as _, DiskFile, FileStat, RealDisk, opened};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A file that others may change at any time, open for reading, and how it looked when it was opened.
+/// A file that is not part of a store, open for reading, with its device, inode, length and mtime at that time.
 ///
-/// Nobody here can keep it as it is, so it is looked at again after each read.
+/// Other processes may change it at any time. Every read checks afterwards that these are still the same, so bytes of two
+/// states of the file are never mixed.
+///
+/// ```
+/// use std::sync::Arc;
+/// use stridemap::{DType, ExternalFile, Layout, Tensor};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("points.bin");
+/// std::fs::write(&path, [1f32, 4., 2., 1., 3., 5.].map(f32::to_le_bytes).as_flattened())?;
+/// let file = Arc::new(ExternalFile::open(&path)?);
+/// let points = Tensor::from_file(&file, 0..file.size_bytes(), DType::F32, Layout::contiguous(&[3, 2])?)?;
+/// assert_eq!(points.t()?.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct ExternalFile {
+pub struct ExternalFile {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
     stamp: FileStamp,
 }
 
 impl ExternalFile {
-    /// Opens a regular file. What stands in a file's place, a FIFO, a device, a directory, is not waited for.
+    /// Opens a regular file. A FIFO, a device or a directory is refused at once.
     ///
-    /// A file that was written a moment ago is, for 12 milliseconds: until a change from here on would give it another
-    /// mtime. A file system whose clock is coarser (FAT: two seconds) may hide one for longer.
+    /// If the file was written less than 12 milliseconds ago, this waits until that time has passed: a later change then has
+    /// another mtime. A file system with a coarser clock (FAT: two seconds) may hide a change for longer.
     ///
     /// # Errors
-    /// `InvalidInput` for what is not a regular file, and those of the file system.
-    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Arc<Self>> {
-        let file = disk.open(path, Access::ReadForeign)?;
+    /// [`ErrorKind::BadFile`] for what is not a regular file; [`ErrorKind::Io`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let failed = |e: io::Error| match e.kind() {
+            io::ErrorKind::InvalidInput => not_regular(path).with_source(e),
+            _ => Error::io("open", path, e),
+        };
+        let file = RealDisk::default().open(path, Access::ReadForeign).map_err(failed)?;
         for _ in 0..MOST_WAITS {
-            let Some(left) = until_settled(file.stat()?.mtime_ns) else { break };
+            let Some(left) = until_settled(file.stat().map_err(failed)?.mtime_ns) else { break };
             thread::sleep(left);
         }
-        Self::of(path, file)
+        Self::of(path, file).map_err(failed)
+    }
+
+    /// Takes over a file that is open for reading, such as a temporary file. Error messages call it by `path`.
+    ///
+    /// ```
+    /// use std::io::Write as _;
+    /// use stridemap::ExternalFile;
+    ///
+    /// let mut temporary = tempfile::tempfile()?;
+    /// temporary.write_all(b"0123456789")?;
+    /// let file = ExternalFile::from_file(temporary, "unpacked")?;
+    /// let mut bytes = [0; 2];
+    /// file.read_exact_at(&mut bytes, 8)?;
+    /// assert_eq!((&bytes, file.size_bytes()), (b"89", 10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn from_file(file: File, path: impl AsRef<Path>) -> Result<Self> {
+        let (path, file) = (path.as_ref(), opened(file));
+        let failed = |e| Error::io("look at", path, e);
+        if !file.stat().map_err(failed)?.is_regular {
+            return Err(not_regular(path));
+        }
+        Self::of(path, file).map_err(failed)
     }
 
     /// Takes over a file that is open, as it is. `path` is for messages.
-    pub(crate) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Arc<Self>> {
+    pub(super) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Self> {
         let stamp = stamp_of(file.stat()?);
-        Ok(Arc::new(ExternalFile { path: path.to_path_buf(), file, stamp }))
+        Ok(ExternalFile { path: path.to_path_buf(), file, stamp })
     }
 
-    /// By which it was opened.
-    pub(crate) fn path(&self) -> &Path {
+    /// The path that it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its length.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.stamp.size_bytes
     }
 
     /// What it was when it was opened.
@@ -83,13 +136,22 @@ impl ExternalFile {
     /// Fills `buf` from the bytes at `offset_bytes`.
     ///
     /// # Errors
-    /// `ExternalChanged` when the file is not any more what it was when it was opened: then the bytes may be of two
-    /// states of it. `Io`.
-    pub(crate) fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+    /// [`ErrorKind::ExternalChanged`] when the file was changed since it was opened; [`ErrorKind::Io`].
+    pub fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         let read = self.file.read_exact_at(buf, offset_bytes);
         // That it was changed says more than that it ended too soon.
         self.check_unchanged()?;
         read.map_err(|e| Error::io("read", &self.path, e))
+    }
+
+    /// Refuses a range that leaves the file.
+    pub(crate) fn check_range(&self, range: &Range<u64>) -> Result<()> {
+        if range.start <= range.end && range.end <= self.size_bytes() {
+            return Ok(());
+        }
+        let (path, size_bytes) = (self.path.display(), self.size_bytes());
+        let message = format!("{path}: bytes {} to {} of a file of {size_bytes}", range.start, range.end);
+        Err(Error::new(ErrorKind::OutOfRange, message))
     }
 
     /// # Errors
@@ -107,6 +169,10 @@ impl ExternalFile {
             }
         }
     }
+}
+
+fn not_regular(path: &Path) -> Error {
+    Error::new(ErrorKind::BadFile, format!("open {}: not a regular file", path.display()))
 }
 
 /// The clock by which a kernel stamps files ticks at least every 10 milliseconds, and a little later under load.
@@ -150,13 +216,12 @@ mod tests {
 
     use super::super::Storage;
     use super::*;
-    use crate::disk::RealDisk;
 
     fn file_of(bytes: &[u8]) -> (tempfile::TempDir, PathBuf, Arc<ExternalFile>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, bytes).unwrap();
-        let file = ExternalFile::open(&RealDisk::default(), &path).unwrap();
+        let file = Arc::new(ExternalFile::open(&path).unwrap());
         (dir, path, file)
     }
 
@@ -210,8 +275,8 @@ mod tests {
         let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         for path in [&fifo, dir.path(), Path::new("/dev/null")] {
-            let error = ExternalFile::open(&RealDisk::default(), path).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{}: {error}", path.display());
+            let error = ExternalFile::open(path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadFile, "{}: {error}", path.display());
         }
     }
 }

@@ -100,7 +100,7 @@ impl Externals {
         let file = ExternalFile::of(&path, file).map_err(|e| Error::io("look at", &path, e))?;
         match difference(external.stamp, file.stamp()) {
             Some(what) if Step::ExternalIsSame.is_taken(&*self.disk) => changed(&what),
-            _ => Ok(self.shared(file)),
+            _ => Ok(self.shared(Arc::new(file))),
         }
     }
 

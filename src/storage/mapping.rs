@@ -1,4 +1,4 @@
-//! Files mapped into memory: all unsafe code of this crate, but for what another library lends (`interop/dlpack/lend.rs`).
+//! Files mapped into memory: all unsafe code of this crate, but for what another library lends (`tensor/dlpack/lend.rs`).
 #![expect(
     unsafe_code,
     reason = "mapping a file is a promise about other processes, which no compiler can check"

@@ -3,7 +3,6 @@
 mod address_space;
 mod check;
 mod digests;
-#[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod external;
 mod externals;
 mod file;
@@ -22,8 +21,7 @@ mod writer;
 
 pub(crate) use check::{DamagedChunk, Harm, check_all, check_chunks};
 pub(crate) use digests::VerifiedStorage;
-#[cfg(feature = "interop")]
-pub(crate) use external::ExternalFile;
+pub use external::ExternalFile;
 pub use externals::ExternalFiles;
 pub(crate) use externals::{ExternalOptions, Externals};
 pub(crate) use file::open_whole;

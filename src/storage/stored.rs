@@ -35,7 +35,7 @@ pub(crate) enum Identity {
 /// A flat run of bytes that tensors stand on.
 pub(crate) struct Storage {
     identity: Identity,
-    /// Of a storage of a generation: its file, and where it begins there.
+    /// Of a storage in a file, unless it is staged: the file, and where it begins there.
     place: Option<(FileId, u64)>,
     length_bytes: u64,
     bytes: Bytes,
@@ -67,13 +67,10 @@ impl Storage {
 
     /// `length_bytes` of a file that is no store's, from `offset_bytes` on, which the caller knows to be there. They are
     /// read by position.
-    #[cfg_attr(
-        not(feature = "interop"),
-        expect(dead_code, reason = "only files of other formats are adopted")
-    )]
     pub(crate) fn of_range(file: &Arc<ExternalFile>, offset_bytes: u64, length_bytes: u64) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
-        Arc::new(Storage { identity: Identity::Foreign, place: None, length_bytes, bytes })
+        let place = Some((file.id(), offset_bytes));
+        Arc::new(Storage { identity: Identity::Foreign, place, length_bytes, bytes })
     }
 
     /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout`, `in_use` and `poison` are
@@ -197,6 +194,9 @@ impl Storage {
     pub(crate) fn is_same(&self, other: &Storage) -> bool {
         match (&self.identity, &other.identity) {
             (Identity::Stored { .. }, Identity::Stored { .. }) => self.place == other.place,
+            (Identity::Foreign, Identity::Foreign) => {
+                (self.place, self.length_bytes) == (other.place, other.length_bytes)
+            }
             (Identity::Staged { .. }, Identity::Staged { .. }) => self.identity == other.identity,
             _ => std::ptr::eq(self, other),
         }

@@ -3,9 +3,7 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
 
-#[cfg(feature = "interop")]
-use super::ExternalFile;
-use super::{ALIGNMENT_BYTES, StagedStorage, Storage};
+use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage};
 use crate::disk::{Disk, Staged, Step, StorePaths, write_in_place};
 use crate::error::{Error, Result};
 
@@ -69,7 +67,6 @@ impl StorageWriter {
     ///
     /// # Errors
     /// `ExternalChanged` for a file that was changed since it was opened: what is shared is of one moment after that. `Io`.
-    #[cfg(feature = "interop")]
     pub(crate) fn sharing(
         disk: &Arc<dyn Disk>,
         paths: &StorePaths,

@@ -54,7 +54,7 @@ impl StoreOptions {
         self
     }
 
-    /// Which files that are not the store's may be opened: those that tensors were [adopted](Store::adopt) from. By default
+    /// Which files that are not the store's may be opened: those that tensors were [adopted](crate::Transaction::adopt) from. By default
     /// none is, and a tensor on one ends in [`ErrorKind::ExternalRefused`](crate::ErrorKind::ExternalRefused).
     #[must_use]
     pub fn external(mut self, files: ExternalFiles) -> Self {

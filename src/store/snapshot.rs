@@ -35,20 +35,24 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    fn new(name: String, record: &TensorRecord) -> Result<Self> {
-        Ok(TensorInfo {
-            name,
-            dtype: record.dtype,
-            storage_id: record.storage_id,
-            dim_names: record.dim_names.clone(),
-            layout: layout_of(record)?,
-        })
+    /// A header in a file of another format, whose storages have numbers of their own.
+    ///
+    /// ```
+    /// use stridemap::{DType, Layout, TensorInfo};
+    ///
+    /// let info = TensorInfo::new("x".to_owned(), DType::F32, Layout::contiguous(&[3, 2])?, 1);
+    /// assert_eq!((info.size(), info.nbytes(), info.storage_id), (&[3, 2][..], 24, 1));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    #[must_use]
+    pub fn new(name: String, dtype: DType, layout: Layout, storage_id: u64) -> Self {
+        TensorInfo { name, dtype, storage_id, dim_names: None, layout }
     }
 
-    /// A header that no store has.
-    #[cfg(feature = "interop")]
-    pub(crate) fn of(name: String, dtype: DType, layout: Layout, storage_id: u64) -> Self {
-        TensorInfo { name, dtype, storage_id, dim_names: None, layout }
+    fn of_record(name: String, record: &TensorRecord) -> Result<Self> {
+        let layout = layout_of(record)?;
+        let dim_names = record.dim_names.clone();
+        Ok(TensorInfo { name, dtype: record.dtype, storage_id: record.storage_id, dim_names, layout })
     }
 
     /// The size of each dimension, in elements.
@@ -115,9 +119,8 @@ impl StorageKind {
     }
 }
 
-/// What a store knows of one of its storages.
+/// What a store knows of one of its storages; or a run of bytes in a file of another format.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct StorageInfo {
     /// Its id, unique in the store for ever.
     pub id: u64,
@@ -203,7 +206,7 @@ impl Snapshot {
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.history.check_process()?;
         let entries = self.generation.tensors(prefix)?;
-        Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::new(name, &record))))
+        Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::of_record(name, &record))))
     }
 
     /// The other names whose tensors have a byte in common with the tensor of this one, ascending: those that an in-place

@@ -11,8 +11,6 @@ use crate::commit::{Change, Changes};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-#[cfg(feature = "interop")]
-use crate::storage::ExternalFile;
 use crate::storage::{StagedStorage, StorageWriter};
 use crate::tensor::{Source, is_live};
 
@@ -47,10 +45,7 @@ impl Transaction<'_> {
             )
         })?;
         let staged = stage(self, size_bytes).map_err(|e| e.context(&op));
-        if let Err(e) = &staged {
-            self.failure = Some(e.clone());
-        }
-        let (storage_id, offset_bytes) = self.loader.history.watched(staged)?;
+        let (storage_id, offset_bytes) = self.kept(staged)?;
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
         self.apply(Change::Put {
             name: name.to_owned(),
@@ -58,105 +53,18 @@ impl Transaction<'_> {
         })
     }
 
-    /// Gives a name to a tensor that stands alone in its bytes, in row-major or column-major order, which `source` gives.
-    #[cfg(feature = "interop")]
-    pub(crate) fn save_dense(
-        &mut self,
-        action: &str,
-        name: &str,
-        layout: &Layout,
-        source: &impl Source,
-    ) -> Result<()> {
-        self.put(action, name, (source.dtype(), layout), |txn, size_bytes| txn.stage(source, size_bytes))
-    }
-
-    /// Writes a sealed storage of so many bytes, for as many tensors as will be; gives its provisional id.
-    #[cfg(feature = "interop")]
-    pub(crate) fn stage_storage(
-        &mut self,
-        action: &str,
-        length_bytes: u64,
-        write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
-    ) -> Result<u64> {
-        self.check_writable(action)?;
-        let staged = self.stage_alone(StorageWriter::sealed, length_bytes, |writer| {
-            write(&mut |bytes| writer.write(bytes))
-        });
-        let staged = staged.map_err(|e| e.context(action));
+    /// Remembers a failure to write, after which nothing is committed.
+    pub(super) fn kept<T>(&mut self, staged: Result<T>) -> Result<T> {
         if let Err(e) = &staged {
             self.failure = Some(e.clone());
         }
-        Ok(self.loader.history.watched(staged)?.0)
-    }
-
-    /// Refuses a name that [`save_header`](Self::save_header) would refuse, before anything is written for it.
-    #[cfg(feature = "interop")]
-    pub(crate) fn check_free(&self, action: &str, name: &str) -> Result<()> {
-        self.draft.check_new(action, name, self.changes.on_existing)
-    }
-
-    /// Stages a sealed storage that is all of a file and shares its blocks on the disk; gives its provisional id. None where
-    /// the file system cannot share them.
-    #[cfg(feature = "interop")]
-    pub(crate) fn stage_shared(
-        &mut self,
-        action: &str,
-        file: &ExternalFile,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Option<u64>> {
-        self.check_writable(action)?;
-        let history = &self.loader.history;
-        let staged = StorageWriter::sharing(&history.disk, &history.paths, file, progress);
-        let staged = staged.and_then(|writer| {
-            writer.map(|it| it.finish(&history.disk, &history.paths, history.is_durable())).transpose()
-        });
-        let staged = staged.map_err(|e| e.context(action));
-        if let Err(e) = &staged {
-            self.failure = Some(e.clone());
-        }
-        Ok(history.watched(staged)?.map(|whole| self.stage_whole(whole)))
+        self.loader.history.watched(staged)
     }
 
     /// Stages a storage that is whole; gives its provisional id.
     pub(super) fn stage_whole(&mut self, whole: StagedStorage) -> u64 {
         self.staged.push(Stage::Whole(whole));
         Changes::provisional_id(self.staged.len() - 1)
-    }
-
-    /// Stages ranges of files that are not the store's, each from its offset on and of its length; gives their provisional
-    /// ids. Nothing is written, and nothing staged before all files may be.
-    #[cfg(feature = "interop")]
-    pub(crate) fn stage_ranges<'f, R: IntoIterator<Item = (u64, u64)>>(
-        &mut self,
-        action: &str,
-        files: impl Iterator<Item = (&'f ExternalFile, R)>,
-    ) -> Result<Vec<u64>> {
-        self.check_writable(action)?;
-        let externals = &self.loader.externals;
-        let files = files.map(|(file, ranges)| Ok((externals.adopt(file)?, ranges)));
-        let files = files.collect::<Result<Vec<_>>>().map_err(|e| e.context(action))?;
-        let mut ids = Vec::new();
-        for ((path, file), ranges) in files {
-            for (offset_bytes, length_bytes) in ranges {
-                let disk = &self.loader.history.disk;
-                let staged = StagedStorage::external(disk, (path.clone(), &file), offset_bytes, length_bytes);
-                ids.push(self.stage_whole(staged));
-            }
-        }
-        Ok(ids)
-    }
-
-    /// Gives a name to a header over a storage that this transaction has staged.
-    #[cfg(feature = "interop")]
-    pub(crate) fn save_header(
-        &mut self,
-        action: &str,
-        name: &str,
-        (dtype, layout): (DType, &Layout),
-        storage_id: u64,
-    ) -> Result<()> {
-        let record = record_of(action, dtype, layout, layout.offset() as u64, storage_id)?;
-        self.apply(Change::Put { name: name.to_owned(), record })
     }
 
     /// Writes a storage for one tensor; gives its provisional id, and that the tensor begins at its beginning.
@@ -185,7 +93,11 @@ impl Transaction<'_> {
     }
 
     /// Writes elements that will not change; gives the provisional id of their storage and where in it they begin.
-    pub(super) fn stage(&mut self, source: &(impl Source + ?Sized), size_bytes: u64) -> Result<(u64, u64)> {
+    pub(super) fn stage_elements(
+        &mut self,
+        source: &(impl Source + ?Sized),
+        size_bytes: u64,
+    ) -> Result<(u64, u64)> {
         let history = &self.loader.history;
         if size_bytes >= OWN_STORAGE_BYTES {
             return self.stage_alone(StorageWriter::sealed, size_bytes, |writer| {

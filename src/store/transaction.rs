@@ -119,7 +119,7 @@ impl<'a> Transaction<'a> {
             Some(kind) => txn.stage_in_place(kind, size_bytes, |writer| {
                 write_elements(source, size_bytes, |bytes| writer.write(bytes))
             }),
-            None => txn.stage(source, size_bytes),
+            None => txn.stage_elements(source, size_bytes),
         })
     }
 

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use stridemap_format::DType;
@@ -6,7 +7,7 @@ use stridemap_format::DType;
 use super::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::storage::{AlignedBytes, Identity, Storage};
+use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 
 /// A header over a storage: dtype, size, stride and storage offset. Cheap to clone: the storage is shared.
 ///
@@ -41,6 +42,37 @@ impl Tensor {
     ) -> Result<Self, stridemap_format::Error> {
         layout.extent(dtype, storage.length_bytes())?;
         Ok(Tensor { storage, dtype, layout })
+    }
+
+    /// A tensor whose storage is a range of a file, in bytes. No element is read. Tensors on the same range of one file share
+    /// their storage.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use stridemap::{DType, ExternalFile, Layout, Tensor};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.bin");
+    /// std::fs::write(&path, b"head0123")?;
+    /// let file = Arc::new(ExternalFile::open(&path)?);
+    /// let digits = Tensor::from_file(&file, 4..8, DType::U8, Layout::contiguous(&[2, 2])?)?;
+    /// let even = Tensor::from_file(&file, 4..8, DType::U8, Layout::new(vec![2], vec![2], 0)?)?;
+    /// assert_eq!((even.read::<u8>()?.as_slice(), even.shares_storage(&digits)), (&b"02"[..], true));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`] for a range that leaves the file, and for a layout that leaves the range. Reading elements
+    /// after the file was changed is [`ErrorKind::ExternalChanged`].
+    pub fn from_file(
+        file: &Arc<ExternalFile>,
+        range: Range<u64>,
+        dtype: DType,
+        layout: Layout,
+    ) -> Result<Tensor> {
+        file.check_range(&range)?;
+        let storage = Storage::of_range(file, range.start, range.end - range.start);
+        Tensor::new(storage, dtype, layout).map_err(|e| Error::refused(file.path().display(), e))
     }
 
     /// A view of the same storage. Every layout operation keeps inside the elements that it was given.

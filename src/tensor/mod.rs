@@ -4,12 +4,16 @@ mod access;
 mod arithmetic;
 mod cast;
 mod copy;
+#[cfg(feature = "dlpack")]
+mod dlpack;
 mod element;
 mod guard;
 mod header;
 mod indexing;
 mod inplace;
 mod live;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 mod print;
 mod scalar;
 mod small_float;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use stridemap::interop::npz::{self, Packing};
-use stridemap::interop::{ForeignFile, Order, safetensors};
 use stridemap::{ErrorKind, OnExisting, Store, Tensor};
+use stridemap_interop::npz::{self, Packing};
+use stridemap_interop::{ForeignFile, Order, safetensors};
 
 /// Every path beneath.
 fn paths(root: &Path) -> Vec<PathBuf> {
@@ -55,7 +55,7 @@ fn case_42_names_like_paths_are_names_in_the_store_and_in_every_file_of_another_
     let again = Store::create(inside.join("again.smap")).unwrap();
     for file in [in_zip, in_safetensors] {
         let mut txn = again.begin().unwrap();
-        txn.import(&ForeignFile::open(&file).unwrap(), "", &mut |_| ()).unwrap();
+        ForeignFile::open(&file).unwrap().import_into(&mut txn, "", &mut |_| ()).unwrap();
         txn.commit().unwrap();
     }
     // Nobody is to be on an older generation.

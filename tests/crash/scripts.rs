@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use stridemap::interop::{ForeignFile, safetensors};
 use stridemap::{DType, OnExisting, StorageKind, Store, Tensor};
+use stridemap_interop::{ForeignFile, safetensors};
 
 use crate::script::{Recorder, Script, vector};
 
@@ -139,7 +139,7 @@ pub(crate) fn adoption(file: &Path, materializes: bool) -> Script {
     Script::new(name, move |recorder| {
         let adopt = |store: &Store, prefix: &str| {
             let mut txn = store.begin().unwrap();
-            txn.adopt(&ForeignFile::open(&file).unwrap(), prefix).unwrap();
+            ForeignFile::open(&file).unwrap().adopt_into(&mut txn, prefix).unwrap();
             if !prefix.is_empty() {
                 txn.save("own", &vector(12, 2)).unwrap();
             }

@@ -91,17 +91,17 @@ fn run_growth() -> Script {
 /// Four commits and a collection: a file that is adopted, a view of it, the same file again beside a storage of the
 /// store's own, and its names taken away.
 fn run_adoption(file: &Path) -> Script {
-    let file = stridemap::interop::ForeignFile::open(file).unwrap();
+    let file = stridemap_interop::ForeignFile::open(file).unwrap();
     run(&[
         &|store| {
             let mut txn = store.begin().unwrap();
-            txn.adopt(&file, "").unwrap();
+            file.adopt_into(&mut txn, "").unwrap();
             txn.commit().unwrap();
         },
         &|store| store.save_view("t", &store.load("weight").unwrap().t().unwrap()).unwrap(),
         &|store| {
             let mut txn = store.begin().unwrap();
-            txn.adopt(&file, "again.").unwrap();
+            file.adopt_into(&mut txn, "again.").unwrap();
             txn.save("own", &vector(12, 2)).unwrap();
             txn.commit().unwrap();
         },
@@ -131,11 +131,11 @@ fn adoption_that_a_power_cut_ends_anywhere_is_whole_or_not_there() {
 
 /// The copying of an adopted file into the store.
 fn run_materialization(file: &Path) -> Script {
-    let file = stridemap::interop::ForeignFile::open(file).unwrap();
+    let file = stridemap_interop::ForeignFile::open(file).unwrap();
     run(&[
         &|store| {
             let mut txn = store.begin().unwrap();
-            txn.adopt(&file, "").unwrap();
+            file.adopt_into(&mut txn, "").unwrap();
             txn.commit().unwrap();
         },
         &|store| assert_eq!(store.materialize(|_| ()).unwrap().storage_count, 1),

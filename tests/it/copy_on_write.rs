@@ -8,8 +8,8 @@ use std::process::Command;
 
 use stridemap::{DType, Error, ErrorKind, StorageKind, Store};
 
+use crate::images::Image;
 use crate::processes::start;
-use crate::shared_blocks::Image;
 
 const ELEMENTS: usize = 1 << 20;
 

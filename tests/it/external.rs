@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use stridemap::interop::{ForeignFile, safetensors};
 use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions, Tensor};
+use stridemap_interop::{ForeignFile, safetensors};
 
 pub(crate) mod adopting;
 mod changed;
@@ -55,7 +55,7 @@ impl Adopted {
         let dir = crate::support::temporary();
         let (file, path) = (dir.path().join("model.safetensors"), dir.path().join("model.smap"));
         write_model(&file);
-        beside().create(&path).unwrap().adopt(&file, "").unwrap();
+        stridemap_interop::adopt(&beside().create(&path).unwrap(), &file, "").unwrap();
         Adopted { dir, file, path }
     }
 

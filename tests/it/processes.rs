@@ -132,7 +132,6 @@ fn other_process() {
                 crate::copy_on_write::play,
                 crate::refusals::play,
                 crate::replaced::play,
-                crate::exports::play,
                 crate::forks::play,
                 crate::full_disk::play,
                 crate::hazards::play,

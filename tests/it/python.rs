@@ -2,14 +2,12 @@
 //!
 //! Skipped, with the reason printed, where python3 or numpy is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that a failure.
 
-use std::env;
 use std::path::Path;
-use std::process::{Command, Output};
 
 use serde_json::Value;
 use stridemap::{DType, Durability, Index, Store, StoreOptions, Tensor, TensorInfo};
 
-use crate::support::{as_json, temporary};
+use crate::support::{as_json, python, python_has, stdout, temporary};
 
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/format/reader.py");
 const CHECK_VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/format/vectors/check.py");
@@ -23,26 +21,6 @@ store = reader.Store(sys.argv[2])
 for name in store.names():
     reader.print_tensor(store, name)
 ";
-
-/// Whether Python can import the modules; if not, says what is skipped.
-pub(crate) fn python_has(modules: &str) -> bool {
-    let found = Command::new("python3").args(["-c", &format!("import {modules}")]).output();
-    let is_there = found.is_ok_and(|output| output.status.success());
-    if !is_there {
-        println!("skipped: python3 with {modules} is not there");
-        assert!(env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(), "python3 with {modules} is required");
-    }
-    is_there
-}
-
-pub(crate) fn python(args: &[&str]) -> Output {
-    Command::new("python3").arg("-B").args(args).output().unwrap()
-}
-
-pub(crate) fn stdout(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
 
 /// Every dtype; views with negative strides and offsets; no elements, one element; on a table and above it.
 fn varied_store(path: &Path) -> Store {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stridemap::disk::{Disk, SimulatedDisk};
-use stridemap::interop::safetensors;
 use stridemap::{
     DType, Durability, ErrorKind, ExternalFiles, OnExisting, Result, StorageKind, Store, StoreOptions, Tensor,
 };
+use stridemap_interop::safetensors;
 
 use crate::hooked::Hooked;
 use crate::processes::start;
@@ -306,7 +306,7 @@ fn files_beside_a_store_that_is_renamed_are_those_beside_it_now() {
     };
     write(&at("old/sub/x.safetensors"), 1.);
     let store = StoreOptions::new().external(ExternalFiles::Beside).create(at("old/x.smap")).unwrap();
-    store.adopt(at("old/sub/x.safetensors"), "").unwrap();
+    stridemap_interop::adopt(&store, at("old/sub/x.safetensors"), "").unwrap();
     // Another file in the place of the first, as seen from where the store is now.
     write(&at("new/sub/x.safetensors"), 2.);
     let store = open(store.path());

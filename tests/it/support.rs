@@ -1,4 +1,7 @@
+//! What several tests need. Tests of `interop` use this file too.
+
 use std::env;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use stridemap::Scalar;
@@ -52,4 +55,24 @@ pub(crate) fn as_json(value: Scalar) -> Value {
         Scalar::Complex(re, im) => vec![real(re), real(im)].into(),
         other => panic!("{other:?} has no JSON form here"),
     }
+}
+
+/// Whether Python can import the modules; if not, says what is skipped.
+pub(crate) fn python_has(modules: &str) -> bool {
+    let found = Command::new("python3").args(["-c", &format!("import {modules}")]).output();
+    let is_there = found.is_ok_and(|output| output.status.success());
+    if !is_there {
+        println!("skipped: python3 with {modules} is not there");
+        assert!(env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(), "python3 with {modules} is required");
+    }
+    is_there
+}
+
+pub(crate) fn python(args: &[&str]) -> Output {
+    Command::new("python3").arg("-B").args(args).output().unwrap()
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
 }

@@ -63,7 +63,7 @@ fn write_inputs(dir: &Dir) {
     let elements: Vec<u8> =
         [0.5f32, 0.25, 1., 2., 3., 4., 5., 6.].iter().flat_map(|x| x.to_le_bytes()).collect();
     dir.write_safetensors("model.safetensors", header, &elements);
-    fs::copy(format!("{ROOT}/tests/data/pt/nested_zip.pt"), dir.path("checkpoint.pt")).unwrap();
+    fs::copy(format!("{ROOT}/interop/tests/data/pt/nested_zip.pt"), dir.path("checkpoint.pt")).unwrap();
 
     // 4 GiB of zeros, which take no space.
     let bytes = 4u64 << 30;

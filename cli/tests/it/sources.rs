@@ -21,7 +21,7 @@ fn with_file() -> Dir {
 
 /// The checkpoints that PyTorch wrote, but those that are to be refused.
 pub(crate) fn checkpoints() -> Vec<PathBuf> {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/pt");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop/tests/data/pt");
     let files = fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path());
     let is_good = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap();

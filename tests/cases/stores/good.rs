@@ -7,11 +7,11 @@ use std::path::Path;
 
 use num_complex::Complex;
 use serde_json::{Value, json};
-use stridemap::interop::npy;
 use stridemap::{
     DType, Durability, ExternalFiles, Index, OnExisting, Snapshot, StorageInfo, StorageKind, Store,
     StoreOptions, Tensor, TensorInfo,
 };
+use stridemap_interop::npy;
 
 use super::hex;
 
@@ -225,7 +225,7 @@ fn external(path: &Path) {
     let file = path.with_file_name("beside.npy");
     npy::write(&file, &counted(DType::F32, &[3, 2]), OnExisting::Refuse, &mut |_| ()).unwrap();
     let store = StoreOptions::new().external(ExternalFiles::Beside).create(path).unwrap();
-    store.adopt(&file, "").unwrap();
+    stridemap_interop::adopt(&store, &file, "").unwrap();
     store.rename("beside", "x").unwrap();
     store.save_view("t", &store.load("x").unwrap().t().unwrap()).unwrap();
 }

@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use stridemap::interop::{ForeignFile, safetensors};
 use stridemap::{ErrorKind, OnExisting, Tensor};
+use stridemap_interop::{ForeignFile, safetensors};
 
 use super::play::{Fate, Play, bytes, create, holds, open, refused, told};
 use super::seat::{Manners, When};
@@ -32,7 +32,7 @@ pub(crate) fn changed_before_it_is_recorded(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     let file = told("open", ForeignFile::open(&path))?;
     let mut txn = told("begin", store.begin())?;
-    told("adopt", txn.adopt(&file, ""))?;
+    told("adopt", file.adopt_into(&mut txn, ""))?;
     change(&path).map_err(|e| e.to_string())?;
     refused("the adoption of what has changed", txn.commit(), ErrorKind::ExternalChanged)
 }
@@ -41,7 +41,7 @@ pub(crate) fn changed_before_it_is_recorded(play: &Play) -> Fate {
 pub(crate) fn changed_since_it_was_recorded(play: &Play) -> Fate {
     let path = play.dir.path().join("x.safetensors");
     write(&path, &bytes(100, 1));
-    told("adopt", create(&play.seat())?.adopt(&path, ""))?;
+    told("adopt", stridemap_interop::adopt(&create(&play.seat())?, &path, ""))?;
     change(&path).map_err(|e| e.to_string())?;
     let read = open(&play.seat())?.load("x").and_then(|x| x.read::<u8>());
     refused("the reading of what has changed", read, ErrorKind::ExternalChanged)
@@ -55,7 +55,7 @@ pub(crate) fn changed_before_it_is_shared(play: &Play) -> Fate {
     let store = create(&seat)?;
     let changed = path.clone();
     seat.trap(When::Before, "share_blocks_of", "", move || change(&changed));
-    let imported = store.import(&path, "");
+    let imported = stridemap_interop::import(&store, &path, "");
     holds("no blocks were shared", seat.is_done())?;
     refused("the import of what has changed", imported, ErrorKind::ExternalChanged)
 }

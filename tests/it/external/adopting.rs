@@ -15,7 +15,11 @@ fn without_the_option_nothing_is_adopted_or_loaded() {
     let before = store.generation();
     let advice = ["model.safetensors", "ExternalFiles::Beside", "--external beside"];
     assert_refused(store.load("weight"), ErrorKind::ExternalRefused, &advice);
-    assert_refused(store.adopt(&adopted.file, "again."), ErrorKind::ExternalRefused, &advice);
+    assert_refused(
+        stridemap_interop::adopt(&store, &adopted.file, "again."),
+        ErrorKind::ExternalRefused,
+        &advice,
+    );
     assert_refused(store.materialize(|_| ()), ErrorKind::ExternalRefused, &advice);
     assert_eq!((store.generation(), store.names().unwrap().len()), (before, 2));
     // Headers need no file.
@@ -29,13 +33,17 @@ fn file_elsewhere_is_adopted_by_its_absolute_path_where_anywhere_is_allowed() {
     let (file, path) = (elsewhere.path().join("model.safetensors"), dir.path().join("model.smap"));
     write_model(&file);
     let store = beside().create(&path).unwrap();
-    assert_refused(store.adopt(&file, ""), ErrorKind::ExternalRefused, &["adopt", "--external anywhere"]);
+    assert_refused(
+        stridemap_interop::adopt(&store, &file, ""),
+        ErrorKind::ExternalRefused,
+        &["adopt", "--external anywhere"],
+    );
     assert_eq!(store.generation(), 1);
     // By a link beneath: what is recorded is where the file is.
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&file, &link).unwrap();
-    assert_refused(store.adopt(&link, ""), ErrorKind::ExternalRefused, &["adopt"]);
-    anywhere().open(&path).unwrap().adopt(&link, "").unwrap();
+    assert_refused(stridemap_interop::adopt(&store, &link, ""), ErrorKind::ExternalRefused, &["adopt"]);
+    stridemap_interop::adopt(&anywhere().open(&path).unwrap(), &link, "").unwrap();
     fs::remove_file(&link).unwrap();
     let store = anywhere().open(&path).unwrap();
     assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight());
@@ -51,9 +59,13 @@ fn name_that_is_taken_leaves_the_transaction_as_it_was() {
     store.rename("weight", "again.weight").unwrap();
     let mut txn = store.begin().unwrap();
     txn.on_existing(OnExisting::Refuse);
-    assert_refused(txn.adopt(&file, "again."), ErrorKind::NameExists, &["adopt", "\"again.weight\""]);
+    assert_refused(
+        file.adopt_into(&mut txn, "again."),
+        ErrorKind::NameExists,
+        &["adopt", "\"again.weight\""],
+    );
     let mut told_bytes = 0;
-    let imported = txn.import(&file, "again.", &mut |bytes| told_bytes += bytes);
+    let imported = file.import_into(&mut txn, "again.", &mut |bytes| told_bytes += bytes);
     assert_refused(imported, ErrorKind::NameExists, &["import", "\"again.weight\""]);
     assert_eq!(told_bytes, 0);
     txn.commit().unwrap();
@@ -66,7 +78,7 @@ fn transaction_sees_what_it_adopts_and_commits_it_with_the_rest() {
     let store = adopted.open();
     let file = ForeignFile::open(&adopted.file).unwrap();
     let mut txn = store.begin().unwrap();
-    txn.adopt(&file, "again.").unwrap();
+    file.adopt_into(&mut txn, "again.").unwrap();
     let weight_again = txn.load("again.weight").unwrap();
     assert_eq!(weight_again.read::<f32>().unwrap(), weight());
     txn.save_view("again.row", &weight_again.index([Index::At(1)]).unwrap()).unwrap();
@@ -86,11 +98,11 @@ fn file_that_changes_before_the_commit_is_not_adopted() {
     let before = store.generation();
     let file = ForeignFile::open(&adopted.file).unwrap();
     let mut txn = store.begin().unwrap();
-    txn.adopt(&file, "again.").unwrap();
+    file.adopt_into(&mut txn, "again.").unwrap();
     set_mtime(&adopted.file, Duration::from_secs(60));
     assert_refused(txn.commit(), ErrorKind::ExternalChanged, &["model.safetensors", "mtime in ns"]);
     let mut txn = store.begin().unwrap();
-    assert_refused(txn.adopt(&file, ""), ErrorKind::ExternalChanged, &["adopt", "mtime in ns"]);
+    assert_refused(file.adopt_into(&mut txn, ""), ErrorKind::ExternalChanged, &["adopt", "mtime in ns"]);
     assert_eq!(store.generation(), before);
 }
 
@@ -171,7 +183,7 @@ fn tensor_of_size_zero_and_file_of_none_are_adopted() {
     ] {
         let file = dir.path().join(name);
         safetensors::write(&file, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ()).unwrap();
-        store.adopt(&file, "").unwrap();
+        stridemap_interop::adopt(&store, &file, "").unwrap();
     }
     assert_eq!(store.names().unwrap(), ["empty"]);
     assert!(mapped(&beside(), &path).load("empty").unwrap().as_slice::<f32>().unwrap().is_empty());

@@ -111,7 +111,7 @@ fn case_44_external_what_is_no_regular_file_is_refused_at_once() {
     mknodat(CWD, &adopted.file, FileType::Fifo, 0o600.into(), 0).unwrap();
     adopted.assert_changed(&["not a regular file"]);
     assert_refused(
-        beside().open(&adopted.path).unwrap().adopt(&adopted.file, ""),
+        stridemap_interop::adopt(&beside().open(&adopted.path).unwrap(), &adopted.file, ""),
         ErrorKind::BadFile,
         &["not a regular file"],
     );
@@ -141,7 +141,7 @@ fn store_that_is_moved_with_its_file_works_and_a_copy_of_both_is_refused() {
     let store = beside().open(copy.join("model.smap")).unwrap();
     assert_refused(store.load("weight"), ErrorKind::ExternalChanged, &["inode", "adopt this one again"]);
     // As it advises.
-    store.adopt(copy.join("model.safetensors"), "").unwrap();
+    stridemap_interop::adopt(&store, copy.join("model.safetensors"), "").unwrap();
     assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight());
 }
 

@@ -57,7 +57,7 @@ fn file_is_mapped_or_open_once_however_many_storages_are_in_it() {
     let json =
         format!(r#"{{"pad":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},{}}}"#, entries.join(","));
     write_raw(&file, &json, json.len(), 1 + 4 * count);
-    beside().create(&path).unwrap().adopt(&file, "").unwrap();
+    stridemap_interop::adopt(&beside().create(&path).unwrap(), &file, "").unwrap();
     for (store, is_mapped) in [(beside().open(&path).unwrap(), false), (mapped(&beside(), &path), true)] {
         let snapshot = store.snapshot();
         let tensors: Vec<_> = snapshot.load_all("").unwrap().map(|entry| entry.unwrap().1).collect();
@@ -77,7 +77,7 @@ fn case_39_elements_that_no_address_suits_are_copied_and_not_lent() {
     let written = write_raw(&file, json, 57, 8);
     written.write_all_at(&2.5f32.to_le_bytes(), 65 + 4).unwrap();
     drop(written);
-    beside().create(&path).unwrap().adopt(&file, "").unwrap();
+    stridemap_interop::adopt(&beside().create(&path).unwrap(), &file, "").unwrap();
     let store = mapped(&beside(), &path);
     let odd = store.load("a").unwrap();
     assert_refused(odd.as_slice::<f32>(), ErrorKind::Misaligned, &["as_slice", "read", "clone_data"]);
@@ -108,7 +108,7 @@ fn file_of_4_gib_is_adopted_by_writing_next_to_nothing() {
     let options = beside().disk(Arc::new(disk.clone()));
     let store = options.create(&path).unwrap();
     disk.take();
-    store.adopt(&file, "").unwrap();
+    stridemap_interop::adopt(&store, &file, "").unwrap();
     let counts = disk.take();
     assert!(counts.metadata_written_bytes < 100 << 10, "{counts:?}");
     assert_eq!((counts.data_written_bytes, counts.data_read_bytes), (0, 0), "{counts:?}");

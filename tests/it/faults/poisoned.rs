@@ -41,7 +41,7 @@ fn prepared(file: &Path) -> (SimulatedDisk, Store) {
     store.create_growable("log", DType::U8, &[MIB - 100], 0).unwrap();
     store.create_growable("long", DType::U8, &[MIB], 0).unwrap();
     store.create_tensor("weights", DType::I64, &[5], StorageKind::Mutable).unwrap();
-    store.adopt(file, "adopted.").unwrap();
+    stridemap_interop::adopt(&store, file, "adopted.").unwrap();
     store.save("all", &bytes(40_000)).unwrap();
     store.save_view("some", &store.load("all").unwrap().slice(0, Some(0), Some(100), 1).unwrap()).unwrap();
     let mut txn = store.begin().unwrap();
@@ -86,8 +86,8 @@ const WRITES: [(&str, Write); 14] = [
     }),
     ("compact", |store, _| store.compact(|_| ()).map(drop)),
     ("materialize", |store, _| store.materialize(|_| ()).map(drop)),
-    ("import", |store, file| store.import(file, "imported.")),
-    ("adopt", |store, file| store.adopt(file, "again.")),
+    ("import", |store, file| stridemap_interop::import(store, file, "imported.")),
+    ("adopt", |store, file| stridemap_interop::adopt(store, file, "again.")),
     ("gc", |store, _| store.gc().map(drop)),
     ("flush", |store, _| {
         let mut guard = store.load("weights")?.lock_exclusive()?;

@@ -1,0 +1,96 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::{Error, ErrorKind, Result, Store, Transaction};
+
+use super::contents::ForeignTensor;
+use super::foreign::ForeignFile;
+
+/// Adopts a file in one commit: every tensor gets a name, with `prefix` before its own, and the elements stay where they are.
+/// The file's [attributes](ForeignFile::attributes) become those of the store. See [`ForeignFile::adopt_into`].
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use stridemap_interop::safetensors;
+/// use stridemap::{ExternalFiles, OnExisting, StoreOptions, Tensor};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let dir = dir.path();
+/// let file = dir.join("points.safetensors");
+/// let points = [("points".to_owned(), Tensor::from_vec(vec![1f32, 4., 2., 1.], &[2, 2])?)];
+/// safetensors::write(&file, &points, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ())?;
+///
+/// let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.join("points.smap"))?;
+/// stridemap_interop::adopt(&store, &file, "")?;
+/// store.save_view("points_t", &store.load("points")?.t()?)?; // a header over the file's own bytes
+/// assert_eq!(store.load("points_t")?.read::<f32>()?, [1., 2., 4., 1.]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// See [`Store`]; those of [`ForeignFile::open`] and of [`ForeignFile::adopt_into`].
+pub fn adopt(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> {
+    let file = ForeignFile::open(path)?;
+    let mut txn = store.begin()?;
+    file.adopt_into(&mut txn, prefix)?;
+    for (key, value) in file.attributes() {
+        txn.set_attribute(key, value)?;
+    }
+    txn.commit().map(drop)
+}
+
+impl ForeignFile {
+    /// Saves a header for every tensor of the file, with `prefix` before its name, and leaves the elements where they are:
+    /// each of the file's storages becomes an external storage of the store, a range of that file. Nothing is copied, however
+    /// long the file is. [Attributes](Self::attributes) are left to the caller.
+    ///
+    /// From then on the file must stay as it is: see [`Transaction::adopt`]. A file system whose clock is coarser than 10
+    /// milliseconds (FAT: two seconds) can hide a change that comes right after the file was written; and a program that had
+    /// mapped it for writing before can go on unnoticed until the kernel has written its pages out.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`] for elements that are compressed, or to be byte-swapped; those of [`Transaction::adopt`] and
+    /// of [`Transaction::check_name`]. After each of these the transaction is as it was before.
+    pub fn adopt_into(&self, txn: &mut Transaction<'_>, prefix: &str) -> Result<()> {
+        self.check_adoptable()?;
+        let mut adopt_all = || {
+            let contents = &self.contents;
+            let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
+            contents.tensors.iter().try_for_each(|tensor| txn.check_name(&named(tensor)))?;
+            let mut keys = Vec::with_capacity(contents.storages.len());
+            // A model may be several files.
+            for storages in contents.storages.chunk_by(|one, other| Arc::ptr_eq(&one.file, &other.file)) {
+                let Some(first) = storages.first() else { continue };
+                let ranges = storages.iter().map(|storage| storage.bytes_range());
+                keys.extend(txn.adopt(first.file.external(), ranges)?);
+            }
+            for tensor in &contents.tensors {
+                let Some(&key) = keys.get(tensor.storage) else { continue };
+                txn.save_header(&named(tensor), tensor.dtype, &tensor.layout, key)?;
+            }
+            Ok(())
+        };
+        adopt_all().map_err(|e: Error| e.context(format_args!("adopt {}", self.path().display())))
+    }
+
+    /// Refuses what [`adopt_into`](Self::adopt_into) refuses for its elements.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`] for elements that are compressed, or to be byte-swapped.
+    pub fn check_adoptable(&self) -> Result<()> {
+        let contents = &self.contents;
+        for tensor in &contents.tensors {
+            let Some(storage) = contents.storages.get(tensor.storage) else { continue };
+            if !storage.is_range() {
+                let what = if storage.form.swapped_bytes > 1 { "big-endian" } else { "compressed" };
+                let message = format!(
+                    "adopt {}: the elements of {:?} are {what}, and cannot be used where they lie; import the file",
+                    self.path().display(),
+                    tensor.name
+                );
+                return Err(Error::new(ErrorKind::BadFile, message));
+            }
+        }
+        Ok(())
+    }
+}

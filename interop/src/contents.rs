@@ -1,0 +1,155 @@
+//! What is in a file of another format, in this store's words: storages, headers over them, and text.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::Write as _;
+use std::ops::Range;
+use std::sync::Arc;
+
+use stridemap::{DType, Error, ExternalFile, Layout, Result};
+use stridemap_format::Extent;
+
+use super::FileFormat;
+use super::file::{PIECE_BYTES, RawFile, zeroed};
+use super::zip::{Member, Method};
+
+/// All that a reader of one format finds, checked against the file. No element has been read.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) format: FileFormat,
+    pub(super) storages: Vec<ForeignStorage>,
+    /// In the order of the file.
+    pub(super) tensors: Vec<ForeignTensor>,
+    pub(super) attributes: BTreeMap<String, String>,
+    /// The storages are the format's own: each is imported as one, so that tensors share what they shared. Otherwise
+    /// every tensor has its bytes for itself, in row-major or column-major order from its offset on.
+    pub(super) keeps_storages: bool,
+}
+
+/// A flat run of bytes in a file.
+#[derive(Clone, Debug)]
+pub(super) struct ForeignStorage {
+    pub(super) file: Arc<RawFile>,
+    /// Where it begins; of a deflated member, where that does.
+    pub(super) offset_bytes: u64,
+    pub(super) length_bytes: u64,
+    pub(super) form: Form,
+}
+
+/// What is to be done with the bytes of a file before they are those of a storage. By default, nothing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Form {
+    /// They are all bytes but the first of this member of a zip file, whose checksum is looked at by who reads them all.
+    pub(super) member: Option<Arc<Member>>,
+    /// Each run of so many is to be turned around, if they are more than one.
+    pub(super) swapped_bytes: usize,
+}
+
+/// A named header over one of the storages.
+#[derive(Clone, Debug)]
+pub(super) struct ForeignTensor {
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    pub(super) layout: Layout,
+    /// Its index.
+    pub(super) storage: usize,
+}
+
+impl Contents {
+    /// Refuses names that stand twice, and tensors that reach past their storage. What a store cannot have as a name may
+    /// become one by a prefix.
+    pub(super) fn checked(self, file: &RawFile) -> Result<Self> {
+        let mut names = HashSet::new();
+        for ForeignTensor { name, dtype, layout, storage } in &self.tensors {
+            if !names.insert(name) {
+                return Err(file.bad(format!("two tensors are named {name:?}")));
+            }
+            let length_bytes = self.storages.get(*storage).map_or(0, |storage| storage.length_bytes);
+            let dims =
+                layout.size().iter().zip(layout.stride()).map(|(&n, &stride)| (n as i128, stride as i128));
+            Extent::of(dims, layout.offset() as i128, *dtype, length_bytes)
+                .map_err(|e| file.bad(format!("tensor {name:?}: {e}")).with_source(e))?;
+        }
+        Ok(self)
+    }
+
+    /// The bytes that are read to import everything.
+    pub(super) fn size_bytes(&self) -> u64 {
+        let sizes: &mut dyn Iterator<Item = u64> = if self.keeps_storages {
+            &mut self.storages.iter().map(|storage| storage.length_bytes)
+        } else {
+            &mut self.tensors.iter().map(ForeignTensor::size_bytes)
+        };
+        sizes.fold(0, u64::saturating_add)
+    }
+}
+
+impl ForeignTensor {
+    /// Of its elements.
+    pub(super) fn size_bytes(&self) -> u64 {
+        (self.layout.numel() as u64).saturating_mul(self.dtype.itemsize() as u64)
+    }
+}
+
+impl ForeignStorage {
+    pub(super) fn range(file: &Arc<RawFile>, offset_bytes: u64, length_bytes: u64) -> Self {
+        ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form: Form::default() }
+    }
+
+    /// The bytes of a member of a zip file behind the first `skipped_bytes`, of which it has as many.
+    pub(super) fn of_member(file: &Arc<RawFile>, member: Member, skipped_bytes: u64) -> Self {
+        let offset_bytes = match member.method {
+            Method::Stored => member.offset_bytes + skipped_bytes,
+            Method::Deflated => member.offset_bytes,
+        };
+        let length_bytes = member.unpacked_bytes.saturating_sub(skipped_bytes);
+        let form = Form { member: Some(Arc::new(member)), swapped_bytes: 0 };
+        ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form }
+    }
+
+    /// Whether its bytes are those of the file from its offset on.
+    pub(super) fn is_range(&self) -> bool {
+        let is_deflated = self.form.member.as_ref().is_some_and(|member| member.method == Method::Deflated);
+        !is_deflated && self.form.swapped_bytes < 2
+    }
+
+    /// Where the bytes are in their file, when they are a range of it.
+    pub(super) fn bytes_range(&self) -> Range<u64> {
+        self.offset_bytes..self.offset_bytes.saturating_add(self.length_bytes)
+    }
+
+    /// Converts bytes that are not a range of their file, into a file without a name: they may be more than memory holds.
+    pub(super) fn convert(&self) -> Result<ExternalFile> {
+        let failed = |e| Error::io("convert into a temporary file, where TMPDIR says", self.file.path(), e);
+        let mut file = tempfile::tempfile().map_err(failed)?;
+        self.read(0..self.length_bytes, &mut |bytes| file.write_all(bytes).map_err(failed))?;
+        ExternalFile::from_file(file, self.file.path())
+    }
+
+    /// Gives a range of the bytes to `sink`, a piece at a time.
+    pub(super) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut piece = zeroed((range.end - range.start).min(PIECE_BYTES as u64) as usize)?;
+        let mut unpacked = match self.form.member.as_deref() {
+            Some(member) => {
+                let mut unpacked = member.unpack(&self.file);
+                let skipped_bytes = member.unpacked_bytes.saturating_sub(self.length_bytes);
+                unpacked.skip(skipped_bytes + range.start)?;
+                Some(unpacked)
+            }
+            None => None,
+        };
+        let mut at_bytes = range.start;
+        while at_bytes < range.end {
+            piece.truncate((range.end - at_bytes).min(PIECE_BYTES as u64) as usize);
+            match &mut unpacked {
+                Some(unpacked) => unpacked.read_exact(&mut piece)?,
+                None => self.file.read_at(&mut piece, self.offset_bytes + at_bytes)?,
+            }
+            if self.form.swapped_bytes > 1 {
+                piece.chunks_exact_mut(self.form.swapped_bytes).for_each(<[u8]>::reverse);
+            }
+            sink(&piece)?;
+            at_bytes += piece.len() as u64;
+        }
+        Ok(())
+    }
+}

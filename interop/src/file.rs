@@ -1,0 +1,277 @@
+//! Files of other formats: a header, then elements. Read by position, written whole or not at all.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::{Error, ErrorKind, ExternalFile, OnExisting, Result, Source as _, Tensor};
+use tempfile::NamedTempFile;
+
+/// How much is read or written between two reports of progress, at most.
+pub(super) const PIECE_BYTES: usize = 4 << 20;
+
+/// No format takes more to be told by: a length of eight bytes and a brace.
+const MAGIC_BYTES: u64 = 9;
+
+/// How the names of files begin that are not whole yet.
+const UNFINISHED_PREFIX: &str = ".export-";
+
+/// How much is said about a wrong file.
+const MAX_MESSAGE_CHARS: usize = 500;
+
+/// A file of another format, open and of the length that it had then.
+#[derive(Debug)]
+pub(super) struct RawFile(Arc<ExternalFile>);
+
+impl RawFile {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        Ok(RawFile(Arc::new(ExternalFile::open(path)?)))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(super) fn length_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    /// The file, to be a storage or several where it lies.
+    pub(super) fn external(&self) -> &Arc<ExternalFile> {
+        &self.0
+    }
+
+    /// What the only tensor of a file is named that gives it no name: the file's name, without its ending.
+    pub(super) fn stem(&self) -> Result<String> {
+        let stem = self.path().file_stem().and_then(OsStr::to_str);
+        stem.map(str::to_owned)
+            .ok_or_else(|| self.bad("its name is to be the tensor's, and is not UTF-8; rename it"))
+    }
+
+    /// The error for a file that is not what it claims to be.
+    pub(super) fn bad(&self, what: impl Display) -> Error {
+        // It may quote the file, which is trusted neither to be brief nor to be fit for a terminal.
+        let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        let what: String = what.to_string().chars().take(MAX_MESSAGE_CHARS).map(printable).collect();
+        Error::new(ErrorKind::BadFile, format!("read {}: {what}", self.path().display()))
+    }
+
+    /// The first bytes, or all of fewer, which tell the format.
+    pub(super) fn magic(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.length_bytes().min(MAGIC_BYTES) as usize];
+        self.read_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    /// The first bytes, which say where the header is.
+    pub(super) fn preamble<const N: usize>(&self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        if self.length_bytes() < N as u64 {
+            return Err(
+                self.bad(format!("{} bytes are too few: the header begins with {N}", self.length_bytes()))
+            );
+        }
+        self.read_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    /// The bytes of the header. Its length is whatever the file says: it is bounded before memory is asked for.
+    pub(super) fn header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<Vec<u8>> {
+        self.check_header(start_bytes, length_bytes, limit_bytes)?;
+        let mut header = zeroed(length_bytes as usize)?;
+        self.read_at(&mut header, start_bytes)?;
+        Ok(header)
+    }
+
+    /// The same, of a header that may be long, piece by piece.
+    pub(super) fn header_in_pieces(
+        &self,
+        start_bytes: u64,
+        length_bytes: u64,
+        limit_bytes: u64,
+    ) -> Result<Pieces<'_>> {
+        self.check_header(start_bytes, length_bytes, limit_bytes)?;
+        Ok(Pieces { file: self, offset_bytes: start_bytes, rest_bytes: length_bytes, failure: None })
+    }
+
+    fn check_header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<()> {
+        let rest_bytes = self.length_bytes().saturating_sub(start_bytes);
+        if length_bytes > rest_bytes.min(limit_bytes) {
+            return Err(self.bad(format!(
+                "the header is said to have {length_bytes} bytes; {rest_bytes} are there, and {limit_bytes} are \
+                 allowed: another kind of file, or a part of one"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Checks that from `start_bytes` to the end of the file there are elements, and nothing else.
+    pub(super) fn check_rest(&self, start_bytes: u64, elements_bytes: u64) -> Result<()> {
+        let rest_bytes = self.length_bytes().saturating_sub(start_bytes);
+        if rest_bytes == elements_bytes {
+            return Ok(());
+        }
+        Err(self.bad(format!(
+            "the header describes {elements_bytes} bytes of elements, and {rest_bytes} bytes follow it"
+        )))
+    }
+
+    pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+        self.0.read_exact_at(buf, offset_bytes)
+    }
+}
+
+/// A part of a file, read by position and in order.
+pub(super) struct Pieces<'a> {
+    file: &'a RawFile,
+    offset_bytes: u64,
+    rest_bytes: u64,
+    /// What an error of a read really was; who reads through others gets no more than that one has been.
+    failure: Option<Error>,
+}
+
+impl Pieces<'_> {
+    pub(super) fn rest_bytes(&self) -> u64 {
+        self.rest_bytes
+    }
+
+    /// What reading failed for, if it did.
+    pub(super) fn into_failure(self) -> Option<Error> {
+        self.failure
+    }
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = usize::try_from(self.rest_bytes).map_or(buf.len(), |rest| rest.min(buf.len()));
+        let Some(piece) = buf.get_mut(..count).filter(|piece| !piece.is_empty()) else { return Ok(0) };
+        if let Err(e) = self.file.read_at(piece, self.offset_bytes) {
+            let failure = io::Error::other(e.to_string());
+            self.failure = Some(e);
+            return Err(failure);
+        }
+        self.offset_bytes = self.offset_bytes.saturating_add(count as u64);
+        self.rest_bytes = self.rest_bytes.saturating_sub(count as u64);
+        Ok(count)
+    }
+}
+
+/// A buffer of zeros, whose length comes from a file.
+///
+/// # Errors
+/// `LimitExceeded` when there is not so much memory.
+pub(super) fn zeroed(length_bytes: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(length_bytes).is_err() {
+        let message = format!("no memory for {length_bytes} bytes; raise the limit (ulimit -v)");
+        return Err(Error::new(ErrorKind::LimitExceeded, message));
+    }
+    bytes.resize(length_bytes, 0);
+    Ok(bytes)
+}
+
+/// Writes a header and then the elements of tensors, as [`create`] does.
+pub(super) fn write<'a>(
+    path: &Path,
+    header: &[u8],
+    tensors: impl IntoIterator<Item = &'a Tensor>,
+    on_existing: OnExisting,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    create(path, on_existing, |writer| {
+        writer.write_all(header).map_err(|e| Error::io("export", path, e))?;
+        tensors.into_iter().try_for_each(|tensor| write_elements(path, writer, tensor, progress))
+    })
+}
+
+/// Writes the elements of a tensor, in row-major order.
+pub(super) fn write_elements(
+    path: &Path,
+    writer: &mut impl io::Write,
+    tensor: &Tensor,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    tensor.write_to(&mut |bytes| {
+        for piece in bytes.chunks(PIECE_BYTES) {
+            writer.write_all(piece).map_err(|e| Error::io("export", path, e))?;
+            progress(piece.len() as u64);
+        }
+        Ok(())
+    })
+}
+
+/// Writes a file beside its place and gives it its name when all of it is there and synced: until then, and after any
+/// error, what had the name still has it. So an export may also go over a file that it is reading from.
+pub(super) fn create(
+    path: &Path,
+    on_existing: OnExisting,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
+) -> Result<()> {
+    check_place(path, on_existing)?;
+    let staged = stage(path, fill)?;
+    let named = match on_existing {
+        OnExisting::Replace => staged.persist(path),
+        _ => staged.persist_noclobber(path),
+    };
+    named.map_err(|e| match e.error.kind() {
+        io::ErrorKind::AlreadyExists => taken(path),
+        _ => Error::io("export", path, e.error),
+    })?;
+    sync_dir(dir_of(path))
+}
+
+/// Writes a file beside its place and syncs it. It has no name yet, and goes when it is dropped.
+pub(super) fn stage(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
+) -> Result<NamedTempFile> {
+    let failed = |e| Error::io("export", path, e);
+    let staged = create_unfinished(dir_of(path)).map_err(failed)?;
+    let mut writer = BufWriter::new(staged.as_file());
+    fill(&mut writer)?;
+    writer.flush().map_err(failed)?;
+    drop(writer);
+    staged.as_file().sync_all().map_err(failed)?;
+    Ok(staged)
+}
+
+/// A file of a fresh name, with the permissions that any new file has.
+pub(super) fn create_unfinished(dir: &Path) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new().prefix(UNFINISHED_PREFIX).make_in(dir, |path| File::create_new(path))
+}
+
+/// The directory that a file is in, or will be.
+pub(super) fn dir_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("sync", dir, e))
+}
+
+/// Refuses what renaming would refuse, before gigabytes are written in vain; and to replace a device or a pipe, which
+/// renaming would do.
+pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(_) if on_existing == OnExisting::Refuse => Err(taken(path)),
+        Ok(there) if !there.is_file() && !there.is_symlink() => Err(Error::new(
+            ErrorKind::AlreadyExists,
+            format!("export {}: what is there is not a file", path.display()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn taken(path: &Path) -> Error {
+    Error::new(
+        ErrorKind::AlreadyExists,
+        format!("export {}: a file is there, and was not to be replaced", path.display()),
+    )
+}

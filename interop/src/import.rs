@@ -1,0 +1,214 @@
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::{DType, Error, Layout, Result, Source, StorageKey, Store, Transaction};
+
+use super::contents::{ForeignStorage, ForeignTensor};
+use super::file::RawFile;
+use super::foreign::ForeignFile;
+
+/// Copies every tensor of a file into a store, in one commit, under its name with `prefix` before it. The file's
+/// [attributes](ForeignFile::attributes) become those of the store. [`ForeignFile::import_into`] does the same for several
+/// files.
+///
+/// ```
+/// use stridemap_interop::npy;
+/// use stridemap::{OnExisting, Store, Tensor};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let dir = dir.path();
+/// let points = Tensor::from_vec(vec![1f32, 4., 2., 1.], &[2, 2])?;
+/// npy::write(dir.join("points.npy"), &points, OnExisting::Refuse, &mut |_| ())?;
+///
+/// let store = Store::create(dir.join("points.smap"))?;
+/// stridemap_interop::import(&store, dir.join("points.npy"), "imported.")?;
+/// assert_eq!(store.load("imported.points")?.read::<f32>()?, [1., 4., 2., 1.]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// See [`Store`]; those of [`ForeignFile::open`] and of [`ForeignFile::import_into`].
+pub fn import(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> {
+    let file = ForeignFile::open(path)?;
+    let mut txn = store.begin()?;
+    file.import_into(&mut txn, prefix, &mut |_| ())?;
+    for (key, value) in file.attributes() {
+        txn.set_attribute(key, value)?;
+    }
+    txn.commit().map(drop)
+}
+
+impl ForeignFile {
+    /// Copies every tensor of the file into storages, under its name with `prefix` before it.
+    /// [Attributes](Self::attributes) are left to the caller.
+    ///
+    /// Headers keep their strides; tensors that share a storage in the file share one in the store. `progress` is called with
+    /// the bytes of elements read since the last call. Nothing is durable, or seen by others, before the transaction commits;
+    /// after an error it holds a part of the tensors and should be dropped.
+    ///
+    /// Where the file system of both can share blocks (btrfs, XFS), a `.safetensors` or `.npy` file of 4 MiB or more is
+    /// not copied: one storage is the whole file, header included, and shares its blocks until the file is written. What is
+    /// written to the file later never reaches the store. [`Imported`] says how much was copied, and how much is shared.
+    ///
+    /// # Errors
+    /// Those of [`Transaction::save`], of names before anything is read; `ExternalChanged` for a file that was changed since
+    /// it was opened; `BadFile` for a member of a zip file that is damaged.
+    pub fn import_into(
+        &self,
+        txn: &mut Transaction<'_>,
+        prefix: &str,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Imported> {
+        let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
+        let mut import_all = || {
+            // What is refused is refused before gigabytes are written in vain.
+            self.contents.tensors.iter().try_for_each(|tensor| txn.check_name(&named(tensor)))?;
+            if self.contents.keeps_storages {
+                self.import_storages(txn, named, progress)
+            } else {
+                self.import_tensors(txn, named, progress)
+            }
+        };
+        import_all().map_err(|e: Error| e.context("import"))
+    }
+
+    fn import_storages(
+        &self,
+        txn: &mut Transaction<'_>,
+        named: impl Fn(&ForeignTensor) -> String,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Imported> {
+        let mut keys = Vec::with_capacity(self.contents.storages.len());
+        for storage in &self.contents.storages {
+            keys.push(txn.stage(Some(storage.length_bytes), |sink| {
+                storage.read(0..storage.length_bytes, &mut |bytes| {
+                    sink(bytes)?;
+                    progress(bytes.len() as u64);
+                    Ok(())
+                })
+            })?);
+        }
+        for tensor in &self.contents.tensors {
+            let Some(&key) = keys.get(tensor.storage) else { continue };
+            txn.save_header(&named(tensor), tensor.dtype, &tensor.layout, key)?;
+        }
+        Ok(Imported { copied_bytes: self.size_bytes(), shared_bytes: 0 })
+    }
+
+    fn import_tensors(
+        &self,
+        txn: &mut Transaction<'_>,
+        named: impl Fn(&ForeignTensor) -> String,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Imported> {
+        let mut imported = Imported { copied_bytes: self.size_bytes(), shared_bytes: 0 };
+        let shared = self.share_files(txn, progress)?;
+        for tensor in &self.contents.tensors {
+            let Some(storage) = self.contents.storages.get(tensor.storage) else { continue };
+            let (name, dtype) = (named(tensor), tensor.dtype);
+            if let Some(&key) = shared.get(&Arc::as_ptr(&storage.file))
+                && let Some(layout) = within_file(storage, tensor)
+            {
+                txn.save_header(&name, dtype, &layout, key)?;
+                imported.copied_bytes -= tensor.size_bytes();
+                imported.shared_bytes += tensor.size_bytes();
+                continue;
+            }
+            let source = Streamed { storage, tensor, progress: RefCell::new(progress) };
+            let (size, stride) = (tensor.layout.size(), tensor.layout.stride());
+            if stride == Layout::contiguous(size)?.stride() {
+                txn.save(&name, &source)?;
+            } else {
+                let key = txn.stage(Some(tensor.size_bytes()), |sink| source.write_to(sink))?;
+                txn.save_header(&name, dtype, &Layout::new(size.to_vec(), stride.to_vec(), 0)?, key)?;
+            }
+        }
+        Ok(imported)
+    }
+
+    /// Stages whole files that can share their blocks with the store. Returns their storages, by file.
+    fn share_files(
+        &self,
+        txn: &mut Transaction<'_>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<HashMap<*const RawFile, StorageKey>> {
+        let mut sizes: HashMap<*const RawFile, (&RawFile, u64)> = HashMap::new();
+        for tensor in &self.contents.tensors {
+            let Some(storage) = self.contents.storages.get(tensor.storage) else { continue };
+            if within_file(storage, tensor).is_some() {
+                let (_, size_bytes) = sizes.entry(Arc::as_ptr(&storage.file)).or_insert((&storage.file, 0));
+                *size_bytes = size_bytes.saturating_add(tensor.size_bytes());
+            }
+        }
+        // What else is in the file would take its place for as long as the storage is there.
+        sizes.retain(|_, (file, size_bytes)| *size_bytes >= MIN_SHARED_BYTES.max(file.length_bytes() / 2));
+        let mut shared = HashMap::new();
+        for storage in &self.contents.storages {
+            let file = Arc::as_ptr(&storage.file);
+            let Some((_, mut rest_bytes)) = sizes.remove(&file) else { continue };
+            // The header is read as well, and is no element.
+            let key = txn.stage_shared(storage.file.external(), &mut |bytes| {
+                let told_bytes = bytes.min(rest_bytes);
+                rest_bytes -= told_bytes;
+                progress(told_bytes);
+            })?;
+            shared.extend(key.map(|key| (file, key)));
+        }
+        Ok(shared)
+    }
+}
+
+/// Where the bytes of an import are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Imported {
+    /// Of elements that were written to the store.
+    pub copied_bytes: u64,
+    /// Of elements that the store and the file share on the disk, until the file is written.
+    pub shared_bytes: u64,
+}
+
+/// A smaller tensor would not have a storage of its own either.
+const MIN_SHARED_BYTES: u64 = 4 << 20;
+
+/// The layout of a tensor in a storage that is all of its file; none for one that no header can reach there, or whose
+/// bytes there are not its elements, or were to be held against a checksum.
+fn within_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layout> {
+    let itemsize = tensor.dtype.itemsize();
+    let start_bytes = usize::try_from(storage.offset_bytes).ok()?;
+    if !storage.is_range() || storage.form.member.is_some() || !start_bytes.is_multiple_of(itemsize) {
+        return None;
+    }
+    let offset = tensor.layout.offset().checked_add(start_bytes / itemsize)?;
+    Layout::new(tensor.layout.size().to_vec(), tensor.layout.stride().to_vec(), offset).ok()
+}
+
+/// The bytes of a tensor that has them for itself, as they lie.
+struct Streamed<'a, 'p> {
+    storage: &'a ForeignStorage,
+    tensor: &'a ForeignTensor,
+    progress: RefCell<&'a mut (dyn FnMut(u64) + 'p)>,
+}
+
+impl Source for Streamed<'_, '_> {
+    fn dtype(&self) -> DType {
+        self.tensor.dtype
+    }
+
+    fn size(&self) -> Vec<usize> {
+        self.tensor.layout.size().to_vec()
+    }
+
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let itemsize = self.tensor.dtype.itemsize() as u64;
+        let start = self.tensor.layout.offset() as u64 * itemsize;
+        let end = start + self.tensor.layout.numel() as u64 * itemsize;
+        self.storage.read(start..end, &mut |bytes| {
+            sink(bytes)?;
+            (*self.progress.borrow_mut())(bytes.len() as u64);
+            Ok(())
+        })
+    }
+}

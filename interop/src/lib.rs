@@ -1,0 +1,55 @@
+//! Files of other formats for [stridemap]: safetensors, NumPy's `.npy` and `.npz`, and PyTorch's `.pt` and `.pth`.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use stridemap::{OnExisting, Store, Tensor};
+//! use stridemap_interop::{ForeignFile, safetensors};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path();
+//! let path = dir.join("model.safetensors");
+//! let weight = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2])?;
+//! let tensors = [("weight".to_owned(), weight)];
+//! safetensors::write(&path, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ())?;
+//!
+//! // Read without a store.
+//! let file = ForeignFile::open(&path)?;
+//! assert_eq!(file.load("weight")?.t()?.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
+//!
+//! // Copied into one.
+//! let store = Store::create(dir.join("model.smap"))?;
+//! stridemap_interop::import(&store, &path, "")?;
+//! assert_eq!(store.load("weight")?.size(), [3, 2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - [`ForeignFile`]: an open file, of whatever format; its tensors are read where they are. [`ForeignOptions`] opens it
+//!   otherwise than by default.
+//! - [`import`] copies a file into a store, [`adopt`] leaves the elements in the file. [`ForeignFile::import_into`] and
+//!   [`ForeignFile::adopt_into`] do so within a transaction.
+//! - [`safetensors`], [`npy`] and [`npz`] write files. `.pt` files are only read: as data, no code in them is run.
+//!
+//! Files are not trusted: what is in them is checked against the length of the file before memory is allocated for it.
+#![forbid(unsafe_code)]
+
+mod adopt;
+mod contents;
+mod file;
+mod foreign;
+mod import;
+mod numpy;
+mod options;
+pub mod safetensors;
+mod torch;
+mod zip;
+
+pub use adopt::adopt;
+pub use foreign::{FileFormat, ForeignFile};
+pub use import::{Imported, import};
+pub use numpy::{Order, npy, npz};
+pub use options::ForeignOptions;
+
+/// The README's Rust, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,0 +1,104 @@
+//! The types of elements, as NumPy writes them in a header.
+
+use stridemap::DType;
+
+/// The end of numpy's `descr`, after the byte order.
+const DTYPES: [(&str, DType); 14] = [
+    ("b1", DType::Bool),
+    ("u1", DType::U8),
+    ("u2", DType::U16),
+    ("u4", DType::U32),
+    ("u8", DType::U64),
+    ("i1", DType::I8),
+    ("i2", DType::I16),
+    ("i4", DType::I32),
+    ("i8", DType::I64),
+    ("f2", DType::F16),
+    ("f4", DType::F32),
+    ("f8", DType::F64),
+    ("c8", DType::C64),
+    ("c16", DType::C128),
+];
+
+/// Types that NumPy has from the package `ml_dtypes` only, and whose descriptor no others have. It writes `<` before them,
+/// where NumPy writes `|` before bytes without a type.
+const UNIQUE: [(&str, DType); 2] = [("<V2", DType::BF16), ("<f1", DType::F8E5M2)];
+
+/// What `ml_dtypes` writes for all types of one byte but that, some of which have no counterpart here.
+const ONE_BYTE: &str = "V1";
+
+/// The type of elements, and the order of their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descr {
+    pub(super) dtype: DType,
+    pub(super) is_big_endian: bool,
+}
+
+impl Descr {
+    /// `untyped` is what elements without a type are taken for, by who knows it.
+    pub(super) fn parse(descr: &str, untyped: Option<DType>) -> Result<Self, String> {
+        let (order, code) = match descr.chars().next() {
+            Some(order @ ('<' | '>' | '=' | '|')) => (order, descr.get(1..).unwrap_or_default()),
+            _ => ('=', descr),
+        };
+        let code = if code == "?" { "b1" } else { code };
+        // Of single bytes there is no order, and `|` says so.
+        let plain = |dtype| Descr { dtype, is_big_endian: false };
+        if let Some(&(_, dtype)) = UNIQUE.iter().find(|&&(unique, _)| unique == descr) {
+            return Ok(plain(dtype));
+        }
+        let found = DTYPES.iter().find(|&&(known, _)| known == code).map(|&(_, dtype)| dtype);
+        match found {
+            Some(dtype) if dtype.itemsize() == 1 => return Ok(plain(dtype)),
+            Some(dtype) if order != '|' => return Ok(Descr { dtype, is_big_endian: order == '>' }),
+            _ => {}
+        }
+        if let Some(bytes) = code.strip_prefix('V')
+            && let Some(dtype) = untyped.filter(|dtype| dtype.itemsize().to_string() == bytes)
+        {
+            if dtype == DType::F4E2M1FNx2 {
+                return Err(format!(
+                    "the elements, by descr {descr:?}, are not {dtype}, which has two to a byte: ml_dtypes has one; save \
+                     packed ones as numpy.uint8, and view them here"
+                ));
+            }
+            return Ok(Descr { dtype, is_big_endian: order == '>' && dtype.itemsize() > 1 });
+        }
+        Err(refusal(descr, code))
+    }
+
+    /// What is written for elements of this type; none if nothing can be.
+    pub(super) fn of(dtype: DType) -> Option<String> {
+        if let Some(&(code, _)) = DTYPES.iter().find(|&&(_, known)| known == dtype) {
+            let order = if dtype.itemsize() == 1 { '|' } else { '<' };
+            return Some(format!("{order}{code}"));
+        }
+        match dtype {
+            // `ml_dtypes` has one to a byte.
+            DType::F4E2M1FNx2 => None,
+            DType::BF16 => Some("<V2".to_owned()),
+            // What `ml_dtypes` writes of float8_e5m2, `<f1`, `numpy.load` refuses.
+            dtype if dtype.itemsize() == 1 => Some(format!("<{ONE_BYTE}")),
+            _ => None,
+        }
+    }
+}
+
+fn refusal(descr: &str, code: &str) -> String {
+    let what = match code.chars().next() {
+        Some('O') => "are Python objects: a pickle, which is code; save arrays of numbers",
+        Some('U' | 'S' | 'a') => "are strings; there is no counterpart here",
+        Some('M' | 'm') => "are times; save x.view(numpy.int64)",
+        Some('V') if code == ONE_BYTE => {
+            "are bytes without a type, as those of ml_dtypes are written, float8_e4m3fn or another; say which \
+             (--untyped, or ForeignOptions::untyped), or save x.view(numpy.uint8)"
+        }
+        Some('V') if code == "V2" => {
+            "are bytes without a type; if they are bfloat16, say so (--untyped, or ForeignOptions::untyped), or save \
+             x.view(ml_dtypes.bfloat16)"
+        }
+        Some('V') => "are bytes without a type; save a view of them that has one",
+        _ => "are of a type that has no counterpart here",
+    };
+    format!("the elements, by descr {descr:?}, {what}")
+}

@@ -1,0 +1,228 @@
+//! The header of an array: Python's text of a dict.
+
+// It is parsed here because the crates for it multiply the shape unchecked (npyz) and follow nested literals without bound
+// (py_literal); and files are not trusted.
+
+use stridemap::{DType, Layout};
+use stridemap_format::check_numel;
+
+use super::dtype::Descr;
+
+pub(super) const MAGIC: [u8; 6] = *b"\x93NUMPY";
+
+/// Those of the shortest file, which say how long the header is.
+pub(super) const PREAMBLE_BYTES: usize = 12;
+
+/// Far more than any header of a plain array takes; NumPy's own limit for files that are not trusted is 10,000.
+const MAX_HEADER_BYTES: u64 = 64 << 10;
+
+/// Elements that are written begin at a multiple of this.
+const ALIGNMENT_BYTES: usize = 64;
+
+/// Where the text of the header lies, and in which version of the format.
+pub(super) struct Preamble {
+    pub(super) start_bytes: u64,
+    pub(super) header_bytes: u64,
+    is_utf8: bool,
+}
+
+impl Preamble {
+    pub(super) fn parse(bytes: [u8; PREAMBLE_BYTES]) -> Result<Self, String> {
+        let [magic @ .., major, minor, a, b, c, d] = bytes;
+        if magic != MAGIC {
+            return Err("it does not begin as an npy file".to_owned());
+        }
+        let (start_bytes, header_bytes) = match (major, minor) {
+            (1, 0) => (10, u16::from_le_bytes([a, b]).into()),
+            (2 | 3, 0) => (12, u32::from_le_bytes([a, b, c, d]).into()),
+            _ => return Err(format!("version {major}.{minor} of the npy format is not known")),
+        };
+        if header_bytes > MAX_HEADER_BYTES {
+            return Err(format!(
+                "the header is said to have {header_bytes} bytes; {MAX_HEADER_BYTES} are allowed"
+            ));
+        }
+        Ok(Preamble { start_bytes, header_bytes, is_utf8: major == 3 })
+    }
+
+    /// The text of the header, from its bytes.
+    pub(super) fn text(&self, bytes: Vec<u8>) -> Result<String, String> {
+        if self.is_utf8 {
+            return String::from_utf8(bytes).map_err(|e| format!("the header is not text: {e}"));
+        }
+        // Latin-1.
+        Ok(bytes.into_iter().map(char::from).collect())
+    }
+
+    /// Where the elements begin.
+    pub(super) fn end_bytes(&self) -> u64 {
+        self.start_bytes + self.header_bytes
+    }
+}
+
+/// How arrays are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reading {
+    /// Big-endian elements are turned around.
+    pub(crate) is_swapping: bool,
+    /// What elements without a type are taken for.
+    pub(crate) untyped: Option<DType>,
+}
+
+/// An array: where its elements begin is known by its preamble.
+pub(super) struct Array {
+    pub(super) dtype: DType,
+    pub(super) layout: Layout,
+    pub(super) length_bytes: u64,
+    /// How many bytes stand in the other order, if more than one.
+    pub(super) swapped_bytes: usize,
+}
+
+impl Array {
+    pub(super) fn parse(text: &str, reading: Reading) -> Result<Self, String> {
+        let Header { descr, is_fortran_order, size } = Header::parse(text)?;
+        let Descr { dtype, is_big_endian } = Descr::parse(descr, reading.untyped)?;
+        if is_big_endian && !reading.is_swapping {
+            return Err(format!(
+                "the elements are big-endian, by descr {descr:?}; have them turned around (--byteswap, or \
+                 ForeignOptions::byteswap), or convert them with astype"
+            ));
+        }
+        let numel = check_numel(size.iter().map(|&n| n as u64)).ok();
+        let length_bytes = numel.and_then(|numel| numel.checked_mul(dtype.itemsize() as u64));
+        let length_bytes = length_bytes.ok_or_else(|| format!("shape {size:?} is too large"))?;
+        let layout = if is_fortran_order { column_major(&size) } else { Layout::contiguous(&size) };
+        let layout = layout.map_err(|e| e.to_string())?;
+        let swapped_bytes = match dtype {
+            _ if !is_big_endian => 0,
+            // Each of the two numbers for itself.
+            DType::C64 | DType::C128 => dtype.itemsize() / 2,
+            _ => dtype.itemsize(),
+        };
+        Ok(Array { dtype, layout, length_bytes, swapped_bytes })
+    }
+}
+
+fn column_major(size: &[usize]) -> stridemap::Result<Layout> {
+    let reversed: Vec<usize> = size.iter().rev().copied().collect();
+    let stride = Layout::contiguous(&reversed)?.stride().iter().rev().copied().collect();
+    Layout::new(size.to_vec(), stride, 0)
+}
+
+/// A header as numpy writes it, its version 1.0: the sizes of 64 dimensions at most leave it far below 64 KiB.
+pub(super) fn header_of(descr: &str, is_fortran_order: bool, size: &[usize]) -> Vec<u8> {
+    let sizes: Vec<String> = size.iter().map(ToString::to_string).collect();
+    // A Python tuple of one element needs its comma.
+    let comma = if sizes.len() == 1 { "," } else { "" };
+    let (order, shape) = (if is_fortran_order { "True" } else { "False" }, sizes.join(", "));
+    let dict = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': ({shape}{comma}), }}");
+
+    let preamble_bytes = MAGIC.len() + 4;
+    let header_bytes = (preamble_bytes + dict.len() + 1).next_multiple_of(ALIGNMENT_BYTES) - preamble_bytes;
+    let header = format!("{dict:<width$}\n", width = header_bytes - 1);
+    [MAGIC.as_slice(), &[1, 0], &(header_bytes as u16).to_le_bytes(), header.as_bytes()].concat()
+}
+
+struct Header<'a> {
+    descr: &'a str,
+    is_fortran_order: bool,
+    size: Vec<usize>,
+}
+
+impl<'a> Header<'a> {
+    /// Parses a Python dict of exactly the three keys, in any order.
+    fn parse(text: &'a str) -> Result<Self, String> {
+        let mut parser = Parser { text, rest: text };
+        let (mut descr, mut is_fortran_order, mut size) = (None, None, None);
+        parser.expect("{")?;
+        while !parser.eat("}") {
+            let key = parser.string()?;
+            parser.expect(":")?;
+            let is_new = match key {
+                "descr" => descr.replace(parser.descr()?).is_none(),
+                "fortran_order" => is_fortran_order.replace(parser.boolean()?).is_none(),
+                "shape" => size.replace(parser.sizes()?).is_none(),
+                _ => return Err(format!("the header has an unknown key {key:?}")),
+            };
+            if !is_new {
+                return Err(format!("the header has {key:?} twice"));
+            }
+            if !parser.eat(",") {
+                parser.expect("}")?;
+                break;
+            }
+        }
+        if !parser.rest.trim_ascii().is_empty() {
+            return Err(parser.expected("the end"));
+        }
+        let missing = |key| format!("the header has no {key:?}");
+        Ok(Header {
+            descr: descr.ok_or_else(|| missing("descr"))?,
+            is_fortran_order: is_fortran_order.ok_or_else(|| missing("fortran_order"))?,
+            size: size.ok_or_else(|| missing("shape"))?,
+        })
+    }
+}
+
+/// What of Python's literals a header is made of. Nothing nests, so nothing recurs.
+struct Parser<'a> {
+    text: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Parser<'a> {
+    fn expected(&self, what: &str) -> String {
+        format!("byte {} of the header: {what} expected", self.text.len() - self.rest.len())
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        self.rest = self.rest.trim_ascii_start();
+        let rest = self.rest.strip_prefix(token);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    fn expect(&mut self, token: &str) -> Result<(), String> {
+        if self.eat(token) { Ok(()) } else { Err(self.expected(&format!("{token:?}"))) }
+    }
+
+    fn string(&mut self) -> Result<&'a str, String> {
+        let quote = ["'", "\""].into_iter().find(|quote| self.eat(quote));
+        let (string, rest) =
+            quote.and_then(|quote| self.rest.split_once(quote)).ok_or_else(|| self.expected("a string"))?;
+        self.rest = rest;
+        Ok(string)
+    }
+
+    fn boolean(&mut self) -> Result<bool, String> {
+        if self.eat("True") {
+            return Ok(true);
+        }
+        self.expect("False").map(|()| false)
+    }
+
+    fn sizes(&mut self) -> Result<Vec<usize>, String> {
+        let mut sizes = Vec::new();
+        self.expect("(")?;
+        while !self.eat(")") {
+            let digits_end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
+            let (digits, rest) = self.rest.split_at(digits_end);
+            sizes.push(digits.parse().map_err(|_| self.expected("a size"))?);
+            // Python 2 wrote its long integers so.
+            self.rest = rest.strip_prefix('L').unwrap_or(rest);
+            if sizes.len() == 1 {
+                // Without the comma it would be a number in parentheses.
+                self.expect(",")?;
+            } else if !self.eat(",") {
+                self.expect(")")?;
+                break;
+            }
+        }
+        Ok(sizes)
+    }
+
+    fn descr(&mut self) -> Result<&'a str, String> {
+        self.string()
+            .map_err(|e| format!("{e}; structured arrays have no counterpart here: save their fields"))
+    }
+}

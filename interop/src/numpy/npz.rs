@@ -1,0 +1,175 @@
+//! Files of numpy's `.npz` format: a zip file with an array for each name.
+//!
+//! ```
+//! use stridemap_interop::npz::{self, Packing};
+//! use stridemap_interop::{ForeignFile, Order};
+//! use stridemap::{OnExisting, Store, Tensor};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path();
+//! let points = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2])?;
+//! let tensors = [("points".to_owned(), points.clone()), ("points_t".to_owned(), points.t()?)];
+//! let path = dir.join("points.npz");
+//! npz::write(&path, &tensors, Order::C, Packing::Deflated, OnExisting::Refuse, &mut |_| ())?;
+//!
+//! let store = Store::create(dir.join("points.smap"))?;
+//! stridemap_interop::import(&store, &path, "")?;
+//! assert_eq!(store.load("points_t")?.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::{Error, ErrorKind, OnExisting, Result, Tensor};
+use zip::result::ZipError;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use super::header::{Array, MAGIC, PREAMBLE_BYTES, Preamble, Reading, header_of};
+use super::order::{Order, arranged};
+use crate::FileFormat;
+use crate::contents::{Contents, ForeignStorage, ForeignTensor};
+use crate::file::{self, RawFile};
+use crate::zip::Member;
+
+/// What the members are named by, behind the names of arrays.
+const ENDING: &str = ".npy";
+
+/// Where members begin that are not compressed, so that they can be mapped.
+const ALIGNMENT_BYTES: u16 = 64;
+
+/// From here on a member is given the longer fields of zip64: deflating may make it a little longer yet.
+const LARGE_BYTES: u64 = 0xf000_0000;
+
+/// How the arrays of a file are packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Packing {
+    /// As they are, each at a multiple of 64 bytes.
+    #[default]
+    Stored,
+    /// Compressed, as by `numpy.savez_compressed`.
+    Deflated,
+}
+
+/// Reads the headers of all arrays, and checks them against the members.
+///
+/// What `numpy.load` would give as bytes, because it is no array, is refused: nothing is to be lost without a word. An
+/// empty member that is named as a directory is nothing.
+pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, reading: Reading) -> Result<Contents> {
+    let mut contents = Contents {
+        format: FileFormat::Npz,
+        storages: Vec::with_capacity(members.len()),
+        tensors: Vec::with_capacity(members.len()),
+        attributes: BTreeMap::new(),
+        keeps_storages: false,
+    };
+    for member in members {
+        if member.name.ends_with('/') && member.unpacked_bytes == 0 {
+            continue;
+        }
+        let bad = |what| file.bad(format!("member {:?} of the zip file: {what}", member.name));
+        let mut preamble = [0; PREAMBLE_BYTES];
+        if member.unpacked_bytes >= PREAMBLE_BYTES as u64 {
+            member.unpack(file).read_exact(&mut preamble)?;
+        }
+        if !preamble.starts_with(&MAGIC) {
+            return Err(bad("it is no array of NumPy's; take it out, as by zip -d".to_owned()));
+        }
+        let preamble = Preamble::parse(preamble).map_err(bad)?;
+        let mut header = vec![0; preamble.header_bytes as usize];
+        let mut unpacked = member.unpack(file);
+        unpacked.skip(preamble.start_bytes)?;
+        unpacked.read_exact(&mut header)?;
+        let text = preamble.text(header).map_err(bad)?;
+        let Array { dtype, layout, length_bytes, swapped_bytes } =
+            Array::parse(&text, reading).map_err(bad)?;
+        let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.end_bytes());
+        if rest_bytes != length_bytes {
+            return Err(bad(format!(
+                "the header describes {length_bytes} bytes of elements, and {rest_bytes} bytes follow it"
+            )));
+        }
+        let name = member.name.strip_suffix(ENDING).unwrap_or(&member.name).to_owned();
+        contents.tensors.push(ForeignTensor { name, dtype, layout, storage: contents.storages.len() });
+        let mut storage = ForeignStorage::of_member(file, member, preamble.end_bytes());
+        storage.form.swapped_bytes = swapped_bytes;
+        contents.storages.push(storage);
+    }
+    Ok(contents)
+}
+
+/// Writes tensors as a `.npz` file, each under its name.
+///
+/// Elements, types and the file itself are written as by [`npy::write_in`](super::npy::write_in), one array after another,
+/// and never held in memory. `progress` is called with the bytes of elements written since the last call. The same tensors
+/// give the same file.
+///
+/// # Errors
+/// Those of [`npy::write_in`](super::npy::write_in), and [`ErrorKind::BadFile`], before anything is written, for a name that
+/// is given twice, that has a NUL, or that NumPy would take for another: `x.npy` beside `x`.
+pub fn write(
+    path: impl AsRef<Path>,
+    tensors: &[(String, Tensor)],
+    order: Order,
+    packing: Packing,
+    on_existing: OnExisting,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let path = path.as_ref();
+    check_names(path, tensors)?;
+    let arrays =
+        tensors.iter().map(|(name, tensor)| arranged(path, &format!("tensor {name:?}: "), tensor, order));
+    let arrays = arrays.collect::<Result<Vec<_>>>()?;
+    let failed = |e: ZipError| match e {
+        ZipError::Io(e) => Error::io("export", path, e),
+        e => Error::new(ErrorKind::BadFile, format!("export {}: {e}", path.display())).with_source(e),
+    };
+    file::create(path, on_existing, |writer| {
+        let mut zip = ZipWriter::new(writer);
+        for ((name, tensor), array) in tensors.iter().zip(&arrays) {
+            let header = header_of(&array.descr, array.is_fortran_order, tensor.size());
+            let method = match packing {
+                Packing::Stored => CompressionMethod::Stored,
+                Packing::Deflated => CompressionMethod::Deflated,
+            };
+            let options = SimpleFileOptions::default()
+                .compression_method(method)
+                .with_alignment(ALIGNMENT_BYTES)
+                .large_file(tensor.nbytes() as u64 >= LARGE_BYTES);
+            zip.start_file(format!("{name}{ENDING}"), options).map_err(failed)?;
+            zip.write_all(&header).map_err(|e| failed(e.into()))?;
+            file::write_elements(path, &mut zip, &array.elements, progress)?;
+        }
+        zip.finish().map(drop).map_err(failed)
+    })
+}
+
+fn check_names(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
+    let mut names = BTreeSet::new();
+    for (name, _) in tensors {
+        let what = if !names.insert(name.as_str()) {
+            "is given twice"
+        } else if name.contains('\0') {
+            "has a NUL, which would end it"
+        } else {
+            continue;
+        };
+        return Err(Error::new(
+            ErrorKind::BadFile,
+            format!("export {}: the name {name:?} {what}", path.display()),
+        ));
+    }
+    match names.iter().find(|name| name.strip_suffix(ENDING).is_some_and(|name| names.contains(name))) {
+        Some(name) => Err(Error::new(
+            ErrorKind::BadFile,
+            format!(
+                "export {}: NumPy would take the name {name:?} for the other one, without {ENDING:?}",
+                path.display()
+            ),
+        )),
+        None => Ok(()),
+    }
+}

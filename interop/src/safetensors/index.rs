@@ -1,0 +1,159 @@
+//! Models that are several files: an index in JSON says which tensor is in which part.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use stridemap::{Error, Result};
+
+use super::json::{Object, parse, parse_pieces};
+use super::read::read_within;
+use super::{MAX_HEADER_BYTES, MAX_PARTS, PREAMBLE_BYTES};
+use crate::FileFormat;
+use crate::contents::Contents;
+use crate::file::RawFile;
+
+/// Whether a file of this length begins with the length of a header that fits into it, and a header.
+pub(crate) fn is_file(magic: &[u8], length_bytes: u64) -> bool {
+    let Some((header_bytes, [b'{', ..])) = magic.split_first_chunk::<PREAMBLE_BYTES>() else { return false };
+    let rest_bytes = length_bytes.saturating_sub(PREAMBLE_BYTES as u64);
+    u64::from_le_bytes(*header_bytes) <= rest_bytes.min(MAX_HEADER_BYTES)
+}
+
+/// Whether a file begins as JSON does, and not as a length of that value.
+pub(crate) fn is_index(magic: &[u8]) -> bool {
+    let is_length = magic.first_chunk().is_some_and(|bytes| u64::from_le_bytes(*bytes) <= MAX_HEADER_BYTES);
+    magic.first() == Some(&b'{') && !is_length
+}
+
+/// Opens all parts, beside the index, as one file.
+///
+/// What is in the parts is what there is, as for transformers, which goes by their own headers: a tensor that the index
+/// lacks is there as well. What the index has must be in the part that it says, and a name may stand in one part only.
+pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
+    let json = file.header_in_pieces(0, file.length_bytes(), MAX_HEADER_BYTES)?;
+    let Index { metadata, weight_map: WeightMap { mut part_of, parts } } =
+        parse_pieces(file, "the index of a sharded safetensors model", json)?;
+    let mut contents = Contents {
+        format: FileFormat::SafetensorsIndex,
+        storages: Vec::new(),
+        tensors: Vec::new(),
+        attributes: BTreeMap::new(),
+        keeps_storages: false,
+    };
+    let mut rest_bytes = MAX_HEADER_BYTES;
+    for (part, index) in &parts {
+        let opened = open(file, part, rest_bytes)?;
+        rest_bytes = rest_bytes.saturating_sub(opened.storages.first().map_or(0, |whole| whole.offset_bytes));
+        for tensor in &opened.tensors {
+            match part_of.get(&tensor.name) {
+                Some(said) if said != index => {
+                    return Err(file.bad(format!(
+                        "weight_map has tensor {:?} in another part than {part:?}, where it is",
+                        tensor.name
+                    )));
+                }
+                Some(_) => part_of.remove(&tensor.name),
+                None => None,
+            };
+        }
+        let first_storage = contents.storages.len();
+        contents.storages.extend(opened.storages);
+        contents.tensors.extend(opened.tensors.into_iter().map(|mut tensor| {
+            tensor.storage += first_storage;
+            tensor
+        }));
+        contents.attributes.extend(opened.attributes);
+    }
+    if let Some((name, index)) = part_of.first_key_value() {
+        let part = parts.iter().find(|(_, other)| *other == index).map_or("", |(part, _)| part);
+        return Err(file.bad(format!("weight_map has tensor {name:?} in {part:?}, and it is not there")));
+    }
+    if let Some(metadata) = metadata {
+        for (key, value) in parse::<Object<&RawValue>>(file, "metadata", metadata.get().as_bytes())?.0 {
+            match value.get().bytes().next() {
+                Some(b'"') => {
+                    let text = parse(file, format_args!("metadata {key:?}"), value.get().as_bytes())?;
+                    contents.attributes.insert(key, text);
+                }
+                // What is no scalar has no text of its own.
+                Some(b'{' | b'[' | b'n') | None => {}
+                Some(_) => drop(contents.attributes.insert(key, value.get().to_owned())),
+            }
+        }
+    }
+    Ok(contents)
+}
+
+/// Reads the header of a part, which may have as many bytes of header as are left for it.
+fn open(index: &RawFile, part: &str, rest_bytes: u64) -> Result<Contents> {
+    let missing = |e: &Error| {
+        let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<io::Error>());
+        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound)
+    };
+    let file = RawFile::open(&index.path().with_file_name(part)).map_err(|e| match missing(&e) {
+        true => index.bad(format!("weight_map names {part:?}, which is not beside it")).with_source(e),
+        false => e,
+    })?;
+    read_within(&Arc::new(file), rest_bytes)
+}
+
+#[derive(serde::Deserialize)]
+struct Index {
+    #[serde(default)]
+    metadata: Option<Box<RawValue>>,
+    weight_map: WeightMap,
+}
+
+/// There can be a million tensors, and few parts: so these are numbered.
+#[derive(Default)]
+struct WeightMap {
+    part_of: BTreeMap<String, usize>,
+    parts: BTreeMap<String, usize>,
+}
+
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = WeightMap;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of names and file names")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut entries: A,
+            ) -> std::result::Result<WeightMap, A::Error> {
+                let mut map = WeightMap::default();
+                while let Some((name, part)) = entries.next_entry::<String, String>()? {
+                    check_part(&part).map_err(A::Error::custom)?;
+                    let next = map.parts.len();
+                    let index = *map.parts.entry(part).or_insert(next);
+                    if index >= MAX_PARTS {
+                        return Err(A::Error::custom(format!("more than {MAX_PARTS} parts")));
+                    }
+                    if map.part_of.contains_key(&name) {
+                        return Err(A::Error::custom(format!("{name:?} stands twice")));
+                    }
+                    map.part_of.insert(name, index);
+                }
+                Ok(map)
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+/// A part is a file beside the index, and nothing else is ever opened.
+fn check_part(part: &str) -> std::result::Result<(), String> {
+    let is_plain = !part.is_empty() && part != "." && part != ".." && !part.contains(['/', '\0']);
+    if is_plain {
+        return Ok(());
+    }
+    Err(format!("the part {part:?} is no name of a file in the directory of the index"))
+}

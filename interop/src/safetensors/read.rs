@@ -1,0 +1,78 @@
+use std::sync::Arc;
+
+use safetensors::tensor::{Metadata, TensorInfo};
+use stridemap::{Layout, Result};
+use stridemap_format::limits::MAX_RANK;
+
+use super::dtype::header_of;
+use super::header::{Header, Info, Shape};
+use super::json::parse_pieces;
+use super::{MAX_HEADER_BYTES, PREAMBLE_BYTES};
+use crate::FileFormat;
+use crate::contents::{Contents, ForeignStorage, ForeignTensor};
+use crate::file::RawFile;
+
+/// Reads the header of a file, and checks it against the file.
+pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
+    read_within(file, MAX_HEADER_BYTES)
+}
+
+/// Of a header of at most `limit_bytes`.
+pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Contents> {
+    let header_bytes = u64::from_le_bytes(file.preamble::<PREAMBLE_BYTES>()?);
+    if header_bytes > MAX_HEADER_BYTES {
+        return Err(file.bad(format!(
+            "it begins like no other format that is read, and of safetensors the header would have {header_bytes} bytes, \
+             where {MAX_HEADER_BYTES} are allowed"
+        )));
+    }
+    let json = file.header_in_pieces(PREAMBLE_BYTES as u64, header_bytes, limit_bytes)?;
+    let Header { tensors, attributes } = parse_pieces(file, "the header", json)?;
+    let mut infos = tensors
+        .into_iter()
+        .map(|(name, info)| {
+            let Info { dtype, shape: Shape(shape), data_offsets } = info;
+            if shape.len() > MAX_RANK {
+                return Err(file.bad(format!("tensor {name:?} has more than {MAX_RANK} dimensions")));
+            }
+            Ok((name, TensorInfo { dtype, shape, data_offsets }))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    infos.sort_by_key(|(_, info)| info.data_offsets);
+
+    // Refuses holes, overlaps, and ranges that are not what dtype and shape take.
+    let layout = Metadata::new(None, infos.clone());
+    let layout = layout.map_err(|e| file.bad(format!("the header: {e}")).with_source(e))?;
+    let length_bytes = layout.data_len() as u64;
+    let offset_bytes = PREAMBLE_BYTES as u64 + header_bytes;
+    file.check_rest(offset_bytes, length_bytes)?;
+
+    let whole = ForeignStorage::range(file, offset_bytes, length_bytes);
+    let mut contents = Contents {
+        format: FileFormat::Safetensors,
+        storages: vec![whole.clone()],
+        tensors: Vec::with_capacity(infos.len()),
+        attributes,
+        keeps_storages: false,
+    };
+    for (name, info) in infos {
+        let Some((dtype, size)) = header_of(&info) else {
+            let TensorInfo { dtype, shape, .. } = info;
+            return Err(file.bad(format!("tensor {name:?}: nothing here holds {dtype} of shape {shape:?}")));
+        };
+        let layout = Layout::contiguous(&size).map_err(|e| file.bad(format!("tensor {name:?}: {e}")))?;
+        let (start, end) = info.data_offsets;
+        let is_aligned = start.is_multiple_of(dtype.itemsize());
+        let (storage, layout) = if is_aligned {
+            let stride = layout.stride().to_vec();
+            (0, Layout::new(size, stride, start / dtype.itemsize()).map_err(|e| file.bad(&e))?)
+        } else {
+            // No header reaches it from the beginning of the others.
+            let (offset_bytes, length_bytes) = (whole.offset_bytes + start as u64, (end - start) as u64);
+            contents.storages.push(ForeignStorage::range(file, offset_bytes, length_bytes));
+            (contents.storages.len() - 1, layout)
+        };
+        contents.tensors.push(ForeignTensor { name, dtype, layout, storage });
+    }
+    Ok(contents)
+}

@@ -1,0 +1,218 @@
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use stridemap::{Error, ErrorKind, OnExisting, Result, Tensor};
+
+use super::dtype::shape_of;
+use super::{MAX_HEADER_BYTES, METADATA_KEY, PREAMBLE_BYTES, shards};
+use crate::file;
+
+/// Writes tensors and text as a `.safetensors` file, laid out as safetensors itself does it.
+///
+/// Views are written in their logical order. The file is written beside its place and then named, so `path` never
+/// holds a part of it, and the tensors may come from the file that is replaced; a symbolic link is replaced, not
+/// followed. When it returns, the file is durable. `progress` is called with the bytes of elements written since the
+/// last call.
+///
+/// # Errors
+/// [`ErrorKind::BadFile`], before anything is written, for what the format cannot hold: `complex128`, the name
+/// `__metadata__`, a name given twice, `float4_e2m1fn_x2` without dimensions, sizes whose product overflows although one
+/// is 0, more than 100 MB of header.
+/// [`ErrorKind::AlreadyExists`] after [`OnExisting::Refuse`], and for what is not a file. [`ErrorKind::ReadOnly`].
+/// [`ErrorKind::Io`], and those of reading the elements.
+pub fn write(
+    path: impl AsRef<Path>,
+    tensors: &[(String, Tensor)],
+    metadata: &BTreeMap<String, String>,
+    on_existing: OnExisting,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    WriteOptions::new().metadata(metadata).on_existing(on_existing).write(path, tensors, progress).map(drop)
+}
+
+/// How a model is written: by default as one file, without text, in the place of what has its name.
+///
+/// ```
+/// use stridemap_interop::{ForeignFile, safetensors};
+/// use stridemap::{DType, Tensor};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// let tensors = ["a", "b", "c"].map(|name| (name.to_owned(), Tensor::zeros(DType::F32, &[25]).unwrap()));
+/// let options = safetensors::WriteOptions::new().max_shard_bytes(200);
+/// let written = options.write(&path, &tensors, &mut |_| ())?;
+/// let names: Vec<_> = written.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+/// assert_eq!(
+///     names,
+///     ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
+/// );
+/// assert_eq!(ForeignFile::open(&written[2])?.tensors().count(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct WriteOptions<'a> {
+    metadata: Option<&'a BTreeMap<String, String>>,
+    on_existing: OnExisting,
+    max_shard_bytes: Option<u64>,
+}
+
+impl<'a> WriteOptions<'a> {
+    /// One file, without text, in the place of what has its name.
+    #[must_use]
+    pub fn new() -> Self {
+        WriteOptions::default()
+    }
+
+    /// Text beside the tensors; in each part when there are several.
+    #[must_use]
+    pub fn metadata(mut self, metadata: &'a BTreeMap<String, String>) -> Self {
+        self.metadata = Some(metadata);
+        self
+    }
+
+    /// What becomes of files that have the names already: all of those that are written.
+    #[must_use]
+    pub fn on_existing(mut self, on_existing: OnExisting) -> Self {
+        self.on_existing = on_existing;
+        self
+    }
+
+    /// Writes parts of at most so many bytes of elements each, and of one tensor where that has more, unless all of them
+    /// fit in one. Of `model.safetensors` these are `model-00001-of-00002.safetensors` and so on, and an index
+    /// `model.safetensors.index.json`, as transformers writes and reads them. Tensors are taken by their names.
+    #[must_use]
+    pub fn max_shard_bytes(mut self, max_shard_bytes: u64) -> Self {
+        self.max_shard_bytes = Some(max_shard_bytes);
+        self
+    }
+
+    /// As [`write()`]; gives the paths of the files that were written, of an index last.
+    ///
+    /// Several files get their names when all of them are there and synced: an index that stood there goes first, then come
+    /// the parts, then the index. So an index is never over parts of another export, and after an error all that had a
+    /// name has it again. A process that is killed in that moment may leave parts without an index. Files of an earlier
+    /// export that have other names stay.
+    ///
+    /// # Errors
+    /// Those of [`write()`]; `BadFile` also for more than 4096 parts, and for a file name that is not UTF-8, which the
+    /// index could not hold.
+    pub fn write(
+        &self,
+        path: impl AsRef<Path>,
+        tensors: &[(String, Tensor)],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<PathBuf>> {
+        let path = path.as_ref();
+        let entries = entries_of(path, tensors)?;
+        let none = BTreeMap::new();
+        let metadata = self.metadata.unwrap_or(&none);
+        let mut parts = shards::split(entries, self.max_shard_bytes);
+        if parts.len() > 1 {
+            return shards::write(path, parts, metadata, self.on_existing, progress);
+        }
+        let part = Part::new(path, parts.pop().unwrap_or_default(), metadata)?;
+        file::write(path, &part.header, part.tensors(), self.on_existing, progress)?;
+        Ok(vec![path.to_path_buf()])
+    }
+}
+
+/// A tensor that the format can hold.
+pub(super) struct Entry<'a> {
+    pub(super) name: &'a str,
+    pub(super) tensor: &'a Tensor,
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+/// All tensors, by their names.
+fn entries_of<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<Vec<Entry<'a>>> {
+    let mut names = BTreeSet::from([METADATA_KEY]);
+    let mut entries = Vec::with_capacity(tensors.len());
+    for (name, tensor) in tensors {
+        if !names.insert(name) {
+            let what = format!("the name {name:?} is taken, by the format or by another tensor");
+            return Err(refused(path, what));
+        }
+        let (dtype, shape) = shape_of(tensor).ok_or_else(|| {
+            let (dtype, size) = (tensor.dtype(), tensor.size());
+            refused(path, format!("tensor {name:?}: safetensors cannot hold {dtype} of size {size:?}"))
+        })?;
+        entries.push(Entry { name, tensor, dtype, shape });
+    }
+    entries.sort_by_key(|entry| entry.name);
+    Ok(entries)
+}
+
+pub(super) fn refused(path: &Path, what: String) -> Error {
+    Error::new(ErrorKind::BadFile, format!("export {}: {what}", path.display()))
+}
+
+/// What becomes one file: its header, and its tensors in their order.
+pub(super) struct Part<'a> {
+    pub(super) header: Vec<u8>,
+    entries: Vec<Entry<'a>>,
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn new(
+        path: &Path,
+        mut entries: Vec<Entry<'a>>,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        // By descending alignment, then by name: so every tensor is aligned, and the order does not depend on the caller's.
+        entries.sort_by_key(|entry| (Reverse(entry.dtype), entry.name));
+        let mut end_bytes = 0usize;
+        let infos = entries.iter().map(|entry| {
+            let start_bytes = end_bytes;
+            end_bytes = start_bytes.saturating_add(entry.tensor.nbytes());
+            let data_offsets = (start_bytes, end_bytes);
+            (
+                entry.name.to_owned(),
+                TensorInfo { dtype: entry.dtype, shape: entry.shape.clone(), data_offsets },
+            )
+        });
+        let infos: Vec<_> = infos.collect();
+        // Refuses what could not be read again: sizes whose product overflows.
+        Metadata::new(None, infos.clone()).map_err(|e| refused(path, e.to_string()).with_source(e))?;
+        let header = Header { metadata, tensors: infos };
+        let mut json =
+            serde_json::to_vec(&header).map_err(|e| refused(path, e.to_string()).with_source(e))?;
+        json.resize(json.len().next_multiple_of(PREAMBLE_BYTES), b' ');
+        let header_bytes = json.len() as u64;
+        if header_bytes > MAX_HEADER_BYTES {
+            let what = format!("a header of {header_bytes} bytes; {MAX_HEADER_BYTES} are allowed");
+            return Err(refused(path, what));
+        }
+        Ok(Part { header: [&header_bytes.to_le_bytes(), json.as_slice()].concat(), entries })
+    }
+
+    pub(super) fn tensors(&self) -> impl Iterator<Item = &'a Tensor> {
+        self.entries.iter().map(|entry| entry.tensor)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.entries.iter().map(|entry| entry.name)
+    }
+}
+
+/// The crate's own serializer writes the metadata in another order at every run.
+struct Header<'a> {
+    metadata: &'a BTreeMap<String, String>,
+    tensors: Vec<(String, TensorInfo)>,
+}
+
+impl Serialize for Header<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(None)?;
+        if !self.metadata.is_empty() {
+            object.serialize_entry(METADATA_KEY, self.metadata)?;
+        }
+        for (name, info) in &self.tensors {
+            object.serialize_entry(name, info)?;
+        }
+        object.end()
+    }
+}

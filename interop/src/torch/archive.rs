@@ -1,0 +1,71 @@
+//! The layout of PyTorch since 1.6: a zip file, in which each storage is a member.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stridemap::Result;
+
+use super::flatten::leaves;
+use super::pickle::Unpickled;
+use super::{contents, pickle_limit};
+use crate::contents::{Contents, ForeignStorage};
+use crate::file::RawFile;
+use crate::zip::Member;
+
+/// The pickle, in the folder that all members are in.
+const PICKLE: &str = "/data.pkl";
+
+/// How long `little` and `big` are, and no member beside the pickle is read that is longer.
+const MAX_ORDER_BYTES: u64 = 16;
+
+/// Whether a zip file is a checkpoint, or what torch.save leaves of one when it fails, or a program of TorchScript.
+pub(crate) fn is_archive(members: &[Member]) -> bool {
+    members.iter().any(|member| member.name.ends_with(PICKLE) || member.name.ends_with("/version"))
+}
+
+/// Reads a zip file with these members.
+pub(crate) fn read(file: &Arc<RawFile>, members: &[Member]) -> Result<Contents> {
+    let pickles: Vec<&Member> = members.iter().filter(|member| member.name.ends_with(PICKLE)).collect();
+    if pickles.is_empty() {
+        return Err(file.bad("none of its members is named data.pkl: torch.save has not ended well"));
+    }
+    let &[pickle] = pickles.as_slice() else {
+        return Err(file
+            .bad(format!("{} of its members are named data.pkl, and a checkpoint has one", pickles.len())));
+    };
+    let folder = pickle.name.strip_suffix(PICKLE).unwrap_or_default();
+    let by_name: HashMap<&str, &Member> = members
+        .iter()
+        .filter_map(|member| Some((member.name.strip_prefix(folder)?.strip_prefix('/')?, member)))
+        .collect();
+    if by_name.contains_key("constants.pkl") || by_name.keys().any(|name| name.starts_with("code/")) {
+        return Err(file
+            .bad("a program of TorchScript, which is code; save the state_dict() of torch.jit.load of it"));
+    }
+    if let Some(order) = by_name.get("byteorder") {
+        let order = order.read(file, MAX_ORDER_BYTES)?;
+        if order != b"little" {
+            return Err(file.bad(format!(
+                "its elements are {}-endian; save it again on a little-endian machine",
+                String::from_utf8_lossy(&order)
+            )));
+        }
+    }
+    let pickle = pickle.read(file, pickle_limit(file))?;
+    let object = Unpickled::of(&pickle, file.length_bytes()).map_err(|e| file.bad(e))?;
+    let (leaves, roots) = leaves(object, &file.stem()?).map_err(|e| file.bad(e))?;
+    contents(leaves, &roots, |root| {
+        let name = format!("data/{}", root.key);
+        let member = by_name.get(name.as_str());
+        let member = member.ok_or_else(|| file.bad(format!("the zip file has no member {folder}/{name}")))?;
+        if member.unpacked_bytes != root.length_bytes() {
+            return Err(file.bad(format!(
+                "storage {:?} has {} bytes in the zip file, and {} in the pickle",
+                root.key,
+                member.unpacked_bytes,
+                root.length_bytes()
+            )));
+        }
+        Ok(ForeignStorage::of_member(file, (*member).clone(), 0))
+    })
+}

@@ -1,0 +1,272 @@
+//! What a pickle made, as names: nested dicts, lists and tuples joined by dots.
+
+use std::collections::BTreeMap;
+
+use stridemap::Layout;
+use stridemap_format::Extent;
+use stridemap_format::limits::MAX_RANK;
+
+use super::known::Known;
+use super::pickle::{Budget, Items, Literal, Node, Root, StorageRef, TensorRef, Unpickled, Value};
+use super::text;
+use crate::contents::ForeignTensor;
+
+/// How deep dicts, lists and tuples may lie in each other.
+const MAX_DEPTH: usize = 100;
+
+/// What a tensor takes beside its name, about: a header and its lists.
+const TENSOR_BYTES: usize = 200;
+
+/// What an attribute takes beside its name and text, about: an entry of a map.
+const ATTRIBUTE_BYTES: usize = 96;
+
+/// How much of a name is said in an error.
+const MAX_SHOWN_CHARS: usize = 200;
+
+/// All leaves, by name.
+#[derive(Debug, Default)]
+pub(super) struct Leaves {
+    /// In the order of the pickle; their storages by their numbers among the roots.
+    pub(super) tensors: Vec<ForeignTensor>,
+    pub(super) attributes: BTreeMap<String, String>,
+}
+
+/// The leaves of all that `unpickled` holds, and its roots; a leaf that nothing names has the name `stem`.
+///
+/// # Errors
+/// One line, with the name of what cannot be read.
+pub(super) fn leaves(unpickled: Unpickled<'_>, stem: &str) -> Result<(Leaves, Vec<Root>), String> {
+    let mut flattening = Flattening {
+        from: &unpickled,
+        stem,
+        name: String::new(),
+        path: Vec::new(),
+        left_visits: unpickled.length_bytes(),
+        budget: unpickled.arena.budget,
+        leaves: Leaves::default(),
+    };
+    flattening.visit(unpickled.root)?;
+    let leaves = flattening.leaves;
+    let mut names: Vec<&str> = leaves.tensors.iter().map(|leaf| leaf.name.as_str()).collect();
+    names.extend(leaves.attributes.keys().map(String::as_str));
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair.first() == pair.last()) {
+        Some(pair) => Err(twice(pair.first().copied().unwrap_or_default())),
+        None => Ok((leaves, unpickled.arena.roots)),
+    }
+}
+
+struct Flattening<'a> {
+    from: &'a Unpickled<'a>,
+    stem: &'a str,
+    /// Of what is being visited.
+    name: String,
+    /// The containers around it, by their numbers.
+    path: Vec<u32>,
+    /// A container that is in many places is visited in each. What is written once has a byte for each visit.
+    left_visits: usize,
+    budget: Budget,
+    leaves: Leaves,
+}
+
+impl Flattening<'_> {
+    fn visit(&mut self, value: Value) -> Result<(), String> {
+        self.left_visits = self
+            .left_visits
+            .checked_sub(1)
+            .ok_or_else(|| "it names the same lists or dicts over and over".to_owned())?;
+        let from = self.from;
+        match (value, from.arena.node(value)) {
+            (Value::None, _) => self.attribute("null".to_owned()),
+            (Value::Bool(is), _) => self.attribute(is.to_string()),
+            (Value::Literal(_), _) => match from.literal(value).as_ref().and_then(text::attribute) {
+                Some(text) => self.attribute(text),
+                None => Err(self.refused("holds bytes, which are neither tensors nor text")),
+            },
+            (Value::Known(Known::DType(dtype)), _) => self.attribute(dtype.name().to_owned()),
+            (Value::Known(known), _) => {
+                Err(self.refused(&format!("holds {}, which is no value", known.name())))
+            }
+            (_, Some(Node::Tensor(index))) => match from.arena.tensor(*index) {
+                Some(tensor) => self.tensor(&tensor),
+                None => Ok(()),
+            },
+            (_, Some(&Node::Size(items))) => {
+                // Not as a list of texts, each of which takes many times the bytes that it has in the pickle.
+                let mut sizes = String::from("[");
+                for size in from.arena.items(items).iter().filter_map(|&size| self.plain(size)) {
+                    let comma = if sizes.len() > 1 { "," } else { "" };
+                    sizes.extend([comma, &size]);
+                }
+                self.attribute(sizes + "]")
+            }
+            (_, Some(&Node::Device(items))) => {
+                let parts: Vec<_> =
+                    from.arena.items(items).iter().filter_map(|&part| self.plain(part)).collect();
+                self.attribute(parts.join(":"))
+            }
+            (_, Some(Node::Storage(_))) => {
+                Err(self.refused("holds a storage without a tensor on it; save a tensor"))
+            }
+            (Value::Node(index), Some(node)) => {
+                if self.path.contains(&index) {
+                    return Err(self.refused(&format!("is {} that holds itself", node.kind())));
+                }
+                if self.path.len() >= MAX_DEPTH {
+                    return Err(
+                        self.refused(&format!("lies deeper than {MAX_DEPTH} lists and dicts in each other"))
+                    );
+                }
+                self.path.push(index);
+                match node {
+                    Node::Dict(pairs) => pairs
+                        .iter()
+                        .try_for_each(|&(key, value)| self.key(key).and_then(|key| self.child(&key, value))),
+                    Node::List(items) => self.children(items),
+                    Node::Tuple(items) => self.children(from.arena.items(*items)),
+                    _ => Ok(()),
+                }?;
+                self.path.pop();
+                Ok(())
+            }
+            (Value::Node(_), None) => Ok(()),
+        }
+    }
+
+    fn children(&mut self, items: &[Value]) -> Result<(), String> {
+        items.iter().enumerate().try_for_each(|(index, &item)| self.child(&index.to_string(), item))
+    }
+
+    fn child(&mut self, key: &str, value: Value) -> Result<(), String> {
+        // One key may be that of many values, and they of no leaf.
+        self.budget.charge(key.len())?;
+        let length = self.name.len();
+        if length > 0 {
+            self.name.push('.');
+        }
+        self.name.push_str(key);
+        self.visit(value)?;
+        self.name.truncate(length);
+        Ok(())
+    }
+
+    fn key(&self, key: Value) -> Result<String, String> {
+        let named = match key {
+            Value::None => Some("None".to_owned()),
+            Value::Bool(is) => Some(if is { "True" } else { "False" }.to_owned()),
+            _ => self.from.literal(key).as_ref().and_then(text::key),
+        };
+        named.ok_or_else(|| {
+            let what = match self.from.literal(key) {
+                Some(_) => "bytes",
+                None => self.from.arena.kind(key),
+            };
+            self.refused(&format!("has {what} as a key, of which no name can be made"))
+        })
+    }
+
+    fn plain(&self, value: Value) -> Option<String> {
+        self.from.literal(value).as_ref().and_then(text::attribute)
+    }
+
+    fn leaf_name(&self) -> String {
+        if self.name.is_empty() { self.stem.to_owned() } else { self.name.clone() }
+    }
+
+    fn attribute(&mut self, text: String) -> Result<(), String> {
+        let name = self.leaf_name();
+        self.budget.charge(ATTRIBUTE_BYTES.saturating_add(name.len()).saturating_add(text.len()))?;
+        match self.leaves.attributes.insert(name, text) {
+            Some(_) => Err(twice(&self.leaf_name())),
+            None => Ok(()),
+        }
+    }
+
+    fn tensor(&mut self, tensor: &TensorRef) -> Result<(), String> {
+        let name = self.leaf_name();
+        self.budget.charge(TENSOR_BYTES.saturating_add(name.len()))?;
+        let Some(storage) = self.from.arena.storage(tensor.storage) else { return Ok(()) };
+        let layout = self.layout(tensor, storage).map_err(|e| self.refused(&e))?;
+        let (dtype, storage) = (tensor.dtype, storage.root);
+        self.leaves.tensors.push(ForeignTensor { name, dtype, layout, storage });
+        Ok(())
+    }
+
+    /// The header, over all of the storage.
+    fn layout(&self, tensor: &TensorRef, storage: StorageRef) -> Result<Layout, String> {
+        if let Some(Node::Dict(pairs)) = self.from.arena.node(tensor.metadata)
+            && let Some(&(key, _)) = pairs.iter().find(|&&(_, value)| value != Value::Bool(false))
+        {
+            return Err(format!(
+                "has the bit {:?} set, so that its elements are not what its bytes say; save resolve_conj() or \
+                 resolve_neg() of it",
+                self.plain(key).unwrap_or_default()
+            ));
+        }
+        let rank = self.from.arena.items(tensor.size).len().max(self.from.arena.items(tensor.stride).len());
+        if rank > MAX_RANK {
+            return Err(format!("has {rank} dimensions; at most {MAX_RANK} are allowed"));
+        }
+        let (size, stride) = (self.integers(tensor.size), self.integers(tensor.stride));
+        let offset = self.integer(tensor.offset);
+        let beyond = |why: &str| {
+            format!(
+                "has size {size:?}, stride {stride:?} and offset {offset} in {} bytes of {}: {why}",
+                storage.length_bytes, tensor.dtype
+            )
+        };
+        if size.iter().chain(&stride).any(|&n| n < 0) || offset < 0 {
+            return Err(beyond("PyTorch has no negative ones"));
+        }
+        if size.len() != stride.len() {
+            return Err(beyond("as many sizes as strides are needed"));
+        }
+        let itemsize = tensor.dtype.itemsize() as u64;
+        let elements = storage.length_bytes.checked_div(itemsize).unwrap_or(0);
+        let start = storage.start_bytes.checked_div(itemsize).unwrap_or(0);
+        if start.checked_mul(itemsize) != Some(storage.start_bytes) {
+            return Err(beyond("its storage does not begin at an element"));
+        }
+        // A tensor without elements may stand anywhere in PyTorch.
+        let offset = if size.contains(&0) { offset.min(elements.into()) } else { offset };
+        let dims = size.iter().copied().zip(stride.iter().copied());
+        Extent::of(dims, offset, tensor.dtype, storage.length_bytes).map_err(|e| beyond(e.detail()))?;
+
+        let too_large = || beyond("a number that does not fit in 64 bits");
+        let sizes = size.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>();
+        let strides = stride.iter().map(|&n| isize::try_from(n)).collect::<Result<_, _>>();
+        let offset =
+            u64::try_from(offset).ok().and_then(|offset| usize::try_from(offset.checked_add(start)?).ok());
+        let (Ok(sizes), Ok(strides), Some(offset)) = (sizes, strides, offset) else {
+            return Err(too_large());
+        };
+        Layout::new(sizes, strides, offset).map_err(|e| e.to_string())
+    }
+
+    fn integer(&self, value: Value) -> i128 {
+        match self.from.literal(value) {
+            Some(Literal::Int(int)) => int,
+            _ => -1,
+        }
+    }
+
+    fn integers(&self, items: Items) -> Vec<i128> {
+        self.from.arena.items(items).iter().map(|&item| self.integer(item)).collect()
+    }
+
+    fn refused(&self, what: &str) -> String {
+        format!("{} {what}", shown(&self.leaf_name()))
+    }
+}
+
+fn twice(name: &str) -> String {
+    format!("{} is the name of two values", shown(name))
+}
+
+/// A name as it is said in errors.
+fn shown(name: &str) -> String {
+    let mut chars = name.chars();
+    let start: String = chars.by_ref().take(MAX_SHOWN_CHARS).collect();
+    let rest = if chars.next().is_some() { "..." } else { "" };
+    format!("{start:?}{rest}")
+}

@@ -1,0 +1,197 @@
+//! The few names of Python that a checkpoint of tensors needs, and what becomes of all others: a refusal.
+
+use stridemap::DType;
+
+/// What stands for a name. None of them is called: each is a pattern that is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    OrderedDict,
+    Size,
+    Device,
+    DType(DType),
+    /// The type of a storage's elements; none for bytes without one.
+    Storage(Option<DType>),
+    RebuildTensor,
+    RebuildTensorV2,
+    RebuildTensorV3,
+    RebuildParameter,
+    RebuildParameterWithState,
+}
+
+const NAMES: [(&str, &str, Known); 22] = [
+    ("collections", "OrderedDict", Known::OrderedDict),
+    ("torch", "Size", Known::Size),
+    ("torch", "device", Known::Device),
+    ("torch._utils", "_rebuild_tensor", Known::RebuildTensor),
+    ("torch._utils", "_rebuild_tensor_v2", Known::RebuildTensorV2),
+    ("torch._utils", "_rebuild_tensor_v3", Known::RebuildTensorV3),
+    ("torch._utils", "_rebuild_parameter", Known::RebuildParameter),
+    ("torch._utils", "_rebuild_parameter_with_state", Known::RebuildParameterWithState),
+    ("torch", "DoubleStorage", Known::Storage(Some(DType::F64))),
+    ("torch", "FloatStorage", Known::Storage(Some(DType::F32))),
+    ("torch", "HalfStorage", Known::Storage(Some(DType::F16))),
+    ("torch", "BFloat16Storage", Known::Storage(Some(DType::BF16))),
+    ("torch", "LongStorage", Known::Storage(Some(DType::I64))),
+    ("torch", "IntStorage", Known::Storage(Some(DType::I32))),
+    ("torch", "ShortStorage", Known::Storage(Some(DType::I16))),
+    ("torch", "CharStorage", Known::Storage(Some(DType::I8))),
+    ("torch", "ByteStorage", Known::Storage(Some(DType::U8))),
+    ("torch", "BoolStorage", Known::Storage(Some(DType::Bool))),
+    ("torch", "ComplexDoubleStorage", Known::Storage(Some(DType::C128))),
+    ("torch", "ComplexFloatStorage", Known::Storage(Some(DType::C64))),
+    ("torch.storage", "UntypedStorage", Known::Storage(None)),
+    ("torch", "UntypedStorage", Known::Storage(None)),
+];
+
+const NUMPY_NUMBER: &str = "a number of NumPy's; save item() of it";
+const NUMPY_ARRAY: &str = "an array of NumPy's; save torch.from_numpy() of it";
+const DICT: &str = "save dict() of it";
+const SET: &str = "a set, whose members have no names; save a list";
+const BYTES: &str = "bytes, which are neither tensors nor text";
+
+/// Types of elements that PyTorch has and this store has not.
+const OTHER_DTYPES: [&str; 25] = [
+    "complex32",
+    "qint8",
+    "quint8",
+    "qint32",
+    "quint4x2",
+    "quint2x4",
+    "bits1x8",
+    "bits2x4",
+    "bits4x2",
+    "bits8",
+    "bits16",
+    "uint1",
+    "uint2",
+    "uint3",
+    "uint4",
+    "uint5",
+    "uint6",
+    "uint7",
+    "int1",
+    "int2",
+    "int3",
+    "int4",
+    "int5",
+    "int6",
+    "int7",
+];
+
+/// Names that people meet, and what to say of them beside that they are not known.
+const REASONS: [(&str, &str); 21] = [
+    ("torch._utils._rebuild_sparse_tensor", "a sparse tensor has no strides; save its indices and values"),
+    (
+        "torch._utils._rebuild_qtensor",
+        "a quantized tensor's elements need its scales; save int_repr() and them",
+    ),
+    ("torch._utils._rebuild_nested_tensor", "a nested tensor has no strides; save its parts"),
+    ("torch._utils._rebuild_meta_tensor_no_storage", "a tensor on the device meta has no elements"),
+    ("torch._utils._rebuild_wrapper_subclass", "a subclass of Tensor; save what it wraps"),
+    ("torch._tensor._rebuild_from_type", "a subclass of Tensor; save what it wraps"),
+    (
+        "torch._tensor._rebuild_from_type_v2",
+        "a subclass of Tensor, or one with attributes; save x.detach().clone()",
+    ),
+    ("torch.storage._load_from_bytes", "a pickle within the pickle"),
+    ("torch._C.Generator", "save get_state() of it, which is a tensor"),
+    ("argparse.Namespace", "save vars() of it"),
+    ("numpy._core.multiarray.scalar", NUMPY_NUMBER),
+    ("numpy.core.multiarray.scalar", NUMPY_NUMBER),
+    ("numpy._core.multiarray._reconstruct", NUMPY_ARRAY),
+    ("numpy.core.multiarray._reconstruct", NUMPY_ARRAY),
+    ("collections.defaultdict", DICT),
+    ("collections.Counter", DICT),
+    ("builtins.set", SET),
+    ("builtins.frozenset", SET),
+    ("_codecs.encode", BYTES),
+    ("builtins.bytearray", BYTES),
+    ("builtins.complex", "a complex number; save a tensor of it"),
+];
+
+impl Known {
+    /// What a name of Python stands for.
+    ///
+    /// # Errors
+    /// Every name but the few is refused, by name, wherever it stands.
+    pub(super) fn of(module: &str, name: &str) -> Result<Self, String> {
+        let known = NAMES.iter().find(|&&(its_module, its_name, _)| its_module == module && its_name == name);
+        if let Some(&(.., known)) = known {
+            return Ok(known);
+        }
+        if module == "torch" {
+            if let Ok(dtype) = name.parse() {
+                return Ok(Known::DType(dtype));
+            }
+            if OTHER_DTYPES.contains(&name) {
+                return Err(format!(
+                    "uses torch.{name}, which has no counterpart here; convert by to(), or view as bytes"
+                ));
+            }
+            if let Some(kind) = name.strip_suffix("Storage").filter(|kind| kind.starts_with('Q')) {
+                return Err(format!(
+                    "uses torch.{kind}Storage, whose quantized elements need their scales; save int_repr() and them"
+                ));
+            }
+        }
+        // As Python 3 calls what Python 2 called otherwise, and what torch.save still writes.
+        let module = if module == "__builtin__" { "builtins" } else { module };
+        let full = format!("{module}.{name}");
+        let reason = REASONS.iter().find(|&&(its_name, _)| its_name == full).map(|&(_, reason)| reason);
+        let reason = reason.unwrap_or(
+            "only what tensors, dicts, lists and plain values are made of is read; save a state_dict()",
+        );
+        Err(format!("calls {full}, which is code and is not run: {reason}"))
+    }
+
+    /// As it is called in errors.
+    pub(super) fn name(self) -> String {
+        let found = NAMES.iter().find(|&&(.., known)| known == self);
+        match self {
+            Known::DType(dtype) => format!("torch.{dtype}"),
+            _ => found.map(|(module, name, _)| format!("{module}.{name}")).unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_by_both_of_their_parts() {
+        for (module, name, known) in NAMES {
+            assert_eq!(Known::of(module, name), Ok(known));
+            assert!(known.name().ends_with(&format!(".{name}")));
+            assert!(
+                Known::of("os", name).unwrap_err().starts_with(&format!("calls os.{name}, which is code"))
+            );
+        }
+        for &dtype in DType::ALL {
+            assert_eq!(Known::of("torch", dtype.name()), Ok(Known::DType(dtype)));
+        }
+        for (module, name) in [
+            ("os", "system"),
+            ("builtins", "print"),
+            ("torch", "load"),
+            ("torch", "QInt8Storage"),
+            ("torch", "complex32"),
+            ("numpy._core.multiarray", "scalar"),
+            ("torch", ""),
+            ("torch.storage", "_load_from_bytes"),
+            ("torch._utils", "_rebuild_sparse_tensor"),
+        ] {
+            let said = Known::of(module, name).unwrap_err();
+            assert!(said.contains(&format!("{module}.{name}")), "{said}");
+        }
+        for (module, name, said) in [
+            ("__builtin__", "set", "calls builtins.set, which is code and is not run: a set"),
+            ("torch", "complex32", "uses torch.complex32, which has no counterpart here; convert"),
+            ("numpy.core.multiarray", "scalar", "save item() of it"),
+            ("_codecs", "encode", "bytes, which are neither"),
+        ] {
+            let refusal = Known::of(module, name).unwrap_err();
+            assert!(refusal.contains(said), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The layout of PyTorch until 1.5: pickles one after another, then the bytes of the storages.
+//!
+//! A magic number, the protocol, what the machine was that wrote it, the object, the keys of the storages; then for each
+//! key the number of its elements in eight bytes, and they themselves.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stridemap::Result;
+
+use super::flatten::leaves;
+use super::pickle::{Literal, Node, Root, Unpickled, Value, pickle_length};
+use super::{contents, pickle_limit};
+use crate::contents::{Contents, ForeignStorage};
+use crate::file::{RawFile, zeroed};
+
+const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;
+const PROTOCOL_VERSION: i128 = 1001;
+
+/// How much of a pickle is looked at first: most small ones are shorter.
+const FIRST_BYTES: u64 = 16 << 10;
+
+/// Where a tar file says that it is one.
+const TAR_MAGIC_AT_BYTES: u64 = 257;
+const TAR_MAGIC: &[u8; 5] = b"ustar";
+
+/// Whether a file begins as pickles of protocol 2 or later do. None has an instruction 0, which the length of a header of
+/// safetensors has there.
+pub(crate) fn is_pickle(magic: &[u8]) -> bool {
+    matches!(magic, [0x80, 2..=5, 1..=255, ..])
+}
+
+/// Whether a file is of the layout of PyTorch before 0.1.10, or another tar file.
+pub(crate) fn is_tar(file: &RawFile) -> Result<bool> {
+    let mut magic = [0; TAR_MAGIC.len()];
+    if file.length_bytes() < TAR_MAGIC_AT_BYTES.saturating_add(magic.len() as u64) {
+        return Ok(false);
+    }
+    file.read_at(&mut magic, TAR_MAGIC_AT_BYTES)?;
+    Ok(&magic == TAR_MAGIC)
+}
+
+/// The error for a file of that layout.
+pub(crate) fn refuse_tar(file: &RawFile) -> stridemap::Error {
+    file.bad("a tar file, as PyTorch before 0.1.10 wrote checkpoints; load it in PyTorch and save it again")
+}
+
+/// Reads a file that begins with a pickle.
+pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
+    let mut pickles = Pickles { file, at_bytes: 0 };
+    let first = pickles.next()?;
+    let magic = Unpickled::of(&first, file.length_bytes()).ok().and_then(|magic| magic.as_integer());
+    if magic != Some(MAGIC_NUMBER) {
+        return Err(file.bad(
+            "a pickle that is no checkpoint: it does not begin with the magic number of torch.save; load it in Python and \
+             save its tensors with torch.save",
+        ));
+    }
+    let version = pickles.next()?;
+    match run(file, &version)?.as_integer() {
+        Some(PROTOCOL_VERSION) => {}
+        version => {
+            return Err(
+                file.bad(format!("protocol version {version:?} of torch.save; {PROTOCOL_VERSION} is read"))
+            );
+        }
+    }
+    let system = pickles.next()?;
+    if !is_little_endian(&run(file, &system)?) {
+        return Err(
+            file.bad("its elements are not said to be little-endian; save it again on such a machine")
+        );
+    }
+    let object = pickles.next()?;
+    let object = run(file, &object)?;
+    let (leaves, roots) = leaves(object, &file.stem()?).map_err(|e| file.bad(e))?;
+    let keys = pickles.next()?;
+    let keys =
+        keys_of(&run(file, &keys)?).ok_or_else(|| file.bad("its list of storages is no list of text"))?;
+
+    let places = places(file, &roots, keys, pickles.at_bytes)?;
+    contents(leaves, &roots, |root| match places.get(&root.key) {
+        Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, root.length_bytes())),
+        None => Err(file.bad(format!("storage {:?} is not among those in the file", root.key))),
+    })
+}
+
+fn run<'a>(file: &RawFile, pickle: &'a [u8]) -> Result<Unpickled<'a>> {
+    Unpickled::of(pickle, file.length_bytes()).map_err(|e| file.bad(e))
+}
+
+/// Pickles one after another.
+struct Pickles<'a> {
+    file: &'a RawFile,
+    at_bytes: u64,
+}
+
+impl Pickles<'_> {
+    /// The bytes of the next one. How many they are is known once its end is seen.
+    fn next(&mut self) -> Result<Vec<u8>> {
+        let limit_bytes = self.file.length_bytes().saturating_sub(self.at_bytes).min(pickle_limit(self.file));
+        let mut seen_bytes = limit_bytes.min(FIRST_BYTES);
+        loop {
+            let mut bytes = zeroed(seen_bytes as usize)?;
+            self.file.read_at(&mut bytes, self.at_bytes)?;
+            let length = pickle_length(&bytes, limit_bytes as usize);
+            match length
+                .map_err(|e| self.file.bad(format!("{e}, in the pickle from byte {} on", self.at_bytes)))?
+            {
+                Some(length) => {
+                    bytes.truncate(length);
+                    bytes.shrink_to_fit();
+                    self.at_bytes = self.at_bytes.saturating_add(length as u64);
+                    return Ok(bytes);
+                }
+                None if seen_bytes < limit_bytes => {
+                    seen_bytes = seen_bytes.saturating_mul(2).min(limit_bytes)
+                }
+                None => {
+                    return Err(self.file.bad(format!(
+                        "the pickle from byte {} on does not end within {limit_bytes} bytes: a part of a file, or no \
+                         checkpoint",
+                        self.at_bytes
+                    )));
+                }
+            }
+        }
+    }
+}
+
+fn is_little_endian(system: &Unpickled<'_>) -> bool {
+    let Some(Node::Dict(pairs)) = system.arena.node(system.root) else { return false };
+    let is_order = |key| matches!(system.literal(key), Some(Literal::Text(text)) if text == "little_endian");
+    pairs.iter().any(|&(key, value)| is_order(key) && value == Value::Bool(true))
+}
+
+fn keys_of(keys: &Unpickled<'_>) -> Option<Vec<String>> {
+    let Some(Node::List(list)) = keys.arena.node(keys.root) else { return None };
+    let text = |&key: &Value| match keys.literal(key) {
+        Some(Literal::Text(text)) => Some(text.into_owned()),
+        _ => None,
+    };
+    list.iter().map(text).collect()
+}
+
+/// Where the elements of each storage begin. They follow each other, and nothing else follows.
+fn places(
+    file: &RawFile,
+    roots: &[Root],
+    keys: Vec<String>,
+    start_bytes: u64,
+) -> Result<HashMap<String, u64>> {
+    let known: HashMap<&str, &Root> = roots.iter().map(|root| (root.key.as_str(), root)).collect();
+    let mut places = HashMap::new();
+    let mut at_bytes = start_bytes;
+    for key in keys {
+        let root = known.get(key.as_str());
+        let root =
+            root.ok_or_else(|| file.bad(format!("storage {key:?} is in the file, and in no tensor of it")))?;
+        let mut count = [0; 8];
+        if at_bytes.saturating_add(count.len() as u64) > file.length_bytes() {
+            return Err(file.bad(format!("it ends at byte {}, before storage {key:?}", file.length_bytes())));
+        }
+        file.read_at(&mut count, at_bytes)?;
+        let count = u64::from_le_bytes(count);
+        if count != root.numel {
+            return Err(file.bad(format!(
+                "storage {key:?} has {count} elements at byte {at_bytes}, and {} in the pickle",
+                root.numel
+            )));
+        }
+        let elements_at_bytes = at_bytes.saturating_add(8);
+        at_bytes = elements_at_bytes.saturating_add(root.length_bytes());
+        if at_bytes > file.length_bytes() {
+            return Err(file.bad(format!(
+                "storage {key:?} has {} bytes from byte {elements_at_bytes} on, and the file ends at byte {}",
+                root.length_bytes(),
+                file.length_bytes()
+            )));
+        }
+        if places.contains_key(&key) {
+            return Err(file.bad(format!("storage {key:?} is in the file twice")));
+        }
+        places.insert(key, elements_at_bytes);
+    }
+    match file.length_bytes().saturating_sub(at_bytes) {
+        0 => Ok(places),
+        rest => Err(file.bad(format!("{rest} bytes follow the last storage, from byte {at_bytes} on"))),
+    }
+}

@@ -1,0 +1,201 @@
+//! Where the central directory of a zip file lies.
+
+use std::io::Read as _;
+
+use stridemap::Result;
+
+use super::unpack::reading;
+use super::window::Window;
+use crate::file::RawFile;
+
+const END_SIGNATURE: &[u8] = b"PK\x05\x06";
+const LOCATOR_SIGNATURE: &[u8] = b"PK\x06\x07";
+const END64_SIGNATURE: &[u8] = b"PK\x06\x06";
+
+/// The record at the end of every zip file, without the comment behind it.
+const END_BYTES: usize = 22;
+const MAX_COMMENT_BYTES: u64 = 0xffff;
+
+/// What leads from there to the zip64 record, and that one.
+const LOCATOR_BYTES: u64 = 20;
+const END64_BYTES: u64 = 56;
+
+/// An entry of the directory without its name and what else it has of its own length.
+const ENTRY_BYTES: usize = 46;
+const ENTRY_SIGNATURE: &[u8] = b"PK\x01\x02";
+
+/// How many extra fields an entry may have. Each takes the zip crate ten times its bytes; Python writes one at most, and
+/// the aligned members of others two.
+const MAX_EXTRA_FIELDS: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Directory {
+    pub(super) start_bytes: u64,
+    pub(super) end_bytes: u64,
+    pub(super) member_count: u64,
+}
+
+impl Directory {
+    /// Finds the directory by the records at the end of the file, of which there can be one reading only: what stands
+    /// in two places is to agree, and nothing may lie between the directory and them.
+    pub(super) fn find(file: &RawFile) -> Result<Self> {
+        let tail_bytes = file.length_bytes().min(END_BYTES as u64 + MAX_COMMENT_BYTES);
+        let tail_start_bytes = file.length_bytes() - tail_bytes;
+        let mut tail = vec![0; tail_bytes as usize];
+        file.read_at(&mut tail, tail_start_bytes)?;
+        let place = tail.windows(END_SIGNATURE.len()).rposition(|bytes| bytes == END_SIGNATURE);
+        let place = place
+            .ok_or_else(|| file.bad("a zip file ends with a record, and this one does not: a part of one"))?;
+        let Some((end, comment)) = tail.get(place..).and_then(|rest| rest.split_first_chunk::<END_BYTES>())
+        else {
+            return Err(file.bad("the record at the end of the zip file is cut"));
+        };
+        let end_at_bytes = tail_start_bytes + place as u64;
+        let end = Fields(end);
+        if end.u16(20) != comment.len() as u64 {
+            return Err(file.bad("bytes stand behind the record that is to end a zip file"));
+        }
+        let record = Record {
+            disks: [end.u16(4), end.u16(6)],
+            counts: [end.u16(8), end.u16(10)],
+            size_bytes: end.u32(12),
+            start_bytes: end.u32(16),
+        };
+        let (record, at_bytes) = match Self::find_zip64(file, end_at_bytes)? {
+            Some((record64, at_bytes)) => {
+                record.agrees(&record64).then_some((record64, at_bytes)).ok_or_else(|| {
+                    file.bad("the two records at the end of the zip file disagree about its directory")
+                })?
+            }
+            None => (record, end_at_bytes),
+        };
+        record.directory(at_bytes).map_err(|what| file.bad(what))
+    }
+
+    /// Checks that there are as many entries as are stated, that they fill the directory, and that none has more to it
+    /// than members of a file of tensors need. `window` is the directory.
+    pub(super) fn check_entries(&self, window: &mut Window<'_>) -> Result<()> {
+        let file = window.file;
+        let mut entry = [0; ENTRY_BYTES];
+        let mut variable = Vec::new();
+        for index in 0..self.member_count {
+            window.read_exact(&mut entry).map_err(|e| reading(file, e))?;
+            let fields = Fields(&entry);
+            let [name_bytes, extra_bytes, comment_bytes] = [28, 30, 32].map(|at| fields.u16(at) as usize);
+            variable.resize(name_bytes + extra_bytes + comment_bytes, 0);
+            window.read_exact(&mut variable).map_err(|e| reading(file, e))?;
+            let extra = variable.get(name_bytes..name_bytes + extra_bytes).unwrap_or_default();
+            let what = if !entry.starts_with(ENTRY_SIGNATURE) {
+                "is not one"
+            } else if fields.u16(34) != 0 {
+                "is of another file"
+            } else if count_extra_fields(extra) > MAX_EXTRA_FIELDS {
+                "has too many extra fields"
+            } else {
+                continue;
+            };
+            return Err(file.bad(format!("entry {index} of the directory of the zip file {what}")));
+        }
+        if window.is_at_end() {
+            return Ok(());
+        }
+        Err(file.bad("the directory of the zip file has bytes behind its last entry"))
+    }
+
+    /// The zip64 record before the one at the end, and where it begins.
+    fn find_zip64(file: &RawFile, end_at_bytes: u64) -> Result<Option<(Record, u64)>> {
+        let Some(at_bytes) = end_at_bytes.checked_sub(END64_BYTES + LOCATOR_BYTES) else {
+            return Ok(None);
+        };
+        let mut bytes = [0; (END64_BYTES + LOCATOR_BYTES) as usize];
+        file.read_at(&mut bytes, at_bytes)?;
+        let (record, locator) = bytes.split_at(END64_BYTES as usize);
+        if !locator.starts_with(LOCATOR_SIGNATURE) {
+            return Ok(None);
+        }
+        let (record, locator) = (Fields(record), Fields(locator));
+        // A longer record would be allowed, with data for which no use is known.
+        let is_whole = record.0.starts_with(END64_SIGNATURE) && record.u64(4) == END64_BYTES - 12;
+        let is_located = [locator.u32(4), locator.u64(8)] == [0, at_bytes] && locator.u32(16) <= 1;
+        if !is_whole || !is_located {
+            return Err(file.bad("the zip64 record is not where, or not what, the end of the zip file says"));
+        }
+        let record = Record {
+            disks: [record.u32(16), record.u32(20)],
+            counts: [record.u64(24), record.u64(32)],
+            size_bytes: record.u64(40),
+            start_bytes: record.u64(48),
+        };
+        Ok(Some((record, at_bytes)))
+    }
+}
+
+/// What the end of a zip file says of its directory.
+struct Record {
+    disks: [u64; 2],
+    counts: [u64; 2],
+    size_bytes: u64,
+    start_bytes: u64,
+}
+
+impl Record {
+    /// Whether this record, of short fields, says what the zip64 one says. A field of ones leaves it to the other; some
+    /// writers have ones wherever the number is too large, and others always.
+    fn agrees(&self, long: &Record) -> bool {
+        let short_fields = self.disks.iter().chain(&self.counts).map(|&n| (n, u64::from(u16::MAX)));
+        let short_fields =
+            short_fields.chain([self.size_bytes, self.start_bytes].map(|n| (n, u64::from(u32::MAX))));
+        let long_fields =
+            long.disks.iter().chain(&long.counts).copied().chain([long.size_bytes, long.start_bytes]);
+        short_fields.zip(long_fields).all(|((short, ones), long)| short == ones || short == long)
+    }
+
+    /// `end_bytes` is where the record begins, and so the directory has to end.
+    fn directory(&self, end_bytes: u64) -> Result<Directory, String> {
+        let [count, count_here] = self.counts;
+        if self.disks != [0, 0] || count != count_here {
+            return Err("the zip file is one of several that belong together".to_owned());
+        }
+        let Record { size_bytes, start_bytes, .. } = *self;
+        if start_bytes.checked_add(size_bytes) != Some(end_bytes) {
+            return Err(format!(
+                "the directory of the zip file is said to have {size_bytes} bytes from byte {start_bytes} on, and it \
+                 has to end at byte {end_bytes}: bytes are missing, or stand before or behind the zip file"
+            ));
+        }
+        if count.checked_mul(ENTRY_BYTES as u64).is_none_or(|least_bytes| least_bytes > size_bytes) {
+            return Err(format!("the directory of the zip file has {size_bytes} bytes for {count} entries"));
+        }
+        Ok(Directory { start_bytes, end_bytes, member_count: count })
+    }
+}
+
+fn count_extra_fields(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while !bytes.is_empty() {
+        bytes = bytes.get(4 + Fields(bytes).u16(2) as usize..).unwrap_or_default();
+        count += 1;
+    }
+    count
+}
+
+/// Little-endian numbers at fixed places of a record that is long enough for them; 0 past its end.
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl Fields<'_> {
+    fn at<const N: usize>(&self, offset_bytes: usize) -> [u8; N] {
+        self.0.get(offset_bytes..).and_then(|rest| rest.first_chunk().copied()).unwrap_or([0; N])
+    }
+
+    pub(super) fn u16(&self, offset_bytes: usize) -> u64 {
+        u16::from_le_bytes(self.at(offset_bytes)).into()
+    }
+
+    fn u32(&self, offset_bytes: usize) -> u64 {
+        u32::from_le_bytes(self.at(offset_bytes)).into()
+    }
+
+    fn u64(&self, offset_bytes: usize) -> u64 {
+        u64::from_le_bytes(self.at(offset_bytes))
+    }
+}

@@ -1,0 +1,162 @@
+//! The members of a zip file, checked against each other and the file.
+
+use stridemap::{Error, Result};
+use zip::CompressionMethod;
+use zip::read::{ArchiveOffset, Config, ZipArchive, ZipFileEntry};
+use zip::result::ZipError;
+
+use super::directory::{Directory, Fields};
+use super::window::Window;
+use crate::file::RawFile;
+
+/// What a member's own header, before its bytes, takes without its name and its extra fields.
+const LOCAL_HEADER_BYTES: usize = 30;
+const LOCAL_SIGNATURE: &[u8] = b"PK\x03\x04";
+
+/// The bits that say that bytes, or what is said of them, are encrypted.
+const ENCRYPTED_FLAGS: u64 = 1 | 1 << 6 | 1 << 13;
+
+/// How many bytes one byte unpacks to at most: 2 bits are a code for 258. So a file of nothing cannot ask for room on the
+/// disk by its word alone.
+const MAX_DEFLATE_RATIO: u64 = 4 * 258;
+
+/// A file within a zip file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// As it stands in the directory; not a path of any file.
+    pub(crate) name: String,
+    pub(crate) method: Method,
+    /// Where its packed bytes begin in the zip file.
+    pub(crate) offset_bytes: u64,
+    pub(crate) packed_bytes: u64,
+    pub(crate) unpacked_bytes: u64,
+    /// Of the unpacked bytes.
+    pub(crate) crc32: u32,
+}
+
+/// How the bytes of a member are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// As they are: the member is a range of the zip file.
+    Stored,
+    Deflated,
+}
+
+/// The members of a zip file, in the order of its directory. No two share a name or a byte, and all lie before the
+/// directory. Only the directory and the headers are read: whether the bytes are right shows when they are unpacked.
+pub(crate) fn members(file: &RawFile) -> Result<Vec<Member>> {
+    let directory = Directory::find(file)?;
+    let mut members = Vec::new();
+    let mut ranges = Vec::new();
+    if directory.member_count > 0 {
+        directory.check_entries(&mut Window::new(file, directory.start_bytes..directory.end_bytes))?;
+        let config = Config { archive_offset: ArchiveOffset::Known(0) };
+        let archive = ZipArchive::with_config(config, Window::new(file, 0..file.length_bytes()));
+        let archive = archive.map_err(|e| bad(file, e))?;
+        if archive.len() as u64 != directory.member_count {
+            return Err(file.bad("two members of the zip file have one name"));
+        }
+        for index in 0..archive.len() {
+            let entry = archive.by_index_data(index).map_err(|e| bad(file, e))?;
+            let member = member_of(file, &directory, &entry)?;
+            ranges.push((entry.header_start(), member.offset_bytes + member.packed_bytes, members.len()));
+            members.push(member);
+        }
+    }
+    check_apart(file, &members, ranges)?;
+    check_names(file, &members)?;
+    Ok(members)
+}
+
+/// An entry of the directory, and the header before the bytes, which must tell the same.
+fn member_of(file: &RawFile, directory: &Directory, entry: &ZipFileEntry<'_>) -> Result<Member> {
+    let name = entry.name().map_err(|e| bad(file, e))?.into_owned();
+    let refused = |what: &str| file.bad(format!("member {name:?} of the zip file {what}"));
+    let outside = || refused("lies outside of the file, or over the directory");
+
+    let raw_name = entry.name_raw();
+    let mut header = vec![0; LOCAL_HEADER_BYTES + raw_name.len()];
+    let start_bytes = entry.header_start();
+    let header_end_bytes = start_bytes.checked_add(header.len() as u64);
+    header_end_bytes.filter(|&end| end <= directory.start_bytes).ok_or_else(outside)?;
+    file.read_at(&mut header, start_bytes)?;
+    let (fixed, local_name) = header.split_at(LOCAL_HEADER_BYTES);
+    let fields = Fields(fixed);
+    if !fixed.starts_with(LOCAL_SIGNATURE) {
+        return Err(refused(&format!("has no header at byte {start_bytes}, where the directory says")));
+    }
+    if (fields.u16(6) | u64::from(entry.flags().as_u16())) & ENCRYPTED_FLAGS != 0 {
+        return Err(refused("is encrypted"));
+    }
+    let code = fields.u16(8);
+    let method = match entry.compression() {
+        CompressionMethod::Stored if code == 0 => Method::Stored,
+        CompressionMethod::Deflated if code == 8 => Method::Deflated,
+        CompressionMethod::Stored | CompressionMethod::Deflated => {
+            return Err(refused("is packed in one way by the directory, and in another by its own header"));
+        }
+        _ => {
+            return Err(refused(&format!(
+                "is packed by {}; stored and deflated ones can be read",
+                method_name(code)
+            )));
+        }
+    };
+    if fields.u16(26) != raw_name.len() as u64 || local_name != raw_name {
+        return Err(refused("has another name in its own header than in the directory"));
+    }
+    let offset_bytes = start_bytes + LOCAL_HEADER_BYTES as u64 + fields.u16(26) + fields.u16(28);
+    let (packed_bytes, unpacked_bytes) = (entry.compressed_size(), entry.size());
+    let end_bytes = offset_bytes.checked_add(packed_bytes);
+    end_bytes.filter(|&end| end <= directory.start_bytes).ok_or_else(outside)?;
+    if method == Method::Stored && packed_bytes != unpacked_bytes {
+        return Err(refused(&format!(
+            "is stored as it is, in {packed_bytes} bytes, and yet has {unpacked_bytes}"
+        )));
+    }
+    if method == Method::Deflated && unpacked_bytes > packed_bytes.saturating_mul(MAX_DEFLATE_RATIO) {
+        return Err(refused(&format!(
+            "is deflated to {packed_bytes} bytes, which cannot be the {unpacked_bytes} that are stated"
+        )));
+    }
+    let crc32 = entry.crc32();
+    Ok(Member { name, method, offset_bytes, packed_bytes, unpacked_bytes, crc32 })
+}
+
+/// Members that share bytes would unpack to far more than the file has.
+fn check_apart(file: &RawFile, members: &[Member], mut ranges: Vec<(u64, u64, usize)>) -> Result<()> {
+    ranges.sort_unstable();
+    let overlap = ranges.windows(2).find_map(|pair| match *pair {
+        [(_, end, one), (start, _, other)] if end > start => Some((members.get(one)?, members.get(other)?)),
+        _ => None,
+    });
+    match overlap {
+        Some((one, other)) => {
+            Err(file.bad(format!("members {:?} and {:?} of the zip file overlap", one.name, other.name)))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_names(file: &RawFile, members: &[Member]) -> Result<()> {
+    let mut names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair.first() == pair.last()) {
+        Some(pair) => Err(file.bad(format!("the zip file has {:?} twice", pair.first()))),
+        None => Ok(()),
+    }
+}
+
+fn method_name(code: u64) -> String {
+    let known =
+        [(9, "deflate64"), (12, "bzip2"), (14, "lzma"), (93, "zstd"), (95, "xz"), (98, "ppmd"), (99, "AES")];
+    let name = known.iter().find(|&&(known, _)| known == code).map(|&(_, name)| name);
+    name.map_or_else(|| format!("method {code}"), str::to_owned)
+}
+
+fn bad(file: &RawFile, e: ZipError) -> Error {
+    match e {
+        ZipError::Io(e) => super::unpack::reading(file, e),
+        e => file.bad(format!("the zip file: {e}")).with_source(e),
+    }
+}

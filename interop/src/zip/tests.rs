@@ -1,0 +1,373 @@
+use std::io::{Cursor, Write as _};
+
+use proptest::prelude::*;
+use stridemap::{ErrorKind, Result};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use super::{Member, Method, members};
+use crate::file::RawFile;
+
+fn open(bytes: &[u8]) -> (tempfile::NamedTempFile, RawFile) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(bytes).unwrap();
+    let raw = RawFile::open(file.path()).unwrap();
+    (file, raw)
+}
+
+fn zip_of(files: &[(&str, CompressionMethod, &[u8])], is_large: bool) -> Vec<u8> {
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    for &(name, method, bytes) in files {
+        let options = SimpleFileOptions::default().compression_method(method).large_file(is_large);
+        writer.start_file(name, options.with_alignment(64)).unwrap();
+        writer.write_all(bytes).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}
+
+fn unpack(member: &Member, file: &RawFile, piece_bytes: usize) -> Result<Vec<u8>> {
+    let mut unpacked = member.unpack(file);
+    let mut bytes = Vec::new();
+    let mut piece = vec![0; piece_bytes];
+    loop {
+        let count = unpacked.read(&mut piece)?;
+        if count == 0 {
+            return Ok(bytes);
+        }
+        bytes.extend(&piece[..count]);
+    }
+}
+
+/// What is said of a file that is refused, when its members are listed or when they are unpacked.
+fn refusal(bytes: &[u8]) -> String {
+    let (_guard, file) = open(bytes);
+    let members = match members(&file) {
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::BadFile, "{e}");
+            return e.to_string();
+        }
+        Ok(members) => members,
+    };
+    let error =
+        members.iter().find_map(|member| unpack(member, &file, 100).err()).expect("it is not refused");
+    assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
+    error.to_string()
+}
+
+#[track_caller]
+fn assert_refused(bytes: &[u8], why: &str) {
+    let said = refusal(bytes);
+    assert!(said.contains(why), "{said}");
+}
+
+fn find(bytes: &[u8], signature: &[u8]) -> usize {
+    bytes.windows(signature.len()).position(|there| there == signature).unwrap()
+}
+
+/// Changes the field at `offset` of the record that begins with `signature`.
+fn with(mut bytes: Vec<u8>, signature: &[u8], offset: usize, value: &[u8]) -> Vec<u8> {
+    let at = find(&bytes, signature) + offset;
+    bytes[at..at + value.len()].copy_from_slice(value);
+    bytes
+}
+
+const LOCAL: &[u8] = b"PK\x03\x04";
+const CENTRAL: &[u8] = b"PK\x01\x02";
+const END: &[u8] = b"PK\x05\x06";
+const END64: &[u8] = b"PK\x06\x06";
+const LOCATOR: &[u8] = b"PK\x06\x07";
+
+const STORED: CompressionMethod = CompressionMethod::Stored;
+const DEFLATED: CompressionMethod = CompressionMethod::Deflated;
+
+fn sample() -> Vec<u8> {
+    zip_of(&[("a.npy", STORED, &[7; 1000]), ("b.npy", DEFLATED, &[8; 1000])], false)
+}
+
+/// A zip64 record and its locator before the end, as they stand in a file of more than 4 GiB.
+fn with_zip64(bytes: &[u8], is_said_in_end: bool) -> Vec<u8> {
+    let at = find(bytes, END);
+    let field = |offset: usize, len: usize| {
+        let mut wide = [0; 8];
+        wide[..len].copy_from_slice(&bytes[at + offset..][..len]);
+        wide
+    };
+    let (count, size, start) = (field(10, 2), field(12, 4), field(16, 4));
+    let mut long = bytes[..at].to_vec();
+    long.extend(END64);
+    long.extend(44u64.to_le_bytes());
+    long.extend([45, 0, 45, 0]);
+    long.extend([0; 8]);
+    long.extend([count, count, size, start].concat());
+    long.extend(LOCATOR);
+    long.extend(0u32.to_le_bytes());
+    long.extend((at as u64).to_le_bytes());
+    long.extend(1u32.to_le_bytes());
+    let end_at = long.len();
+    long.extend(&bytes[at..]);
+    if is_said_in_end {
+        long[end_at + 8..end_at + 20].fill(0xff);
+    }
+    long
+}
+
+#[test]
+fn members_are_ranges_of_the_file_in_the_order_of_the_directory() {
+    let files: [(&str, _, &[u8]); 5] = [
+        ("z", STORED, &[1; 300]),
+        ("../../escape", DEFLATED, &[2; 100_000]),
+        ("/absolute", STORED, b""),
+        ("empty, and deflated", DEFLATED, b""),
+        ("müsli/ü", DEFLATED, b"x"),
+    ];
+    for is_large in [false, true] {
+        let bytes = zip_of(&files, is_large);
+        let (_guard, file) = open(&bytes);
+        let members = members(&file).unwrap();
+        assert!(members.iter().map(|member| member.name.as_str()).eq(files.map(|(name, ..)| name)));
+        for (member, (_, method, content)) in members.iter().zip(files) {
+            assert_eq!(member.method == Method::Stored, method == STORED);
+            assert_eq!(member.unpacked_bytes, content.len() as u64);
+            for piece_bytes in [1, 7, 4096, 1 << 20] {
+                assert_eq!(unpack(member, &file, piece_bytes).unwrap(), content);
+            }
+            if member.method == Method::Stored {
+                assert_eq!(member.offset_bytes % 64, 0);
+                assert_eq!(&bytes[member.offset_bytes as usize..][..content.len()], content);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_archive_of_nothing_has_no_members() {
+    let (_guard, file) = open(&zip_of(&[], false));
+    assert_eq!(members(&file).unwrap(), []);
+}
+
+#[test]
+fn zip64_records_are_read_whether_or_not_the_last_record_has_ones() {
+    let bytes = sample();
+    for is_said_in_end in [false, true] {
+        let long = with_zip64(&bytes, is_said_in_end);
+        let (_guard, file) = open(&long);
+        let found = members(&file).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(unpack(&found[1], &file, 64).unwrap(), [8; 1000]);
+    }
+}
+
+#[test]
+fn the_two_ends_of_a_zip64_file_must_agree() {
+    let long = with_zip64(&sample(), false);
+    let why = "disagree";
+    assert_refused(&with(long.clone(), END64, 24, &[1; 16]), why);
+    assert_refused(&with(long.clone(), END64, 40, &[1]), why);
+    assert_refused(&with(long.clone(), END64, 48, &[1]), why);
+    let why = "zip64 record";
+    assert_refused(&with(long.clone(), END64, 4, &u64::MAX.to_le_bytes()), why);
+    assert_refused(&with(long.clone(), END64, 0, b"PK\x06\x05"), why);
+    assert_refused(&with(long.clone(), LOCATOR, 8, &[9]), why);
+    assert_refused(&with(long, LOCATOR, 16, &[2]), why);
+}
+
+#[test]
+fn a_count_of_members_that_the_directory_has_no_room_for_asks_for_no_memory() {
+    let long = with_zip64(&sample(), true);
+    for count in [3, 1 << 32, u64::MAX] {
+        let lie = [count.to_le_bytes(), count.to_le_bytes()].concat();
+        assert_refused(&with(long.clone(), END64, 24, &lie), "entries");
+    }
+    let fewer = [1u64.to_le_bytes(), 1u64.to_le_bytes()].concat();
+    assert_refused(&with(long, END64, 24, &fewer), "behind its last entry");
+}
+
+#[test]
+fn what_stands_before_or_behind_a_zip_file_is_refused() {
+    let bytes = sample();
+    assert_refused(&[b"#!/bin/sh\n".as_slice(), &bytes].concat(), "stand before or behind");
+    assert_refused(&[&bytes, b"x".as_slice()].concat(), "behind the record");
+    assert_refused(&bytes[..bytes.len() - 1], "cut");
+    assert_refused(&bytes[..bytes.len() / 2], "a part of one");
+    assert_refused(b"PK", "a part of one");
+    assert_refused(&with(bytes, END, 4, &[1]), "several");
+}
+
+/// Puts another entry behind those of the directory.
+fn with_entry(bytes: &[u8], entry: &[u8]) -> Vec<u8> {
+    let end = find(bytes, END);
+    let mut more = [&bytes[..end], entry, &bytes[end..]].concat();
+    let end = &mut more[end + entry.len()..];
+    end[8] += 1;
+    end[10] += 1;
+    let size_bytes = u32::from_le_bytes(end[12..16].try_into().unwrap()) + entry.len() as u32;
+    end[12..16].copy_from_slice(&size_bytes.to_le_bytes());
+    more
+}
+
+/// The only entry of a directory.
+fn entry_of(bytes: &[u8]) -> &[u8] {
+    let start = bytes.windows(4).rposition(|there| there == CENTRAL).unwrap();
+    &bytes[start..find(bytes, END)]
+}
+
+#[test]
+fn members_that_overlap_are_refused() {
+    // The bytes of one member are another, header and all: the way to a file that unpacks to far more than it has.
+    let inner = zip_of(&[("inner", STORED, &[7; 100])], false);
+    let inner_local = &inner[..find(&inner, CENTRAL)];
+    let outer = zip_of(&[("outer", STORED, inner_local)], false);
+    let at = outer.windows(4).rposition(|there| there == LOCAL).unwrap() as u32;
+    let nested = with(entry_of(&inner).to_vec(), CENTRAL, 42, &at.to_le_bytes());
+    assert_refused(&with_entry(&outer, &nested), "members \"outer\" and \"inner\" of the zip file overlap");
+
+    let again = with(entry_of(&outer).to_vec(), CENTRAL, 46, b"other");
+    assert_refused(&with_entry(&outer, &again), "another name in its own header");
+}
+
+#[test]
+fn entries_have_only_so_many_extra_fields() {
+    let bytes = sample();
+    let entry = |count: u8| {
+        let mut entry = [CENTRAL, &[0; 42], b"c", &[0xfe, 0xca, 0, 0].repeat(count.into())].concat();
+        (entry[28], entry[30]) = (1, 4 * count);
+        entry
+    };
+    assert_refused(
+        &with_entry(&bytes, &entry(9)),
+        "entry 2 of the directory of the zip file has too many extra fields",
+    );
+    assert_refused(
+        &with_entry(&bytes, &entry(8)),
+        "member \"c\" of the zip file has another name in its own header",
+    );
+    assert_refused(&with_entry(&bytes, &with(entry(0), CENTRAL, 0, b"PK..")), "is not one");
+    assert_refused(&with_entry(&bytes, &with(entry(0), CENTRAL, 34, &[1])), "another file");
+    assert_refused(&with_entry(&bytes, &with(entry(0), CENTRAL, 32, &[1])), "before it is whole");
+}
+
+#[test]
+fn a_name_that_stands_twice_is_refused() {
+    let mut bytes = zip_of(&[("a", STORED, b"1"), ("b", STORED, b"2")], false);
+    let mut from = 0;
+    while let Some(at) = bytes[from..].windows(4).position(|there| there == LOCAL || there == CENTRAL) {
+        let name_at = from + at + if bytes[from + at + 2] == 3 { 30 } else { 46 };
+        bytes[name_at] = b'a';
+        from = name_at;
+    }
+    assert_refused(&bytes, "have one name");
+}
+
+#[test]
+fn members_outside_of_the_file_are_refused() {
+    let why = "lies outside";
+    assert_refused(&with(sample(), CENTRAL, 42, &u32::MAX.to_le_bytes()[..]), "zip file");
+    assert_refused(&with(sample(), CENTRAL, 42, &[0, 0, 0, 1]), why);
+    assert_refused(&with(sample(), CENTRAL, 20, &[0, 0, 1, 0, 0, 0, 1, 0]), why);
+    assert_refused(&with(sample(), LOCAL, 28, &[0xff, 0xff]), why);
+    assert_refused(&with(sample(), CENTRAL, 42, &[1]), "no header at byte 1");
+}
+
+#[test]
+fn what_is_encrypted_or_packed_otherwise_is_refused_by_name() {
+    for signature in [LOCAL, CENTRAL] {
+        let offset = if signature == LOCAL { 6 } else { 8 };
+        assert_refused(&with(sample(), signature, offset, &[1]), "\"a.npy\" of the zip file is encrypted");
+    }
+    let both = |code: u8| with(with(sample(), LOCAL, 8, &[code]), CENTRAL, 10, &[code]);
+    assert_refused(&both(12), "\"a.npy\" of the zip file is packed by bzip2");
+    assert_refused(&both(93), "zstd");
+    assert_refused(&both(77), "method 77");
+    assert_refused(&with(sample(), CENTRAL, 10, &[8]), "in one way");
+}
+
+#[test]
+fn lengths_and_checksums_that_lie_are_found_when_unpacking() {
+    let deflated = zip_of(&[("a", DEFLATED, &[7; 100_000])], false);
+    let length = |n: u32| with(deflated.clone(), CENTRAL, 24, &n.to_le_bytes());
+    assert_refused(&length(99_999), "more than the 99999 bytes");
+    assert_refused(&length(0), "more than the 0 bytes");
+    assert_refused(&length(100_001), "unpacks to 100000 bytes, and 100001 are stated");
+    assert_refused(&length(u32::MAX - 1), "is deflated to");
+    assert_refused(&with(deflated.clone(), CENTRAL, 16, &[1, 2, 3, 4]), "its checksum is");
+    assert_refused(&with(sample(), CENTRAL, 16, &[1, 2, 3, 4]), "its checksum is");
+    assert_refused(&with(sample(), CENTRAL, 24, &[1]), "stored as it is");
+
+    // The packed bytes end too early, or go on behind the end of the stream.
+    let packed = u32::from_le_bytes(deflated[find(&deflated, CENTRAL) + 20..][..4].try_into().unwrap());
+    let cut = with(deflated.clone(), CENTRAL, 20, &(packed - 3).to_le_bytes());
+    assert!(refusal(&cut).contains("\"a\""));
+    let at = find(&deflated, CENTRAL);
+    let mut longer = [&deflated[..at], b"xx".as_slice(), &deflated[at..]].concat();
+    longer = with(longer, CENTRAL, 20, &(packed + 2).to_le_bytes());
+    longer = with(longer, END, 16, &(at as u32 + 2).to_le_bytes());
+    assert_refused(&longer, "is unpacked after");
+}
+
+#[test]
+fn a_length_that_nothing_unpacks_to_is_refused_before_anybody_makes_room_for_it() {
+    let bytes = zip_of(&[("zeros", DEFLATED, &[0; 1 << 20])], false);
+    let (_guard, file) = open(&bytes);
+    let packed_bytes = members(&file).unwrap()[0].packed_bytes;
+    let stating = |n: u64| with(bytes.clone(), CENTRAL, 24, &u32::try_from(n).unwrap().to_le_bytes());
+    assert_refused(&stating(packed_bytes * 1032), "unpacks to 1048576 bytes");
+    let (_guard, file) = open(&stating(packed_bytes * 1032 + 1));
+    let error = members(&file).unwrap_err();
+    assert!(error.to_string().contains("\"zeros\" of the zip file is deflated to"), "{error}");
+}
+
+#[test]
+fn a_small_member_is_read_whole_up_to_a_limit() {
+    let (_guard, file) = open(&sample());
+    let found = members(&file).unwrap();
+    assert_eq!(found[1].read(&file, 1000).unwrap(), [8; 1000]);
+    let e = found[1].read(&file, 999).unwrap_err();
+    assert!(e.to_string().contains("has 1000 bytes; 999 are allowed"), "{e}");
+    let mut short = [0; 1001];
+    assert!(
+        found[0].unpack(&file).read_exact(&mut short).unwrap_err().to_string().contains("ends after 1000")
+    );
+}
+
+fn cases() -> u32 {
+    std::env::var("STRIDEMAP_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is changed, it is refused, or what is unpacked has the checksum that is stated.
+    #[test]
+    fn changed_bytes_are_refused_or_unpack_to_their_checksum(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+        is_zip64 in any::<bool>(),
+    ) {
+        let files: [(&str, _, &[u8]); 3] =
+            [("a", STORED, &[1; 90]), ("b", DEFLATED, &[2; 3000]), ("c", STORED, b"")];
+        let mut bytes = zip_of(&files, is_zip64);
+        if is_zip64 {
+            bytes = with_zip64(&bytes, true);
+        }
+        let whole = bytes.clone();
+        for (at, value) in &changes {
+            bytes[at.index(whole.len())] = *value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(whole.len()));
+        }
+        let (_guard, file) = open(&bytes);
+        match members(&file) {
+            Err(e) => {
+                prop_assert_eq!(e.kind(), ErrorKind::BadFile);
+                prop_assert_ne!(bytes, whole);
+            }
+            Ok(members) => for member in members {
+                match unpack(&member, &file, 1000) {
+                    Ok(bytes) => prop_assert_eq!(crc32fast::hash(&bytes), member.crc32),
+                    Err(e) => prop_assert_eq!(e.kind(), ErrorKind::BadFile),
+                }
+            },
+        }
+    }
+}

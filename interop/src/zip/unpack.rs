@@ -1,0 +1,191 @@
+//! The bytes of a member, in pieces.
+
+use std::io::{self, BufReader, Read};
+
+use flate2::bufread::DeflateDecoder;
+use stridemap::{Error, Result};
+
+use super::members::{Member, Method};
+use crate::file::RawFile;
+
+/// How much is read of packed bytes at once.
+const PACKED_PIECE_BYTES: usize = 64 << 10;
+
+impl Member {
+    /// Begins to unpack. Whatever the length that the directory states, memory is bounded.
+    pub(crate) fn unpack<'a>(&'a self, file: &'a RawFile) -> Unpacked<'a> {
+        let span = Span { file, position_bytes: self.offset_bytes, rest_bytes: self.packed_bytes };
+        let bytes = match self.method {
+            Method::Stored => Bytes::Stored(span),
+            Method::Deflated => {
+                let span = BufReader::with_capacity(PACKED_PIECE_BYTES, span);
+                Bytes::Deflated(Box::new(DeflateDecoder::new(span)))
+            }
+        };
+        Unpacked {
+            file,
+            member: self,
+            bytes,
+            done_bytes: 0,
+            crc: crc32fast::Hasher::new(),
+            is_checked: false,
+        }
+    }
+
+    /// All bytes of a member that is to be small.
+    pub(crate) fn read(&self, file: &RawFile, limit_bytes: u64) -> Result<Vec<u8>> {
+        if self.unpacked_bytes > limit_bytes {
+            return Err(file.bad(format!(
+                "member {:?} of the zip file has {} bytes; {limit_bytes} are allowed",
+                self.name, self.unpacked_bytes
+            )));
+        }
+        let mut unpacked = self.unpack(file);
+        let mut bytes = Vec::new();
+        let mut piece = [0; 4096];
+        loop {
+            // Not as much at once as the directory states: it may lie.
+            let count = unpacked.read(&mut piece)?;
+            if count == 0 {
+                return Ok(bytes);
+            }
+            bytes.extend(piece.iter().take(count));
+        }
+    }
+}
+
+/// The bytes of a member, from its beginning on: as many as the directory states, and of the checksum that it states.
+pub(crate) struct Unpacked<'a> {
+    file: &'a RawFile,
+    member: &'a Member,
+    bytes: Bytes<'a>,
+    done_bytes: u64,
+    crc: crc32fast::Hasher,
+    is_checked: bool,
+}
+
+enum Bytes<'a> {
+    Stored(Span<'a>),
+    Deflated(Box<DeflateDecoder<BufReader<Span<'a>>>>),
+}
+
+impl Unpacked<'_> {
+    /// Gives some of the bytes that are left, and 0 when none is. The last of them are given only if all that came is
+    /// of the right length and checksum.
+    pub(crate) fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
+        let rest_bytes = self.member.unpacked_bytes - self.done_bytes;
+        let capacity = rest_bytes.min(buf.len() as u64) as usize;
+        let (buf, _) = buf.split_at_mut(capacity);
+        let mut count = 0;
+        if !buf.is_empty() {
+            count = self.bytes.read(buf).map_err(|e| self.broken(e))?;
+            if count == 0 {
+                return Err(self.bad(format!(
+                    "unpacks to {} bytes, and {} are stated",
+                    self.done_bytes, self.member.unpacked_bytes
+                )));
+            }
+            self.crc.update(buf.get(..count).unwrap_or_default());
+            self.done_bytes += count as u64;
+        }
+        if self.done_bytes == self.member.unpacked_bytes && !self.is_checked {
+            self.check_end()?;
+        }
+        Ok(count)
+    }
+
+    /// Fills `buf`; an error when less is left.
+    pub(crate) fn read_exact(&mut self, mut buf: &mut [u8]) -> Result<()> {
+        while !buf.is_empty() {
+            let count = self.read(buf)?;
+            if count == 0 {
+                return Err(self.bad(format!("ends after {} bytes, and more are needed", self.done_bytes)));
+            }
+            buf = buf.split_at_mut(count).1;
+        }
+        Ok(())
+    }
+
+    /// Goes over bytes that are not needed, except for the checksum.
+    pub(crate) fn skip(&mut self, mut count: u64) -> Result<()> {
+        let mut piece = [0; 4096];
+        while count > 0 {
+            let (piece, _) = piece.split_at_mut(count.min(4096) as usize);
+            self.read_exact(piece)?;
+            count -= piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn check_end(&mut self) -> Result<()> {
+        let mut one_more = [0];
+        if self.bytes.read(&mut one_more).map_err(|e| self.broken(e))? > 0 {
+            return Err(
+                self.bad(format!("unpacks to more than the {} bytes that are stated", self.done_bytes))
+            );
+        }
+        if let Bytes::Deflated(decoder) = &self.bytes
+            && decoder.total_in() != self.member.packed_bytes
+        {
+            return Err(self.bad(format!(
+                "is unpacked after {} of its {} bytes",
+                decoder.total_in(),
+                self.member.packed_bytes
+            )));
+        }
+        let (found, stated) = (self.crc.clone().finalize(), self.member.crc32);
+        if found != stated {
+            return Err(
+                self.bad(format!("is damaged: its checksum is {found:08x}, and {stated:08x} is stated"))
+            );
+        }
+        self.is_checked = true;
+        Ok(())
+    }
+
+    fn bad(&self, what: String) -> Error {
+        self.file.bad(format!("member {:?} of the zip file {what}", self.member.name))
+    }
+
+    fn broken(&self, e: io::Error) -> Error {
+        let name = &self.member.name;
+        reading(self.file, e).context(format_args!("unpack member {name:?}"))
+    }
+}
+
+impl Bytes<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Bytes::Stored(span) => span.read(buf),
+            Bytes::Deflated(decoder) => decoder.read(buf),
+        }
+    }
+}
+
+/// A range of a file.
+struct Span<'a> {
+    file: &'a RawFile,
+    position_bytes: u64,
+    rest_bytes: u64,
+}
+
+impl Read for Span<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.rest_bytes.min(buf.len() as u64);
+        let (buf, _) = buf.split_at_mut(count as usize);
+        self.file.read_at(buf, self.position_bytes).map_err(io::Error::other)?;
+        self.position_bytes += count;
+        self.rest_bytes -= count;
+        Ok(count as usize)
+    }
+}
+
+/// The error of a reader over a file: that of the file, or else of what made sense of its bytes.
+pub(super) fn reading(file: &RawFile, e: io::Error) -> Error {
+    e.downcast::<Error>().unwrap_or_else(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            file.bad("something in the zip file ends before it is whole").with_source(e)
+        }
+        _ => file.bad(format!("the zip file: {e}")).with_source(e),
+    })
+}

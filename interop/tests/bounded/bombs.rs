@@ -1,0 +1,203 @@
+//! Small files that claim much, and stores whose metadata is as long as it may be and unfolds as far as it can.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use stridemap_format::digest;
+
+#[path = "../../../format/tests/support/frame.rs"]
+mod frame;
+#[path = "../../../format/tests/support/wire.rs"]
+#[allow(dead_code, reason = "what is broken here is less than there")]
+pub(crate) mod wire;
+
+use wire::{Change, GENERATION, uint};
+
+const MAX_MANIFEST_BYTES: usize = 16 << 20;
+
+/// What a manifest has beside the field that is long.
+const REST_BYTES: usize = 400;
+
+const MARKER_MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
+
+/// A store with these bytes as its only manifest, and as its table if there is one.
+pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<&[u8]>) {
+    fs::create_dir_all(path.join("meta")).unwrap();
+    fs::create_dir_all(path.join("storages")).unwrap();
+    fs::write(path.join("FORMAT"), wire::marker(MARKER_MAGIC, 1, 0)).unwrap();
+    fs::write(path.join("LOCK"), "").unwrap();
+    fs::write(path.join(format!("meta/{GENERATION:016x}.man")), manifest).unwrap();
+    if let Some(table) = table {
+        fs::write(path.join(format!("meta/{GENERATION:016x}.tab")), table).unwrap();
+    }
+    fs::write(path.join("storages/0000000000000001.bin"), [0; 24]).unwrap();
+}
+
+/// A manifest of nothing, on this table.
+pub(crate) fn manifest_on(table: &[u8]) -> Vec<u8> {
+    let header = digest(table.get(..64).unwrap_or(table));
+    let reference = [vec![1], uint(GENERATION), uint(table.len() as u64), header.to_vec()].concat();
+    let body =
+        [&wire::UUID[..], &uint(GENERATION), &uint(6), &uint(wire::NEXT_ID), &reference, &[0; 4]].concat();
+    frame::manifest_of(&body)
+}
+
+/// Manifests of nearly 16 MiB, by name.
+fn manifests() -> Vec<(&'static str, Vec<u8>)> {
+    let room = MAX_MANIFEST_BYTES - REST_BYTES;
+    let one = |changes: &[Change]| wire::manifest(changes);
+    let counted = |count: usize, bytes: Vec<u8>| [uint(count as u64), bytes].concat();
+    // Names of four letters below the one that the manifest has, ascending.
+    let name = |i: usize| {
+        [i / 6859 + 33, i / 361 % 19 + 65, i / 19 % 19 + 65, i % 19 + 65].map(|letter| letter as u8)
+    };
+    let removal_count = (room / 6).min(80 * 6859);
+    let removals: Vec<u8> = (0..removal_count).flat_map(|i| [&[4], &name(i)[..], &[0]].concat()).collect();
+    vec![
+        (
+            "names of 16 million dimensions",
+            one(&[("dim_names", [vec![1], counted(room, vec![0; room])].concat())]),
+        ),
+        ("16 million sizes", one(&[("size", counted(room, vec![0; room]))])),
+        ("16 million strides", one(&[("stride", counted(room, vec![0; room]))])),
+        ("a name of 16 MiB", one(&[("name", counted(room, vec![b'n'; room]))])),
+        ("as many tensors as there may be, of 64 named dimensions", wide_tensors(1 << 12)),
+        ("40,000 tensors of 64 named dimensions", wide_tensors(40_000)),
+        ("350,000 attributes, of all bytes that they may have", attributes(349_525)),
+        ("1,900,000 attributes", attributes(1_900_000)),
+        ("as much garbage as there may be", garbage(1 << 20)),
+        ("garbage of 2,000,000 storages", garbage(2_000_000)),
+        ("removals of 500,000 storages", storage_removals()),
+        ("removals of 500,000 names", one(&[("tensors", counted(removal_count + 1, removals))])),
+    ]
+}
+
+/// A manifest of these maps: storages, tensors, attributes and garbage, each with its count.
+fn manifest_of_maps(maps: [(usize, Vec<u8>); 4]) -> Vec<u8> {
+    let next_id = uint(u64::from(u32::MAX));
+    let head = [&wire::UUID[..], &uint(GENERATION), &uint(6), &next_id, &[0]].concat();
+    let maps = maps.map(|(count, bytes)| [uint(count as u64), bytes].concat()).concat();
+    frame::manifest_of(&[head, maps].concat())
+}
+
+const NONE: (usize, Vec<u8>) = (0, Vec::new());
+
+/// A manifest that removes storages and says nothing else.
+fn storage_removals() -> Vec<u8> {
+    let (count, first) = (500_000, 1 << 16);
+    let removals = (first..first + count).flat_map(|id| [uint(id), vec![0]].concat()).collect();
+    manifest_of_maps([(count as usize, removals), NONE, NONE, NONE])
+}
+
+/// Tensors of as many dimensions as there may be, each with a name that is its own piece of memory.
+fn wide_tensors(count: usize) -> Vec<u8> {
+    let counted = |bytes: Vec<u8>| [vec![64], bytes].concat();
+    let dim_name = |axis: u8| [1, 2, b'a' + axis / 26, b'a' + axis % 26];
+    let tensor = |i: usize| {
+        let fields = wire::tensor_fields().into_iter().map(|(field, bytes)| match field {
+            // Its option byte follows the name.
+            "name" => [wire::text(format!("{i:08}")), vec![1]].concat(),
+            "size" | "stride" => counted(vec![0; 64]),
+            "dim_names" => [vec![1], counted((0..64).flat_map(dim_name).collect())].concat(),
+            _ => bytes,
+        });
+        fields.flatten().collect::<Vec<u8>>()
+    };
+    manifest_of_maps([NONE, (count, (0..count).flat_map(tensor).collect()), NONE, NONE])
+}
+
+/// Attributes of three bytes of key and none of value.
+fn attributes(count: usize) -> Vec<u8> {
+    let key = |i: usize| [(i >> 14) as u8 + 1, (i >> 7 & 127) as u8, (i & 127) as u8];
+    let keys = (0..1 << 21).map(key).filter(|key| !key.contains(&0)).take(count);
+    manifest_of_maps([NONE, NONE, (count, keys.flat_map(|[a, b, c]| [3, a, b, c, 0]).collect()), NONE])
+}
+
+fn garbage(count: usize) -> Vec<u8> {
+    let dropped = (1 << 16..).take(count).flat_map(|id| [uint(id), vec![1]].concat()).collect();
+    manifest_of_maps([NONE, NONE, NONE, (count, dropped)])
+}
+
+/// Stores, each in a directory of its own beneath, by what is long in them.
+pub(crate) fn stores(dir: &Path) -> Vec<(&'static str, PathBuf)> {
+    let made = manifests().into_iter().enumerate().map(|(i, (name, manifest))| {
+        assert!(manifest.len() <= MAX_MANIFEST_BYTES, "{name}: {} bytes", manifest.len());
+        let path = dir.join(format!("bomb{i}"));
+        store_of(&path, &manifest, None);
+        (name, path)
+    });
+    let mut made: Vec<_> = made.collect();
+    let long = dir.join("long");
+    store_of(&long, &wire::manifest(&[]), None);
+    // Sparse, as the file that no reader should read whole.
+    let grown = fs::File::options().write(true).open(long.join("meta/0000000000000007.man")).unwrap();
+    grown.set_len(1 << 40).unwrap();
+    made.push(("a manifest of 1 TiB", long));
+    made
+}
+
+/// Files of other formats, by name.
+pub(crate) fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
+    let npy = |length: [u8; 4]| [&b"\x93NUMPY\x02\x00"[..], &length, b"{'descr': '<f4'"].concat();
+    let shaped = |shape: &str| {
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n");
+        [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat()
+    };
+    let safetensors = |length: u64, header: &str| [&length.to_le_bytes(), header.as_bytes()].concat();
+    let whole = |header: String| safetensors(header.len() as u64, &header);
+    let pickle = |unit: &[u8], count: usize| {
+        let start = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}X\x0d\0\0\0little_endian\x88s.";
+        [&start[..], b"\x80\x02]q\x00", &unit.repeat(count), b"."].concat()
+    };
+    let end = |count: u16, length: u32, start: u32| {
+        let counts = [count.to_le_bytes(), count.to_le_bytes()].concat();
+        [&b"PK\x05\x06\0\0\0\0"[..], &counts, &length.to_le_bytes(), &start.to_le_bytes(), b"\0\0"].concat()
+    };
+    let files = [
+        ("header_of_4_gib.npy", npy([255; 4])),
+        ("header_of_4_gib_sparse.npy", npy([0, 0, 0, 255])),
+        ("two_to_62_elements.npy", shaped("(4611686018427387904,)")),
+        ("nested.npy", [&b"\x93NUMPY\x01\x00\xff\xff"[..], &[b'('; 65535]].concat()),
+        ("header_of_100_mb.safetensors", safetensors(100_000_000, "{")),
+        ("header_of_2_to_63.safetensors", safetensors(1 << 63, "{")),
+        ("long_name.safetensors", whole(format!("{{\"{}\":1}}", "n".repeat(50 << 20)))),
+        (
+            "long_text.safetensors",
+            whole(format!(r#"{{"__metadata__":{{"a":"{}"}}}}"#, "\u{3bb}".repeat(25 << 20))),
+        ),
+        ("long_dtype.safetensors", whole(format!(r#"{{"x":{{"dtype":"{}""#, "F".repeat((4 << 20) - 9)))),
+        (
+            "millions_of_dimensions.safetensors",
+            whole(format!(
+                r#"{{"x":{{"dtype":"U8","shape":[1{}],"data_offsets":[0,1]}}}}"#,
+                ",1".repeat(40 << 20)
+            )),
+        ),
+        ("skipped_and_nested.safetensors", whole(format!(r#"{{"x":{{"a":{}"#, "[".repeat(50 << 20)))),
+        ("nested.safetensors", whole("[".repeat(1 << 20))),
+        ("nested_in_a_tensor.safetensors", whole(format!("{{\"x\":{}", "{\"a\":".repeat(200_000)))),
+        (
+            "many_dimensions.safetensors",
+            whole(format!(
+                r#"{{"x":{{"dtype":"U8","shape":[1{}],"data_offsets":[0,1]}}}}"#,
+                ",1".repeat(1 << 19)
+            )),
+        ),
+        ("lists_in_lists.pt", pickle(b"(h\x00h\x00h\x00lq\x00", 80)),
+        ("nested.pt", pickle(b"]", 1 << 20)),
+        ("marks.pt", pickle(b"(", 1 << 20)),
+        ("text_of_4_gib.pt", pickle(b"X\xff\xff\xff\xff", 1)),
+        ("memo_of_4_gib.pt", pickle(b"r\xff\xff\xff\xff", 1)),
+        ("many_members.npz", end(65_534, 46 * 65_534, 0)),
+        ("directory_of_4_gib.npz", [&b"PK\x03\x04"[..], &end(1, u32::MAX - 1, 0)].concat()),
+    ];
+    let files = files.into_iter().map(|(name, bytes)| {
+        let path = dir.join(name);
+        fs::write(&path, bytes).unwrap();
+        if name.contains("sparse") || name.contains("100_mb") {
+            fs::File::options().write(true).open(&path).unwrap().set_len(5 << 30).unwrap();
+        }
+        (name, path)
+    });
+    files.collect()
+}

@@ -1,0 +1,116 @@
+//! What it takes of memory to open each hostile file that there is in the repository, and each bomb.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use stridemap::{Durability, ExternalFiles, Store, StoreOptions};
+use stridemap_interop::ForeignFile;
+
+use crate::{ALONE, MEMORY, bombs};
+
+/// What opening and verifying any of them may take.
+const ALLOWED_BYTES: u64 = 64 << 20;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The paths in a folder of the repository.
+fn in_folder(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(Path::new(ROOT).join(folder)).unwrap();
+    let mut found: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    found
+}
+
+/// Runs something, and gives the most that it had of memory at a time.
+fn peak_of(act: impl FnOnce()) -> u64 {
+    MEMORY.reset_peak_usage();
+    let before = MEMORY.current_usage() as u64;
+    act();
+    (MEMORY.peak_usage() as u64).saturating_sub(before)
+}
+
+/// Opens a store and looks at all of it, as far as it lets itself be looked at. No element of what lies is read whole: a tensor
+/// may say that it is as large as it likes, and who reads it all has asked for it.
+fn look_at_store(path: &Path) {
+    let options = StoreOptions::new().external(ExternalFiles::Beside);
+    for is_mapped in [false, true] {
+        // SAFETY: nobody writes the store while it is mapped.
+        let store = if is_mapped { unsafe { options.open_mapped(path) } } else { options.open(path) };
+        let Ok(store) = store else { continue };
+        let names = store.names();
+        for name in names.iter().flatten().take(100) {
+            let _ = store.load(name).map(|tensor| tensor.to_text());
+        }
+        store.snapshot().storages().take(100).for_each(drop);
+        let _ = store.verify(|_| ());
+        let _ = store.stats();
+    }
+}
+
+fn look_at_file(path: &Path, store: &Store) {
+    let Ok(file) = ForeignFile::open(path) else { return };
+    if let Ok(mut txn) = store.begin() {
+        let _ = file.import_into(&mut txn, "", &mut |_| ());
+    }
+}
+
+/// The vectors of the format, each in a store of its own: name and directory.
+fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
+    let marker = |path: &Path, bytes: Vec<u8>| {
+        bombs::store_of(path, &bombs::wire::manifest(&[]), None);
+        fs::write(path.join("FORMAT"), bytes).unwrap();
+    };
+    let in_store = |file: PathBuf| {
+        let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+        let (path, bytes) = (dir.join(&name), fs::read(&file).unwrap());
+        match name.rsplit('.').next().unwrap() {
+            "format" => marker(&path, bytes),
+            "man" => bombs::store_of(&path, &bytes, None),
+            "tab" => bombs::store_of(&path, &bombs::manifest_on(&bytes), Some(&bytes)),
+            other => panic!("a vector ending in {other}"),
+        }
+        (name, path)
+    };
+    in_folder("../format/vectors/bad").into_iter().map(in_store).collect()
+}
+
+#[test]
+fn case_32_no_hostile_file_takes_much_memory_to_open() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let target =
+        StoreOptions::new().durability(Durability::Process).create(dir.path().join("target")).unwrap();
+    let stores = in_folder("../tests/data/stores/damaged")
+        .into_iter()
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path.join("store")));
+    let bombs = bombs::stores(dir.path()).into_iter().map(|(name, path)| (name.to_owned(), path));
+    let named = |path: PathBuf| (path.file_name().unwrap().to_str().unwrap().to_owned(), path);
+    let is_hostile = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with("hostile") || name.starts_with("refused")
+    };
+    let pickles =
+        ["tests/data/pt", "tests/data/pt_more"].into_iter().flat_map(in_folder).filter(is_hostile).map(named);
+    let foreign = bombs::files(dir.path()).into_iter().map(|(name, path)| (name.to_owned(), path));
+    let kinds: [(&str, Vec<(String, PathBuf)>); 5] = [
+        ("damaged stores", stores.collect()),
+        ("bad vectors", vectors(dir.path())),
+        ("stores that claim much", bombs.collect()),
+        ("hostile checkpoints", pickles.collect()),
+        ("files that claim much", foreign.collect()),
+    ];
+    for (kind, paths) in kinds {
+        let mut most = (0, String::new());
+        let count = paths.len();
+        for (name, path) in paths {
+            let taken =
+                peak_of(|| if path.is_dir() { look_at_store(&path) } else { look_at_file(&path, &target) });
+            assert!(taken <= ALLOWED_BYTES, "{name}: {taken} bytes");
+            most = most.max((taken, name));
+        }
+        let (taken, name) = most;
+        println!("{kind}: {count}, at most {:.2} MiB, for {name}", taken as f64 / f64::from(1 << 20));
+        assert!(count >= 5, "{kind}: {count}");
+    }
+}

@@ -1,0 +1,179 @@
+//! Files of other formats, mutated and cut: each is refused with a typed error or read alike in two ways, and neither
+//! takes more memory than some times the file. A program of its own, because what it allocates is counted.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
+mod bombs;
+mod corpus;
+mod mutate;
+#[path = "../common/random.rs"]
+mod random;
+mod valid;
+
+use std::collections::hash_map::DefaultHasher;
+use std::env;
+use std::fs;
+use std::hash::{Hash as _, Hasher as _};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use peak_alloc::PeakAlloc;
+use stridemap::{Durability, Error, ErrorKind, OnExisting, Source as _, Store, StoreOptions, Tensor};
+use stridemap_interop::ForeignFile;
+
+use crate::mutate::mutated;
+use crate::random::Random;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// One test at a time: what they allocate is counted together.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// What a file of any size may take: buffers, and the window of what unpacks.
+const FIXED_BYTES: u64 = 256 << 10;
+
+/// What a checkpoint of any size may unfold to.
+const UNFOLDED_BYTES: u64 = 2 << 20;
+
+const SMALL_BYTES: usize = 64 << 10;
+
+/// How many times the file its headers may take.
+const FACTOR: u64 = 8;
+
+/// For each format: 1000 by default, 10,000 at full scale.
+fn cases() -> u64 {
+    env::var("STRIDEMAP_TEST_CASES").map_or(400, |cases| cases.parse::<u64>().unwrap()) * 5 / 2
+}
+
+/// The bytes of a tensor, in row-major order. One that repeats few bytes over and over is not gone through.
+fn digest(tensor: &Tensor, file_bytes: u64) -> Result<u64, Error> {
+    let mut hasher = DefaultHasher::new();
+    (tensor.dtype(), tensor.size(), tensor.stride()).hash(&mut hasher);
+    if tensor.nbytes() as u64 <= FACTOR * file_bytes {
+        tensor.write_to(&mut |bytes| {
+            hasher.write(bytes);
+            Ok(())
+        })?;
+    }
+    Ok(hasher.finish())
+}
+
+type Digests = Vec<(String, u64)>;
+
+/// The tensors of a file, read where they lie.
+fn read(path: &Path) -> Result<Digests, Error> {
+    let file_bytes = fs::metadata(path).unwrap().len();
+    let file = ForeignFile::open(path)?;
+    for storage in file.storages() {
+        assert!(storage.tensor_count <= file.tensors().count() as u64);
+    }
+    let tensor = |name: String| Ok((digest(&file.load(&name)?, file_bytes)?, name));
+    file.tensors().map(|info| tensor(info.name).map(|(digest, name)| (name, digest))).collect()
+}
+
+/// The same, copied into a store.
+fn import(store: &Store, path: &Path) -> Result<Digests, Error> {
+    let file_bytes = fs::metadata(path).unwrap().len();
+    let file = ForeignFile::open(path)?;
+    let mut txn = store.begin()?;
+    for name in store.names()? {
+        txn.remove(&name)?;
+    }
+    txn.on_existing(OnExisting::Refuse);
+    // A name that the file has may be none for a store; with something before it, it is one.
+    file.import_into(&mut txn, "in.", &mut |_| ())?;
+    txn.commit()?;
+    let tensor = |name: String| {
+        let loaded = store.load(&format!("in.{name}"))?;
+        Ok((name, digest(&loaded, file_bytes)?))
+    };
+    file.tensors().map(|info| tensor(info.name)).collect()
+}
+
+fn is_typed(error: &Error) -> bool {
+    let line = error.to_string();
+    !line.contains('\n')
+        && matches!(
+            error.kind(),
+            ErrorKind::BadFile | ErrorKind::LimitExceeded | ErrorKind::InvalidArgument | ErrorKind::Io
+        )
+}
+
+#[test]
+fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let store_path = dir.path().join("store.smap");
+    let store = StoreOptions::new().durability(Durability::Process).create(&store_path).unwrap();
+    let mut report = Vec::new();
+    for (format, files) in valid::files() {
+        let (mut refused, mut accepted, mut most) = (0, 0, 0.0f64);
+        let small: Vec<_> = files.iter().filter(|(_, bytes)| bytes.len() < SMALL_BYTES).collect();
+        for case in 0..cases() {
+            let mut random = Random::new(case);
+            // Each file is first as it is: what is refused below is refused for what was changed. Long ones come seldom.
+            let is_whole = (case as usize) < files.len();
+            let chosen = if is_whole || case % 20 == 0 {
+                &files[case as usize % files.len()]
+            } else {
+                small[random.below(small.len())]
+            };
+            let (name, bytes) = chosen;
+            let bytes = if is_whole { bytes.clone() } else { mutated(bytes, &mut random) };
+            let path = dir.path().join(name);
+            fs::write(&path, &bytes).unwrap();
+            // A file that was written a moment ago is waited for.
+            fs::File::options()
+                .write(true)
+                .open(&path)
+                .unwrap()
+                .set_modified(SystemTime::UNIX_EPOCH)
+                .unwrap();
+
+            MEMORY.reset_peak_usage();
+            let before = MEMORY.current_usage() as u64;
+            let read = read(&path);
+            let taken = (MEMORY.peak_usage() as u64).saturating_sub(before);
+            let unfolded = if format.starts_with("PyTorch") { UNFOLDED_BYTES } else { 0 };
+            let allowed = FACTOR * bytes.len() as u64 + FIXED_BYTES + unfolded;
+            let length = bytes.len();
+            assert!(
+                taken <= allowed,
+                "{format} {name} {case}: {taken} bytes for {length} of a file: {read:?}"
+            );
+            if length as u64 >= UNFOLDED_BYTES / 4 {
+                most = most.max(taken as f64 / length as f64);
+            }
+
+            if read.is_err() && !is_whole && case % 16 != 0 {
+                assert!(read.is_err_and(|error| is_typed(&error)), "{format} {name} {case}");
+                refused += 1;
+                continue;
+            }
+            let imported = import(&store, &path);
+            match (read, imported) {
+                (Ok(read), Ok(imported)) => {
+                    assert_eq!(read, imported, "{format} {name} {case}");
+                    accepted += 1;
+                }
+                (Err(read), Err(imported)) => {
+                    assert!(!is_whole, "{format} {name}: {read}");
+                    assert!(
+                        is_typed(&read) && is_typed(&imported),
+                        "{format} {name} {case}: {read}, {imported}"
+                    );
+                    refused += 1;
+                }
+                // An import reads all, and so sees damage that a look at parts does not.
+                (Ok(_), Err(error)) if is_typed(&error) && !is_whole => refused += 1,
+                (read, imported) => panic!("{format} {name} {case}: {read:?}, {imported:?}"),
+            }
+        }
+        assert!(refused > 0, "{format}: nothing was refused");
+        report.push(format!(
+            "{format}: {refused} refused, {accepted} read alike twice, at most {most:.1} times a file of 512 KiB or more"
+        ));
+    }
+    println!("{}", report.join("\n"));
+}

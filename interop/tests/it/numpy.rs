@@ -1,0 +1,238 @@
+//! Files of NumPy, in and out. What NumPy itself writes and reads is compared by `tests/numpy_files.py`.
+
+mod hostile;
+mod npz;
+
+use std::fs;
+
+use stridemap::{DType, ErrorKind, OnExisting};
+use stridemap_interop::{FileFormat, ForeignFile, ForeignOptions, Order, npy};
+
+use crate::place::{Place, counted, logical, quiet};
+
+pub(crate) fn npy_bytes(header: &str, elements: &[u8]) -> Vec<u8> {
+    [b"\x93NUMPY\x01\x00", (header.len() as u16).to_le_bytes().as_slice(), header.as_bytes(), elements]
+        .concat()
+}
+
+#[test]
+fn every_dtype_of_npy_comes_back_from_a_file() {
+    let place = Place::new();
+    for &dtype in DType::ALL {
+        for size in [&[][..], &[3], &[2, 3], &[2, 0, 4], &[1; 64]] {
+            for order in [Order::C, Order::F] {
+                let (path, tensor) = (place.path("x.npy"), counted(dtype, size));
+                let mut written_bytes = 0;
+                let written = npy::write_in(&path, &tensor, order, OnExisting::Replace, &mut |bytes| {
+                    written_bytes += bytes;
+                });
+                if dtype == DType::F4E2M1FNx2 {
+                    let error = written.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::BadFile);
+                    assert!(error.to_string().contains("NumPy cannot hold float4_e2m1fn_x2"), "{error}");
+                    assert_eq!(place.names(), ["store.smap"]);
+                    continue;
+                }
+                written.unwrap();
+                assert_eq!(written_bytes, tensor.nbytes() as u64);
+                // Those of one byte that NumPy lacks are one to it.
+                let is_told = dtype.code() < DType::F8E4M3FN.code();
+                if !is_told {
+                    let error = ForeignFile::open(&path).unwrap_err();
+                    assert!(error.to_string().contains("without a type"), "{error}");
+                }
+                let options = ForeignOptions::new();
+                let options = if is_told { options } else { options.untyped(dtype) };
+                let file = options.open(&path).unwrap();
+                assert_eq!((file.format(), file.size_bytes()), (FileFormat::Npy, tensor.nbytes() as u64));
+                assert_eq!(logical(&file.load("x").unwrap()), logical(&tensor), "{dtype} of {size:?}");
+                let mut txn = place.store.begin().unwrap();
+                file.import_into(&mut txn, "", &mut quiet()).unwrap();
+                txn.commit().unwrap();
+                assert_eq!(logical(&place.store.load("x").unwrap()), logical(&tensor), "{dtype} of {size:?}");
+                fs::remove_file(&path).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn fortran_order_arrives_as_strides_under_one_name() {
+    let place = Place::new();
+    let header = "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3), }\n";
+    let path = place.file("x.npy", &npy_bytes(header, &[0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5, 0]));
+    let mut txn = place.store.begin().unwrap();
+    txn.on_existing(OnExisting::Refuse);
+    let file = ForeignFile::open(&path).unwrap();
+    file.import_into(&mut txn, "", &mut quiet()).unwrap();
+    assert_eq!(file.import_into(&mut txn, "", &mut quiet()).unwrap_err().kind(), ErrorKind::NameExists);
+    // Another writer is faster, so the changes are made a second time, on its generation.
+    place.store.save("other", &counted(DType::U8, &[1])).unwrap();
+    txn.commit().unwrap();
+
+    let tensor = place.store.load("x").unwrap();
+    assert_eq!((tensor.size(), tensor.stride(), tensor.storage_offset()), (&[2, 3][..], &[1, 2][..], 0));
+    assert_eq!(tensor.read::<i16>().unwrap(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(place.store.names().unwrap(), ["other", "x"]);
+    assert!(place.store.verify(|_| ()).unwrap().is_empty());
+    place.import(&path).unwrap();
+    assert_eq!(logical(&place.store.load("x").unwrap()), logical(&tensor));
+}
+
+#[test]
+fn what_is_column_major_already_is_written_as_it_lies() {
+    let place = Place::new();
+    let base = counted(DType::I16, &[4, 3, 2]);
+    let path = place.path("x.npy");
+    npy::write_in(&path, &base.permute([2, 1, 0]).unwrap(), Order::F, OnExisting::Refuse, &mut quiet())
+        .unwrap();
+    let bytes = fs::read(&path).unwrap();
+    assert!(bytes.ends_with(&base.to_bytes().unwrap()));
+    let header = String::from_utf8_lossy(&bytes[10..128]).into_owned();
+    assert!(header.contains("'fortran_order': True, 'shape': (2, 3, 4), }"), "{header}");
+    let file = ForeignFile::open(&path).unwrap();
+    assert_eq!(file.load("x").unwrap().stride(), [1, 2, 6]);
+}
+
+#[test]
+fn big_endian_elements_are_turned_around_when_that_is_asked_for() {
+    let place = Place::new();
+    let header = |descr, shape| format!("{{'descr': '{descr}', 'fortran_order': True, 'shape': {shape}, }}");
+    let elements: Vec<u8> = (0..16).collect();
+    for (descr, dtype, shape, turned) in [
+        (">i2", DType::I16, "(2, 4)", 2),
+        (">f8", DType::F64, "(1, 2)", 8),
+        (">c8", DType::C64, "(2, 1)", 4),
+        (">c16", DType::C128, "(1, 1)", 8),
+        (">u1", DType::U8, "(4, 4)", 1),
+    ] {
+        let path = place.file("x.npy", &npy_bytes(&header(descr, shape), &elements));
+        assert_eq!(ForeignFile::open(&path).is_ok(), turned == 1);
+        let file = ForeignOptions::new().byteswap(true).open(&path).unwrap();
+        let expected: Vec<u8> =
+            elements.chunks(turned).flat_map(|number| number.iter().rev()).copied().collect();
+        let mut txn = place.store.begin().unwrap();
+        file.import_into(&mut txn, "", &mut quiet()).unwrap();
+        txn.commit().unwrap();
+        for tensor in [place.store.load("x").unwrap(), file.load("x").unwrap()] {
+            let axes: Vec<isize> = (0..tensor.ndim() as isize).rev().collect();
+            assert_eq!(tensor.dtype(), dtype);
+            assert_eq!(tensor.permute(&axes).unwrap().to_bytes().unwrap(), expected, "{descr}");
+        }
+        let adopted = file.adopt_into(&mut place.store.begin().unwrap(), "");
+        let is_adopted = adopted.as_ref().is_err_and(|e| e.kind() != ErrorKind::BadFile);
+        assert_eq!(is_adopted, turned == 1, "{adopted:?}");
+    }
+}
+
+#[test]
+fn elements_without_a_type_are_what_the_caller_says_if_they_are_as_long() {
+    let place = Place::new();
+    let options = |dtype| ForeignOptions::new().untyped(dtype).byteswap(true);
+    for (descr, dtype, expected) in [
+        ("|V1", DType::F8E8M0FNU, Ok([1, 2, 3, 4])),
+        ("<V1", DType::U8, Ok([1, 2, 3, 4])),
+        ("|V2", DType::BF16, Ok([1, 2, 3, 4])),
+        (">V2", DType::BF16, Ok([2, 1, 4, 3])),
+        ("<V2", DType::F16, Ok([1, 2, 3, 4])),
+        ("|V2", DType::F8E5M2, Err("if they are bfloat16")),
+        ("|V1", DType::BF16, Err("say which")),
+        ("|V1", DType::F4E2M1FNx2, Err("two to a byte")),
+        ("|O", DType::F64, Err("pickle")),
+    ] {
+        let count = if descr.ends_with('2') { 2 } else { 4 };
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({count},), }}");
+        let path = place.file("x.npy", &npy_bytes(&header, &[1, 2, 3, 4]));
+        match (options(dtype).open(&path), expected) {
+            (Ok(file), Ok(bytes)) => {
+                let tensor = file.load("x").unwrap();
+                let dtype = if descr == "<V2" { DType::BF16 } else { dtype };
+                assert_eq!((tensor.dtype(), tensor.to_bytes().unwrap()), (dtype, bytes.to_vec()), "{descr}");
+            }
+            (Err(error), Err(what)) => assert!(error.to_string().contains(what), "{error}"),
+            (opened, _) => panic!("{descr}: {opened:?}"),
+        }
+    }
+}
+
+#[test]
+fn npy_headers_of_every_version_spelling_and_order_of_keys_are_read() {
+    let place = Place::new();
+    for header in [
+        "{'descr':'<f4','fortran_order':False,'shape':(2,)}",
+        " { \"shape\" : ( 2 , ) , 'fortran_order' : False , 'descr' : '=f4' , } \n",
+        "{'descr': 'f4', 'fortran_order': False, 'shape': (1, 2,)}",
+        "{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }",
+    ] {
+        let elements = 1.5f32.to_le_bytes().repeat(2);
+        let length = (header.len() as u32).to_le_bytes();
+        let late = |version| {
+            [b"\x93NUMPY".as_slice(), &[version, 0], &length, header.as_bytes(), &elements].concat()
+        };
+        for bytes in [npy_bytes(header, &elements), late(2), late(3)] {
+            place.import(&place.file("x.npy", &bytes)).unwrap();
+            assert_eq!(place.store.load("x").unwrap().read::<f32>().unwrap(), [1.5, 1.5], "{header}");
+        }
+    }
+}
+
+#[test]
+fn case_46_wrong_npy_headers_are_refused_with_what_stands() {
+    let place = Place::new();
+    let plain =
+        |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}");
+    for (header, what) in [
+        (plain("'>f4'", "(2,)"), "big-endian"),
+        (plain("'|O'", "(2,)"), "Python objects"),
+        (plain("'<V1'", "(8,)"), "say which"),
+        (plain("'|V2'", "(4,)"), "if they are bfloat16, say so"),
+        (plain("'|V8'", "(1,)"), "without a type"),
+        (plain("'<M8[s]'", "(1,)"), "times"),
+        (plain("'<f16'", "(1,)"), "no counterpart"),
+        (plain("'é'", "(1,)"), "no counterpart"),
+        (plain("''", "(1,)"), "no counterpart"),
+        (plain("'>'", "(1,)"), "no counterpart"),
+        (plain("'|V2'", "(4,)"), "\"|V2\""),
+        (plain("'|f4'", "(2,)"), "\"|f4\""),
+        (plain("'<U2'", "(1,)"), "\"<U2\""),
+        (plain("[('a', '<f4')]", "(2,)"), "structured"),
+        (plain("'<f4'", "(2)"), "\",\" expected"),
+        (plain("'<f4'", "(-2,)"), "a size expected"),
+        (plain("'<f4'", "(,)"), "a size expected"),
+        (plain("'<f4'", "(99999999999999999999,)"), "a size expected"),
+        (plain("'<f4'", "(2, 1"), "\")\" expected"),
+        (plain("'<f4'", "2"), "\"(\" expected"),
+        (plain("'<f4'", "(3,)"), "12 bytes of elements"),
+        (plain("'<f4'", "(1,)"), "4 bytes of elements"),
+        (plain("'<f4'", "(4294967296, 4294967296)"), "too large"),
+        (plain("'<f4'", "(4294967296, 4294967296, 0)"), "0 bytes of elements"),
+        (plain("'<f4'", "(4611686018427387904,)"), "too large"),
+        (plain("'<f4'", "(2,)") + "}", "the end expected"),
+        (plain("'<f4'", "(2,), 'shape': (2,)"), "twice"),
+        (plain("'<f4'", "(2,), 'x': (2,)"), "unknown key"),
+        (plain("'<f4'", "(2,),, "), "a string expected"),
+        (plain("'<f4", "(2,)"), "\"}\" expected"),
+        ("{'descr': '<f4', 'shape': (2,)}".to_owned(), "no \"fortran_order\""),
+        ("{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}".to_owned(), "\"False\" expected"),
+        ("{}".to_owned(), "no \"descr\""),
+        (String::new(), "\"{\" expected"),
+        ("(".repeat(60_000), "\"{\" expected"),
+    ] {
+        let message = place.refuse("x.npy", &npy_bytes(&header, &[0; 8]));
+        assert!(message.contains(what), "{message}, and not {what}");
+    }
+    let good = npy_bytes(&plain("'<f4'", "(2,)"), &[0; 8]);
+    for (at, bytes, what) in [
+        (0, &b"X"[..], "begins like no other format"),
+        (6, &[4], "version 4.0"),
+        (7, &[1], "version 1.1"),
+        (8, &[0xff, 0xff], "65535 bytes"),
+        (6, &[2, 0, 0xff, 0xff, 0xff, 0xff], "4294967295 bytes"),
+        (10, &[0xff], "\"{\" expected"),
+    ] {
+        let mut broken = good.clone();
+        broken[at..at + bytes.len()].copy_from_slice(bytes);
+        let message = place.refuse("x.npy", &broken);
+        assert!(message.contains(what), "{message}, and not {what}");
+    }
+}

@@ -1,0 +1,183 @@
+//! Files that lie: refused, whatever they are, without memory for what they claim.
+
+use std::fs;
+use std::io::{Cursor, Write as _};
+
+use proptest::prelude::*;
+use stridemap::{DType, ErrorKind, OnExisting, Tensor};
+use stridemap_interop::npz::{self, Packing};
+use stridemap_interop::{ForeignFile, ForeignOptions, Order, npy};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use super::npy_bytes;
+use crate::place::{Place, counted, logical, quiet};
+
+const DEFLATED: CompressionMethod = CompressionMethod::Deflated;
+const STORED: CompressionMethod = CompressionMethod::Stored;
+
+fn zip_of(members: &[(&str, CompressionMethod, &[u8])]) -> Vec<u8> {
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    for &(name, method, bytes) in members {
+        let options = SimpleFileOptions::default().compression_method(method).large_file(true);
+        writer.start_file(name, options).unwrap();
+        writer.write_all(bytes).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}
+
+fn bytes_of(shape: &str, elements: &[u8]) -> Vec<u8> {
+    npy_bytes(&format!("{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}\n"), elements)
+}
+
+#[test]
+fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
+    let place = Place::new();
+    let good = bytes_of("(4,)", &[0; 4]);
+    for (name, bytes, what) in [
+        ("readme.txt", b"text that is long enough".as_slice(), "no array of NumPy's"),
+        ("short.npy", b"\x93NUM", "no array"),
+        ("cut.npy", &good[..20], "ends after"),
+        ("less.npy", &bytes_of("(4,)", &[0; 3]), "4 bytes of elements, and 3"),
+        ("more.npy", &bytes_of("(4,)", &[0; 5]), "4 bytes of elements, and 5"),
+        ("large.npy", &bytes_of("(4611686018427387904, 4)", &[]), "too large"),
+        ("negative.npy", &bytes_of("(-1,)", &[]), "a size expected"),
+        ("version.npy", b"\x93NUMPY\x04\x00\x00\x00\x00\x00\x00", "version 4.0"),
+        ("header.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff\x00", "4294967295 bytes; 65536 are allowed"),
+        (
+            "object.npy",
+            &npy_bytes("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"\x80\x04."),
+            "pickle",
+        ),
+    ] {
+        for method in [STORED, DEFLATED] {
+            let said = place.refuse("x.npz", &zip_of(&[("good.npy", method, &good), (name, method, bytes)]));
+            assert!(said.contains(what) && said.contains(&format!("{name:?}")), "{said}, and not {what}");
+        }
+    }
+    // A zip file may say that there is a directory.
+    place
+        .import(&place.file("x.npz", &zip_of(&[("dir/", STORED, b""), ("dir/good.npy", STORED, &good)])))
+        .unwrap();
+    assert_eq!(place.store.names().unwrap(), ["dir/good"]);
+}
+
+#[test]
+fn names_that_two_members_come_to_are_refused() {
+    let place = Place::new();
+    let good = bytes_of("(4,)", &[0; 4]);
+    let said = place.refuse("x.npz", &zip_of(&[("a", STORED, &good), ("a.npy", STORED, &good)]));
+    assert!(said.contains("two tensors are named \"a\""), "{said}");
+}
+
+#[test]
+fn a_member_that_claims_more_than_it_can_unpack_to_is_refused_before_there_is_room_for_it() {
+    let place = Place::new();
+    let claim = 1u64 << 50;
+    let header = bytes_of(&format!("({claim},)"), &[]);
+    let mut bomb = zip_of(&[("bomb.npy", DEFLATED, &[&header[..], &[0; 100_000]].concat())]);
+    // The directory agrees with the header about the length, in its zip64 field.
+    let actual = (header.len() as u64 + 100_000).to_le_bytes();
+    let directory = bomb.windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
+    let at = directory + bomb[directory..].windows(8).position(|bytes| bytes == actual).unwrap();
+    bomb[at..at + 8].copy_from_slice(&(header.len() as u64 + claim).to_le_bytes());
+    let path = place.file("bomb.npz", &bomb);
+    for error in [place.import(&path).unwrap_err(), ForeignFile::open(&path).map(drop).unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
+        assert!(error.to_string().contains("\"bomb.npy\" of the zip file is deflated to"), "{error}");
+    }
+    assert!(place.store.names().unwrap().is_empty());
+}
+
+#[test]
+fn a_wrong_checksum_is_found_by_an_import_and_commits_nothing() {
+    let place = Place::new();
+    let good = bytes_of("(4,)", &[7; 4]);
+    for method in [STORED, DEFLATED] {
+        let mut bytes = zip_of(&[("good.npy", method, &good), ("bad.npy", method, &good)]);
+        let directory = bytes.windows(4).rposition(|there| there == b"PK\x01\x02").unwrap();
+        bytes[directory + 16] ^= 1;
+        let error = place.import(&place.file("x.npz", &bytes)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadFile);
+        assert!(error.to_string().contains("\"bad.npy\" of the zip file is damaged"), "{error}");
+        assert!(place.store.names().unwrap().is_empty());
+    }
+}
+
+fn cases() -> u32 {
+    std::env::var("STRIDEMAP_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// An npz file has checksums of all that matters; in an npy file only the header can be seen to be wrong.
+    #[test]
+    fn changed_and_cut_files_are_refused_or_have_the_right_elements(
+        is_npz in any::<bool>(),
+        is_deflated in any::<bool>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        cut in prop::option::weighted(0.2, any::<prop::sample::Index>()),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let tensors = [("a", DType::F32, &[2, 3][..]), ("b/ü", DType::U8, &[300]), ("c", DType::C64, &[])]
+            .map(|(name, dtype, size)| (name.to_owned(), counted(dtype, size)));
+        if is_npz {
+            let packing = if is_deflated { Packing::Deflated } else { Packing::Stored };
+            npz::write(&path, &tensors, Order::F, packing, OnExisting::Refuse, &mut quiet()).unwrap();
+        } else {
+            npy::write(&path, &tensors[0].1, OnExisting::Refuse, &mut quiet()).unwrap();
+        }
+        let mut bytes = fs::read(&path).unwrap();
+        for (at, value) in &changes {
+            let at = at.index(bytes.len());
+            bytes[at] = *value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        fs::write(&path, &bytes).unwrap();
+        let file = match ForeignOptions::new().byteswap(true).open(&path) {
+            Ok(file) => file,
+            Err(error) => {
+                prop_assert_eq!(error.kind(), ErrorKind::BadFile, "{}", error);
+                return Ok(());
+            }
+        };
+        let store = stridemap::StoreOptions::new().durability(stridemap::Durability::Process);
+        let store = store.create(dir.path().join("s.smap")).unwrap();
+        let mut txn = store.begin().unwrap();
+        match file.import_into(&mut txn, "", &mut quiet()) {
+            Err(error) => prop_assert!(
+                [ErrorKind::BadFile, ErrorKind::InvalidArgument].contains(&error.kind()), "{}", error
+            ),
+            Ok(_) if is_npz => for (name, tensor) in &tensors {
+                prop_assert_eq!(logical(&txn.load(name).unwrap()), logical(tensor));
+            },
+            Ok(_) => {
+                let imported: Tensor = txn.load("x").unwrap();
+                prop_assert_eq!(imported.nbytes(), tensors[0].1.nbytes());
+                prop_assert_eq!(logical(&imported), logical(&file.load("x").unwrap()));
+            }
+        }
+    }
+
+    #[test]
+    fn npy_header_of_arbitrary_pieces_never_panics(
+        pieces in prop::collection::vec(
+            prop::sample::select(vec![
+                "{", "}", "(", ")", "'descr'", ":", "'<f4'", "'|b1'", ",", " ", "'fortran_order'", "True", "False",
+                "'shape'", "0", "18446744073709551615", "9", "'", "\"", "é", "\0", "\n",
+            ]),
+            0..40,
+        ),
+    ) {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("x.npy");
+        fs::write(&path, npy_bytes(&pieces.concat(), &[0; 4])).unwrap();
+        if let Err(error) = ForeignFile::open(&path) {
+            prop_assert_eq!(error.kind(), ErrorKind::BadFile);
+        }
+    }
+}

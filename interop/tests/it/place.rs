@@ -1,0 +1,97 @@
+//! A place for files and a store, and tensors to put there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use stridemap::{DType, Durability, ErrorKind, Result, Store, StoreOptions, Tensor};
+use stridemap_interop::ForeignFile;
+use tempfile::TempDir;
+
+/// A directory with an empty store in it.
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
+    pub(crate) store: Store,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions::new().durability(Durability::Process);
+        let store = options.create(dir.path().join("store.smap")).unwrap();
+        Place { dir, store }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// The names in the directory.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn import(&self, path: &Path) -> Result<()> {
+        let mut txn = self.store.begin()?;
+        ForeignFile::open(path)?.import_into(&mut txn, "", &mut |_| ())?;
+        txn.commit().map(drop)
+    }
+
+    /// Imports a file that must be refused; gives the message.
+    pub(crate) fn refuse(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.file(name, bytes);
+        let generation = self.store.generation();
+        let error = self.import(&path).expect_err(&String::from_utf8_lossy(bytes));
+        assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
+        let message = error.to_string();
+        assert!(message.starts_with(&format!("read {}: ", path.display())), "{message}");
+        assert!(!message.contains('\n') && message.len() < 1000, "{message}");
+        self.store.refresh().unwrap();
+        assert_eq!(self.store.generation(), generation);
+        message
+    }
+}
+
+/// A tensor of counted bytes.
+pub(crate) fn counted(dtype: DType, size: &[usize]) -> Tensor {
+    let count = size.iter().product::<usize>() * dtype.itemsize();
+    let bytes: Vec<u8> =
+        (0..count).map(|i| if dtype == DType::Bool { i as u8 % 2 } else { i as u8 }).collect();
+    Tensor::from_bytes(dtype, size, &bytes).unwrap()
+}
+
+/// What a file holds, whatever the strides in the store.
+pub(crate) fn logical(tensor: &Tensor) -> (DType, Vec<usize>, Vec<u8>) {
+    (tensor.dtype(), tensor.size().to_vec(), tensor.to_bytes().unwrap())
+}
+
+pub(crate) fn views(tensor: &Tensor) -> Vec<(String, Tensor)> {
+    [
+        ("transposed", tensor.t().unwrap()),
+        ("sliced", tensor.slice(1, Some(1), None, 2).unwrap()),
+        ("flipped", tensor.flip([0, 1]).unwrap()),
+        ("row", tensor.select(0, 2).unwrap()),
+        ("element", tensor.select(0, 2).unwrap().select(0, 1).unwrap()),
+        ("none", tensor.narrow(0, 1, 0).unwrap()),
+    ]
+    .map(|(name, view)| (name.to_owned(), view))
+    .to_vec()
+}
+
+pub(crate) fn no_metadata() -> BTreeMap<String, String> {
+    BTreeMap::new()
+}
+
+pub(crate) fn quiet() -> impl FnMut(u64) {
+    |_| ()
+}

@@ -1,0 +1,201 @@
+//! Files of safetensors, whole and lying. Models of several files are in `shards.rs`.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use stridemap::{DType, ErrorKind, OnExisting, Tensor};
+use stridemap_interop::{ForeignFile, safetensors};
+
+use crate::place::{Place, counted, logical, no_metadata, quiet};
+
+fn safetensors_bytes(header: &str, elements: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements].concat()
+}
+
+#[test]
+fn every_dtype_of_safetensors_comes_back_from_a_file() {
+    let place = Place::new();
+    let mut tensors: Vec<(String, Tensor)> = DType::ALL
+        .iter()
+        .filter(|&&dtype| dtype != DType::C128)
+        .map(|&dtype| (format!("{dtype} / ü"), counted(dtype, &[2, 3])))
+        .collect();
+    tensors.push(("scalar".to_owned(), counted(DType::F64, &[])));
+    tensors.push(("empty".to_owned(), counted(DType::I16, &[0, 4])));
+    let metadata = BTreeMap::from([("format", "pt"), ("a \"b\"", "c\n")].map(|(k, v)| (k.into(), v.into())));
+    let path = place.path("all.safetensors");
+    let mut written_bytes = 0;
+    safetensors::write(&path, &tensors, &metadata, OnExisting::Refuse, &mut |bytes| written_bytes += bytes)
+        .unwrap();
+
+    let file = ForeignFile::open(&path).unwrap();
+    assert_eq!(file.attributes(), &metadata);
+    assert_eq!(file.tensors().count(), tensors.len());
+    let mut read_bytes = 0;
+    let mut txn = place.store.begin().unwrap();
+    file.import_into(&mut txn, "in/", &mut |bytes| read_bytes += bytes).unwrap();
+    txn.commit().unwrap();
+    assert_eq!((written_bytes, read_bytes), (file.size_bytes(), file.size_bytes()));
+    let storages: Vec<_> = file.storages().collect();
+    assert_eq!((storages.len(), storages[0].tensor_count), (1, tensors.len() as u64));
+    for (name, tensor) in &tensors {
+        assert_eq!(logical(&place.store.load(&format!("in/{name}")).unwrap()), logical(tensor), "{name}");
+        assert_eq!(logical(&file.load(name).unwrap()), logical(tensor), "{name}");
+    }
+    assert!(place.store.attributes().is_empty());
+    let error = file.load("float32 / u").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NameNotFound);
+    assert!(error.to_string().contains("all.safetensors") && error.to_string().contains("float32 / ü"));
+}
+
+#[test]
+fn safetensors_lies_by_alignment_then_name_and_the_same_every_time() {
+    let place = Place::new();
+    let names = [("z", DType::F64), ("b", DType::U8), ("a", DType::U8), ("c", DType::F32)];
+    let mut tensors: Vec<_> = names.map(|(name, dtype)| (name.to_owned(), counted(dtype, &[3]))).to_vec();
+    let metadata: BTreeMap<_, _> = (0..20).map(|i| (format!("key {i}"), String::new())).collect();
+    let path = place.path("x.safetensors");
+    safetensors::write(&path, &tensors, &metadata, OnExisting::Refuse, &mut quiet()).unwrap();
+    let first = fs::read(&path).unwrap();
+    assert_eq!(
+        ForeignFile::open(&path).unwrap().tensors().map(|tensor| tensor.name).collect::<Vec<_>>(),
+        ["z", "c", "a", "b"]
+    );
+    assert_eq!(u64::from_le_bytes(first[..8].try_into().unwrap()) % 8, 0);
+    tensors.reverse();
+    safetensors::write(&path, &tensors, &metadata, OnExisting::Replace, &mut quiet()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), first);
+}
+
+#[test]
+fn four_bit_floats_are_counted_one_by_one_in_safetensors() {
+    let place = Place::new();
+    let header = |shape: &str| {
+        let header = format!(r#"{{"x":{{"dtype":"F4","shape":{shape},"data_offsets":[0,3]}}}}"#);
+        safetensors_bytes(&header, &[0x21, 0x43, 0x65])
+    };
+    for (shape, what) in [("[2,3]", "F4"), ("[6,1]", "F4"), ("[]", "header")] {
+        assert!(place.refuse("x.safetensors", &header(shape)).contains(what));
+    }
+    let path = place.file("x.safetensors", &header("[1,6]"));
+    place.import(&path).unwrap();
+    let tensor = place.store.load("x").unwrap();
+    assert_eq!(logical(&tensor), (DType::F4E2M1FNx2, vec![1, 3], vec![0x21, 0x43, 0x65]));
+
+    safetensors::write(&path, &[("x".into(), tensor)], &no_metadata(), OnExisting::Replace, &mut quiet())
+        .unwrap();
+    assert!(String::from_utf8_lossy(&fs::read(&path).unwrap()).contains(r#""shape":[1,6]"#));
+}
+
+#[test]
+fn what_safetensors_cannot_hold_is_refused_before_anything_is_written() {
+    let place = Place::new();
+    let path = place.file("old.safetensors", b"old");
+    let byte = counted(DType::U8, &[1]);
+    for (tensors, what) in [
+        (vec![("a", byte.clone()), ("__metadata__", byte.clone())], "__metadata__"),
+        (vec![("a", byte.clone()), ("b", counted(DType::F32, &[1])), ("a", byte)], "\"a\""),
+        (vec![("wide", counted(DType::C128, &[1]))], "\"wide\": safetensors cannot hold complex128"),
+        (vec![("pair", counted(DType::F4E2M1FNx2, &[]))], "\"pair\""),
+        (vec![("none", Tensor::from_bytes(DType::U8, &[1 << 40, 1 << 40, 0], &[]).unwrap())], "overflow"),
+    ] {
+        let tensors: Vec<_> = tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+        let error = safetensors::write(&path, &tensors, &no_metadata(), OnExisting::Replace, &mut |_| {
+            panic!("an element was written")
+        })
+        .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadFile);
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(place.names(), ["old.safetensors", "store.smap"]);
+}
+
+#[test]
+fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
+    let place = Place::new();
+    let one = |fields: &str| format!(r#"{{"x":{{{fields}}}}}"#);
+    let two = |first: &str, second: &str| {
+        let tensor = |range: &str| format!(r#"{{"dtype":"U8","shape":[4],"data_offsets":{range}}}"#);
+        format!(r#"{{"x":{},"y":{}}}"#, tensor(first), tensor(second))
+    };
+    for (header, what) in [
+        (String::new(), "header"),
+        ("no json".to_owned(), "header"),
+        ("[]".to_owned(), "an object"),
+        ("[".repeat(100_000), "header"),
+        ("{}".to_owned(), "0 bytes of elements, and 8"),
+        ("{} {}".to_owned(), "trailing"),
+        (one(""), "tensor \"x\": missing field"),
+        (one(r#""dtype":"U8","shape":[4],"data_offsets":[0,4]"#), "4 bytes of elements, and 8"),
+        (one(r#""dtype":"U8","shape":[9],"data_offsets":[0,9]"#), "9 bytes of elements, and 8"),
+        (one(r#""dtype":"U8","shape":[8],"data_offsets":[8,0]"#), "`x`"),
+        (one(r#""dtype":"U8","shape":[-8],"data_offsets":[0,8]"#), "tensor \"x\": invalid value"),
+        (one(r#""dtype":"F32","shape":[8],"data_offsets":[0,8]"#), "header"),
+        (one(r#""dtype":"U8","shape":[4294967296,4294967296,8],"data_offsets":[0,8]"#), "overflow"),
+        (one(r#""dtype":"I64","shape":[9223372036854775807],"data_offsets":[0,8]"#), "overflow"),
+        (one(r#""dtype":"U8","shape":[8],"data_offsets":[0,18446744073709551616]"#), "tensor \"x\""),
+        (one(r#""dtype":"U8","shape":[8],"shape":[8],"data_offsets":[0,8]"#), "duplicate field"),
+        (one(r#""dtype":"F128","shape":[8],"data_offsets":[0,8]"#), "F128"),
+        (one(r#""dtype":"F\n\u001b[1m","shape":[8],"data_offsets":[0,8]"#), "`F\u{fffd}\u{fffd}[1m`"),
+        (one(&format!(r#""dtype":"{}","shape":[8],"data_offsets":[0,8]"#, "F".repeat(100_000))), "FFF"),
+        (
+            one(&format!(r#""dtype":"U8","shape":[8{}],"data_offsets":[0,8]"#, ",1".repeat(64))),
+            "more than 64 dimensions",
+        ),
+        (one(r#""dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]"#), "header"),
+        (one(r#""dtype":"F6_E3M2","shape":[32],"data_offsets":[0,24]"#), "24 bytes of elements, and 8"),
+        (two("[0,4]", "[5,9]"), "`y`"),
+        (two("[0,4]", "[3,7]"), "`y`"),
+        (two("[4,8]", "[4,8]"), "header"),
+        (two("[1,5]", "[5,9]"), "`x`"),
+        (two("[0,4]", "[4,8]").replace("\"y\"", "\"x\""), "\"x\" stands twice"),
+        (r#"{"__metadata__":{"a":1}}"#.to_owned(), "__metadata__: invalid type"),
+        (one(r#""dtype":"U8","shape":[8]]"#), "tensor \"x\": expected `,` or `}` at line 1 column 31"),
+        ("{\n \"x\":{\"shape\":\"8\"}}".to_owned(), "at line 2 column 17"),
+        (one(&format!(r#""a":{}"#, "[".repeat(200))), "it nests deeper than 128"),
+        (
+            format!(r#"{{"{}":{{}}}}"#, "n".repeat((4 << 20) + 1)),
+            "a text or a number of more than 4194304 bytes",
+        ),
+        (one(&format!(r#""a":{}"#, "1".repeat(5 << 20))), "a text or a number of more than 4194304 bytes"),
+        (r#"{"__metadata__":{"a":"1","a":"2"}}"#.to_owned(), "\"a\" stands twice"),
+        (r#"{"__metadata__":{},"__metadata__":{}}"#.to_owned(), "\"__metadata__\" stands twice"),
+    ] {
+        let message = place.refuse("x.safetensors", &safetensors_bytes(&header, &[0; 8]));
+        assert!(message.contains(what), "{message}, and not {what}");
+    }
+    let six_bits = one(r#""dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]"#);
+    let message = place.refuse("x.safetensors", &safetensors_bytes(&six_bits, &[0; 3]));
+    assert!(message.contains("tensor \"x\": nothing here holds F6_E2M3"), "{message}");
+    for length in [3, 100_000_001, u64::MAX - 8, u64::MAX] {
+        let bytes = [length.to_le_bytes().as_slice(), b"{}"].concat();
+        assert!(place.refuse("x.safetensors", &bytes).contains(&format!("{length} bytes")));
+    }
+}
+
+#[test]
+fn texts_of_a_safetensors_header_may_hold_brackets_and_quotes_and_be_long() {
+    let place = Place::new();
+    for text in
+        ["[{".repeat(50_000), r#"\"{"#.repeat(50_000), r"\\".repeat(50_000), r"λ\u0001".repeat(50_000)]
+    {
+        let header = format!(
+            r#"{{"x":{{"dtype":"U8","shape":[8],"data_offsets":[0,8]}},"__metadata__":{{"a":"{text}"}}}}{}"#,
+            " ".repeat(5 << 20)
+        );
+        let path = place.file("x.safetensors", &safetensors_bytes(&header, &[7; 8]));
+        let file = ForeignFile::open(&path).unwrap();
+        let expected: String = serde_json::from_str(&format!("\"{text}\"")).unwrap();
+        assert!(file.attributes()["a"] == expected);
+        assert_eq!(logical(&file.load("x").unwrap()).2, [7; 8]);
+    }
+}
+
+#[test]
+fn case_45_header_over_the_cap_of_the_format_is_refused_though_the_file_has_it() {
+    let place = Place::new();
+    let path = place.file("x.safetensors", &100_000_001u64.to_le_bytes());
+    fs::File::options().write(true).open(&path).unwrap().set_len(200_000_000).unwrap();
+    assert_eq!(place.import(&path).unwrap_err().kind(), ErrorKind::BadFile);
+}

@@ -1,0 +1,297 @@
+//! Files that nobody's PyTorch wrote: each is refused in one line, in little time and memory.
+
+use std::fs;
+
+use stridemap_interop::ForeignFile;
+
+use super::forge::{archive, legacy, tensor, text};
+use super::refusal;
+use crate::support::temporary;
+
+/// What is said of a file of these bytes.
+fn said_of(bytes: &[u8]) -> String {
+    let dir = temporary();
+    let path = dir.path().join("hostile.pt");
+    fs::write(&path, bytes).unwrap();
+    refusal(&path)
+}
+
+/// Refused with these words in both layouts, with this as the object.
+fn assert_refused(object: &[u8], part: &str) {
+    let storage = [0.5f32.to_le_bytes(), 1.5f32.to_le_bytes()].concat();
+    for file in [
+        legacy(object, &[("0", &[0.5, 1.5])]),
+        archive(&[("m/data.pkl", object), ("m/byteorder", b"little"), ("m/data/0", &storage)]),
+    ] {
+        let said = said_of(&file);
+        assert!(said.contains(part), "{said}, and not {part}");
+    }
+}
+
+const GOOD: [&[u8]; 4] = [b"K\x02", b"K\x00", b"K\x02\x85", b"K\x01\x85"];
+
+fn good() -> Vec<u8> {
+    tensor(GOOD[0], GOOD[1], GOOD[2], GOOD[3])
+}
+
+#[test]
+fn forged_checkpoint_is_read_when_nothing_is_wrong_with_it() {
+    let dir = temporary();
+    let path = dir.path().join("good.pt");
+    let storage = [0.5f32.to_le_bytes(), 1.5f32.to_le_bytes()].concat();
+    for file in [
+        legacy(&good(), &[("0", &[0.5, 1.5])]),
+        archive(&[("m/data.pkl", &good()), ("m/data/0", &storage)]),
+        archive(&[("data/data.pkl", &good()), ("data/data/0", &storage)]),
+    ] {
+        fs::write(&path, file).unwrap();
+        assert_eq!(ForeignFile::open(&path).unwrap().load("w").unwrap().read::<f32>().unwrap(), [0.5, 1.5]);
+    }
+}
+
+#[test]
+fn headers_that_reach_past_their_storage_are_refused() {
+    let max = b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f";
+    let [numel, offset, size, stride] = GOOD;
+    for (object, part) in [
+        (
+            tensor(numel, b"K\x01", size, stride),
+            "\"w\" has size [2], stride [1] and offset 1 in 8 bytes of float32: ",
+        ),
+        (tensor(numel, max, size, stride), "offset 9223372036854775807 in 8 bytes"),
+        (tensor(numel, offset, size, &[max, &b"\x85"[..]].concat()), "stride [9223372036854775807]"),
+        (
+            tensor(numel, offset, &[&max[..], max, b"\x86"].concat(), b"K\x00K\x00\x86"),
+            "product of the sizes",
+        ),
+        (tensor(numel, offset, b"J\xff\xff\xff\xff\x85", stride), "PyTorch has no negative ones"),
+        (tensor(numel, offset, size, b"J\xff\xff\xff\xff\x85"), "PyTorch has no negative ones"),
+        (tensor(numel, b"J\xff\xff\xff\xff", size, stride), "PyTorch has no negative ones"),
+        (tensor(numel, offset, size, b"K\x01K\x01\x86"), "as many sizes as strides"),
+        (tensor(numel, offset, b"K\x02", stride), "a size or a stride that is no tuple of integers"),
+        (tensor(numel, b"N", size, stride), "an offset that is no integer"),
+        (tensor(b"J\xff\xff\xff\xff", offset, size, stride), "a number of elements that no file can hold"),
+        (tensor(max, offset, size, stride), "a number of elements that no file can hold"),
+        (tensor(b"X\x01\0\0\x002", offset, size, stride), "a number of elements that no file can hold"),
+    ] {
+        assert_refused(&object, part);
+    }
+    let rank = [&b"("[..], &b"K\x01".repeat(65), b"t"].concat();
+    assert_refused(&tensor(numel, offset, &rank, &rank), "at most 64");
+    for (object, part) in [(tensor(b"K\x03", offset, size, stride), "storage \"0\" has "), (good(), "0")] {
+        assert!(said_of(&legacy(&object, &[("0", &[0.5])])).contains(part));
+    }
+}
+
+#[test]
+fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() {
+    for (object, part) in [
+        (&b"\x80\x02cos\nsystem\nX\x02\0\0\0id\x85R."[..], "calls os.system, which is code"),
+        (b"\x80\x02cos\nsystem\n0N.", "calls os.system, which is code"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "calls os.system, which is code"),
+        (b"\x80\x02}X\x02\0\0\0osX\x06\0\0\0system\x93.", "calls os.system, which is code"),
+        (b"\x80\x04K\x01\x8c\x06system\x93.", "a name of Python that is no text"),
+        (b"(ios\nsystem\n.", "calls os.system, which is code"),
+        (b"\x80\x02(icollections\nOrderedDict\n.", "makes an object of collections.OrderedDict"),
+        (b"\x80\x02(cos\nsystem\no.", "calls os.system"),
+        (b"\x80\x02(ccollections\nOrderedDict\no.", "makes an object of a class"),
+        (b"\x80\x02c__builtin__\neval\n.", "calls builtins.eval"),
+        (b"\x80\x02ctorch\n_utils._rebuild_tensor\n.", "calls torch._utils._rebuild_tensor, which is code"),
+        (b"\x80\x02ccollections\nOrderedDict\nx)R.", "0x78 is no instruction"),
+        (b"\x80\x02ccollections.OrderedDict\n\nN.", "calls collections.OrderedDict., which is code"),
+        (b"\x80\x02ctorch\nFloatStorage\n)R.", "calls torch.FloatStorage, which is a type"),
+        (b"\x80\x02ctorch\nfloat32\n)R.", "calls torch.float32, which is a type"),
+        (b"\x80\x02N)R.", "REDUCE calls None"),
+        (b"\x80\x02})R.", "REDUCE calls a dict"),
+        (
+            b"\x80\x02(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02tQ)R.",
+            "REDUCE calls a storage",
+        ),
+        (
+            b"\x80\x02ctorch._utils\n_rebuild_parameter\n)\x81.",
+            "makes an object of torch._utils._rebuild_parameter",
+        ),
+        (b"\x80\x02ctorch._utils\n_rebuild_parameter\nNNN\x87R.", "with what is no tensor"),
+        (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN\x85R.", "1 arguments that it does not take"),
+        (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nNR.", "with what is no tuple"),
+        (b"\x80\x02ctorch\nSize\n(K\x01Nt\x85R.", "with what is no tuple of integers"),
+        (b"\x80\x02ccollections\nOrderedDict\nK\x01\x85R.", "with what is no list of pairs"),
+        (b"\x80\x02\x82\x01.", "calls number 1 of Python's extension registry"),
+        (b"\x80\x05\x97.", "a buffer that is outside of the pickle"),
+        (b"\x80\x04\x8f.", "a set"),
+        (b"\x80\x02NN\x86N\x92.", "makes an object of a class"),
+        (b"\x80\x02]}b.", "sets the state of a list"),
+        (b"\x80\x02P0\n.", "a persistent id that is not one of a storage"),
+        (b"\x80\x02X\x01\0\0\x000Q.", "a persistent id that is not one of a storage"),
+        (b"\x80\x02(X\x06\0\0\0moduleNNNNtQ.", "a persistent id that is not one of a storage"),
+    ] {
+        assert_refused(object, part);
+    }
+}
+
+#[test]
+fn pickles_that_break_their_machine_are_refused() {
+    let long =
+        |head: &[u8], unit: &[u8], count: usize, tail: &[u8]| [head, &unit.repeat(count), tail].concat();
+    for (object, part) in [
+        (b"\x80\x02.".to_vec(), "nothing is on the stack"),
+        (b"\x80\x02t.".to_vec(), "no mark is on the stack"),
+        (b"\x80\x02N(\x85.".to_vec(), "nothing is on the stack"),
+        (b"\x80\x02(0 ".to_vec(), "0x20 is no instruction"),
+        (b"\x80\x02}(Nu.".to_vec(), "a key without a value"),
+        (b"\x80\x02NNa.".to_vec(), "appends to None"),
+        (b"\x80\x02]NNs.".to_vec(), "sets items of a list"),
+        (b"\x80\x06N.".to_vec(), "protocol 6"),
+        (b"\x80\x02h\x00.".to_vec(), "its memo has nothing at 0"),
+        (b"\x80\x02Nr\xff\xff\xff\xffj\x00\x00\x00\x80.".to_vec(), "its memo has nothing at 2147483648"),
+        (b"\x80\x02g-1\n.".to_vec(), "is no place of the memo"),
+        (b"\x80\x02]q\x00h\x00a.".to_vec(), "is a list that holds itself"),
+        (b"\x80\x02]q\x00(h\x00t\x85a.".to_vec(), "holds itself"),
+        (b"\x80\x02}q\x00X\x01\0\0\0ah\x00s.".to_vec(), "\"a\" is a dict that holds itself"),
+        (
+            long(b"\x80\x02", b"]", 25_000, &[b"a".repeat(24_999), b".".to_vec()].concat()),
+            "lies deeper than 100",
+        ),
+        (long(b"\x80\x02N", b"\x85", 50_000, b"."), "lies deeper than 100"),
+        (long(b"\x80\x02]q\x00", b"(h\x00h\x00h\x00lq\x00", 80, b"."), "over and over"),
+        (long(b"\x80\x02]", b"", 0, &long(b"", b"(", 3_000_000, b".")), "it unfolds to more than"),
+        (long(b"\x80\x02", b"]", 1_000_000, b"."), "it unfolds to more than"),
+        (long(b"\x80\x02N", b"2", 3_000_000, b"."), "it unfolds to more than"),
+        (long(b"\x80\x02", b"}NNs0", 150_000, b"N."), "it unfolds to more than"),
+        ([&b"\x80\x02}"[..], &text("k"), b"C\x01xs."].concat(), "\"k\" holds bytes"),
+        ([&b"\x80\x02}C\x01k"[..], b"Ns."].concat(), "has bytes as a key"),
+        (
+            [&b"\x80\x02}"[..], &text("k"), b"ctorch\nFloatStorage\ns."].concat(),
+            "\"k\" holds torch.FloatStorage",
+        ),
+        ([&b"\x80\x02}("[..], &text("1"), b"NK\x01Nu."].concat(), "\"1\" is the name of two values"),
+    ] {
+        assert_refused(&object, part);
+    }
+    // Lengths that lie, of which a legacy file does not know where they end.
+    for object in [
+        &b"\x80\x02X\xff\xff\xff\xff."[..],
+        b"\x80\x02\x8b\xff\xff\xff\x7f.",
+        b"\x80\x02\x8b\xff\xff\xff\xff.",
+        b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.",
+    ] {
+        assert_refused(object, "are left");
+    }
+    let wide = [&b"\x80\x02\x8b\x00\x01\0\0"[..], &[1; 256], b"."].concat();
+    assert_refused(&wide, "an integer of 256 bytes");
+    // As a number of elements.
+    let wide = [&b"\x8a\x11"[..], &[1; 17]].concat();
+    assert_refused(&tensor(&wide, GOOD[1], GOOD[2], GOOD[3]), "a number of elements that no file can hold");
+}
+
+#[test]
+fn what_is_long_is_not_gone_through_over_and_over() {
+    let again =
+        |head: &[&[u8]], unit: &[u8], tail: &[u8]| [&head.concat(), &unit.repeat(2000), tail].concat();
+    let name = text(&"k".repeat(100_000));
+    let sizes = [&b"("[..], &b"K\x01".repeat(100_000), b"t"].concat();
+    for object in [
+        again(&[b"\x80\x02ctorch\nSize\nq\x00", &sizes, b"q\x01"], b"h\x00h\x01\x85R0", b"N."),
+        again(&[b"\x80\x02ctorch\ndevice\nq\x00", &name, b"q\x01"], b"h\x00h\x01\x85R0", b"N."),
+        again(&[b"\x80\x02", &name, b"q\x000}q\x01}("], b"h\x00h\x01", b"u."),
+        again(
+            &[b"\x80\x02(X\x07\0\0\0storagectorch\nByteStorage\n", &name, b"NK\x00tq\x00"],
+            b"h\x00Q0",
+            b"N.",
+        ),
+    ] {
+        assert_refused(&object, "it unfolds to more than");
+    }
+    let digits = "0".repeat(401);
+    for number in [format!("F{digits}.5\n"), format!("I{digits}\n"), format!("L{digits}L\n")] {
+        assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is no ");
+    }
+    // Of one tensor or torch.Size, without a second memory of them in full.
+    let [numel, offset, ..] = GOOD;
+    assert_refused(&tensor(numel, offset, &sizes, &sizes), "has 100000 dimensions; at most 64 are allowed");
+}
+
+#[test]
+fn layouts_that_lie_are_refused() {
+    let object = good();
+    let with_key = |key: &str| {
+        let id = [
+            b"(X\x07\0\0\0storagectorch\nFloatStorage\n".to_vec(),
+            text(key),
+            text("cpu"),
+            b"K\x02tQ".to_vec(),
+        ];
+        [b"\x80\x02ctorch._utils\n_rebuild_tensor\n(", &id.concat()[..], b"K\x00K\x02\x85K\x01\x85tR."]
+            .concat()
+    };
+    let two_sizes = [&b"\x80\x02](K\x02K\x03"[..], b"e."].concat();
+    assert!(said_of(&legacy(&two_sizes, &[("0", &[])])).contains("in no tensor of it"));
+    let system = |order: &[u8]| {
+        let file = legacy(&object, &[("0", &[0.5, 1.5])]);
+        let at = file.windows(13).position(|bytes| bytes == b"little_endian").unwrap();
+        [&file[..at + 13], order, &file[at + 14..]].concat()
+    };
+    let mut protocol = legacy(&object, &[("0", &[0.5, 1.5])]);
+    protocol[18] = 0xea;
+    let mut tar = vec![0; 1024];
+    tar[257..262].copy_from_slice(b"ustar");
+    let storage = [0; 8];
+    for (file, part) in [
+        (
+            archive(&[("m/data.pkl", &with_key("../../etc/passwd")), ("m/data/0", &storage)]),
+            "has no member m/data/../../etc/passwd",
+        ),
+        (archive(&[("m/data.pkl", &object)]), "has no member m/data/0"),
+        (archive(&[("m/data.pkl", &object), ("n/data/0", &storage)]), "has no member m/data/0"),
+        (
+            archive(&[("m/data.pkl", &object), ("m/data/0", &storage[..7])]),
+            "has 7 bytes in the zip file, and 8",
+        ),
+        (archive(&[("m/data.pkl", &object), ("m/data/0", &storage), ("m/data/0", &storage)]), "one name"),
+        (archive(&[("m/data.pkl", &object), ("n/data.pkl", &object)]), "2 of its members are named data.pkl"),
+        (archive(&[("m/version", b"3\n"), ("m/byteorder", b"little")]), "torch.save has not ended well"),
+        (archive(&[("m/data.pkl", &object), ("m/byteorder", b"big"), ("m/data/0", &storage)]), "big-endian"),
+        (archive(&[("m/data.pkl", &object), ("m/code/m.py", b""), ("m/data/0", &storage)]), "TorchScript"),
+        (
+            archive(&[("m/data.pkl", &object), ("m/constants.pkl", b""), ("m/data/0", &storage)]),
+            "TorchScript",
+        ),
+        (
+            archive(&[("m/data.pkl", &[&object[..], b"N"].concat()), ("m/data/0", &storage)]),
+            "1 bytes follow its STOP",
+        ),
+        (archive(&[("m/data.pkl", &object[..20]), ("m/data/0", &storage)]), "before its STOP"),
+        (archive(&[("m/data.pkl", b""), ("m/data/0", &storage)]), "before its STOP"),
+        (system(b"\x89"), "not said to be little-endian"),
+        (system(b"N"), "not said to be little-endian"),
+        (protocol, "protocol version Some(1002)"),
+        (legacy(&object, &[]), "storage \"0\" is not among those in the file"),
+        (legacy(&object, &[("0", &[0.5, 1.5]), ("0", &[0.5, 1.5])]), "storage \"0\" is in the file twice"),
+        (
+            legacy(&object, &[("0", &[0.5, 1.5]), ("1", &[])]),
+            "storage \"1\" is in the file, and in no tensor",
+        ),
+        (legacy(&object, &[("0", &[0.5, 1.5, 2.5])]), "has 3 elements at byte"),
+        (
+            [legacy(&object, &[("0", &[0.5, 1.5])]), b"more".to_vec()].concat(),
+            "4 bytes follow the last storage",
+        ),
+        (b"\x80\x02}.".to_vec(), "a pickle that is no checkpoint"),
+        (b"\x80\x04\x95\x04\0\0\0\0\0\0\0\x8c\x01a.".to_vec(), "a pickle that is no checkpoint"),
+        (tar, "a tar file"),
+    ] {
+        let said = said_of(&file);
+        assert!(said.contains(part), "{said}, and not {part}");
+    }
+}
+
+#[test]
+fn every_truncation_of_a_legacy_file_and_of_its_pickles_is_refused() {
+    let file = legacy(&good(), &[("0", &[0.5, 1.5])]);
+    let dir = temporary();
+    let path = dir.path().join("cut.pt");
+    for length in 0..file.len() {
+        fs::write(&path, &file[..length]).unwrap();
+        assert!(ForeignFile::open(&path).is_err(), "{length}");
+    }
+}

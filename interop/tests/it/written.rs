@@ -1,0 +1,164 @@
+//! What all exports promise.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use stridemap::{DType, ErrorKind, OnExisting, Result, Tensor};
+use stridemap_interop::{ForeignFile, npy, safetensors};
+
+use crate::place::{Place, counted, logical, no_metadata, quiet, views};
+
+#[test]
+fn views_are_exported_in_their_logical_order() {
+    let place = Place::new();
+    place.store.save("base", &counted(DType::I32, &[4, 5])).unwrap();
+    for base in [place.store.load("base").unwrap(), counted(DType::I32, &[4, 5])] {
+        let path = place.path("views.safetensors");
+        safetensors::write(&path, &views(&base), &no_metadata(), OnExisting::Replace, &mut quiet()).unwrap();
+        place.import(&path).unwrap();
+        for (name, view) in views(&base) {
+            assert_eq!(logical(&place.store.load(&name).unwrap()), logical(&view), "{name}");
+            let path = place.path("view.npy");
+            npy::write(&path, &view, OnExisting::Replace, &mut quiet()).unwrap();
+            place.import(&path).unwrap();
+            assert_eq!(logical(&place.store.load("view").unwrap()), logical(&view), "{name}");
+        }
+    }
+}
+
+#[test]
+fn tensors_longer_than_a_piece_are_streamed_whole() {
+    let place = Place::new();
+    let tensor = Tensor::from_vec((0..1_500_000u64).collect(), &[1000, 1500]).unwrap();
+    let (one, many) = (place.path("one.npy"), place.path("many.safetensors"));
+    let mut reports = Vec::new();
+    npy::write(&one, &tensor.t().unwrap(), OnExisting::Refuse, &mut |bytes| reports.push(bytes)).unwrap();
+    assert_eq!((reports.len(), reports.iter().sum()), (3, tensor.nbytes() as u64));
+    place.import(&one).unwrap();
+    let imported = place.store.load("one").unwrap();
+    assert_eq!(logical(&imported.t().unwrap()), logical(&tensor));
+
+    safetensors::write(&many, &[("y".into(), imported)], &no_metadata(), OnExisting::Refuse, &mut quiet())
+        .unwrap();
+    place.import(&many).unwrap();
+    assert_eq!(logical(&place.store.load("y").unwrap().t().unwrap()), logical(&tensor));
+}
+
+#[test]
+fn every_truncation_and_every_changed_byte_is_refused_or_harmless() {
+    let place = Place::new();
+    let (one, many) = (place.path("good.npy"), place.path("good.safetensors"));
+    let tensors =
+        [("a", DType::F32), ("b", DType::U8)].map(|(name, dtype)| (name.to_owned(), counted(dtype, &[2, 1])));
+    let metadata = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+    safetensors::write(&many, &tensors, &metadata, OnExisting::Refuse, &mut quiet()).unwrap();
+    npy::write(&one, &tensors[0].1, OnExisting::Refuse, &mut quiet()).unwrap();
+    for (good, name) in [(one, "x.npy"), (many, "x.safetensors")] {
+        let good = fs::read(good).unwrap();
+        for length in 0..good.len() {
+            place.refuse(name, &good[..length]);
+        }
+        place.refuse(name, &[good.as_slice(), b"\0"].concat());
+        for at in 0..good.len() {
+            for bits in [0x01, 0x10, 0x80, 0xff] {
+                let mut broken = good.clone();
+                broken[at] ^= bits;
+                let opened = place.file(name, &broken);
+                if let Err(error) = place.import(&opened) {
+                    assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_file_is_refused_without_waiting() {
+    let place = Place::new();
+    let fifo = place.path("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    for path in [fifo.as_path(), place.dir.path()] {
+        assert_eq!(ForeignFile::open(path).unwrap_err().kind(), ErrorKind::BadFile);
+        let written = npy::write(path, &counted(DType::U8, &[1]), OnExisting::Replace, &mut quiet());
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+    assert_eq!(ForeignFile::open(place.path("none")).unwrap_err().kind(), ErrorKind::Io);
+}
+
+#[test]
+fn refused_export_leaves_the_old_file_and_nothing_beside_it() {
+    let place = Place::new();
+    let tensor = counted(DType::U8, &[1]);
+    let path = place.file("x", b"old");
+    let written = [
+        npy::write(&path, &tensor, OnExisting::Refuse, &mut quiet()),
+        safetensors::write(&path, &[("x".into(), tensor)], &no_metadata(), OnExisting::Refuse, &mut quiet()),
+    ];
+    for error in written.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert!(error.to_string().contains(&*path.to_string_lossy()), "{error}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(place.names(), ["store.smap", "x"]);
+}
+
+#[test]
+fn file_that_appears_during_a_refusing_export_is_left() {
+    let place = Place::new();
+    let path = place.path("x.npy");
+    let written = npy::write(&path, &counted(DType::U8, &[1]), OnExisting::Refuse, &mut |_| {
+        fs::write(&path, b"faster").unwrap();
+    });
+    assert_eq!(written.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&path).unwrap(), b"faster");
+    assert_eq!(place.names(), ["store.smap", "x.npy"]);
+}
+
+#[test]
+fn exported_file_has_the_permissions_of_any_new_file() {
+    let place = Place::new();
+    let any = place.file("any", b"");
+    let path = place.path("x.npy");
+    npy::write(&path, &counted(DType::U8, &[1]), OnExisting::Refuse, &mut quiet()).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&path), mode(&any));
+}
+
+#[test]
+fn case_29_open_file_keeps_its_bytes_when_an_export_takes_its_name() {
+    let place = Place::new();
+    let (path, link) = (place.path("x.npy"), place.path("link.npy"));
+    let (old, new) = (counted(DType::U16, &[5]), counted(DType::F64, &[2]));
+    npy::write(&path, &old, OnExisting::Refuse, &mut quiet()).unwrap();
+    symlink(&path, &link).unwrap();
+    let file = ForeignFile::open(&path).unwrap();
+    npy::write(&link, &new, OnExisting::Replace, &mut quiet()).unwrap();
+    assert_eq!(ForeignFile::open(&path).unwrap().tensors().next().unwrap().dtype, DType::U16);
+    npy::write(&path, &new, OnExisting::Replace, &mut quiet()).unwrap();
+    let mut txn = place.store.begin().unwrap();
+    file.import_into(&mut txn, "old ", &mut quiet()).unwrap();
+    txn.commit().unwrap();
+    assert_eq!(logical(&place.store.load("old x").unwrap()), logical(&old));
+}
+
+#[test]
+fn file_cut_after_it_was_opened_is_an_error_and_changes_nothing() {
+    let place = Place::new();
+    let path = place.path("x.npy");
+    npy::write(&path, &counted(DType::U16, &[500]), OnExisting::Refuse, &mut quiet()).unwrap();
+    let file = ForeignFile::open(&path).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(200).unwrap();
+    let mut txn = place.store.begin().unwrap();
+    assert_eq!(file.import_into(&mut txn, "", &mut quiet()).unwrap_err().kind(), ErrorKind::ExternalChanged);
+    drop(txn);
+    assert!(place.store.names().unwrap().is_empty());
+}

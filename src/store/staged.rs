@@ -1,0 +1,233 @@
+//! Storages that a transaction stages first, and then saves headers over: for importers of other formats.
+
+use std::ops::Range;
+
+use stridemap_format::DType;
+use stridemap_format::limits::MAX_STORAGE_BYTES;
+
+use super::staging::{Stage, record_of};
+use super::transaction::Transaction;
+use crate::commit::{Change, Changes};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
+
+/// A storage that a [`Transaction`] has staged, for [`save_header`](Transaction::save_header) of the same transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StorageKey {
+    transaction: u64,
+    /// Provisional.
+    id: u64,
+}
+
+/// Importing storages: bytes first, headers over them after that. A storage without a header is not committed.
+impl Transaction<'_> {
+    /// Writes a sealed storage: the bytes that `write` passes to its sink. With a known length the room on the disk is
+    /// reserved first.
+    ///
+    /// ```
+    /// use stridemap::{DType, Layout, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("points.smap");
+    /// let store = Store::create(&path)?;
+    /// let mut txn = store.begin()?;
+    /// let points = [1f32, 4., 2., 1., 3., 5.];
+    /// let key = txn.stage(Some(24), |sink| points.iter().try_for_each(|x| sink(&x.to_le_bytes())))?;
+    /// txn.save_header("points", DType::F32, &Layout::contiguous(&[3, 2])?, key)?;
+    /// txn.save_header("points_t", DType::F32, &Layout::new(vec![2, 3], vec![1, 2], 0)?, key)?;
+    /// txn.commit()?;
+    ///
+    /// let (points, points_t) = (store.load("points")?, store.load("points_t")?);
+    /// assert_eq!(points_t.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
+    /// assert!(points.shares_storage(&points_t));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::SizeMismatch`] for more or fewer bytes than stated; [`ErrorKind::LimitExceeded`] for more than a storage
+    /// holds; [`ErrorKind::ReadOnly`]; [`ErrorKind::Io`]; those of `write`. After an error the transaction can only be
+    /// dropped.
+    pub fn stage(
+        &mut self,
+        length_bytes: Option<u64>,
+        write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+    ) -> Result<StorageKey> {
+        self.check_writable("stage")?;
+        let limit_bytes = length_bytes.unwrap_or(MAX_STORAGE_BYTES);
+        if limit_bytes > MAX_STORAGE_BYTES {
+            return Err(too_long(limit_bytes));
+        }
+        let staged = self.stage_alone(StorageWriter::sealed, length_bytes.unwrap_or(0), |writer| {
+            write(&mut |bytes| {
+                let end_bytes = writer.length_bytes().saturating_add(bytes.len() as u64);
+                match length_bytes {
+                    _ if end_bytes <= limit_bytes => writer.write(bytes),
+                    Some(stated_bytes) => Err(mismatch(stated_bytes, end_bytes)),
+                    None => Err(too_long(end_bytes)),
+                }
+            })?;
+            match length_bytes {
+                Some(stated_bytes) if stated_bytes != writer.length_bytes() => {
+                    Err(mismatch(stated_bytes, writer.length_bytes()))
+                }
+                _ => Ok(()),
+            }
+        });
+        let (id, _) = self.kept(staged)?;
+        Ok(self.key(id))
+    }
+
+    /// Stages a sealed storage that is a whole file and shares its blocks on the disk. Returns `None` where the file system
+    /// cannot share them, as only btrfs and XFS can. Later changes of the file do not reach the storage.
+    ///
+    /// The file is read once, to digest it. `progress` is called with the bytes read since the last call.
+    ///
+    /// ```
+    /// use stridemap::{DType, ExternalFile, Layout, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.bin");
+    /// std::fs::write(&path, [7; 100])?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// let key = match txn.stage_shared(&ExternalFile::open(&path)?, &mut |_| ())? {
+    ///     Some(key) => key,
+    ///     None => txn.stage(Some(100), |sink| sink(&std::fs::read(&path).expect("it was written")))?,
+    /// };
+    /// txn.save_header("x", DType::U8, &Layout::contiguous(&[100])?, key)?;
+    /// txn.commit()?;
+    /// assert_eq!(store.load("x")?.read::<u8>()?, [7; 100]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::ExternalChanged`] when the file was changed since it was opened; those of [`stage`](Self::stage), after
+    /// which the transaction can only be dropped.
+    pub fn stage_shared(
+        &mut self,
+        file: &ExternalFile,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<StorageKey>> {
+        self.check_writable("stage_shared")?;
+        if file.size_bytes() > MAX_STORAGE_BYTES {
+            return Ok(None);
+        }
+        let history = &self.loader.history;
+        let shared = StorageWriter::sharing(&history.disk, &history.paths, file, progress);
+        let shared = shared.and_then(|writer| {
+            writer.map(|it| it.finish(&history.disk, &history.paths, history.is_durable())).transpose()
+        });
+        let shared = self.kept(shared)?;
+        Ok(shared.map(|whole| {
+            let id = self.stage_whole(whole);
+            self.key(id)
+        }))
+    }
+
+    /// Stages ranges of a file, in bytes, as external storages. Nothing is copied or written.
+    ///
+    /// From then on the file must stay as it is. The store records its path, relative to the directory that holds the store
+    /// if it is beneath that, else absolute; and its device, inode, length and mtime. A tensor is loaded only while these are
+    /// the same, from a handle that [may open the file](crate::StoreOptions::external). The file is not synced.
+    ///
+    /// ```
+    /// use stridemap::{DType, ExternalFile, ExternalFiles, Layout, StoreOptions};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.bin");
+    /// std::fs::write(&path, b"head0123")?;
+    /// let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// let keys = txn.adopt(&ExternalFile::open(&path)?, [4..8])?;
+    /// txn.save_header("digits", DType::U8, &Layout::contiguous(&[4])?, keys[0])?;
+    /// txn.commit()?;
+    /// assert_eq!(store.load("digits")?.read::<u8>()?, b"0123");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::ExternalRefused`] when this handle may not open the file; [`ErrorKind::ExternalChanged`] when it was
+    /// changed since it was opened; [`ErrorKind::OutOfRange`] for a range that leaves it; [`ErrorKind::InvalidArgument`] for a
+    /// path that is not UTF-8; [`ErrorKind::Io`]. After an error the transaction is as it was before.
+    pub fn adopt(
+        &mut self,
+        file: &ExternalFile,
+        ranges: impl IntoIterator<Item = Range<u64>>,
+    ) -> Result<Vec<StorageKey>> {
+        self.check_writable("adopt")?;
+        let ranges: Vec<Range<u64>> = ranges.into_iter().collect();
+        ranges.iter().try_for_each(|range| file.check_range(range))?;
+        let (path, file) = self.loader.externals.adopt(file)?;
+        let keys = ranges.into_iter().map(|range| {
+            let disk = &self.loader.history.disk;
+            let length_bytes = range.end - range.start;
+            let whole = StagedStorage::external(disk, (path.clone(), &file), range.start, length_bytes);
+            let id = self.stage_whole(whole);
+            self.key(id)
+        });
+        Ok(keys.collect())
+    }
+
+    /// Saves a tensor: a header over a storage that this transaction has staged. Saving under an existing name replaces that
+    /// tensor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`] for a layout that leaves the storage; [`ErrorKind::ForeignStorage`] for a key of another
+    /// transaction; those of [`check_name`](Self::check_name).
+    pub fn save_header(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        layout: &Layout,
+        storage: StorageKey,
+    ) -> Result<()> {
+        let staged = match Changes::staged_index(storage.id).and_then(|index| self.staged.get(index)) {
+            Some(Stage::Whole(staged)) if storage.transaction == self.number => staged,
+            _ => {
+                let message = format!("save_header {name:?}: another transaction staged the storage");
+                return Err(Error::new(ErrorKind::ForeignStorage, message));
+            }
+        };
+        let refused = |e| Error::refused(format_args!("save_header {name:?}"), e);
+        layout.extent(dtype, staged.record().length_bytes).map_err(refused)?;
+        let record = record_of("save_header", dtype, layout, layout.offset() as u64, storage.id)?;
+        self.apply(Change::Put { name: name.to_owned(), record })
+    }
+
+    /// Refuses a name that a save would refuse: so an importer can check all names before it writes gigabytes.
+    ///
+    /// ```
+    /// use stridemap::{OnExisting, Store, Tensor};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &Tensor::from_vec(vec![1f32], &[1])?)?;
+    /// let mut txn = store.begin()?;
+    /// assert!(txn.check_name("x").is_ok() && txn.check_name("").is_err());
+    /// txn.on_existing(OnExisting::Refuse);
+    /// assert!(txn.check_name("x").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for what is not a name; [`ErrorKind::NameExists`] after
+    /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
+    pub fn check_name(&self, name: &str) -> Result<()> {
+        self.draft.check_new("save", name, self.changes.on_existing)
+    }
+
+    fn key(&self, id: u64) -> StorageKey {
+        StorageKey { transaction: self.number, id }
+    }
+}
+
+fn too_long(length_bytes: u64) -> Error {
+    let message = format!("stage: {length_bytes} bytes, where a storage holds {MAX_STORAGE_BYTES}");
+    Error::new(ErrorKind::LimitExceeded, message)
+}
+
+fn mismatch(stated_bytes: u64, bytes: u64) -> Error {
+    let message = format!("stage: {stated_bytes} bytes were stated, and {bytes} came");
+    Error::new(ErrorKind::SizeMismatch, message)
+}
