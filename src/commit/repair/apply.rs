@@ -11,7 +11,7 @@ use super::copy::{Copied, copy_storage, right_digests};
 use super::metadata::{MOST_NUMBERS, Source, exists, numbers_of, read};
 use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan, undisturbed};
 use crate::commit::lock::WriterLock;
-use crate::commit::publish::publish_whole;
+use crate::commit::publish::publish_manifest;
 use crate::commit::verify::Needs;
 use crate::commit::{History, Options, by, recover, stats, unsynced};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
@@ -115,7 +115,7 @@ pub(super) fn apply(
         }
     }
     work.sync(&work.lost_found())?; // crash: the same, for good
-    publish_whole(&work.history, manifest, &lock)?; // crash: as before, or repaired
+    drop(publish_manifest(&work.history, manifest, None, &lock)?); // crash: as before, or repaired
     repair.generation = Some(generation);
 
     // 4. The old names go.
