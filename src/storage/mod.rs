@@ -2,7 +2,6 @@
 
 mod address_space;
 mod check;
-mod digests;
 #[cfg_attr(not(feature = "interop"), expect(dead_code, reason = "only files of other formats are adopted"))]
 mod external;
 mod externals;
@@ -18,10 +17,10 @@ mod poison;
 mod queue;
 mod staged;
 mod stored;
+mod verified;
 mod writer;
 
-pub(crate) use check::{DamagedChunk, Harm, check_all, check_chunks};
-pub(crate) use digests::VerifiedStorage;
+pub(crate) use check::{Damage, check_all, check_chunks};
 #[cfg(feature = "interop")]
 pub(crate) use external::ExternalFile;
 pub use externals::ExternalFiles;
@@ -38,6 +37,7 @@ pub(crate) use poison::Poison;
 pub(crate) use queue::Turn;
 pub(crate) use staged::StagedStorage;
 pub(crate) use stored::{Identity, Storage};
+pub(crate) use verified::{DamagedChunk, VerifiedStorage};
 pub(crate) use writer::StorageWriter;
 
 /// Where a tensor may begin in a storage that it shares: a cache line, and more than any element's alignment.

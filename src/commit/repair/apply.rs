@@ -3,11 +3,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{Manifest, Marker, StorageRecord, TensorRecord};
+use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord, TensorRecord};
 
 use super::Repair;
 use super::content::{Content, files};
-use super::copy::{Copied, copy_storage, right_digests};
+use super::copy::{Copied, copy_storage};
 use super::metadata::{MOST_NUMBERS, Source, exists, numbers_of, read};
 use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan, undisturbed};
 use crate::commit::lock::WriterLock;
@@ -16,7 +16,7 @@ use crate::commit::verify::Needs;
 use crate::commit::{History, Options, by, recover, stats, unsynced};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::GrowthLock;
+use crate::storage::{GrowthLock, VerifiedStorage};
 
 /// Repairs. The comments say what a crash just after the step leaves behind.
 pub(super) fn apply(
@@ -59,9 +59,12 @@ pub(super) fn apply(
         work.replace(&paths.marker(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, which is made again
         work.sync(paths.root())?;
     }
-    for (&id, right) in &content.sums {
-        let length_bytes = content.storages.get(&id).map_or(0, |record| record.length_bytes);
-        let bytes = right_digests(&**disk, &paths.sum(id), length_bytes, right)?;
+    for (&id, sum) in &content.sums {
+        let Some(record) = content.storages.get(&id) else { continue };
+        let StorageKind::Sealed(sealed) = &record.kind else { continue };
+        let stated = (record.length_bytes, sealed);
+        let storage = VerifiedStorage::open_corrected(&**disk, paths, id, stated, &sum.corrected)?;
+        let bytes = storage.corrected_sum()?;
         work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, which is made again
         work.sync(&paths.storages_dir())?;
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::{Options, hold};
 use crate::disk::Disk;
-use crate::error::{Result, one_line};
+use crate::error::{Error, Result, one_line};
 
 /// What a repair does, or did.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +42,12 @@ impl Repair {
 
     fn remedy(&mut self, path: impl Into<PathBuf>, detail: impl Into<String>) {
         self.remedies.push(Remedy { path: path.into(), detail: detail.into() });
+    }
+
+    /// Files that cannot be read, each with why; and what follows from it.
+    fn lose_files(&mut self, files: Vec<(PathBuf, String)>, then: &str) {
+        let loss = |(path, why)| Loss { path, reason: format!("{why}; {then}"), names: Vec::new() };
+        self.losses.extend(files.into_iter().map(loss));
     }
 }
 
@@ -83,7 +89,14 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Whether a repair is made, or only thought out.
+/// An error's message without the path, which precedes it.
+fn said(error: &Error) -> String {
+    error
+        .broken()
+        .map_or_else(|| error.to_string(), |broken| format!("{} ({})", broken.detail(), broken.rule()))
+}
+
+/// Whether a repair is made, or only planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Plan,
