@@ -125,10 +125,11 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Make a damaged store usable again; without --apply, only say what that takes, and exit with 1 if anything
     ///
-    /// What checksums confirm is put right: one flipped bit of the metadata, FORMAT, LOCK, digests of storages. A newest
-    /// generation that cannot be read gives way to an older one that is still there. Tensors that reach damaged bytes are
-    /// given up, others on the same storage copied. What is removed or replaced is moved to lost+found in the store, and
-    /// stays there. While a reader needs what would go, it is refused. Cut short anywhere, it can be run again.
+    /// Nothing is guessed: what a checksum does not confirm is lost, and reported. FORMAT, LOCK and digests of storages are
+    /// written again. If the newest generation cannot be read, the store steps back to an older one that is still there.
+    /// Tensors that reach damaged bytes are lost, and others on the same storage are copied. What is removed or replaced is
+    /// moved to lost+found in the store, and stays there. Repair is refused while a reader needs what would be moved; if it is
+    /// interrupted, run it again.
     #[command(after_help = "Example:\n  stridemap repair model.smap\n  stridemap repair model.smap --apply")]
     Repair(RepairArgs),
     /// Print a line a commit, as other processes make them, until it is interrupted

@@ -66,38 +66,41 @@ impl StoreOptions {
         commit::verify_path(&self.disk, path.as_ref(), self.options, &mut begin, &mut progress)
     }
 
-    /// Says what a damaged store needs to be usable again, and what of it would be given up; changes nothing. Nothing at all,
-    /// for a whole store. `progress` is called with the bytes of elements read since the last call.
+    /// Returns what [`repair`](Self::repair) would do and what would be lost, and changes nothing. The plan of a whole store is
+    /// empty. `progress` is called with the bytes of elements read since the last call.
     ///
     /// # Errors
-    /// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` when neither a manifest nor a
-    /// table can be read, or a directory of the store is none; `LimitExceeded` for a file of a generation that no store comes
-    /// to; `Io`.
+    /// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` when no manifest can be read,
+    /// or `meta` or `storages` is not a directory; `LimitExceeded` for a file of a generation that no store reaches; `Io`.
     pub fn plan_repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
         commit::repair(&self.disk, path.as_ref(), self.options, RepairMode::Plan, &mut progress)
     }
 
-    /// Makes a damaged store usable again, and says what it did. Then [`verify`](Self::verify) finds nothing, but for files
-    /// that are not the store's, and the next commit succeeds.
+    /// Makes a damaged store usable again, and returns what was done and what was lost. Afterwards [`verify`](Self::verify)
+    /// finds only damage to external files, and the next commit succeeds.
     ///
-    /// - FORMAT and LOCK are made anew. A manifest, and an entry of a table, that one flipped bit makes wrong is put right:
-    ///   its checksum confirms it. So are the header of a table, and wrong or missing chunk digests that those of the record
-    ///   confirm.
-    /// - When the newest manifest, or its table, cannot be read, the store steps back to the newest older generation whose
-    ///   can, which is there while a reader is on it or was until now; else to what the manifest says alone, or a table.
-    /// - A tensor is given up when its header is lost, or when it reaches a chunk that is damaged or missing. The others
-    ///   on a damaged storage are copied into a new one, and keep names, sizes and elements; strides and offsets may change. A
-    ///   mutable or live storage that became short keeps the tensors that are inside what is left.
+    /// Nothing is guessed: what a checksum does not confirm is lost, and reported.
     ///
-    /// What it removes or replaces is moved to the directory `lost+found` of the store, and stays there. It is made under the
-    /// writers' lock, and durable when it returns, whatever the [`Durability`](crate::Durability). Cut short anywhere, even by
-    /// a power cut, the store is as before, or repaired, or another repair makes it so.
+    /// - FORMAT and LOCK are written again. So are wrong or missing chunk digests, when the digests of the chunks themselves
+    ///   are those that the record confirms.
+    /// - If the newest manifest or its table cannot be read, the store steps back to the newest generation that can: an older
+    ///   one is kept while a reader is on it. If no generation has a readable table, the newest readable manifest is kept
+    ///   without its table. Without a readable manifest, repair refuses.
+    /// - A damaged entry of a table is lost, and the others are kept.
+    /// - A tensor is lost when its header or the record of its storage is lost, or when it reaches a chunk that is damaged or
+    ///   missing. The other tensors on a damaged storage are copied into a new one, and keep names, sizes and elements; strides
+    ///   and offsets may change. A mutable or live storage whose file is short keeps the tensors inside what is left.
+    ///
+    /// What is removed or replaced is moved to the directory `lost+found` of the store, and stays there. A repair holds the
+    /// writers' lock, and is durable when it returns, whatever the [`Durability`](crate::Durability). If it is interrupted, even
+    /// by a power cut, the store is as before, or repaired, or another repair completes it.
     ///
     /// It keeps all headers in memory, and needs room on the disk for what is copied.
     ///
     /// # Errors
     /// Those of [`plan_repair`](Self::plan_repair); `Busy` while another writer is at work, or while a reader needs what would
-    /// be moved; `ReadOnly`, `Io`. Until the new generation is published the content is as it was.
+    /// be moved; `CommitUnknown` when the new generation may or may not be there; `ReadOnly`, `Io`. Until the new generation is
+    /// published, the content is as it was.
     pub fn repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
         commit::repair(&self.disk, path.as_ref(), self.options, RepairMode::Apply, &mut progress)
     }

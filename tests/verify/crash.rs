@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stridemap::disk::{Access, Disk as _, Op, Outcome, SimulatedDisk};
-use stridemap::{Index, Store, StoreOptions, Tensor};
+use stridemap::{ErrorKind, Index, Store, StoreOptions, Tensor};
 
 const STORE: &str = "store";
 
@@ -141,4 +142,42 @@ fn repair_of_missing_files_that_a_power_cut_ends_anywhere_is_made_again() {
     );
     println!("{states} states");
     assert!(states > 50, "{states}");
+}
+
+#[test]
+fn repair_of_which_an_operation_fails_is_made_again_and_says_when_its_generation_may_be_there() {
+    let disk = SimulatedDisk::new();
+    let store = options(&disk).create(STORE).unwrap();
+    for name in ["damaged", "whole"] {
+        store.save(name, &Tensor::from_vec(vec![1u8; 9], &[9]).unwrap()).unwrap();
+    }
+    drop(store);
+    damage(&disk, "storages/0000000000000001.bin", 3, b"x");
+    let log = disk.log();
+    let copy = || SimulatedDisk::after_power_cut(&log, Outcome::EverythingKept);
+    let count = {
+        let disk = copy();
+        let before = disk.log().len();
+        options(&disk).repair(STORE, |_| ()).unwrap();
+        disk.log().len() - before
+    };
+    let (mut refused, mut unknown) = (0, 0);
+    for failing in 0..count {
+        let disk = copy();
+        let seen = AtomicUsize::new(0);
+        disk.fail(move |_| seen.fetch_add(1, Ordering::Relaxed) == failing);
+        match options(&disk).repair(STORE, |_| ()) {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::CommitUnknown => unknown += 1,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Io, "operation {failing}: {e}");
+                refused += 1;
+            }
+        }
+        options(&disk).repair(STORE, |_| ()).unwrap();
+        let store = options(&disk).open(STORE).unwrap();
+        assert_eq!(store.names().unwrap(), ["whole"], "operation {failing}");
+        assert_eq!(store.verify(|_| ()).unwrap(), [], "operation {failing}");
+    }
+    assert!(unknown == 2 && refused > 5, "{count} operations: {unknown} {refused}");
 }

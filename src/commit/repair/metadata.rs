@@ -13,7 +13,7 @@ use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Ids and generations count from 1: no store reaches this.
-pub(super) const MOST_NUMBERS: u64 = 1 << 62;
+pub(super) const NUMBER_LIMIT: u64 = 1 << 62;
 
 /// The generation whose content is kept.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         return Err(e.clone());
     }
     let highest = numbers.iter().chain(&tables).copied().max().unwrap_or_default();
-    if highest >= MOST_NUMBERS {
+    if highest >= NUMBER_LIMIT {
         // The next one would be the last, or near it, and no commit could be made after the repair.
         let name =
             if numbers.last() == Some(&highest) { paths.manifest(highest) } else { paths.table(highest) };
