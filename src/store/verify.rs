@@ -6,13 +6,15 @@ use crate::commit::{self, Finding, Repair, RepairMode, Verification};
 use crate::error::Result;
 
 impl Store {
-    /// Reads everything in the generation that this handle is on, metadata and elements, and gives what breaks a rule
-    /// of the format, with the names of the tensors that each finding affects: nothing, for a whole store. `progress` is
-    /// called with the bytes of elements read since the last call, on this thread; several others read, some MiB at a time.
+    /// Reads all metadata and elements of the generation that this handle is on, and returns a finding for each broken rule of
+    /// the format, with the tensors that it affects. A whole store has none. `progress` is called on this thread with the bytes
+    /// of elements read since the last call; other threads read, some MiB at a time.
     ///
-    /// External files have no digests: whether each is the one that was adopted is looked at, its elements are not read. One
-    /// that this handle may not open is left alone, and [`unchecked_files`](Self::unchecked_files) gives it. Nor have
-    /// mutable and live storages digests, for they change: of these the file is looked at.
+    /// The name of a tensor whose entry in a table cannot be read is not known, and not in the finding.
+    ///
+    /// External files have no digests: each is compared with the stamp of the file that was adopted, and its elements are not
+    /// read. A file that this handle may not open is skipped, and listed by [`unchecked_files`](Self::unchecked_files). Mutable
+    /// and live storages change, and have no digests either: only the length of their files is checked.
     ///
     /// [`StoreOptions::verify`] does the same to a store that is too damaged to be opened.
     ///
@@ -25,11 +27,10 @@ impl Store {
         Ok(verified.findings)
     }
 
-    /// Verifies some tensors alone: reads the entries that lead to each, all digests of its storage, some 16 bytes for each
-    /// MiB, and the chunks of 1 MiB that its elements are in. Gives what is wrong with them: nothing, for whole ones.
+    /// Verifies some tensors alone, and returns what is wrong with them. Reads the entries that their lookups need, all digests
+    /// of their storages (16 bytes for each MiB), and the chunks of 1 MiB that have their elements.
     ///
-    /// A finding on the digests of a storage may be about another tensor of it: only [`verify`](Self::verify) reads enough
-    /// to say.
+    /// A finding about the digests of a storage may affect only other tensors: [`verify`](Self::verify) reads enough to tell.
     ///
     /// # Errors
     /// `NameNotFound`; `ExternalRefused` for one on a file that this handle may not open; `Io`.
@@ -39,8 +40,8 @@ impl Store {
         commit::verify_tensors(history, self.snapshot().inner(), names, &mut progress)
     }
 
-    /// The external files that tensors stand on and this handle [may not open](crate::StoreOptions::external), which
-    /// [`verify`](Self::verify) therefore leaves alone.
+    /// The external files of tensors that this handle [may not open](crate::StoreOptions::external), and that
+    /// [`verify`](Self::verify) therefore skips.
     ///
     /// # Errors
     /// Those of reading the metadata.
@@ -51,12 +52,12 @@ impl Store {
 }
 
 impl StoreOptions {
-    /// As [`Store::verify`], of the newest generation of the store in a directory: one that is too damaged to be opened has
-    /// findings, too. Gives also the files that nobody needs, and how much was read. `begin` is called with the bytes of
-    /// elements that there are to read, and `progress` with those read since the last call.
+    /// As [`Store::verify`], for the newest generation of the store in a directory. A store that is too damaged to be opened has
+    /// findings, too. Also returns the files that no generation needs, and how much was read. `begin` is called with the bytes
+    /// of elements to read, and `progress` with those read since the last call.
     ///
     /// # Errors
-    /// `NotFound`, `NotAStore`, `Busy`, `Io`: what is there may be no store, or cannot be read.
+    /// `NotFound`, `NotAStore`, `Busy`, `Io`.
     pub fn verify(
         &self,
         path: impl AsRef<Path>,

@@ -1,4 +1,4 @@
-//! Damage to the files of storages, as findings with the tensors that it affects.
+//! Findings for damaged files of storages, with the tensors that they affect.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
