@@ -85,14 +85,14 @@ mod tensor;
 
 pub use commit::{
     Affected, Collected, Compacted, Durability, Finding, Loss, Materialized, NameChanges, OnExisting, Orphan,
-    OrphanKind, Remedy, Repair, SkipReason, Skipped, Verification,
+    Reclaimable, Remedy, Repair, SkipReason, Skipped, SpaceReason, Verification,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use layout::{Axes, Axis, Index, Sections};
 pub use storage::ExternalFiles;
 pub use store::{
-    Copied, Reclaimable, Snapshot, SpaceReason, Stats, StorageInfo, StorageKind, StorageStats, Store,
-    StoreOptions, TensorInfo, Transaction,
+    Copied, Snapshot, Stats, StorageInfo, StorageKind, StorageStats, Store, StoreOptions, TensorInfo,
+    Transaction,
 };
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{
@@ -100,7 +100,29 @@ pub use tensor::{
     LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor,
 };
 
-/// The README's Rust, as a test.
-#[cfg(all(doctest, feature = "ndarray", feature = "dlpack"))]
-#[doc = include_str!("../README.md")]
-mod readme {}
+/// The Rust of the README and of the guide, as tests.
+#[cfg(all(doctest, feature = "ndarray", feature = "dlpack", feature = "interop"))]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/getting-started.md")]
+    mod getting_started {}
+    #[doc = include_str!("../docs/cli.md")]
+    mod cli {}
+    #[doc = include_str!("../docs/views.md")]
+    mod views {}
+    #[doc = include_str!("../docs/mutable-and-live.md")]
+    mod mutable_and_live {}
+    #[doc = include_str!("../docs/growing.md")]
+    mod growing {}
+    #[doc = include_str!("../docs/file-formats.md")]
+    mod file_formats {}
+    #[doc = include_str!("../docs/external-files.md")]
+    mod external_files {}
+    #[doc = include_str!("../docs/disk-space.md")]
+    mod disk_space {}
+    #[doc = include_str!("../docs/damage-and-repair.md")]
+    mod damage_and_repair {}
+    #[doc = include_str!("../docs/guarantees.md")]
+    mod guarantees {}
+}

@@ -13,9 +13,9 @@ fn expr_help(example: &str) -> String {
 EXPR is a NAME, then any of
   [0:10, ::-2, -1, ..., None]
 {}
-An axis is a number or a name. What gives a list is followed by the number of one: .chunk(3)[-1]
-In EXPR, a name with \"[\" or \".word(\" in it is quoted, as ls prints it: 'odd [name]'.
-Wherever a NAME alone is asked for, it is taken as it is.
+An axis is a number or a name. An operation that returns a list needs an index: .chunk(3)[-1]
+In EXPR, quote a name that contains \"[\" or \".word(\", as ls prints it: 'odd [name]'.
+Where only a NAME is expected, it is not parsed.
 
 Example:
   stridemap {example}",
@@ -23,7 +23,7 @@ Example:
     )
 }
 
-/// Keep tensors, and views of them, in a memory-mapped store on disk.
+/// Store tensors and views of them in a memory-mapped store on disk.
 #[derive(Parser)]
 #[command(name = "stridemap", version)]
 pub(crate) struct Args {
@@ -35,108 +35,108 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Copy the tensors of .safetensors, .npy, .npz and .pt files into a store, in one commit
     ///
-    /// A model of several .safetensors files is named by its index, model.safetensors.index.json. The metadata of a
-    /// .safetensors file, and the plain values of a .pt file, become attributes of the store. An import that fails half-way
-    /// or is killed has changed nothing, but that a new store is there, and empty; what else it left goes with the next
-    /// commit, or with gc.
+    /// To import a model in several .safetensors files, name its index, model.safetensors.index.json. The metadata of a
+    /// .safetensors file and the plain values of a .pt file become attributes of the store. An import that fails or is
+    /// killed changes no tensor, but can leave a new, empty store. The next commit, or gc, deletes its unfinished files.
     #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
     Import(ImportArgs),
-    /// Write tensors to a .safetensors, .npy or .npz file, or copy a store that others may be writing to a new .smap
+    /// Write tensors to a .safetensors, .npy or .npz file, or copy a store that is in use to a new .smap
     ///
-    /// A copy of a store has one generation of it, whole, where cp -r takes files of several. It has a uuid of its own. Where
-    /// the file system can, it shares blocks with the store. Elements are verified as they are copied, and damage is an error. Nothing
-    /// may be at COPY.smap; a copy that is killed leaves a directory .stage-* beside it, which may be deleted.
+    /// A copy of a store holds one complete generation; cp -r can mix the files of several. The copy has its own uuid, and
+    /// shares blocks with the store where the file system supports it. Elements are verified while they are copied; damage
+    /// is an error. COPY.smap must not exist. A copy that is killed leaves a directory .stage-* beside it, which may be
+    /// deleted.
     #[command(
         after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight\n  stridemap export model.smap copy.smap"
     )]
     Export(ExportArgs),
-    /// Describe a store or a file: summary, tensors, storages; and its attributes, where it is not JSON
+    /// Describe a store or a file: summary, tensors, storages and attributes
     ///
-    /// A .safetensors, .npy, .npz or .pt file is read where it lies; the names are those that an import gives. In JSON, a
-    /// file has no uuid and no generation.
+    /// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON, a
+    /// file has no uuid and no generation, and attributes are left out.
     #[command(
         after_help = "Example:\n  stridemap inspect model.smap --json | jq .store\n  stridemap inspect model.safetensors"
     )]
     Inspect(InspectArgs),
-    /// List the tensors of a store or a file by ascending name: name, dtype and size
+    /// List the tensors of a store or a file, sorted by name: name, dtype and size
     #[command(after_help = "Example:\n  stridemap ls model.smap encoder.\n  stridemap ls model.pt")]
     Ls(LsArgs),
-    /// Print the elements of a tensor of a store or a file, or of a view of one
+    /// Print the elements of a tensor or view
     #[command(after_help = expr_help("show model.smap 'encoder.weight[0, ::2]'"))]
     Show(ShowArgs),
     /// Compare the tensors of two stores or files, by name
     ///
-    /// Two tensors are equal when their dtypes, sizes and values are. Values are compared exactly, unless --rtol or --atol
-    /// allow a distance: |a - b| <= atol + rtol * |b|, as numpy.allclose has it. NaN equals NaN and nothing else, and -0.0
-    /// equals 0.0. Strides, offsets, shared storages, names of dimensions and attributes decide with --strict alone;
-    /// attributes that differ are listed anyway. Of two files that hold one unnamed tensor each, those two are compared.
+    /// Two tensors are equal when their dtypes, sizes and values are equal. Values are compared exactly, unless --rtol or
+    /// --atol allows a difference: |a - b| <= atol + rtol * |b|, as in numpy.allclose. NaN equals only NaN, and -0.0 equals
+    /// 0.0. Only --strict compares strides, offsets, shared storages, names of dimensions and attributes; without it,
+    /// attributes that differ are listed, but count as equal. If each file holds one unnamed tensor, the two are compared.
     ///
-    /// A line is what is in A alone (-), in B alone (+), differs (~), or an attribute that does (@); the last one
-    /// sums up. The exit code is 0 when all is equal, 1 when something differs, 2 after an error. A tensor that cannot be
-    /// read is one; the others are compared all the same.
+    /// Each line shows a tensor that is only in A (-), only in B (+) or different (~), or an attribute that differs (@). The
+    /// last line is a summary. Exit code: 0 when all is equal, 1 when something differs, 2 after an error. When a tensor
+    /// cannot be read, the others are still compared.
     #[command(
         after_help = "Example:\n  stridemap diff model.safetensors model.smap\n  stridemap diff before.pt after.pt --rtol 1e-5 --json | jq .equal"
     )]
     Diff(DiffArgs),
-    /// Give a view of a tensor a name; no element is copied
+    /// Save a view of a tensor under a new name, without copying elements
     #[command(after_help = expr_help("view model.smap weight_t 'weight.t()'"))]
     View(ViewArgs),
     /// Rename a tensor
     #[command(after_help = "Example:\n  stridemap mv model.smap weight encoder.weight")]
     Mv(MvArgs),
-    /// Remove tensors, in one commit: all or none
+    /// Remove tensors in one commit: all or none
     #[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
     Rm(RmArgs),
-    /// Give a tensor a second name; no element is copied
+    /// Save a tensor under a second name, without copying elements
     #[command(after_help = "Example:\n  stridemap cp model.smap encoder.weight decoder.weight")]
     Cp(CpArgs),
-    /// Write rows of arrays in files behind those of a tensor, in one commit: all or none
+    /// Append rows from files to a tensor, in one commit: all or none
     ///
-    /// Only the new rows are written. The tensor must be contiguous and end its storage, as one does that was imported
-    /// alone. Those who have it loaded keep the rows that they have.
+    /// Only the new rows are written. The tensor must be contiguous and last in its storage, as a tensor that was imported
+    /// alone is. Processes that have loaded the tensor keep the rows that they have.
     #[command(after_help = "Example:\n  stridemap append model.smap log monday.npy tuesday.npy")]
     Append(AppendArgs),
-    /// Delete the files that nothing needs any more
+    /// Delete files that are no longer needed
     #[command(after_help = "Example:\n  stridemap gc model.smap")]
     Gc(StoreArgs),
-    /// Write storages again without the bytes that no tensor reaches
+    /// Rewrite storages without the bytes that no tensor refers to
     ///
-    /// Those of which at least a quarter can be given back, and 4 KiB. First it does what gc does. Tensors keep their names,
-    /// sizes and elements. The space of what readers are still on comes back with the first commit, or gc, when they are
-    /// gone. A storage that another process is changing is left. So is one that is damaged, and only then the exit code
-    /// is 1.
+    /// Storages are rewritten when that frees at least a quarter of them, and 4 KiB. Compaction collects garbage first, as
+    /// gc does. Tensors keep their names, sizes and elements. The old files of a storage that readers still use are deleted
+    /// by the first commit, or gc, after the readers have finished. A storage that another process is changing is skipped. A damaged
+    /// storage is skipped too, and then the exit code is 1.
     ///
-    /// With --materialize it first copies what tensors reach of files that were imported in place into the store, which then
-    /// needs them no more.
+    /// With --materialize, elements in files that were imported in place are first copied into the store, which then no
+    /// longer needs the files.
     #[command(after_help = "Example:\n  stridemap compact model.smap")]
     Compact(CompactArgs),
-    /// Say where the space of a store is: what no tensor reaches, and why it is still there
+    /// Show disk usage: bytes that no tensor refers to, and why they are still there
     #[command(after_help = "Example:\n  stridemap stats model.smap --json | jq .reclaimable_bytes")]
     Stats(StatsArgs),
-    /// Read a whole store, or some tensors, and report what is damaged; exits with 1 if anything is
+    /// Verify a store, or some tensors, and report damage; exits with 1 if there is any
     ///
-    /// A line is the file, the place in it, what is wrong, the rule of the format that is broken, and the tensors that are
-    /// affected. Of tensors that are named only the parts of 1 MiB are read that their elements are in. Files that nothing
-    /// needs are no damage, and noted. Files that were imported in place are looked at, not read: whether each is the one
-    /// that it was then; nor have mutable and live storages digests.
+    /// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. When
+    /// tensors are named, only the chunks of 1 MiB that hold their elements are read. Files that are not needed are noted;
+    /// they are not damage. A file that was imported in place is not read; verify checks that it has not changed since then.
+    /// Mutable and live storages have no digests, so their elements are not checked.
     #[command(
         after_help = "Example:\n  stridemap verify model.smap && echo whole\n  stridemap verify model.smap --json | jq .findings[].affects"
     )]
     Verify(VerifyArgs),
-    /// Make a damaged store usable again; without --apply, only say what that takes, and exit with 1 if anything
+    /// Make a damaged store usable again; without --apply, only show what is needed, and exit with 1 if anything is
     ///
-    /// Nothing is guessed: what a checksum does not confirm is lost, and reported. FORMAT, LOCK and digests of storages are
-    /// written again. If the newest generation cannot be read, the store steps back to an older one that is still there.
-    /// Tensors that reach damaged bytes are lost, and others on the same storage are copied. What is removed or replaced is
-    /// moved to lost+found in the store, and stays there. Repair is refused while a reader needs what would be moved; if it is
-    /// interrupted, run it again.
+    /// Nothing is guessed: what no checksum confirms is lost, and reported. FORMAT, LOCK and the digests of storages are
+    /// written again. When the newest generation cannot be read, the store returns to the newest older one that can. Tensors
+    /// with damaged bytes are lost; others in the same storage are copied to a new one. Removed and replaced files are moved
+    /// to the directory lost+found of the store, and kept there. A repair is refused while a reader needs a file that would
+    /// be moved. An interrupted repair can be run again.
     #[command(after_help = "Example:\n  stridemap repair model.smap\n  stridemap repair model.smap --apply")]
     Repair(RepairArgs),
-    /// Print a line a commit, as other processes make them, until it is interrupted
+    /// Print a line for each commit of any process, until interrupted
     ///
-    /// A line is the generation, and the names that came (+), have another header (~), or went (-). Commits that come faster
-    /// than they can be told are told together: "7 since 4" is all that 5 to 7 changed. What is changed in place is no
-    /// commit.
+    /// Each line shows the generation, and the names that were added (+), changed (~) or removed (-). Commits that come
+    /// faster than they can be printed are combined: "7 since 4" shows the changes of 5 to 7. Changes in place are not
+    /// commits, and are not shown.
     #[command(after_help = "Example:\n  stridemap watch model.smap --json | jq -c .added")]
     Watch(WatchArgs),
 }
@@ -144,21 +144,21 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
 pub(crate) struct ImportArgs {
-    /// Files to import, whose kind is told by their content (a tensor alone, as in .npy, is named after its file); and the
-    /// store, which is created when nothing is there
+    /// Files to import, then the store, which is created if it does not exist. The format is detected from the content; an
+    /// unnamed tensor, as in .npy, is named after its file
     #[arg(required = true, value_name = "FILE... STORE")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Leave the elements in the files, and give the store headers over them; the files must then stay as they are
+    /// Leave the elements in the files and save only headers; the files must not change afterwards
     #[arg(long)]
     pub(crate) in_place: bool,
     #[command(flatten)]
     pub(crate) external: External,
-    /// Put P before every name
+    /// Prefix every name with P
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) reading: Reading,
-    /// Say of each file whether it was copied, or shares its blocks on the disk with the store
+    /// Report for each file whether it was copied, or shares blocks on disk with the store
     #[arg(long)]
     pub(crate) verbose: bool,
     #[command(flatten)]
@@ -168,10 +168,10 @@ pub(crate) struct ImportArgs {
 /// How files are read.
 #[derive(clap::Args)]
 pub(crate) struct Reading {
-    /// Turn the bytes of big-endian arrays of NumPy around; without this they are refused
+    /// Convert big-endian NumPy arrays to little-endian; without this they are refused
     #[arg(long)]
     byteswap: bool,
-    /// What the elements are that NumPy has no type for, V1 or V2: float8_e4m3fn, bfloat16, ...
+    /// The dtype of elements that NumPy stores as untyped bytes (V1, V2): float8_e4m3fn, bfloat16, ...
     #[arg(long, value_name = "DTYPE")]
     untyped: Option<DType>,
 }
@@ -190,18 +190,18 @@ impl Reading {
 pub(crate) struct ExportArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The file to write; its ending, .safetensors, .npy or .npz, says the kind; .smap is a copy of the store
+    /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store
     pub(crate) out: PathBuf,
-    /// The tensors to write; all of them when none is named
+    /// The tensors to write; all if none is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// The order in which elements are written to .npy and .npz
+    /// The order of elements in .npy and .npz
     #[arg(long, value_enum, default_value_t = Order::C)]
     pub(crate) order: Order,
     /// Compress the arrays of an .npz file
     #[arg(long)]
     compress: bool,
-    /// Write a .safetensors model in parts of at most SIZE bytes of elements, and an index: 5GB, 500MB, 1GiB
+    /// Split a .safetensors model into files of at most SIZE bytes of elements, with an index: 5GB, 500MB, 1GiB
     #[arg(long, value_name = "SIZE", value_parser = crate::shard_size::parse)]
     pub(crate) max_shard_size: Option<u64>,
     #[command(flatten)]
@@ -237,7 +237,7 @@ impl From<Order> for interop::Order {
 
 #[derive(clap::Args)]
 pub(crate) struct InspectArgs {
-    /// The store, or a file of another format, which is told by its content
+    /// The store, or a file of another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
     /// Print one JSON object
@@ -258,13 +258,13 @@ pub(crate) struct StatsArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct LsArgs {
-    /// The store, or a file of another format, which is told by its content
+    /// The store, or a file of another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
-    /// Only names that begin so
+    /// Only names with this prefix
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-    /// Print one JSON object a tensor
+    /// Print one JSON object per tensor
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -273,12 +273,12 @@ pub(crate) struct LsArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
-    /// The store, or a file of another format, which is told by its content
+    /// The store, or a file of another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
-    /// The tensor, or the view of it
+    /// The tensor or view
     pub(crate) expr: String,
-    /// Print one JSON object with every element, row by row in one list
+    /// Print one JSON object with all elements in row-major order
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -289,23 +289,23 @@ pub(crate) struct ShowArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct DiffArgs {
-    /// A store, or a file of another format
+    /// The first store or file
     pub(crate) a: PathBuf,
-    /// Another
+    /// The second store or file
     pub(crate) b: PathBuf,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Compare names, dtypes and sizes, and read no element
+    /// Compare only names, dtypes and sizes; read no elements
     #[arg(long, conflicts_with_all = ["rtol", "atol"])]
     pub(crate) no_values: bool,
-    /// Compare how tensors lie in their storages, and attributes, too
+    /// Also compare strides, offsets, shared storages, names of dimensions and attributes
     #[arg(long)]
     pub(crate) strict: bool,
-    /// How far values may be apart, relative to those of B
+    /// Largest difference, relative to the value in B
     #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = distance)]
     pub(crate) rtol: f64,
-    /// How far values may be apart
+    /// Largest absolute difference
     #[arg(long, value_name = "T", default_value = "0", hide_default_value = true, value_parser = distance)]
     pub(crate) atol: f64,
     #[command(flatten)]
@@ -317,7 +317,7 @@ pub(crate) struct DiffArgs {
 fn distance(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(x) if (0. ..f64::INFINITY).contains(&x) => Ok(x),
-        _ => Err("a number from 0 on is expected".to_owned()),
+        _ => Err("expected a number of at least 0".to_owned()),
     }
 }
 
@@ -325,9 +325,9 @@ fn distance(text: &str) -> Result<f64, String> {
 pub(crate) struct ViewArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The name to give
+    /// The new name
     pub(crate) new: String,
-    /// The view to give it to
+    /// The view to save
     pub(crate) expr: String,
     #[command(flatten)]
     pub(crate) existing: Existing,
@@ -339,9 +339,9 @@ pub(crate) struct ViewArgs {
 pub(crate) struct MvArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The name that the tensor has
+    /// The name of the tensor
     pub(crate) old: String,
-    /// The name to give
+    /// The new name
     pub(crate) new: String,
     #[command(flatten)]
     pub(crate) existing: Existing,
@@ -351,7 +351,7 @@ pub(crate) struct MvArgs {
 pub(crate) struct RmArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The names to take away
+    /// The names to remove
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }
@@ -360,9 +360,9 @@ pub(crate) struct RmArgs {
 pub(crate) struct CpArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The name that the tensor has
+    /// The name of the tensor
     pub(crate) src: String,
-    /// The name to give too
+    /// The second name
     pub(crate) dst: String,
     #[command(flatten)]
     pub(crate) existing: Existing,
@@ -372,9 +372,9 @@ pub(crate) struct CpArgs {
 pub(crate) struct AppendArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The tensor to make longer
+    /// The tensor to append to
     pub(crate) name: String,
-    /// Files of one array each, of the dtype and the size of the tensor but for their number of rows
+    /// Files of one array each, with the dtype and row size of the tensor
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
@@ -391,7 +391,7 @@ pub(crate) struct StoreArgs {
 pub(crate) struct CompactArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// Copy what was imported in place into the store first
+    /// First copy into the store the elements that were imported in place
     #[arg(long)]
     pub(crate) materialize: bool,
     #[command(flatten)]
@@ -402,7 +402,7 @@ pub(crate) struct CompactArgs {
 pub(crate) struct VerifyArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The tensors to verify; everything when none is named
+    /// The tensors to verify; the whole store if none is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
     /// Print one JSON object
@@ -416,7 +416,7 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct RepairArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// Do it
+    /// Repair the store
     #[arg(long)]
     pub(crate) apply: bool,
     /// Print one JSON object
@@ -428,20 +428,20 @@ pub(crate) struct RepairArgs {
 pub(crate) struct WatchArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// End after so many lines
+    /// Stop after N lines
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
-    /// End when there was no commit for so long, with exit code 1
+    /// Stop with exit code 1 when there is no commit for this time
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Existing {
-    /// Refuse to replace what is there already
+    /// Refuse to replace an existing tensor or file
     #[arg(long)]
     no_clobber: bool,
 }
@@ -454,7 +454,7 @@ impl Existing {
 
 #[derive(clap::Args)]
 pub(crate) struct External {
-    /// Which files imported in place may be opened: none, those under the directory that holds the store, or any
+    /// Which files that were imported in place may be opened: none, those in the directory that contains the store, or any
     #[arg(long, value_name = "WHERE", value_enum, default_value = "beside", env = "STRIDEMAP_EXTERNAL")]
     external: Where,
 }
@@ -475,7 +475,7 @@ impl External {
         }
     }
 
-    /// To open a store whose tensors are read.
+    /// Options to open a store whose tensors are read.
     pub(crate) fn options(&self) -> StoreOptions {
         StoreOptions::new().external(self.allowed())
     }

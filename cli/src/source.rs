@@ -31,10 +31,10 @@ impl Source {
         match fs::metadata(path) {
             Ok(found) if found.is_file() => Ok(Source::of(reading.options().open(path)?)),
             Ok(found) if !found.is_dir() => {
-                refused(format!("open {}: neither a store nor a regular file", path.display()))
+                refused(format!("open {}: not a store or a regular file", path.display()))
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                refused(format!("open {}: neither a store nor a file there", path.display()))
+                refused(format!("open {}: no such file or store", path.display()))
             }
             _ => {
                 let store = open_store(options, path)?;

@@ -73,7 +73,7 @@ fn verified(args: &VerifyArgs) -> Result<Verification> {
 #[derive(Serialize)]
 struct Record<'a> {
     findings: Vec<FindingRecord<'a>>,
-    orphans: Vec<OrphanRecord<'a>>,
+    orphans: Vec<OrphanRecord>,
     unchecked: Vec<String>,
     bytes_read: u64,
 }
@@ -90,11 +90,11 @@ struct FindingRecord<'a> {
 }
 
 #[derive(Serialize)]
-struct OrphanRecord<'a> {
+struct OrphanRecord {
     file: String,
     bytes: u64,
-    kind: String,
-    detail: &'a str,
+    reason: &'static str,
+    detail: String,
 }
 
 /// `"all"`, or a list of names.
@@ -126,8 +126,8 @@ impl<'a> Record<'a> {
         let orphan = |orphan: &'a Orphan| OrphanRecord {
             file: orphan.path.display().to_string(),
             bytes: orphan.size_bytes,
-            kind: format!("{:?}", orphan.kind).to_lowercase(),
-            detail: orphan.kind.remedy(),
+            reason: orphan.reason.name(),
+            detail: orphan.reason.to_string(),
         };
         Record {
             findings: verified.findings.iter().map(finding).collect(),

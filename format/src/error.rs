@@ -40,7 +40,7 @@ rules! {
     StorageId = 12, "a storage id is at least 1 and below the next id";
     ExternalPath = 13, "an external path is 1 to 4096 bytes of UTF-8 without NUL";
     Canonical = 14, "an encoding is the only one of its value: shortest integers, ascending keys, nothing after the end";
-    ManifestFrame = 15, "a manifest is a preamble, a body of the stated length and a digest, within 16 MiB, and holds no more than it may";
+    ManifestFrame = 15, "a manifest is a preamble, a body of the stated length and a digest, within 16 MiB and the limits of its lists";
     ManifestDigest = 16, "a manifest carries the digest of all bytes before it";
     StoreUuid = 17, "a manifest or table carries the uuid of its store";
     Generation = 18, "a manifest or table carries the generation that names its file, and refers to none later";
@@ -53,8 +53,8 @@ rules! {
     ChunkDigest = 25, "sealed bytes have the digests that their record states";
     StorageFile = 26, "a storage's file is a regular file at least as long as its record says";
     StorageMissing = 27, "a tensor's storage has a record";
-    TensorCount = 28, "a storage's record counts the tensors that stand on it";
-    ExternalFile = 29, "an external storage's file is the one that was adopted, and no store's";
+    TensorCount = 28, "a storage's record counts the tensors that refer to it";
+    ExternalFile = 29, "an external storage's file is the one that was adopted, and belongs to no store";
     LockFile = 30, "LOCK is a regular file";
 }
 

@@ -1,15 +1,16 @@
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use stridemap_format::{Digest, Manifest, ManifestHead, StorageKind, full_chunk_count, limits};
+use stridemap_format::{Digest, Manifest, ManifestHead, full_chunk_count, limits};
 
+use super::inventory::Needs;
 use super::lock::WriterLock;
-use super::recover::{list, numbers_among, pin};
+use super::recover::{list, numbers_among};
+use super::stats::Pin;
 use super::{Generation, History, unsynced};
-use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, Step, number_in, read_capped};
+use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, Step, StoreFile, number_in, read_capped};
 use crate::error::{Error, Result};
 use crate::storage::GrowthLock;
 
@@ -48,46 +49,14 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     let mut collected = Collected::default();
     let mut older = Older::listed(history, Some(names), &newest, &lock)?;
     older.collect(history, |_| true, usize::MAX, &mut collected);
-    let is_unclear = older.manifests.iter().any(|&(_, facts)| Older::is_unclear(history, facts));
-    let mut needed = BTreeMap::new();
-    add_storages(&newest, &mut needed)?;
-    let read = older.manifests.iter().filter(|(_, facts)| facts.is_some());
-    for &(number, _) in read.filter(|_| Step::PinnedStorages.is_taken(&*history.disk)) {
-        if let Some(pinned) = pin(&*history.disk, &history.paths, history.uuid, number)? {
-            add_storages(&pinned, &mut needed)?;
-        }
-    }
-    let is_needed = |id: u64, is_sum: bool| match needed.get(&id) {
-        Some(&sealed_bytes) => !is_sum || full_chunk_count(sealed_bytes.unwrap_or_default()) > 0,
-        None => is_unclear,
-    };
+    let pins = older.pins(history).filter(|_| Step::PinnedStorages.is_taken(&*history.disk)).collect();
+    let needs = Needs::of(&newest, pins, false)?;
     collected.remove_garbage(history, &newest, &mut older);
-    collected.sweep(history, is_needed)?;
-    if !is_unclear {
-        for entry in newest.storages() {
-            let (id, _) = entry?;
-            if let Some(&Some(sealed_bytes)) = needed.get(&id) {
-                collected.cut_storage(history, id, sealed_bytes);
-            }
-        }
+    collected.sweep(history, |file| needs.unneeded(file))?;
+    for (id, length_bytes) in needs.sealed_storages() {
+        collected.cut_storage(history, id, length_bytes);
     }
     Ok(collected)
-}
-
-/// Adds the storages of a generation that are in the store's own files: how many bytes of a sealed one are needed.
-fn add_storages(generation: &Generation, needed: &mut BTreeMap<u64, Option<u64>>) -> Result<()> {
-    for entry in generation.storages() {
-        let (id, record) = entry?;
-        let sealed_bytes = match record.kind {
-            StorageKind::External(_) => continue,
-            StorageKind::Sealed(_) => Some(record.length_bytes),
-            StorageKind::Mutable | StorageKind::Live { .. } => None,
-        };
-        // An older generation needs as much of a storage that grows, or less.
-        let known = needed.entry(id).or_insert(sealed_bytes);
-        *known = known.zip(sealed_bytes).map(|(known, bytes)| known.max(bytes));
-    }
-    Ok(())
 }
 
 /// How many manifests before the newest a commit looks at: half of them the latest ones, and half others in turn.
@@ -116,9 +85,16 @@ pub(super) struct Older {
 
 /// What a manifest says of the files that a reader of it needs. While the file is there, it stays true.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
+pub(super) struct Facts {
     next_storage_id: u64,
-    table: Option<u64>,
+    pub(super) table: Option<u64>,
+}
+
+impl Facts {
+    /// Whether it may have a storage that was removed later: ids only grow.
+    pub(super) fn has_storage(self, id: u64) -> bool {
+        id < self.next_storage_id
+    }
 }
 
 impl From<ManifestHead> for Facts {
@@ -214,7 +190,9 @@ impl Older {
         collected.remove_garbage(history, newest, self);
         if !history.is_swept.swap(true, Ordering::Relaxed) {
             let next_id = newest.manifest().next_storage_id;
-            let _ = collected.sweep(history, |id, _| id < next_id);
+            let is_later =
+                |file| matches!(file, StoreFile::Chunks(id) | StoreFile::Digests(id) if id >= next_id);
+            let _ = collected.sweep(history, is_later);
         }
     }
 
@@ -249,6 +227,13 @@ impl Older {
         }
     }
 
+    /// Those that are there, each of which counts as held.
+    fn pins(&self, history: &History) -> impl Iterator<Item = Pin> {
+        let manifests =
+            self.manifests.iter().filter(|(_, facts)| facts.is_some() || Self::is_unclear(history, *facts));
+        manifests.map(|&(generation, facts)| Pin { generation, processes: Vec::new(), facts })
+    }
+
     fn is_unclear(history: &History, facts: Option<Facts>) -> bool {
         facts.is_none() && Step::UnreadHoldsBack.is_taken(&*history.disk)
     }
@@ -259,7 +244,7 @@ impl Older {
         let before = self.position(dropped).checked_sub(1);
         let Some(&(_, facts)) = before.and_then(|at| self.manifests.get(at)) else { return false };
         let holds_back = Step::PinnedHoldsBack.is_taken(&*history.disk);
-        Self::is_unclear(history, facts) || holds_back && facts.is_some_and(|it| id < it.next_storage_id)
+        Self::is_unclear(history, facts) || holds_back && facts.is_some_and(|it| it.has_storage(id))
     }
 
     /// Whether a table may be read by somebody. A later generation has the same table or a later one: what the first
@@ -357,29 +342,20 @@ impl Collected {
         }
     }
 
-    /// Goes through `storages/` and deletes the unfinished files of dead writers, and what is not needed.
-    fn sweep(&mut self, history: &History, is_needed: impl Fn(u64, bool) -> bool) -> Result<()> {
+    /// Deletes the unfinished files of dead writers, and the files of `storages/` that are not needed.
+    fn sweep(&mut self, history: &History, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
         let (dir, root) = (history.paths.storages_dir(), history.paths.root());
-        let list = |dir: &Path| history.disk.list(dir).map_err(|e| Error::io("list", dir, e));
-        // A writer that died while it made UNSYNCED.
-        for name in list(root)?.iter().filter(|name| name.starts_with(STAGE_PREFIX)) {
-            let path = root.join(name);
-            if lock_abandoned(history, &path).is_some() {
-                let _ = self.remove(history, &path);
-            }
-        }
-        for name in list(&dir)? {
-            let path = dir.join(&name);
-            let is_stale = match (number_in(&name, "bin"), number_in(&name, "sum")) {
-                (Some(id), _) => !is_needed(id, false),
-                (_, Some(id)) => !is_needed(id, true),
-                _ => false,
-            };
-            // Held until the file is gone: its writer may be about to lock it, and must then see that it went.
-            let abandoned =
-                if name.starts_with(STAGE_PREFIX) { lock_abandoned(history, &path) } else { None };
-            if is_stale || abandoned.is_some() {
-                let _ = self.remove(history, &path);
+        for dir in [root, &dir] {
+            for name in history.disk.list(dir).map_err(|e| Error::io("list", dir, e))? {
+                let (file, path) = (StoreFile::of(&name), dir.join(&name));
+                // Held until the file is gone: its writer may be about to lock it, and must then see that it went.
+                let abandoned = match file {
+                    StoreFile::Unfinished => lock_abandoned(history, &path),
+                    _ => None,
+                };
+                if abandoned.is_some() || dir != root && is_unneeded(file) {
+                    let _ = self.remove(history, &path);
+                }
             }
         }
         Ok(())

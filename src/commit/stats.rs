@@ -2,32 +2,37 @@ use std::cell::LazyCell;
 use std::io;
 use std::path::Path;
 
-use stridemap_format::{Manifest, limits};
+use stridemap_format::{ManifestHead, limits};
 
+use super::collect::Facts;
 use super::recover::manifest_numbers;
 use super::{Generation, History};
 use crate::disk::{Access, DiskFile, LockHolders, LockMode, read_capped};
 use crate::error::{Error, Result};
 
-/// Somebody who is on an older generation, and holds back what that one needs.
+/// An older generation that some process is on, so that its files are needed.
 #[derive(Debug)]
 pub(crate) struct Pin {
     pub(crate) generation: u64,
-    /// The processes, as far as the system says so.
+    /// The processes, as far as the system names them.
     pub(crate) processes: Vec<u32>,
-    /// Storages from this id on came later.
-    next_storage_id: u64,
+    /// None when its manifest cannot be read: then it may need anything.
+    pub(super) facts: Option<Facts>,
 }
 
 impl Pin {
-    /// Whether it holds back a storage that lost its last name at generation `dropped`.
-    pub(crate) fn needs(&self, id: u64, dropped: u64) -> bool {
-        id < self.next_storage_id && self.generation < dropped
+    /// Whether it needs a storage whose last name was removed in generation `dropped`.
+    pub(super) fn needs_storage(&self, id: u64, dropped: u64) -> bool {
+        self.facts.is_none_or(|facts| facts.has_storage(id)) && self.generation < dropped
+    }
+
+    pub(super) fn needs_table(&self, table: u64) -> bool {
+        self.facts.is_none_or(|facts| facts.table == Some(table))
     }
 }
 
-/// Who is on a generation before `newest`. Nothing is changed, and no lock is kept.
-pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
+/// The generations before `newest` that some process is on. Nothing is changed, and no lock is kept.
+pub(super) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
     let (mut pins, holders) = (Vec::new(), LazyCell::new(|| history.disk.lock_holders()));
     for generation in manifest_numbers(&*history.disk, &history.paths)? {
         if generation >= newest.number() {
@@ -65,11 +70,9 @@ fn pin(history: &History, path: &Path, generation: u64, holders: &LockHolders) -
     if processes.is_empty() && !is_locked(&*file, LockMode::Exclusive)? {
         return Ok(None);
     }
-    // One that cannot be read may need anything: so does who collects see it.
-    let manifest =
-        Manifest::decode(&read_capped(&*file, limits::MAX_MANIFEST_BYTES)?, history.uuid, generation);
-    let next_storage_id = manifest.map_or(u64::MAX, |manifest| manifest.next_storage_id);
-    Ok(Some(Pin { generation, processes, next_storage_id }))
+    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
+    let head = ManifestHead::decode(&bytes, history.uuid, generation);
+    Ok(Some(Pin { generation, processes, facts: head.ok().map(Facts::from) }))
 }
 
 /// Whether a lock of this mode is refused now. Only asked where the system does not say who holds one, and never of a lock
@@ -83,12 +86,12 @@ fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
 }
 
 /// The processes that hold a file's lock, as far as the system says so. The lock itself is not touched.
-pub(crate) fn holders(history: &History, path: &Path) -> Vec<u32> {
+pub(super) fn holders(history: &History, path: &Path) -> Vec<u32> {
     history.disk.open(path, Access::Read).map_or(Vec::new(), |file| file.lock_holders())
 }
 
-/// The processes that are writing an unfinished file, which an exclusive lock of it says; none when nobody is.
-pub(crate) fn unfinished_by(history: &History, path: &Path) -> Option<Vec<u32>> {
+/// The processes that are writing an unfinished file, by its exclusive lock; none when nobody is.
+pub(super) fn writers_of(history: &History, path: &Path) -> Option<Vec<u32>> {
     let file = history.disk.open(path, Access::Read).ok()?;
     let processes = file.lock_holders();
     let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Shared).ok()?;

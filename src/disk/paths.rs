@@ -68,6 +68,38 @@ pub(crate) fn number_in(name: &str, extension: &str) -> Option<u64> {
     canonical.then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
+/// A file of `meta/` or `storages/`, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreFile {
+    /// Of this generation.
+    Manifest(u64),
+    /// Written by this generation.
+    Table(u64),
+    /// The bytes of the storage of this id.
+    Chunks(u64),
+    /// The digests of its chunks.
+    Digests(u64),
+    /// Written under a temporary name.
+    Unfinished,
+    /// Not of the store.
+    Foreign,
+}
+
+impl StoreFile {
+    pub(crate) fn of(name: &str) -> Self {
+        let number = |extension| number_in(name, extension);
+        if name.starts_with(STAGE_PREFIX) {
+            return StoreFile::Unfinished;
+        }
+        number("man")
+            .map(StoreFile::Manifest)
+            .or_else(|| number("tab").map(StoreFile::Table))
+            .or_else(|| number("bin").map(StoreFile::Chunks))
+            .or_else(|| number("sum").map(StoreFile::Digests))
+            .unwrap_or(StoreFile::Foreign)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,5 +19,5 @@ pub use copy::Copied;
 pub use handle::Store;
 pub use options::StoreOptions;
 pub use snapshot::{Snapshot, StorageInfo, StorageKind, TensorInfo};
-pub use stats::{Reclaimable, SpaceReason, Stats, StorageStats};
+pub use stats::{Stats, StorageStats};
 pub use transaction::Transaction;

@@ -1,13 +1,12 @@
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use stridemap_format::StorageKind as RecordKind;
 
 use super::handle::Store;
 use super::snapshot::StorageKind;
-use crate::commit::{self, Generation, History, Pin, Standing, Worth};
-use crate::disk::{STAGE_PREFIX, number_in};
+use crate::commit::{self, History, Inventory, ListedFile, Reclaimable, SpaceReason, Standing, Worth};
+use crate::disk::StoreFile;
 use crate::error::{Error, Result};
 use crate::layout::reached_bytes;
 
@@ -16,9 +15,6 @@ const MOST_NAMES: usize = 3;
 
 /// How many runs of bytes are counted for one storage.
 const MOST_RUNS: u64 = 1 << 20;
-
-/// How often the files are listed again because a commit went by.
-const MOST_TRIES: u32 = 10;
 
 /// Where the space of a store is, and why what nobody reaches is still there: see [`Store::stats`].
 #[derive(Clone, Debug)]
@@ -81,128 +77,12 @@ pub struct StorageStats {
     pub reclaimable: Vec<Reclaimable>,
 }
 
-/// Bytes that could be given back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Reclaimable {
-    /// How many.
-    pub bytes: u64,
-    /// Why they have not been.
-    pub reason: SpaceReason,
-}
-
-/// Why bytes that no tensor of the newest generation reaches are still on disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SpaceReason {
-    /// They lie between bytes that tensors reach: [`Store::compact`] gives them back.
-    Unreached,
-    /// As `Unreached`, but too few: compaction gives back a quarter of a storage or more, and no less than a block of 4 KiB.
-    TooLittle,
-    /// As `Unreached`, in a mutable storage, whose file is changed in place. Saved again under its names, the tensors get
-    /// storages of their own.
-    Mutable,
-    /// As `Unreached`, in a live storage.
-    Live,
-    /// No name stands on the storage any more, but somebody is on a generation that has it. The next commit, or
-    /// [`Store::gc`], deletes it once these processes, as far as the system says which, have moved on.
-    Pinned {
-        /// The oldest generation that needs it and that somebody is on.
-        generation: u64,
-        /// All processes that are on such a generation.
-        processes: Vec<u32>,
-    },
-    /// No name stands on the storage, and nobody needs it: the next commit deletes it, or [`Store::gc`].
-    Garbage,
-    /// A commit that never came to be left the file: [`Store::gc`] deletes it. Or one is under way, of which the system
-    /// does not say.
-    Orphaned,
-    /// The file is being written, by these processes as far as the system says so.
-    Writing {
-        /// Who writes.
-        processes: Vec<u32>,
-    },
-    /// The writer of the file died: the first commit of another handle deletes it, or [`Store::gc`].
-    Abandoned,
-    /// The bytes are past the storage's end, from an append that never came to be: [`Store::gc`] cuts them off. Or one is
-    /// under way, of which the system does not say.
-    PastEnd,
-}
-
-impl SpaceReason {
-    /// One word: `unreached`, `too_little`, `mutable`, `live`, `pinned`, `garbage`, `orphaned`, `writing`, `abandoned` or
-    /// `past_end`.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            SpaceReason::Unreached => "unreached",
-            SpaceReason::TooLittle => "too_little",
-            SpaceReason::Mutable => "mutable",
-            SpaceReason::Live => "live",
-            SpaceReason::Pinned { .. } => "pinned",
-            SpaceReason::Garbage => "garbage",
-            SpaceReason::Orphaned => "orphaned",
-            SpaceReason::Writing { .. } => "writing",
-            SpaceReason::Abandoned => "abandoned",
-            SpaceReason::PastEnd => "past_end",
-        }
-    }
-
-    /// The processes that are in the way, as far as the system says which.
-    #[must_use]
-    pub fn processes(&self) -> &[u32] {
-        match self {
-            SpaceReason::Pinned { processes, .. } | SpaceReason::Writing { processes } => processes,
-            _ => &[],
-        }
-    }
-}
-
-/// With what gives the bytes back.
-impl fmt::Display for SpaceReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SpaceReason::Unreached => f.write_str("no tensor reaches them: compact"),
-            SpaceReason::TooLittle => f.write_str("no tensor reaches them, but they are too few to compact"),
-            SpaceReason::Mutable => {
-                f.write_str("no tensor reaches them, in a mutable storage: save the tensors again")
-            }
-            SpaceReason::Live => {
-                f.write_str("no tensor reaches them, in a live storage: save the tensors again")
-            }
-            SpaceReason::Pinned { generation, processes } => {
-                write!(f, "generation {generation} is held{}", commit::by(processes))
-            }
-            SpaceReason::Garbage => f.write_str("no name, no reader: gc, or the next commit"),
-            SpaceReason::Orphaned => f.write_str("left by a commit that never came to be: gc"),
-            SpaceReason::Writing { processes } => write!(f, "being written{}", commit::by(processes)),
-            SpaceReason::Abandoned => f.write_str("left by a writer that died: gc"),
-            SpaceReason::PastEnd => f.write_str("past the end, from an append that never came to be: gc"),
-        }
-    }
-}
-
-/// The lengths of a storage's files.
-#[derive(Clone, Copy, Debug, Default)]
+/// The files of one storage.
+#[derive(Default)]
 struct Files {
-    bin_bytes: Option<u64>,
-    sum_bytes: u64,
-}
-
-impl Files {
-    fn bytes(self) -> u64 {
-        self.bin_bytes.unwrap_or_default().saturating_add(self.sum_bytes)
-    }
-}
-
-/// What is on disk, beside what a generation says.
-struct Found {
-    newest: std::sync::Arc<Generation>,
-    pins: Vec<Pin>,
-    storages: BTreeMap<u64, Files>,
-    unfinished: Vec<(PathBuf, u64)>,
     file_bytes: u64,
-    metadata_bytes: u64,
+    /// Of the file of its bytes, else of the file of its digests.
+    spare: Option<Reclaimable>,
 }
 
 impl Store {
@@ -223,49 +103,58 @@ impl Store {
     pub fn stats(&self) -> Result<Stats> {
         let history = &self.loader.history;
         history.check_process()?;
-        let found = Found::look(history)?;
+        let Inventory { newest, files } = Inventory::take(history)?;
+        let paths = &history.paths;
+        let others = [paths.marker(), paths.lock(), paths.unsynced()];
         let mut stats = Stats {
-            generation: found.newest.number(),
-            file_bytes: found.file_bytes,
-            metadata_bytes: found.metadata_bytes,
+            generation: newest.number(),
+            file_bytes: others.iter().map(|path| size_of(history, path)).fold(0, u64::saturating_add),
+            metadata_bytes: 0,
             reachable_bytes: 0,
             is_exact: true,
             external_bytes: 0,
             storages: Vec::new(),
         };
-        for entry in found.newest.storages() {
+        let (mut storages, mut unfinished) = (BTreeMap::<u64, Files>::new(), Vec::new());
+        for ListedFile { file, path, size_bytes, spare } in files {
+            stats.file_bytes = stats.file_bytes.saturating_add(size_bytes);
+            if path.starts_with(paths.meta_dir()) {
+                stats.metadata_bytes = stats.metadata_bytes.saturating_add(size_bytes);
+                continue;
+            }
+            match (file, spare) {
+                (StoreFile::Chunks(id) | StoreFile::Digests(id), spare) => {
+                    let files = storages.entry(id).or_default();
+                    files.file_bytes = files.file_bytes.saturating_add(size_bytes);
+                    // The file of the bytes comes first.
+                    files.spare = files.spare.take().or(spare);
+                }
+                (StoreFile::Unfinished, Some(spare)) => {
+                    unfinished.push(without_record(None, path, size_bytes, spare.reason));
+                }
+                _ => {}
+            }
+        }
+        for entry in newest.storages() {
             let (_, record) = entry?;
             if matches!(record.kind, RecordKind::External(_)) {
                 stats.external_bytes = stats.external_bytes.saturating_add(record.length_bytes);
             }
         }
-        commit::each_standing(&found.newest, |standing| {
-            let files = found.storages.get(&standing.id).copied().unwrap_or_default();
+        commit::each_standing(&newest, |standing| {
+            let files = storages.remove(&standing.id).unwrap_or_default();
             let storage = of_standing(history, standing, files)?;
             stats.reachable_bytes = stats.reachable_bytes.saturating_add(storage.reachable_bytes);
             stats.is_exact &= storage.is_exact;
             stats.storages.extend(Some(storage).filter(|storage| !storage.reclaimable.is_empty()));
             Ok(())
         })?;
-        for (&id, &files) in &found.storages {
-            if found.newest.storage(id)?.is_none() {
-                let reason = found.why_without_record(history, id);
-                stats.storages.push(without_record(
-                    Some(id),
-                    history.paths.storage(id),
-                    files.bytes(),
-                    reason,
-                ));
-            }
-        }
+        // The others have no record.
+        stats.storages.extend(storages.into_iter().filter_map(|(id, files)| {
+            Some(without_record(Some(id), paths.storage(id), files.file_bytes, files.spare?.reason))
+        }));
         stats.storages.sort_by_key(|storage| storage.id);
-        for (path, bytes) in found.unfinished {
-            let reason = match commit::unfinished_by(history, &path) {
-                Some(processes) => SpaceReason::Writing { processes },
-                None => SpaceReason::Abandoned,
-            };
-            stats.storages.push(without_record(None, path, bytes, reason));
-        }
+        stats.storages.extend(unfinished);
         Ok(stats)
     }
 }
@@ -294,21 +183,12 @@ fn of_standing(history: &History, standing: Standing, files: Files) -> Result<St
     reclaimable.extend(
         unreached.map(|reason| Reclaimable { bytes: length_bytes.saturating_sub(compacted_bytes), reason }),
     );
-    let past_end = files.bin_bytes.unwrap_or_default().saturating_sub(length_bytes);
-    if kind == StorageKind::Sealed && past_end > 0 {
-        // Who appends holds the file's lock. It is not tried: somebody may come for it just then.
-        let processes = commit::holders(history, &path);
-        let reason = match processes.is_empty() {
-            true => SpaceReason::PastEnd,
-            false => SpaceReason::Writing { processes },
-        };
-        reclaimable.push(Reclaimable { bytes: past_end, reason });
-    }
+    reclaimable.extend(files.spare);
     Ok(StorageStats {
         id: Some(standing.id),
         kind: Some(kind),
         file: path,
-        file_bytes: files.bytes(),
+        file_bytes: files.file_bytes,
         length_bytes,
         reachable_bytes: reached.unwrap_or(compacted_bytes),
         is_exact: reached.is_some(),
@@ -334,80 +214,7 @@ fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReaso
     }
 }
 
-impl Found {
-    /// Looks until no commit comes between the generation and the files.
-    fn look(history: &History) -> Result<Found> {
-        let mut tries = 0;
-        loop {
-            let found = Found::look_once(history)?;
-            tries += 1;
-            if tries == MOST_TRIES || history.newest()?.number() == found.newest.number() {
-                return Ok(found);
-            }
-        }
-    }
-
-    fn look_once(history: &History) -> Result<Found> {
-        let newest = history.newest()?;
-        let pins = commit::pins(history, &newest)?;
-        let paths = &history.paths;
-        let mut found = Found {
-            newest,
-            pins,
-            storages: BTreeMap::new(),
-            unfinished: Vec::new(),
-            file_bytes: 0,
-            metadata_bytes: 0,
-        };
-        for path in [paths.marker(), paths.lock(), paths.unsynced()] {
-            found.file_bytes = found.file_bytes.saturating_add(size_of(history, &path).unwrap_or_default());
-        }
-        for (dir, is_meta) in [(paths.meta_dir(), true), (paths.storages_dir(), false)] {
-            for name in history.disk.list(&dir).map_err(|e| Error::io("list", &dir, e))? {
-                let path = dir.join(&name);
-                let Some(bytes) = size_of(history, &path) else { continue };
-                found.file_bytes = found.file_bytes.saturating_add(bytes);
-                if is_meta {
-                    found.metadata_bytes = found.metadata_bytes.saturating_add(bytes);
-                    continue;
-                }
-                match (number_in(&name, "bin"), number_in(&name, "sum")) {
-                    (Some(id), _) => found.storages.entry(id).or_default().bin_bytes = Some(bytes),
-                    (_, Some(id)) => found.storages.entry(id).or_default().sum_bytes = bytes,
-                    _ if name.starts_with(STAGE_PREFIX) => found.unfinished.push((path, bytes)),
-                    _ => {}
-                }
-            }
-        }
-        found.unfinished.sort_unstable();
-        Ok(found)
-    }
-
-    fn why_without_record(&self, history: &History, id: u64) -> SpaceReason {
-        let manifest = self.newest.manifest();
-        let Some(&dropped) = manifest.garbage.get(&id) else {
-            // The holder of the writers' lock may be about to publish it.
-            let processes = match id >= manifest.next_storage_id {
-                true => commit::holders(history, &history.paths.lock()),
-                false => Vec::new(),
-            };
-            return match processes.is_empty() {
-                true => SpaceReason::Orphaned,
-                false => SpaceReason::Writing { processes },
-            };
-        };
-        let pins: Vec<&Pin> = self.pins.iter().filter(|pin| pin.needs(id, dropped)).collect();
-        let Some(generation) = pins.iter().map(|pin| pin.generation).min() else {
-            return SpaceReason::Garbage;
-        };
-        let mut processes: Vec<u32> = pins.iter().flat_map(|pin| pin.processes.iter().copied()).collect();
-        processes.sort_unstable();
-        processes.dedup();
-        SpaceReason::Pinned { generation, processes }
-    }
-}
-
-/// None for a file that has gone since it was listed.
-fn size_of(history: &History, path: &Path) -> Option<u64> {
-    Some(history.disk.stat(path).ok()?.size_bytes)
+/// Zero for a file that is not there.
+fn size_of(history: &History, path: &Path) -> u64 {
+    history.disk.stat(path).map_or(0, |stat| stat.size_bytes)
 }

@@ -5,6 +5,8 @@
 mod bombs;
 mod corpus;
 mod mutate;
+#[path = "../common/random.rs"]
+mod random;
 mod valid;
 
 use std::collections::hash_map::DefaultHasher;
@@ -19,7 +21,8 @@ use peak_alloc::PeakAlloc;
 use stridemap::interop::ForeignFile;
 use stridemap::{Durability, Error, ErrorKind, OnExisting, Source as _, Store, StoreOptions, Tensor};
 
-use crate::mutate::{Random, mutated};
+use crate::mutate::mutated;
+use crate::random::Random;
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;

@@ -1,26 +1,6 @@
 //! Changes of bytes as damage and malice make them.
 
-/// Numbers that follow from a seed.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    /// Below `bound`; 0 for no bound.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.next().checked_rem(bound as u64).unwrap_or_default() as usize
-    }
-}
+use crate::random::Random;
 
 /// Numbers that lengths, counts and offsets should not be.
 const EXTREMES: [u64; 12] = [

@@ -6,4 +6,6 @@
 mod latencies;
 mod locks;
 mod pins;
+#[path = "../common/random.rs"]
+mod random;
 mod soak;

@@ -11,6 +11,7 @@ use std::{env, thread};
 use stridemap::{DType, Durability, ErrorKind, Snapshot, StorageKind, Store, StoreOptions, Tensor};
 
 use crate::latencies::Latencies;
+use crate::random::Random;
 
 const PROCESSES: i64 = 16;
 const DIR: &str = "STRIDEMAP_SOAK_DIR";
@@ -50,7 +51,7 @@ fn value(tensor: &Tensor) -> i64 {
 struct Worker {
     process: i64,
     store: Store,
-    chance: u64,
+    random: Random,
     /// The last value that it saved, and that a view was saved of.
     saved: i64,
     viewed: Option<i64>,
@@ -66,18 +67,12 @@ impl Worker {
         self.latencies.entry(what).or_default().time(|| act(&store))
     }
 
-    fn draw(&mut self, below: u64) -> u64 {
-        self.chance =
-            self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.chance >> 33) % below
-    }
-
     fn own(&self) -> String {
         format!("own.{}", self.process)
     }
 
     fn step(&mut self) {
-        match self.draw(100) {
+        match self.random.below(100) {
             0..30 => self.save(),
             30..40 => self.view(),
             40..60 => self.append(),
@@ -118,7 +113,7 @@ impl Worker {
 
     fn guard(&mut self) {
         let counter = self.store.load("counter").unwrap();
-        if self.draw(2) == 0 {
+        if self.random.below(2) == 0 {
             let mut guard = self.time("exclusive guard", |_| counter.lock_exclusive().unwrap());
             guard.add_(1).unwrap();
             self.added += 1;
@@ -132,7 +127,7 @@ impl Worker {
     /// At what others have saved, in the newest generation; and in snapshots that were taken before.
     fn look(&mut self) {
         self.store.refresh().unwrap();
-        let other = self.draw(PROCESSES as u64) as i64;
+        let other = self.random.below(PROCESSES as u64) as i64;
         let found = value(&self.store.load(&format!("own.{other}")).unwrap());
         assert!(found >= 0 && found % PROCESSES == other, "own.{other} is {found}");
         assert_eq!(value(&self.store.load(&self.own()).unwrap()), self.saved);
@@ -147,7 +142,7 @@ impl Worker {
     fn hold(&mut self) {
         self.snapshots.push((self.store.snapshot(), self.saved));
         if self.snapshots.len() > 5 {
-            let at = self.draw(5) as usize;
+            let at = self.random.below(5) as usize;
             self.snapshots.remove(at);
         }
     }
@@ -181,7 +176,7 @@ fn worker_process() {
     let mut worker = Worker {
         process,
         store,
-        chance: 7 + process as u64,
+        random: Random::new(process as u64),
         saved: process,
         viewed: None,
         appended: 0,
@@ -193,7 +188,7 @@ fn worker_process() {
     while Instant::now() < until {
         (0..50).for_each(|_| worker.step());
         // Again by the link, as a new process would.
-        if worker.draw(4) == 0 {
+        if worker.random.below(4) == 0 {
             worker.store = open(&dir.join("current"), &options);
         }
     }

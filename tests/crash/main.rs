@@ -5,6 +5,7 @@
 mod content;
 mod exhaustive;
 mod explore;
+#[path = "../common/random.rs"]
 mod random;
 mod recover;
 mod replaced;

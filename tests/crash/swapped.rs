@@ -390,12 +390,15 @@ fn every_sync_that_is_left_out_is_noticed() {
     }
 }
 
-/// Steps that may stand in any order among themselves: they concern files that nothing refers to yet, or no longer, and
-/// a later sync of the directory covers them all. `tests/README.md` says why for each.
+/// Steps that may be taken in any order among themselves.
 const COMMUTING: [&[&str]; 4] = [
+    // Nothing refers to these files before the manifest does, and the sync of `storages/` covers their names.
     &["sync .bin", "sync .sum", "rename .bin", "rename .sum"],
+    // Only the manifest refers to the table, and it comes after both. The sync of `meta/` covers the table's name.
     &["sync .bin", "sync .sum", "sync storages/", "sync .tab", "rename .tab"],
+    // Both are the same step.
     &["sync meta/"],
+    // Nothing refers to deleted files any more.
     &["delete .man", "delete .bin", "delete .sum"],
 ];
 

@@ -17,23 +17,10 @@ use stridemap::{
 use crate::full_disk::SmallDisk;
 use crate::hooked::Hooked;
 use crate::processes::{command, hear, say, start, wait_for_a_line};
+use crate::random::Random;
 use crate::support::{scaled, temporary};
 
 const CHANGE: &str = "STRIDEMAP_TEST_CHANGE";
-
-/// Choices that follow from a number.
-struct Draws(u64);
-
-impl Draws {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        self.0 >> 33
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        self.next() as usize % n.max(1)
-    }
-}
 
 /// Not a test: what the started process does.
 pub(crate) fn play(role: &str, path: &Path) {
@@ -299,7 +286,7 @@ fn every_view_of_random_stores_reads_the_same() {
     for seed in 0..scaled("STRIDEMAP_TEST_CASES", 400) as u64 / 40 {
         let path = dir.path().join(format!("{seed}.smap"));
         let store = fast().create(&path).unwrap();
-        let mut draws = Draws(seed);
+        let mut draws = Random::new(seed);
         let mut txn = store.begin().unwrap();
         for base in 0..8 {
             let n = 2000 + draws.below(20_000);
@@ -336,7 +323,7 @@ fn every_view_of_random_stores_reads_the_same() {
 }
 
 /// A part of a tensor, as a matrix with steps, of another dtype now and then.
-fn random_view(base: Tensor, draws: &mut Draws) -> Tensor {
+fn random_view(base: Tensor, draws: &mut Random) -> Tensor {
     let n = base.numel();
     let start = draws.below(n / 2);
     let columns = 4 + draws.below(60);

@@ -17,6 +17,7 @@ use stridemap::{DType, ErrorKind, LiveElement, LiveTensor, StorageKind, Store, S
 
 use crate::hooked::Hooked;
 use crate::processes::{hear, say, start, wait_for_a_line};
+use crate::random::Random;
 use crate::refusals::assert_refused;
 use crate::support::temporary;
 
@@ -222,10 +223,9 @@ fn sums_are_rounded<T: LiveElement>(of_bits: fn(u16) -> T, to_bits: fn(T) -> u16
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();
     let x = live(&mapped(&path), "x", vec![T::default()], &[]);
-    let mut state = 7u64;
+    let mut random = Random::new(7);
     for _ in 0..100_000 {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let (a, b) = ((state >> 48) as u16, (state >> 32) as u16);
+        let (a, b) = (random.next() as u16, random.next() as u16);
         x.set(&[], of_bits(a)).unwrap();
         assert_eq!(to_bits(x.fetch_add(&[], of_bits(b)).unwrap()), a);
         assert_eq!(to_bits(x.get(&[]).unwrap()), sum(a, b), "{a:#x} and {b:#x}");

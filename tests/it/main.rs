@@ -37,6 +37,8 @@ mod processes;
 mod python;
 mod python_safetensors;
 mod queries;
+#[path = "../common/random.rs"]
+mod random;
 mod refusals;
 mod replaced;
 mod safetensors;

@@ -75,7 +75,8 @@ fn eight_processes_that_read_one_storage_take_the_memory_of_one() {
         "{READERS} processes read {SIZE_BYTES} bytes each: {resident_bytes} bytes resident, {shared_out_bytes} together ({:.3})",
         shared_out_bytes as f64 / SIZE_BYTES as f64
     );
-    assert!(resident_bytes >= READERS as u64 * SIZE_BYTES, "each has all of it in its pages");
+    // The system may have taken back a few clean pages.
+    assert!(resident_bytes * 20 >= READERS as u64 * SIZE_BYTES * 19, "each has all of it in its pages");
     assert!(shared_out_bytes * 20 < SIZE_BYTES * 21, "{shared_out_bytes} bytes for {SIZE_BYTES}");
     for mut reader in readers {
         writeln!(reader.stdin.as_mut().unwrap()).unwrap();

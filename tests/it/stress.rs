@@ -22,12 +22,11 @@ mod changes;
 mod content;
 mod diary;
 mod hesitant;
-mod random;
 mod reader;
 mod writer;
+use crate::random::{Random, mixed};
 use content::content_of;
 use diary::{COUNTS, Count, Diary, Ledger, counted, last_lines, log_path};
-use random::{Random, mixed};
 use writer::commits_in;
 
 const WRITERS: usize = 4;

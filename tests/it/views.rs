@@ -70,9 +70,9 @@ fn is_inside(tensor: &Tensor, length: usize) -> bool {
 /// Follows a chain and checks every tensor on the way; gives the last, and how many steps it took.
 fn follow(mut tensor: Tensor, mut model: Model, chain: &[u64]) -> (Tensor, Model, usize) {
     let (mut trail, mut step_count) = (format!("{:?}", model.size), 0);
-    check(&tensor, &model, &mut Draws(0), &trail);
+    check(&tensor, &model, &mut Draws::new(0), &trail);
     for &seed in chain {
-        let mut draws = Draws(seed);
+        let mut draws = Draws::new(seed);
         let Some(Step { op, viewed, expected }) = draws.step(&tensor, &model) else { continue };
         trail = format!("{trail}.{op}");
         match (viewed, expected) {
@@ -98,7 +98,7 @@ fn follow(mut tensor: Tensor, mut model: Model, chain: &[u64]) -> (Tensor, Model
 /// A tensor that counts up, some of its axes named, and its model.
 fn counted(size: &[usize], seed: u64) -> (Tensor, Model) {
     let values: Vec<i64> = (0..size.iter().product::<usize>() as i64).collect();
-    let names = Draws(seed).names(size.len());
+    let names = Draws::new(seed).names(size.len());
     let tensor = Tensor::from_vec(values.clone(), size).unwrap().rename(&names).unwrap();
     (tensor, Model::new(values, size, &names, true))
 }
@@ -179,7 +179,7 @@ proptest! {
             }
             drop(store);
             let reopened = options.open(&path).unwrap().load("view").unwrap();
-            check(&reopened, &saved, &mut Draws(0), "reopened");
+            check(&reopened, &saved, &mut Draws::new(0), "reopened");
         }
     }
 }

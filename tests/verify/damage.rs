@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use stridemap::OrphanKind;
+use stridemap::SpaceReason;
 
 use crate::support::{Content, affected, copy, files, lost, repaired, setting, small, verify};
 
@@ -113,19 +113,19 @@ fn files_that_nothing_needs_are_orphans_and_no_damage() {
     let path = dir.path().join("small.smap");
     small(&path);
     assert_eq!(verify(&path).orphans, []);
-    for (name, kind) in [
-        ("storages/.stage-abc", OrphanKind::Unfinished),
-        ("storages/0000000000000003.sum", OrphanKind::Leftover),
-        ("storages/00000000000000ff.bin", OrphanKind::Unneeded),
-        ("meta/0000000000000001.man", OrphanKind::Unneeded),
-        ("meta/0000000000000002.tab", OrphanKind::Unneeded),
-        ("meta/notes.txt", OrphanKind::Foreign),
+    for (name, reason) in [
+        ("storages/.stage-abc", SpaceReason::Abandoned),
+        ("storages/0000000000000003.sum", SpaceReason::PastEnd),
+        ("storages/00000000000000ff.bin", SpaceReason::Orphaned),
+        ("meta/0000000000000001.man", SpaceReason::Garbage),
+        ("meta/0000000000000002.tab", SpaceReason::Garbage),
+        ("meta/notes.txt", SpaceReason::Foreign),
     ] {
         fs::write(path.join(name), b"12345").unwrap();
         let verified = verify(&path);
         assert_eq!(verified.findings, [], "{name}");
         let [orphan] = verified.orphans.as_slice() else { panic!("{name}: {verified:?}") };
-        assert_eq!((&orphan.path, orphan.size_bytes, orphan.kind), (&path.join(name), 5, kind));
+        assert_eq!((&orphan.path, orphan.size_bytes, &orphan.reason), (&path.join(name), 5, &reason));
         fs::remove_file(path.join(name)).unwrap();
     }
     // What a pinned generation needs, and what is being written, are none.
@@ -137,8 +137,9 @@ fn files_that_nothing_needs_are_orphans_and_no_damage() {
     assert_eq!(verify(&path).orphans, []);
     drop(txn);
     drop(snapshot);
-    let kinds: Vec<OrphanKind> = verify(&path).orphans.iter().map(|orphan| orphan.kind).collect();
-    assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == OrphanKind::Unneeded), "{kinds:?}");
+    let orphans = verify(&path).orphans;
+    assert!(!orphans.is_empty(), "{orphans:?}");
+    assert!(orphans.iter().all(|orphan| orphan.reason == SpaceReason::Garbage), "{orphans:?}");
     store.gc().unwrap();
     assert_eq!(verify(&path).orphans, []);
 }

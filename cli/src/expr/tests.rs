@@ -4,7 +4,7 @@ use stridemap::{DType, Tensor};
 use super::operations::{OPERATIONS, Operation};
 use super::{Copies, Expr, parse, quoted};
 
-const README: &str = include_str!("../../../README.md");
+const PAGE: &str = include_str!("../../../docs/views.md");
 
 fn parsed(text: &str) -> Expr {
     text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -129,8 +129,8 @@ fn refusal_to_copy_is_told_without_copying() {
 }
 
 #[test]
-fn readme_has_a_row_for_every_operation_and_for_no_other() {
-    let (_, table) = README.split_once("\n| operation |").unwrap();
+fn guide_has_a_row_for_every_operation_and_for_no_other() {
+    let (_, table) = PAGE.split_once("\n| operation |").unwrap();
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let cells = rows.flat_map(|row| row.split('|').nth(1).unwrap().split(','));
     let mut listed: Vec<&str> = cells.map(|cell| cell.trim().trim_matches('`')).collect();

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-use crate::run::{Chance, output, scaled};
+use crate::random::Random;
+use crate::run::{output, scaled};
 use crate::strace::{self, Fault};
 use crate::template::{self, Content, assert_goes_on, content, which};
 
@@ -82,7 +83,7 @@ fn try_each(
     let total = faults.len();
     assert!(total > 0, "no call of {:?} was found in the trace:\n{}", subject.args, expected.trace);
     let wanted = scaled("STRIDEMAP_TEST_FAULTS", 12);
-    let mut chance = Chance::new(Chance::seed(&subject.args.join(" ")));
+    let mut chance = Random::new(Random::seed(&subject.args.join(" ")));
     while faults.len() > wanted {
         faults.swap_remove(chance.below(faults.len()));
     }

@@ -7,6 +7,8 @@ mod full_disk;
 mod injected;
 mod limits;
 mod power_cut;
+#[path = "../../../tests/common/random.rs"]
+mod random;
 mod read_only;
 mod run;
 mod script;

@@ -14,7 +14,8 @@ use std::time::Duration;
 use stridemap::{DType, Durability, Store, StoreOptions};
 use tempfile::TempDir;
 
-use crate::run::{Chance, STARTING, is_root, output, role, scaled, skip, spawn, stridemap};
+use crate::random::Random;
+use crate::run::{STARTING, is_root, output, role, scaled, skip, spawn, stridemap};
 use crate::script::draw;
 use crate::template::{Content, assert_no_leftovers, bytes, content, which};
 
@@ -131,7 +132,7 @@ impl Told {
 }
 
 /// Commits in another process until the power is cut, at any moment after its first commit.
-fn commit_until_cut(image: &Image, how: &str, chance: &mut Chance) -> Told {
+fn commit_until_cut(image: &Image, how: &str, chance: &mut Random) -> Told {
     let path = image.mounted().join("s.smap");
     let mut command = role(&format!("commit {how}"), &path);
     let mut writer = spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
@@ -162,7 +163,7 @@ fn commit_until_cut(image: &Image, how: &str, chance: &mut Chance) -> Told {
 
 /// What the store holds after each of the first `count` commits of a seed.
 fn after(seed: u64, before: &Content, count: usize) -> Content {
-    let (mut chance, mut model) = (Chance::new(seed), before.clone());
+    let (mut chance, mut model) = (Random::new(seed), before.clone());
     (0..count).for_each(|_| drop(draw(&mut chance, &mut model)));
     model
 }
@@ -177,7 +178,7 @@ fn every_acknowledged_commit_is_there(kind: &str, size_bytes: u64, cuts: usize) 
     let Some(mut image) = Image::make(kind, size_bytes) else { return };
     let path = image.mounted().join("s.smap");
     create(&path);
-    let mut chance = Chance::new(Chance::seed(kind));
+    let mut chance = Random::new(Random::seed(kind));
     let mut before = content(&path).unwrap();
     let (mut commits, mut in_flight, mut gone) = (0, 0, 0);
     for cut in 0..cuts {
@@ -247,7 +248,7 @@ fn case_02_real_power_cut_loses_nothing_where_storages_are_on_a_file_system_of_t
 /// That the cuts above cut something: without syncs, commits are lost.
 #[test]
 fn case_02_real_power_cut_loses_commits_that_were_not_synced() {
-    let mut chance = Chance::new(Chance::seed("unsynced"));
+    let mut chance = Random::new(Random::seed("unsynced"));
     let mut lost = 0;
     let rounds = cuts().min(10);
     for _ in 0..rounds {

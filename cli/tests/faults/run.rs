@@ -4,7 +4,6 @@ use std::env;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::RwLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Held alone while a process starts: until it is its own program, it has the files open that this one has, and with them
 /// their locks. Who looks at a store shares it.
@@ -88,31 +87,5 @@ pub(crate) fn scaled(variable: &str, default: usize) -> usize {
     match env::var(variable) {
         Ok(value) => value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")),
         Err(_) => default,
-    }
-}
-
-/// A sequence of numbers that one number decides.
-pub(crate) struct Chance(u64);
-
-impl Chance {
-    pub(crate) fn new(seed: u64) -> Self {
-        Chance(seed)
-    }
-
-    /// By `STRIDEMAP_TEST_SEED`, or the clock. The number is printed: it makes the same choices again.
-    pub(crate) fn seed(test: &str) -> u64 {
-        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
-        let seed = scaled("STRIDEMAP_TEST_SEED", clock as usize) as u64;
-        println!("{test}: STRIDEMAP_TEST_SEED={seed}");
-        seed
-    }
-
-    /// A number below `n`. Splitmix64.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
     }
 }

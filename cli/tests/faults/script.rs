@@ -6,7 +6,7 @@ use std::path::Path;
 
 use stridemap::{DType, Durability, Result, Store, StoreOptions, Tensor, Transaction};
 
-use crate::run::Chance;
+use crate::random::Random;
 use crate::template::{Content, content};
 
 /// The tensor that grows.
@@ -40,7 +40,7 @@ fn vector(n: usize, first: u8) -> Tensor {
 }
 
 /// Draws the next commit, and makes it on the model.
-pub(crate) fn draw(chance: &mut Chance, model: &mut Content) -> Step {
+pub(crate) fn draw(chance: &mut Random, model: &mut Content) -> Step {
     match chance.below(20) {
         0 => return Step::Collect,
         1 => return Step::Compact,
@@ -130,7 +130,7 @@ pub(crate) fn play(how: &str, path: &Path) {
         Some(("unsynced", seed)) => (Durability::Process, seed),
         _ => (Durability::Full, how),
     };
-    let mut chance = Chance::new(seed.parse().unwrap());
+    let mut chance = Random::new(seed.parse().unwrap());
     let store = StoreOptions::new().durability(durability).open(path).unwrap();
     let mut model = content(path).unwrap();
     for number in 1.. {

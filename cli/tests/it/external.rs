@@ -141,19 +141,6 @@ fn materialized_store_stands_alone() {
 }
 
 #[test]
-fn readme_session_on_files_where_they_lie_prints_what_the_readme_says() {
-    let dir = Dir::empty();
-    let rows = 1u64 << 20;
-    let bytes = rows * 1024 * 4;
-    let header = format!(r#"{{"rows":{{"dtype":"F32","shape":[{rows},1024],"data_offsets":[0,{bytes}]}}}}"#);
-    dir.write_safetensors("big.safetensors", &header, &[]);
-    let file = fs::File::options().write(true).open(dir.path("big.safetensors")).unwrap();
-    file.set_len(8 + header.len() as u64 + bytes).unwrap();
-    drop(file);
-    dir.assert_readme_session("Files where they lie");
-}
-
-#[test]
 fn case_29_file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
     let dir = with_adopted();
     let whole = fs::read(dir.path("x.safetensors")).unwrap();

@@ -1,6 +1,5 @@
 //! `import` and `export`.
 
-use std::fs;
 use std::process::Command;
 
 use stridemap::{Durability, Store, StoreOptions, Tensor};
@@ -234,12 +233,4 @@ fn more_files_than_the_soft_limit_are_imported_and_exported() {
         store.save(file, &Tensor::from_vec(vec![0u8; 4], &[4]).unwrap()).unwrap();
     }
     run(&["export", "s.smap", "out.safetensors"]);
-}
-
-#[test]
-fn readme_session_on_a_checkpoint_prints_what_the_readme_says() {
-    let dir = Dir::empty();
-    let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/pt/nested_zip.pt");
-    fs::copy(checkpoint, dir.path("checkpoint.pt")).unwrap();
-    dir.assert_readme_session("Files of PyTorch");
 }

@@ -112,28 +112,6 @@ impl Dir {
         self.run(&["show", "s.smap", expr]).stderr
     }
 
-    /// Runs the first shell session of a section of the README, and asserts that it prints what stands there.
-    #[track_caller]
-    pub(crate) fn assert_readme_session(&self, section: &str) {
-        const README: &str = include_str!("../../../README.md");
-        let (_, section) = README.split_once(&format!("\n## {section}\n")).unwrap();
-        let (_, rest) = section.split_once("```console\n").unwrap();
-        let (block, _) = rest.split_once("```").unwrap();
-        let bin = Path::new(env!("CARGO_BIN_EXE_stridemap")).parent().unwrap();
-        let inherited = std::env::var_os("PATH").unwrap();
-        let path =
-            std::env::join_paths([bin.into()].into_iter().chain(std::env::split_paths(&inherited))).unwrap();
-        let mut printed = String::new();
-        for command in block.lines().filter_map(|line| line.strip_prefix("$ ")) {
-            let mut shell = Command::new("sh");
-            let shell =
-                shell.args(["-c", &format!("{command} 2>&1")]).current_dir(self.path("")).env("PATH", &path);
-            let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
-            printed += &format!("$ {command}\n{output}");
-        }
-        assert_eq!(printed, block);
-    }
-
     /// What the store holds, and which files are beside it.
     fn content(&self) -> (Option<Value>, Vec<PathBuf>) {
         let is_store = self.path("s.smap").exists();

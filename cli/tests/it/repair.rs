@@ -35,11 +35,6 @@ fn json(dir: &Dir, args: &[&str], code: i32) -> Value {
 }
 
 #[test]
-fn readme_session_of_damage_prints_what_the_readme_says() {
-    with_model().assert_readme_session("Damage");
-}
-
-#[test]
 fn json_of_verify_has_the_findings_and_whom_they_affect() {
     let dir = with_model();
     let whole = json(&dir, &["verify", "model.smap", "--json"], 0);
@@ -58,7 +53,7 @@ fn json_of_verify_has_the_findings_and_whom_they_affect() {
     });
     assert_eq!(damaged["findings"], json!([finding]));
     let orphan = &damaged["orphans"][0];
-    assert_eq!((&orphan["bytes"], &orphan["kind"]), (&json!(6), &json!("unneeded")), "{damaged}");
+    assert_eq!((&orphan["bytes"], &orphan["reason"]), (&json!(6), &json!("orphaned")), "{damaged}");
     let named = json(&dir, &["verify", "model.smap", "bias", "--json"], 0);
     assert_eq!(named["bytes_read"], 12, "{named}");
     damage(&dir, "FORMAT", 20);

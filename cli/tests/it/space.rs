@@ -61,11 +61,11 @@ fn stats_are_a_table_or_json() {
     assert_eq!(words[0].join(" "), "file kind bytes reachable tensors names reclaimable why");
     assert_eq!(
         words[1].join(" "),
-        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 no tensor reaches them: compact"
+        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 no tensor refers to them: compact"
     );
     assert_eq!(
         words[2].join(" "),
-        "storages/00000000000000ff.bin 1000 0 0 1000 left by a commit that never came to be: gc"
+        "storages/00000000000000ff.bin 1000 0 0 1000 left by an aborted commit: gc"
     );
 
     let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
@@ -114,29 +114,4 @@ fn stats_name_the_process_that_is_in_the_way() {
     drop(reader);
     dir.stdout(&["gc", "s.smap"]);
     assert!(dir.stdout(&["stats", "s.smap"]).contains("reclaimable  0 B"));
-}
-
-#[test]
-fn readme_lists_the_commands_that_there_are() {
-    const README: &str = include_str!("../../../README.md");
-    let (_, rest) = README.split_once("The commands are ").unwrap();
-    let (listed, _) = rest.split_once("; each has").unwrap();
-    let mut listed: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
-    listed.sort_unstable();
-    let help = Dir::empty().stdout(&["--help"]);
-    let (_, commands) = help.split_once("Commands:\n").unwrap();
-    let named = commands.lines().take_while(|line| !line.is_empty());
-    let mut known: Vec<&str> = named.filter_map(|line| line.split_whitespace().next()).collect();
-    known.retain(|command| *command != "help");
-    known.sort_unstable();
-    assert_eq!(listed, known);
-}
-
-#[test]
-fn readme_session_on_space_prints_what_the_readme_says() {
-    let dir = Dir::empty();
-    let store = Store::create(dir.path("model.smap")).unwrap();
-    store.save("matrix", &Tensor::from_vec(vec![1f32; 1_000_000], &[1000, 1000]).unwrap()).unwrap();
-    drop(store);
-    dir.assert_readme_session("Space");
 }

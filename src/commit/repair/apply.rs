@@ -12,8 +12,7 @@ use super::metadata::{NUMBER_LIMIT, Source, exists, numbers_of, read};
 use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan, undisturbed};
 use crate::commit::lock::WriterLock;
 use crate::commit::publish::publish_manifest;
-use crate::commit::verify::Needs;
-use crate::commit::{History, Options, by, recover, stats, unsynced};
+use crate::commit::{Generation, History, Options, by, recover, stats, unsynced};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{GrowthLock, VerifiedStorage};
@@ -144,6 +143,28 @@ pub(super) fn apply(
 struct Moves {
     storages: BTreeSet<u64>,
     files: Vec<PathBuf>,
+}
+
+/// The files of the generations that readers are on.
+#[derive(Debug, Default)]
+struct Held {
+    generations: Vec<u64>,
+    tables: Vec<u64>,
+    storages: BTreeSet<u64>,
+}
+
+impl Held {
+    fn add(&mut self, generation: &Generation) -> Result<()> {
+        self.generations.push(generation.number());
+        self.tables.extend(generation.manifest().table.map(|table| table.generation));
+        for entry in generation.storages() {
+            let (id, record) = entry?;
+            if !matches!(record.kind, StorageKind::External(_)) {
+                self.storages.insert(id);
+            }
+        }
+        Ok(())
+    }
 }
 
 struct Work {
@@ -299,14 +320,14 @@ impl Work {
         let in_storages = list(&paths.storages_dir())?;
         let held = self.held(&list(&paths.meta_dir())?, source)?;
         moves.storages.extend(content.dropped.iter().chain(content.copies.keys()));
-        moves.storages.retain(|id| !content.outgrown.contains(id) || !held.storages.contains_key(id));
+        moves.storages.retain(|id| !content.outgrown.contains(id) || !held.storages.contains(id));
         if !source.is_newest || content.has_lost_storages {
             // It may belong to a generation or a record that cannot be read.
             let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
-            let is_free = |id: &u64| !content.storages.contains_key(id) && !held.storages.contains_key(id);
+            let is_free = |id: &u64| !content.storages.contains_key(id) && !held.storages.contains(id);
             moves.storages.extend(ids.filter(is_free));
         }
-        if let Some(id) = moves.storages.iter().find(|id| held.storages.contains_key(id)) {
+        if let Some(id) = moves.storages.iter().find(|id| held.storages.contains(id)) {
             let message = format!(
                 "repair {}: a reader is on an older generation, and needs {}, which is to be moved away; end it, and \
                  repair again",
@@ -328,8 +349,8 @@ impl Work {
     }
 
     /// What the generations need that are in use by readers.
-    fn held(&self, in_meta: &[String], source: &Source) -> Result<Needs> {
-        let mut needs = Needs::default();
+    fn held(&self, in_meta: &[String], source: &Source) -> Result<Held> {
+        let mut held = Held::default();
         for number in numbers_of(in_meta, "man") {
             let path = self.paths().manifest(number);
             let Some(processes) = stats::held_by(&self.history, &path)? else { continue };
@@ -342,16 +363,16 @@ impl Work {
                 Error::new(ErrorKind::Busy, message)
             };
             match recover::pin(&**self.disk(), self.paths(), source.uuid, number) {
-                Ok(Some(generation)) => needs.add(&generation)?,
+                Ok(Some(generation)) => match held.add(&generation) {
+                    Err(e) if e.kind() == ErrorKind::Corrupt => return Err(refused("its table is damaged")),
+                    added => added?,
+                },
                 Ok(None) => {}
                 Err(e) if e.broken().is_some() => return Err(refused("cannot be read any more")),
                 Err(e) => return Err(e),
             }
-            if needs.is_unclear() {
-                return Err(refused("its table is damaged"));
-            }
         }
-        Ok(needs)
+        Ok(held)
     }
 
     /// An id that no file and no record has. Files with ids that no store reaches are ignored.

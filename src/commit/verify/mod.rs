@@ -21,8 +21,7 @@ use finding::{Findings, Index};
 
 pub(super) use damage::bytes_of_chunks;
 pub use finding::{Affected, Finding};
-pub(super) use orphans::Needs;
-pub use orphans::{Orphan, OrphanKind};
+pub use orphans::Orphan;
 pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use stridemap::{DType, Element, ErrorKind, Tensor};
 
-use super::random::{Random, mixed};
+use crate::random::{Random, mixed};
 
 const DTYPES: [(DType, &str); 6] = [
     (DType::U8, "u8"),

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::random::mixed;
 use crate::hooked::{Hooked, die};
+use crate::random::mixed;
 
 /// One operation in so many comes after a wait.
 const WAITS: u64 = 40;

@@ -10,8 +10,8 @@ use stridemap::{ErrorKind, Snapshot, Store, Tensor};
 use super::WRITERS;
 use super::content::content_of;
 use super::diary::{Count, Diary, Ledger};
-use super::random::Random;
 use super::writer::{WINDOW, commits_in, options, own_name, own_prefix};
+use crate::random::Random;
 
 /// A snapshot that is held, and what was in it when it was taken.
 struct Held {

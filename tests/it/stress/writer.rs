@@ -10,7 +10,7 @@ use super::changes::names_of_all;
 use super::content::{Content, name};
 use super::diary::{Count, Diary, Ledger};
 use super::hesitant::hesitant_disk;
-use super::random::{Random, mixed};
+use crate::random::{Random, mixed};
 
 /// How many tensors of its own a writer keeps: each of its numbered commits adds one and takes the oldest away.
 pub(super) const WINDOW: u64 = 8;

@@ -2,6 +2,8 @@
 
 use stridemap::{Axis, DType, Index, Sections, Tensor};
 
+use crate::random::Random;
+
 use super::model::{Expected, Model, Name, place};
 
 /// A step that would give more elements is not taken: `expand` and `unfold` multiply.
@@ -15,20 +17,23 @@ pub(super) struct Step {
 }
 
 /// Choices that follow from a number.
-pub(super) struct Draws(pub(super) u64);
+pub(super) struct Draws(Random);
 
 impl Draws {
+    pub(super) fn new(seed: u64) -> Self {
+        Draws(Random::new(seed))
+    }
+
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        self.0
+        self.0.next()
     }
 
     pub(super) fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 33) as usize % n.max(1)
+        self.0.below(n)
     }
 
     fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == n - 1
+        self.0.one_in(n as u64)
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {

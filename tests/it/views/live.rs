@@ -69,7 +69,7 @@ proptest! {
             prop_assert_eq!(live.unwrap_err().kind(), ErrorKind::Overlapping);
         } else {
             let mut held = of_base.values();
-            let mut draws = Draws(chain[0]);
+            let mut draws = Draws::new(chain[0]);
             change(&live.unwrap(), &model, &mut held, &mut draws);
             prop_assert_eq!(base.read::<i64>().unwrap(), &held[..]);
             let whole = base.as_live::<i64>().unwrap();

@@ -1,0 +1,212 @@
+//! The documents: sessions print what they show, links resolve, lists are complete.
+//!
+//! The `console` blocks of a document are one session, run in one directory that holds the files of `write_inputs`.
+//! `STRIDEMAP_BLESS=1` replaces the output in the documents with what was printed. The README's session needs
+//! `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`; without it that session is skipped, and says so.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use crate::harness::Dir;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+const MODEL: &str = "silero_vad_16k.safetensors";
+
+fn read(document: &Path) -> String {
+    fs::read_to_string(document).unwrap()
+}
+
+/// The Markdown files of the repository.
+fn documents() -> Vec<PathBuf> {
+    let (mut found, mut dirs) = (Vec::new(), vec![fs::canonicalize(ROOT).unwrap()]);
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let is_built = name == "target" || name.starts_with('.');
+            if path.is_dir() && !is_built {
+                dirs.push(path);
+            } else if name.ends_with(".md") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The pages of the guide.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = documents();
+    pages.retain(|path| path.parent().unwrap().ends_with("docs") && !path.ends_with("SUMMARY.md"));
+    assert!(pages.len() >= 10, "{pages:?}");
+    pages
+}
+
+/// The files that a session finds, as the guide describes them.
+fn write_inputs(dir: &Dir) {
+    let npy = |name: &str, shape: [usize; 2], elements: &[f32]| {
+        let header =
+            format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}\n", shape[0], shape[1]);
+        let mut bytes = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes()].concat();
+        bytes.extend(header.as_bytes());
+        bytes.extend(elements.iter().flat_map(|x| x.to_le_bytes()));
+        dir.write(name, &bytes);
+    };
+    npy("points.npy", [3, 2], &[1., 4., 2., 1., 3., 5.]);
+    npy("more.npy", [2, 2], &[6., 2., 7., 0.]);
+    npy("matrix.npy", [1000, 1000], &[1.; 1_000_000]);
+    let header = r#"{"encoder.bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+        "encoder.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]}}"#;
+    let elements: Vec<u8> =
+        [0.5f32, 0.25, 1., 2., 3., 4., 5., 6.].iter().flat_map(|x| x.to_le_bytes()).collect();
+    dir.write_safetensors("model.safetensors", header, &elements);
+    fs::copy(format!("{ROOT}/tests/data/pt/nested_zip.pt"), dir.path("checkpoint.pt")).unwrap();
+
+    // 4 GiB of zeros, which take no space.
+    let bytes = 4u64 << 30;
+    let header = format!(r#"{{"rows":{{"dtype":"F32","shape":[1048576,1024],"data_offsets":[0,{bytes}]}}}}"#);
+    dir.write_safetensors("big.safetensors", &header, &[]);
+    let file = fs::File::options().write(true).open(dir.path("big.safetensors")).unwrap();
+    file.set_len(8 + header.len() as u64 + bytes).unwrap();
+}
+
+/// Runs the commands of a document, and returns the document with what they print.
+fn played(text: &str, dir: &Dir) -> String {
+    let bin = Path::new(env!("CARGO_BIN_EXE_stridemap")).parent().unwrap();
+    let inherited = env::var_os("PATH").unwrap();
+    let path = env::join_paths([bin.into()].into_iter().chain(env::split_paths(&inherited))).unwrap();
+    let mut blocks = text.split("```console\n");
+    let mut played = blocks.next().unwrap().to_owned();
+    for block in blocks {
+        let (session, rest) = block.split_once("```").unwrap();
+        played += "```console\n";
+        for command in session.lines().filter_map(|line| line.strip_prefix("$ ")) {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(dir.path("")).env("PATH", &path);
+            let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+            played += &format!("$ {command}\n{output}");
+        }
+        played += &format!("```{rest}");
+    }
+    played
+}
+
+#[track_caller]
+fn assert_session(document: &Path, dir: &Dir) {
+    let text = read(document);
+    let played = played(&text, dir);
+    if env::var_os("STRIDEMAP_BLESS").is_some() {
+        fs::write(document, played).unwrap();
+        return;
+    }
+    assert_eq!(text, played, "{}", document.display());
+}
+
+#[test]
+fn readme_session_prints_what_it_shows() {
+    let Some(model) = env::var_os("STRIDEMAP_MODEL") else {
+        println!("skipped: STRIDEMAP_MODEL is not the path of {MODEL}");
+        return;
+    };
+    let dir = Dir::empty();
+    fs::copy(model, dir.path(MODEL)).unwrap();
+    assert_session(&Path::new(ROOT).join("README.md"), &dir);
+}
+
+#[test]
+fn sessions_of_the_guide_print_what_they_show() {
+    let mut session_count = 0;
+    for page in pages() {
+        if read(&page).contains("```console\n") {
+            let dir = Dir::empty();
+            write_inputs(&dir);
+            assert_session(&page, &dir);
+            session_count += 1;
+        }
+    }
+    assert!(session_count >= 7, "{session_count}");
+}
+
+#[test]
+fn rust_of_every_page_is_run_by_doctests() {
+    let lib = read(&Path::new(ROOT).join("src/lib.rs"));
+    for page in pages() {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(lib.contains(&format!(r#"include_str!("../docs/{name}")"#)), "{name}");
+    }
+}
+
+#[test]
+fn summary_lists_every_page() {
+    let summary = Path::new(ROOT).join("docs/SUMMARY.md");
+    let listed: BTreeSet<String> = links(&read(&summary)).into_iter().collect();
+    let pages: BTreeSet<String> =
+        pages().iter().map(|page| page.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+    assert_eq!(listed, pages);
+}
+
+#[test]
+fn cli_page_lists_every_command() {
+    let help = Dir::empty().stdout(&["--help"]);
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let names = commands.lines().take_while(|line| line.starts_with("  "));
+    let mut commands: BTreeSet<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    commands.remove("help");
+    let page = read(&Path::new(ROOT).join("docs/cli.md"));
+    let (_, table) = page.split_once("\n| command |").unwrap();
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let listed: BTreeSet<&str> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();
+    assert_eq!(listed, commands);
+}
+
+/// A document without its code blocks.
+fn without_code_blocks(text: &str) -> String {
+    text.split("```").step_by(2).collect()
+}
+
+/// The targets of a document's links.
+fn links(text: &str) -> Vec<String> {
+    let prose: String = without_code_blocks(text).split('`').step_by(2).collect();
+    let rests = prose.split("](").skip(1);
+    rests.map(|rest| rest.split_once(')').unwrap().0.to_owned()).collect()
+}
+
+/// The anchors of a document's headings, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let prose = without_code_blocks(text);
+    let headings = prose.lines().filter_map(|line| line.strip_prefix('#'));
+    let titles = headings.map(|heading| heading.trim_start_matches('#').trim().to_lowercase());
+    let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    titles.map(|title| title.chars().filter(is_kept).collect::<String>().replace(' ', "-")).collect()
+}
+
+#[test]
+fn every_link_of_every_document_resolves() {
+    let (mut link_count, mut broken) = (0, Vec::new());
+    for document in documents() {
+        for link in links(&read(&document)) {
+            if link.starts_with("https://") {
+                continue;
+            }
+            link_count += 1;
+            let (file, anchor) = link.split_once('#').map_or((link.as_str(), None), |(f, a)| (f, Some(a)));
+            let target =
+                if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
+            if !target.exists() || anchor.is_some_and(|anchor| !anchors(&read(&target)).contains(anchor)) {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(link_count >= 40, "{link_count}");
+}
+
+#[test]
+fn links_and_anchors_are_found() {
+    let text = "# A `b`, c\n[`d`](e.md#f) `[g](h)`\n```sh\n# [i](j)\n```\n## K-l\n[m](#k-l)\n";
+    assert_eq!(links(text), ["e.md#f", "#k-l"]);
+    assert_eq!(anchors(text), ["a-b-c", "k-l"].map(str::to_owned).into());
+}
