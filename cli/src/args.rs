@@ -125,10 +125,11 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Make a damaged store usable again; without --apply, only show what is needed, and exit with 1 if anything is
     ///
-    /// FORMAT, LOCK and the digests of storages are restored from what is intact. When the newest generation cannot be read,
-    /// the store returns to the newest older one that can. Tensors with damaged bytes are lost; others in the same storage
-    /// are copied to a new one. Removed and replaced files are moved to the directory lost+found of the store, and kept
-    /// there. A repair is refused while a reader needs a file that would be moved. An interrupted repair can be run again.
+    /// Nothing is guessed: what no checksum confirms is lost, and reported. FORMAT, LOCK and the digests of storages are
+    /// written again. When the newest generation cannot be read, the store returns to the newest older one that can. Tensors
+    /// with damaged bytes are lost; others in the same storage are copied to a new one. Removed and replaced files are moved
+    /// to the directory lost+found of the store, and kept there. A repair is refused while a reader needs a file that would
+    /// be moved. An interrupted repair can be run again.
     #[command(after_help = "Example:\n  stridemap repair model.smap\n  stridemap repair model.smap --apply")]
     Repair(RepairArgs),
     /// Print a line for each commit of any process, until interrupted

@@ -70,23 +70,6 @@ impl TableHeader {
         Ok(header)
     }
 
-    /// The header of a table of so many entries, when its own bytes are lost: how many of them are storages is tried, and
-    /// the digest in the reference confirms it.
-    #[must_use]
-    pub fn rebuild(uuid: Uuid, reference: &TableRef, entry_count: u64) -> Option<Self> {
-        (0..=entry_count).find_map(|storage_count| {
-            let header = TableHeader {
-                uuid,
-                generation: reference.generation,
-                storage_count,
-                tensor_count: entry_count.checked_sub(storage_count)?,
-                length_bytes: reference.length_bytes,
-            };
-            let is_right = digest(&header.encode()) == reference.header_digest;
-            (is_right && header.index_offset().is_some()).then_some(header)
-        })
-    }
-
     fn encode(&self) -> Vec<u8> {
         let mut bytes = preamble(MAGIC);
         bytes.extend(self.uuid);

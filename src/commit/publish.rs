@@ -18,9 +18,9 @@ use crate::storage::{Grown, StagedStorage};
 
 /// Publishes a transaction as the next generation, and moves the handle there.
 ///
-/// The storages are whole and synced, those that have `grown` as well, whose growth locks are held until this returns.
-/// What stands in `draft` was made on some generation; it is made again on the newest if another writer has published
-/// since. Gives the generation, whose files stay for as long as it is held.
+/// The storages are whole and synced, also those that have `grown`, whose growth locks are held until this returns.
+/// `draft` was made on some generation, and is rebased if another writer has published since. Returns the generation, whose
+/// files stay for as long as it is held.
 ///
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
@@ -33,7 +33,7 @@ pub(crate) fn publish(
     Ok(publish_taking(history, changes, draft, staged, grown)?.0)
 }
 
-/// As [`publish`]; gives also the indices of the staged storages that the generation has taken.
+/// As [`publish`]; also returns the indices of the staged storages that the generation has taken.
 pub(super) fn publish_taking(
     history: &History,
     changes: &Changes,
@@ -82,8 +82,31 @@ fn publish_locked(
         history.sync_dir(Step::SyncStoragesDir, &history.paths.storages_dir())?; // crash: the same, for good
     }
 
+    // 3. to 5. The table and the manifest.
+    let table = newest.table().cloned();
+    let generation = Arc::new(publish_manifest(history, manifest, table, lock)?); // crash: this generation, for good
+
+    // 6. The handle moves on and releases its old generation, and what no reader needs is deleted.
+    history.install(Arc::clone(&generation));
+    history.note_published(generation.number(), lock);
+    older.add(newest);
+    older.after_commit(history, &generation); // crash: garbage, deleted next time
+    Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
+}
+
+/// Publishes a generation whose storages are there and durable: its changes to what is in `table`, or everything it has when
+/// there is no table.
+///
+/// # Errors
+/// `CommitUnknown` once the manifest may have its name but that is not known to be durable.
+pub(super) fn publish_manifest(
+    history: &History,
+    mut manifest: Manifest,
+    mut table: Option<Arc<Table>>,
+    _lock: &WriterLock,
+) -> Result<Generation> {
+    let disk = &*history.disk;
     // 3. The table if one is due, then the manifest, under names that nobody reads.
-    let mut table = newest.table().cloned();
     if is_table_due(&manifest, table.as_deref()) {
         let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphan, deleted later
         history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?; // crash: the same; a manifest must not outlive its table
@@ -113,30 +136,7 @@ fn publish_locked(
     let renamed = Step::RenameManifest.on(disk, || file.publish(&target));
     renamed.map_err(|e| unknown(Error::io("publish manifest", &target, e)))?; // crash: the old generation or this one
     history.sync_dir(Step::SyncManifestName, &history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
-
-    // 6. The handle moves on, which lets its old generation go, and what no reader needs is deleted.
-    let generation = Arc::new(Generation::new(manifest, table, pin, history.is_durable()));
-    history.install(Arc::clone(&generation));
-    history.note_published(generation.number(), lock);
-    older.add(newest);
-    older.after_commit(history, &generation); // crash: garbage, deleted next time
-    Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
-}
-
-/// Publishes a generation that stands on no other: its manifest has all storages and tensors as changes. What it needs is
-/// there, and durable.
-pub(super) fn publish_whole(history: &History, mut manifest: Manifest, _lock: &WriterLock) -> Result<()> {
-    if is_table_due(&manifest, None) {
-        let reference = write_table(history, &manifest, None)?;
-        history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?;
-        manifest.storages.clear();
-        manifest.tensors.clear();
-        manifest.table = Some(reference);
-    }
-    let (mut file, _pin) = write_manifest(history, &manifest)?;
-    let target = history.paths.manifest(manifest.generation);
-    file.publish(&target).map_err(|e| Error::io("publish manifest", &target, e))?;
-    history.sync_dir(Step::SyncManifestName, &history.paths.meta_dir())
+    Ok(Generation::new(manifest, table, pin, history.is_durable()))
 }
 
 /// A table is due when the changes since the last one outgrow the square root of its entries: then neither the
@@ -148,7 +148,7 @@ fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
     manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
 }
 
-/// Writes the table of everything in `manifest` and the table under it; gives it its name.
+/// Writes the table of everything in `manifest` and the table below it, and publishes it under its name.
 fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> Result<TableRef> {
     const FLUSH_BYTES: usize = 1 << 20;
     let dir = history.paths.meta_dir();

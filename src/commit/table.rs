@@ -9,15 +9,8 @@ use stridemap_format::{
     self as format, StorageRecord, TABLE_HEADER_BYTES, TableHeader, TableRef, TensorRecord, Uuid,
 };
 
-use super::flip::mended;
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
 use crate::error::{Error, Result};
-
-/// The longest entry of which every bit is tried: each time all of it is hashed.
-const MOST_MENDED_BYTES: u64 = 8 << 10;
-
-/// Of how many entries at most a lost header is found again: some seconds of trying.
-const MOST_ENTRIES: u64 = 1 << 27;
 
 /// How many entries a scan reads at a time.
 const SCAN_ENTRIES: u64 = 512;
@@ -58,55 +51,6 @@ impl Table {
         file.read_exact_at(&mut header, 0).map_err(failed)?;
         let header = TableHeader::decode(&header, uuid, &reference).map_err(|e| Error::corrupt(&path, e))?;
         Ok(Table { file, path, header, reference, next_storage_id })
-    }
-
-    /// As [`open`](Self::open), of a table whose header is damaged, or that has bytes behind its end. The index says how many
-    /// entries there are, and the reference's digest whether the header is right.
-    pub(super) fn open_mended(
-        disk: &dyn Disk,
-        paths: &StorePaths,
-        uuid: Uuid,
-        reference: TableRef,
-        next_storage_id: u64,
-    ) -> Option<Self> {
-        let path = paths.table(reference.generation);
-        let file = disk.open(&path, Access::Read).ok()?;
-        let mut header = [0; TABLE_HEADER_BYTES];
-        file.read_exact_at(&mut header, 0).ok()?;
-        let mut last_slot = [0; 8];
-        file.read_exact_at(&mut last_slot, reference.length_bytes.checked_sub(8)?).ok()?;
-        let header = TableHeader::decode(&header, uuid, &reference).ok().or_else(|| {
-            let index_bytes = reference.length_bytes.checked_sub(u64::from_le_bytes(last_slot))?;
-            // A file of holes may claim any number.
-            let entry_count = (index_bytes / 8).checked_sub(1).filter(|&count| count < MOST_ENTRIES)?;
-            TableHeader::rebuild(uuid, &reference, entry_count)
-        })?;
-        Some(Table { file, path, header, reference, next_storage_id })
-    }
-
-    /// A table that no manifest refers to any more. Its header is believed for what it says: each entry has a checksum.
-    pub(super) fn open_alone(
-        disk: &dyn Disk,
-        paths: &StorePaths,
-        uuid: Uuid,
-        generation: u64,
-    ) -> Result<Self> {
-        let path = paths.table(generation);
-        let failed = |e| Error::io("open table", &path, e);
-        let file = disk.open(&path, Access::Read).map_err(failed)?;
-        let length_bytes = file.stat().map_err(failed)?.size_bytes;
-        let mut header = [0; TABLE_HEADER_BYTES];
-        file.read_exact_at(&mut header, 0).map_err(failed)?;
-        let reference = TableRef { generation, length_bytes, header_digest: format::digest(&header) };
-        let header = TableHeader::decode(&header, uuid, &reference).map_err(|e| Error::corrupt(&path, e))?;
-        Ok(Table { file, path, header, reference, next_storage_id: u64::MAX })
-    }
-
-    /// The uuid in a table's header, whatever store it is of.
-    pub(super) fn uuid_in(disk: &dyn Disk, path: &Path) -> Option<Uuid> {
-        let mut header = [0; TABLE_HEADER_BYTES];
-        disk.open(path, Access::Read).ok()?.read_exact_at(&mut header, 0).ok()?;
-        header.get(16..32)?.try_into().ok()
     }
 
     pub(crate) fn reference(&self) -> &TableRef {
@@ -164,7 +108,7 @@ impl Table {
         self.header.storage_count()..self.header.entry_count()
     }
 
-    /// Binary search: the entry that compares as equal, or the ordinal at which it would stand.
+    /// Binary search: the entry that compares as equal, or the ordinal at which it would be.
     fn find<K, V>(&self, within: Range<u64>, compare: impl Fn(&K) -> Ordering) -> Result<Result<(K, V), u64>>
     where
         (K, V): Entry,
@@ -204,7 +148,7 @@ impl Table {
         Ok(entries)
     }
 
-    /// Gives every entry by itself, so that what is wrong with one hides no other.
+    /// Passes every entry to `visit` by itself, so that a damaged one hides no other.
     ///
     /// # Errors
     /// Those of `visit`; `Io`.
@@ -239,25 +183,6 @@ impl Table {
             Error::corrupt(&self.path, format::Error::new(format::Rule::TableIndex, detail))
         };
         self.entries(ordinal, 1)?.pop().ok_or_else(missing)
-    }
-
-    /// A damaged entry as it was, when one bit of it was flipped, or of the two slots that say where it is: its checksum
-    /// says that it is right.
-    pub(super) fn mended<E: Entry>(&self, ordinal: u64) -> Option<E> {
-        let (slots_offset, slots_bytes) = self.header.slots(ordinal, 1);
-        let slots = self.read(slots_offset, slots_bytes).ok()?;
-        let decode = |bytes: &[u8]| E::decode(&self.header, ordinal, self.next_storage_id, bytes).ok();
-        let place = |slots: &[u8]| self.header.decode_slots(ordinal, slots).ok()?.first().copied();
-        if let Some((offset, length)) = place(&slots).filter(|&(_, length)| length <= MOST_MENDED_BYTES)
-            && let Ok(entry) = self.read(offset, length)
-            && let Some(mended) = mended(&entry, decode)
-        {
-            return Some(mended);
-        }
-        mended(&slots, |slots| {
-            let (offset, length) = place(slots)?;
-            decode(&self.read(offset, length).ok()?)
-        })
     }
 
     pub(super) fn path(&self) -> &Path {

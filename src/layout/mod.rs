@@ -14,12 +14,12 @@ mod names;
 mod overlap;
 mod permute;
 mod reach;
+mod reached_bytes;
 mod reinterpret;
 mod repack;
 mod reshape;
 mod split;
 mod subscript;
-mod touch;
 mod window;
 
 pub use axis::{Axes, Axis};
@@ -27,7 +27,7 @@ pub use header::Layout;
 #[cfg(feature = "ndarray")]
 pub(crate) use header::contiguous_strides;
 pub(crate) use reach::{View, reached_bytes};
+pub(crate) use reached_bytes::ReachedBytes;
 pub(crate) use repack::{Placed, Repacked, repack};
 pub use split::Sections;
 pub use subscript::Index;
-pub(crate) use touch::Touch;

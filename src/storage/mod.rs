@@ -2,7 +2,6 @@
 
 mod address_space;
 mod check;
-mod digests;
 mod external;
 mod externals;
 mod file;
@@ -17,10 +16,10 @@ mod poison;
 mod queue;
 mod staged;
 mod stored;
+mod verified;
 mod writer;
 
-pub(crate) use check::{DamagedChunk, Harm, check_all, check_chunks};
-pub(crate) use digests::VerifiedStorage;
+pub(crate) use check::{Damage, check_all, check_chunks};
 pub use external::ExternalFile;
 pub use externals::ExternalFiles;
 pub(crate) use externals::{ExternalOptions, Externals};
@@ -36,6 +35,7 @@ pub(crate) use poison::Poison;
 pub(crate) use queue::Turn;
 pub(crate) use staged::StagedStorage;
 pub(crate) use stored::{Identity, Storage};
+pub(crate) use verified::{DamagedChunk, VerifiedStorage};
 pub(crate) use writer::StorageWriter;
 
 /// Where a tensor may begin in a storage that it shares: a cache line, and more than any element's alignment.

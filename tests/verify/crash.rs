@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stridemap::disk::{Access, Disk as _, Op, Outcome, SimulatedDisk};
-use stridemap::{Index, Store, StoreOptions, Tensor};
+use stridemap::{ErrorKind, Index, Store, StoreOptions, Tensor};
 
 const STORE: &str = "store";
 
@@ -20,7 +21,7 @@ fn content(store: &Store) -> Content {
     names.into_iter().map(|name| (name.clone(), store.load(&name).unwrap().to_bytes().unwrap())).collect()
 }
 
-/// A table, a manifest on it, and two storages: one of two chunks and a tail, one of a few bytes.
+/// Two manifests on one table, and storages of two chunks and a tail, and of a few bytes.
 fn store(disk: &SimulatedDisk) -> Store {
     let store = options(disk).create(STORE).unwrap();
     let large: Vec<u32> = (0..(2 << 18) + 9).collect();
@@ -35,6 +36,10 @@ fn store(disk: &SimulatedDisk) -> Store {
     txn.save_view("end", &large.slice(0, Some(2 << 18), None, 1).unwrap()).unwrap();
     txn.commit().unwrap();
     store.save("later", &Tensor::from_vec(vec![3u8], &[1]).unwrap()).unwrap();
+    // A reader keeps generation 5, to which a repair can step back.
+    let reader = options(disk).open(STORE).unwrap();
+    store.save("newest", &Tensor::from_vec(vec![4u8], &[1]).unwrap()).unwrap();
+    drop(reader);
     store
 }
 
@@ -51,16 +56,21 @@ fn flip(disk: &SimulatedDisk, file: &str, at: u64) {
     damage(disk, file, at, &[byte[0] ^ 4]);
 }
 
+fn read(disk: &SimulatedDisk, file: &str) -> Vec<u8> {
+    let file = disk.open(&Path::new(STORE).join(file), Access::Read).unwrap();
+    let mut bytes = vec![0; file.stat().unwrap().size_bytes as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn find(disk: &SimulatedDisk, file: &str, text: &[u8]) -> u64 {
+    read(disk, file).windows(text.len()).position(|window| window == text).unwrap() as u64
+}
+
 /// The bytes of all that is kept in lost+found.
 fn kept(disk: &SimulatedDisk) -> BTreeSet<Vec<u8>> {
-    let dir = Path::new(STORE).join("lost+found");
-    let read = |name: String| {
-        let file = disk.open(&dir.join(name), Access::Read).unwrap();
-        let mut bytes = vec![0; file.stat().unwrap().size_bytes as usize];
-        file.read_exact_at(&mut bytes, 0).unwrap();
-        bytes
-    };
-    disk.list(&dir).unwrap().into_iter().map(read).collect()
+    let names = disk.list(&Path::new(STORE).join("lost+found")).unwrap();
+    names.into_iter().map(|name| read(disk, &format!("lost+found/{name}"))).collect()
 }
 
 /// Repairs once to the end, and then as often as there are operations, cut there: repaired again, the store has what it has
@@ -105,11 +115,10 @@ fn repair_that_a_power_cut_ends_anywhere_is_made_again() {
     let states = cut_everywhere(
         |disk| {
             flip(disk, "FORMAT", 20);
-            flip(disk, "meta/0000000000000005.man", 50);
-            flip(disk, "storages/0000000000000001.sum", 3);
+            flip(disk, "meta/0000000000000006.man", 50);
             damage(disk, "storages/0000000000000001.bin", (1 << 20) + 9, b"damage");
         },
-        &["large"],
+        &["large", "newest"],
     );
     println!("{states} states");
     assert!(states > 100, "{states}");
@@ -117,13 +126,15 @@ fn repair_that_a_power_cut_ends_anywhere_is_made_again() {
 
 #[test]
 fn repair_of_missing_files_that_a_power_cut_ends_anywhere_is_made_again() {
-    let gone: Vec<String> = (0..70).map(|i| format!("v{i}")).chain(["row".to_owned()]).collect();
+    let gone: Vec<String> =
+        (0..70).map(|i| format!("v{i}")).chain(["row".to_owned(), "start".to_owned()]).collect();
     let gone: Vec<&str> = gone.iter().map(String::as_str).collect();
     let states = cut_everywhere(
         |disk| {
             disk.remove(&Path::new(STORE).join("LOCK")).unwrap();
             disk.remove(&Path::new(STORE).join("storages/0000000000000002.bin")).unwrap();
-            flip(disk, "meta/0000000000000004.tab", 40);
+            flip(disk, "meta/0000000000000004.tab", find(disk, "meta/0000000000000004.tab", b"start"));
+            flip(disk, "storages/0000000000000001.sum", 3);
             disk.sync_dir(Path::new(STORE)).unwrap();
             disk.sync_dir(&Path::new(STORE).join("storages")).unwrap();
         },
@@ -131,4 +142,42 @@ fn repair_of_missing_files_that_a_power_cut_ends_anywhere_is_made_again() {
     );
     println!("{states} states");
     assert!(states > 50, "{states}");
+}
+
+#[test]
+fn repair_of_which_an_operation_fails_is_made_again_and_says_when_its_generation_may_be_there() {
+    let disk = SimulatedDisk::new();
+    let store = options(&disk).create(STORE).unwrap();
+    for name in ["damaged", "whole"] {
+        store.save(name, &Tensor::from_vec(vec![1u8; 9], &[9]).unwrap()).unwrap();
+    }
+    drop(store);
+    damage(&disk, "storages/0000000000000001.bin", 3, b"x");
+    let log = disk.log();
+    let copy = || SimulatedDisk::after_power_cut(&log, Outcome::EverythingKept);
+    let count = {
+        let disk = copy();
+        let before = disk.log().len();
+        options(&disk).repair(STORE, |_| ()).unwrap();
+        disk.log().len() - before
+    };
+    let (mut refused, mut unknown) = (0, 0);
+    for failing in 0..count {
+        let disk = copy();
+        let seen = AtomicUsize::new(0);
+        disk.fail(move |_| seen.fetch_add(1, Ordering::Relaxed) == failing);
+        match options(&disk).repair(STORE, |_| ()) {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::CommitUnknown => unknown += 1,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Io, "operation {failing}: {e}");
+                refused += 1;
+            }
+        }
+        options(&disk).repair(STORE, |_| ()).unwrap();
+        let store = options(&disk).open(STORE).unwrap();
+        assert_eq!(store.names().unwrap(), ["whole"], "operation {failing}");
+        assert_eq!(store.verify(|_| ()).unwrap(), [], "operation {failing}");
+    }
+    assert!(unknown == 2 && refused > 5, "{count} operations: {unknown} {refused}");
 }

@@ -84,7 +84,7 @@ fn storage_whose_record_is_lost_is_kept() {
     // The second entry of the table is that of a storage that no later generation says more of.
     overwrite(&path.join("meta/0000000000000004.tab"), 113);
     let done = quick().repair(&path, |_| ()).unwrap();
-    assert!(done.losses.iter().any(|loss| loss.reason.contains("a storage")), "{done:?}");
+    assert!(done.losses.iter().any(|loss| loss.reason.contains("the storage in it is lost")), "{done:?}");
     quick().open(&path).unwrap().gc().unwrap();
     let mut left = names(&path.join("storages"));
     left.extend(names(&path.join("lost+found")));

@@ -1,4 +1,4 @@
-//! What a repair keeps, gives up and moves away.
+//! What a repair keeps, loses and moves away.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,7 +47,8 @@ fn tensors_that_reach_no_damaged_chunk_stay() {
                 overwrite(&p.join(SUM), 16);
                 overwrite(&p.join(BIN), 2 << 20);
             },
-            &["all", "chunk2", "ends"],
+            // No full chunk can be verified; the tail has its digest elsewhere.
+            &["all", "chunk0", "chunk1", "chunk2", "ends"],
             true,
         ),
         (
@@ -56,7 +57,6 @@ fn tensors_that_reach_no_damaged_chunk_stay() {
                 overwrite(&p.join(SUM), 16);
                 overwrite(&p.join(BIN), 1 << 20);
             },
-            // None of the full chunks can be told to be whole; the tail has its digest elsewhere.
             &["all", "chunk0", "chunk1", "chunk2", "ends"],
             true,
         ),
@@ -84,7 +84,7 @@ fn tensors_that_reach_no_damaged_chunk_stay() {
 }
 
 #[test]
-fn digests_that_are_gone_with_their_chunks_leave_nothing_to_tell_by() {
+fn storage_replaced_together_with_its_digests_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chunked.smap");
     let expected = chunked(&path);
@@ -100,38 +100,44 @@ fn digests_that_are_gone_with_their_chunks_leave_nothing_to_tell_by() {
 }
 
 #[test]
-fn store_without_a_manifest_is_what_its_table_says() {
+fn store_without_a_manifest_is_refused_whatever_its_table_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.smap");
+    small(&path);
+    let manifest = path.join("meta/0000000000000005.man");
+    assert!(path.join("meta/0000000000000004.tab").exists());
+    type Damage<'a> = &'a dyn Fn();
+    let cases: [(Damage<'_>, &str); 2] = [
+        (
+            &|| fs::write(&manifest, b"nothing of it").unwrap(),
+            "no manifest can be read; that of generation 5",
+        ),
+        (&|| fs::remove_file(&manifest).unwrap(), "there is no manifest"),
+    ];
+    for (damage, why) in cases {
+        damage();
+        for refused in [quick().plan_repair(&path, |_| ()), quick().repair(&path, |_| ())] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+            assert!(refused.to_string().contains(why), "{refused}");
+        }
+        assert!(!path.join("lost+found").exists());
+    }
+}
+
+#[test]
+fn manifest_without_its_table_keeps_what_it_has_itself() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("small.smap");
     let expected = small(&path);
-    let manifest = path.join("meta/0000000000000005.man");
-    assert!(manifest.exists());
-    fs::write(&manifest, b"nothing of it").unwrap();
-    let done = quick().repair(&path, |_| ()).unwrap();
-    assert_eq!(done.generation, Some(6), "{done:?}");
-    let lines: Vec<String> = done.losses.iter().map(ToString::to_string).collect();
-    assert!(lines.iter().any(|line| line.contains("steps back to generation 4")), "{lines:?}");
-    assert!(lines.iter().any(|line| line.contains("attributes")), "{lines:?}");
-    let found: Content = content(&path);
-    // What was changed later is as it was before, and what was removed is there.
-    assert!(found.contains_key("v9") && !found.contains_key("later"), "{:?}", found.keys());
-    for (name, tensor) in &expected {
-        if !["later", "counts", "shared", "v7"].contains(&name.as_str()) {
-            assert_eq!(found.get(name), Some(tensor), "{name}");
-        }
-    }
-    // The storages of what is given up are kept.
-    let kept: BTreeSet<_> = done.kept.iter().map(|path| path.file_name().unwrap().to_owned()).collect();
-    for file in
-        ["0000000000000003.bin", "0000000000000004.bin", "0000000000000005.bin", "0000000000000005.man"]
-    {
-        assert!(kept.contains(std::ffi::OsStr::new(file)), "{kept:?}");
-    }
-    let store = Store::open(&path).unwrap();
-    store.save("new", &Tensor::from_vec(vec![1u8], &[1]).unwrap()).unwrap();
-    store.gc().unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
-    assert!(done.kept.iter().all(|path| path.exists()), "a collection took what was kept");
+    fs::write(path.join("meta/0000000000000004.tab"), b"nothing of it").unwrap();
+    let gone = repaired(&path, &expected, "table");
+    // The manifest has the record of the storage that `v7` is on, too.
+    let mut left = content(&path);
+    assert_eq!(left.remove("after").unwrap().1, [9]);
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["counts", "later", "shared", "v7"]);
+    assert_eq!(gone.len() + left.len(), expected.len());
+    assert_eq!(Store::open(&path).unwrap().attributes().get("author").map(String::as_str), Some("nobody"));
 }
 
 #[test]
@@ -149,8 +155,15 @@ fn store_steps_back_to_the_generation_that_a_reader_is_on() {
     assert!(done.losses.iter().any(|loss| loss.reason.contains("steps back to generation 5")), "{done:?}");
     assert_eq!(content(&path), expected);
     assert_eq!(snapshot.load("later").unwrap().to_bytes().unwrap(), [5, 6, 7, 8]);
-    assert_eq!(Store::open(&path).unwrap().verify(|_| ()).unwrap(), []);
-    assert!(path.join("lost+found/0000000000000006.man").exists());
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    // The manifest and the storage of the generation that was lost are kept, also by a collection.
+    store.save("new", &Tensor::from_vec(vec![1u8], &[1]).unwrap()).unwrap();
+    store.gc().unwrap();
+    for file in ["0000000000000006.man", "0000000000000006.bin"] {
+        let kept = path.join("lost+found").join(file);
+        assert!(done.kept.contains(&kept) && kept.exists(), "{file}: {done:?}");
+    }
 }
 
 #[test]
@@ -183,7 +196,7 @@ fn what_is_kept_is_never_overwritten() {
 }
 
 #[test]
-fn entries_that_cannot_be_read_take_nobody_with_them() {
+fn entry_that_cannot_be_read_loses_one_tensor() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("small.smap");
     let expected = small(&path);

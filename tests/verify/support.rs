@@ -85,8 +85,8 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Repairs what is damaged: verify says so then, what stays has the right elements, what is gone was affected, and the next
-/// commit succeeds. Gives what is gone.
+/// Repairs what is damaged: then the store verifies, every tensor that is not reported lost has its old elements, and the
+/// next commit succeeds. Returns the tensors that are lost.
 pub(crate) fn repaired(path: &Path, expected: &Content, what: &str) -> BTreeSet<String> {
     let before = verify(path);
     assert!(!before.findings.is_empty(), "{what}: no finding");
@@ -104,11 +104,13 @@ pub(crate) fn repaired(path: &Path, expected: &Content, what: &str) -> BTreeSet<
         expected.keys().filter(|name| !left.contains(*name)).cloned().collect()
     };
     let said: BTreeSet<String> = done.losses.iter().flat_map(|loss| loss.names.clone()).collect();
-    if done.losses.iter().all(|loss| !loss.names.is_empty()) {
-        assert_eq!(said, gone, "{what}: {done:?}");
-    }
+    assert!(said.is_subset(&gone), "{what}: {done:?}");
+    // Only an entry that cannot be read, or all of a table, has tensors whose names are not known.
+    let is_table_lost = done.losses.iter().any(|loss| loss.reason.contains("what only this file says"));
+    let entries = done.losses.iter().filter(|loss| loss.reason.contains("the tensor in it is lost")).count();
+    assert!(is_table_lost || gone.difference(&said).count() <= entries, "{what}: {done:?}");
     assert_eq!(lost(path, expected), gone, "{what}: other elements");
-    for name in &gone {
+    for name in &said {
         assert!(before.findings.iter().any(|finding| finding.affected.contains(name)), "{what}: {name}");
     }
     let store = quick().open(path).unwrap();

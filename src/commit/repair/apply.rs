@@ -7,15 +7,15 @@ use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord, TensorRecor
 
 use super::Repair;
 use super::content::{Content, files};
-use super::copy::{Copied, copy_storage, right_digests};
-use super::metadata::{MOST_NUMBERS, Source, exists, numbers_of, read};
+use super::copy::{Copied, copy_storage};
+use super::metadata::{NUMBER_LIMIT, Source, exists, numbers_of, read};
 use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan, undisturbed};
 use crate::commit::lock::WriterLock;
-use crate::commit::publish::publish_whole;
+use crate::commit::publish::publish_manifest;
 use crate::commit::{Generation, History, Options, by, recover, stats, unsynced};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::GrowthLock;
+use crate::storage::{GrowthLock, VerifiedStorage};
 
 /// Repairs. The comments say what a crash just after the step leaves behind.
 pub(super) fn apply(
@@ -24,7 +24,7 @@ pub(super) fn apply(
     options: Options,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Repair> {
-    // 1. The lock. What is no store is not given one.
+    // 1. The lock. A directory that is not a store does not get one.
     let look = || read(&**disk, paths, &mut Repair::default());
     let uuid = undisturbed(&**disk, paths, look, |_| true)?.uuid;
     let work = Work { history: History::of(Arc::clone(disk), paths.clone(), uuid, options) };
@@ -37,7 +37,9 @@ pub(super) fn apply(
     let lock = WriterLock::take(&work.history)?;
     let Plan { mut repair, source, content } = plan(&**disk, paths, progress)?;
     if let Some(why) = lost_lock {
-        repair.remedies.insert(0, super::Remedy { path: paths.lock(), detail: format!("made anew: {why}") });
+        repair
+            .remedies
+            .insert(0, super::Remedy { path: paths.lock(), detail: format!("created again: {why}") });
     }
     repair.kept = kept;
     if repair.is_empty() {
@@ -48,7 +50,7 @@ pub(super) fn apply(
     let held_sums = work.hold(content.sums.keys())?;
     unsynced::settle(&work.history, &lock)?; // crash: the same, for good
 
-    // 2. What needs no new generation: each file is as it was, missing, or right.
+    // 2. The files that need no new generation: each is as it was, missing, or right.
     if disk.is_dir(&paths.storages_dir()).is_err() {
         disk.create_dir(&paths.storages_dir()).map_err(|e| Error::io("create", &paths.storages_dir(), e))?;
         work.sync(paths.root())?; // crash: an empty directory
@@ -58,9 +60,12 @@ pub(super) fn apply(
         work.replace(&paths.marker(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, which is made again
         work.sync(paths.root())?;
     }
-    for (&id, right) in &content.sums {
-        let length_bytes = content.storages.get(&id).map_or(0, |record| record.length_bytes);
-        let bytes = right_digests(&**disk, &paths.sum(id), length_bytes, right)?;
+    for (&id, sum) in &content.sums {
+        let Some(record) = content.storages.get(&id) else { continue };
+        let StorageKind::Sealed(sealed) = &record.kind else { continue };
+        let stated = (record.length_bytes, sealed);
+        let storage = VerifiedStorage::open_corrected(&**disk, paths, id, stated, &sum.corrected)?;
+        let bytes = storage.corrected_sum()?;
         work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, which is made again
         work.sync(&paths.storages_dir())?;
     }
@@ -69,7 +74,7 @@ pub(super) fn apply(
         return Ok(repair);
     }
 
-    // 3. What is left of damaged storages, as new ones; and the generation.
+    // 3. Copies of damaged storages as new ones, and the generation.
     let Content { mut storages, mut tensors, copies, outgrown, .. } = content;
     let mut next_storage_id = work.next_storage_id(&source.manifest, &storages)?;
     let mut locks = Vec::new();
@@ -91,7 +96,7 @@ pub(super) fn apply(
     work.sync(&paths.storages_dir())?; // crash: the same, for good
     let generation = source.highest + 1;
     let mut garbage = source.manifest.garbage.clone();
-    // The readers of an older generation need them where they are.
+    // Readers of an older generation need them where they are.
     garbage.extend(outgrown.into_iter().map(|id| (id, generation)));
     garbage.retain(|id, _| !storages.contains_key(id) && !moves.storages.contains(id));
     let manifest = Manifest {
@@ -105,7 +110,7 @@ pub(super) fn apply(
         garbage,
         uuid: source.uuid,
     };
-    // What it does not need has a name in lost+found before anybody may delete it under its own.
+    // A file that it does not need has a name in lost+found before a collection may delete it under its own.
     moves.files.retain(|file| exists(&**disk, file));
     let mut linked = BTreeSet::new();
     for file in &moves.files {
@@ -114,12 +119,12 @@ pub(super) fn apply(
         }
     }
     work.sync(&work.lost_found())?; // crash: the same, for good
-    publish_whole(&work.history, manifest, &lock)?; // crash: as before, or repaired
+    drop(publish_manifest(&work.history, manifest, None, &lock)?); // crash: as before, or repaired
     repair.generation = Some(generation);
 
-    // 4. The old names go.
+    // 4. The old names are deleted.
     for file in &moves.files {
-        // crash: files that nobody needs, deleted later
+        // crash: unneeded files, deleted later
         match linked.contains(file) {
             true => disk.remove(file).map_err(|e| Error::io("delete", file, e))?,
             false => work.keep(file, &mut repair.kept)?,
@@ -133,7 +138,7 @@ pub(super) fn apply(
     Ok(repair)
 }
 
-/// What is moved away, once nobody needs it.
+/// The files that are moved away once no generation needs them.
 #[derive(Debug, Default)]
 struct Moves {
     storages: BTreeSet<u64>,
@@ -183,7 +188,7 @@ impl Work {
         self.disk().sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())
     }
 
-    /// Makes sure, before anything goes, that there is a place for it: a link would lead out of the store.
+    /// Creates lost+found before anything is moved. A link in its place would lead out of the store, and is refused.
     fn make_lost_found(&self) -> Result<()> {
         let dir = self.lost_found();
         match self.disk().is_dir(&dir) {
@@ -191,7 +196,7 @@ impl Work {
             Ok(false) => Err(no_directory(&dir, "not a directory of its own; move it away")),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 match self.disk().create_dir(&dir) {
-                    // Of another repair, that is about to wait for the lock.
+                    // Another repair created it, and is about to wait for the lock.
                     Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                     created => created.map_err(|e| Error::io("create", &dir, e))?,
                 }
@@ -201,19 +206,22 @@ impl Work {
         }
     }
 
-    /// The growth locks of storages: who appends writes digests behind those that are there.
+    /// Takes the growth locks of storages: an append writes digests after those that are there.
     fn hold<'a>(&self, ids: impl Iterator<Item = &'a u64>) -> Result<Vec<GrowthLock>> {
         let take = |id: &u64| {
             let path = self.paths().storage(*id);
             let busy = || {
-                format!("repair {}: somebody appends to it; repair again when that is done", path.display())
+                format!(
+                    "repair {}: another process is appending to it; repair again when it is done",
+                    path.display()
+                )
             };
             GrowthLock::try_take(self.disk(), &path)?.ok_or_else(|| Error::new(ErrorKind::Busy, busy()))
         };
         ids.map(take).collect()
     }
 
-    /// Moves a file where nothing deletes it, under its own name or one that is free.
+    /// Moves a file to lost+found, under its own name or the next that is free.
     fn keep(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<()> {
         self.make_lost_found()?;
         for target in self.places(file) {
@@ -230,8 +238,7 @@ impl Work {
         Ok(())
     }
 
-    /// Gives a file a second name there; false where that cannot be, because it is no file, or the file system knows no
-    /// second names.
+    /// Links a file into lost+found. Returns false if it cannot be linked: it is not a file, or the file system has no links.
     fn link(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<bool> {
         let is_same = |target: &Path| {
             let stats = self.disk().stat(file).and_then(|own| Ok((own, self.disk().stat(target)?)));
@@ -239,7 +246,7 @@ impl Work {
         };
         for target in self.places(file) {
             match self.disk().link_new(file, &target) {
-                // Of a repair that was cut short.
+                // A repair that was interrupted made it.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_same(&target) => {}
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(_) => return Ok(false),
@@ -251,7 +258,7 @@ impl Work {
         Ok(false)
     }
 
-    /// Where a file may go in lost+found, the first that is free.
+    /// The names that a file may get in lost+found, in order.
     fn places(&self, file: &Path) -> impl Iterator<Item = PathBuf> {
         let dir = self.lost_found();
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -261,7 +268,7 @@ impl Work {
         })
     }
 
-    /// Puts bytes in the place of a file, which is kept.
+    /// Replaces a file, and keeps the old one in lost+found.
     fn replace(&self, target: &Path, stage_in: &Path, bytes: &[u8], kept: &mut Vec<PathBuf>) -> Result<()> {
         let failed = |e| Error::io("write", target, e);
         let mut staged = Staged::create(self.disk(), stage_in).map_err(failed)?;
@@ -269,7 +276,7 @@ impl Work {
         staged.file().sync().map_err(|e| Error::io("sync", target, e).after_failed_sync())?;
         if exists(&**self.disk(), target) {
             if self.link(target, kept)? {
-                // Of a move to another directory a power cut may keep the half that takes the old name away.
+                // After a move to another directory, a power cut may keep only the removal of the old name.
                 self.sync(&self.lost_found())?;
                 self.disk().remove(target).map_err(failed)?;
             } else {
@@ -280,13 +287,13 @@ impl Work {
         staged.publish(target).map_err(failed)
     }
 
-    /// Another repair may make it as well: then its file is taken, which it may hold already.
+    /// Creates LOCK. If another repair creates it first, its file is used, which it may have locked already.
     fn make_lock(&self, kept: &mut Vec<PathBuf>) -> Result<()> {
         let path = self.paths().lock();
         let failed = |e| Error::io("write", &path, e);
         let mut staged = Staged::create(self.disk(), self.paths().root()).map_err(failed)?;
         staged.file().sync().map_err(|e| Error::io("sync", &path, e).after_failed_sync())?;
-        // Missing a moment ago, it may be there now: only what is no file is moved away.
+        // It was missing a moment ago, and may be there now: only what is not a file is moved away.
         if matches!(self.disk().open(&path, Access::Read), Err(e) if e.kind() == io::ErrorKind::InvalidInput)
         {
             self.keep(&path, kept)?;
@@ -299,7 +306,10 @@ impl Work {
         self.sync(self.paths().root())
     }
 
-    /// What goes, unless a reader needs it.
+    /// What is moved away.
+    ///
+    /// # Errors
+    /// `Busy` if a reader needs some of it.
     fn moves(&self, source: &Source, content: &Content) -> Result<Moves> {
         let (disk, paths) = (&**self.disk(), self.paths());
         let mut moves = Moves::default();
@@ -312,7 +322,7 @@ impl Work {
         moves.storages.extend(content.dropped.iter().chain(content.copies.keys()));
         moves.storages.retain(|id| !content.outgrown.contains(id) || !held.storages.contains(id));
         if !source.is_newest || content.has_lost_storages {
-            // Of a generation or a record that cannot be read, anything may be.
+            // It may belong to a generation or a record that cannot be read.
             let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
             let is_free = |id: &u64| !content.storages.contains_key(id) && !held.storages.contains(id);
             moves.storages.extend(ids.filter(is_free));
@@ -338,7 +348,7 @@ impl Work {
         Ok(moves)
     }
 
-    /// What the generations need that readers are on.
+    /// What the generations need that are in use by readers.
     fn held(&self, in_meta: &[String], source: &Source) -> Result<Held> {
         let mut held = Held::default();
         for number in numbers_of(in_meta, "man") {
@@ -365,7 +375,7 @@ impl Work {
         Ok(held)
     }
 
-    /// An id that no file and no record has. A file of a number that the store does not give is nobody's.
+    /// An id that no file and no record has. Files with ids that no store reaches are ignored.
     fn next_storage_id(&self, manifest: &Manifest, storages: &BTreeMap<u64, StorageRecord>) -> Result<u64> {
         let dir = self.paths().storages_dir();
         let names = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;
@@ -373,7 +383,7 @@ impl Work {
         let in_kept = self.disk().list(&self.lost_found()).unwrap_or_default();
         let in_kept = in_kept.iter().filter_map(|name| number_in(name.get(..20)?, "bin"));
         let taken = in_files.chain(in_kept).chain(storages.keys().next_back().copied());
-        let taken = taken.filter(|&id| id < MOST_NUMBERS).max();
+        let taken = taken.filter(|&id| id < NUMBER_LIMIT).max();
         Ok(taken.unwrap_or_default().saturating_add(1).max(manifest.next_storage_id))
     }
 }

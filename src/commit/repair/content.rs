@@ -1,4 +1,4 @@
-//! What of a store's content stays, and how.
+//! Which storages and tensors are kept, and how.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,60 +8,66 @@ use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, TensorRe
 
 use super::losses::Losses;
 use super::metadata::Source;
-use super::{Loss, Repair};
-use crate::commit::verify::{Mended, Survey, bytes_of_chunks};
+use super::{Loss, Repair, said};
+use crate::commit::verify::{Survey, bytes_of_chunks};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, Result};
-use crate::layout::Touch;
-use crate::storage::{Harm, check_all};
+use crate::layout::ReachedBytes;
+use crate::storage::{Damage, check_all};
 
-/// The storages and tensors that stay.
+/// The storages and tensors that are kept.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub(super) storages: BTreeMap<u64, StorageRecord>,
     pub(super) tensors: BTreeMap<String, TensorRecord>,
-    /// Of these storages what their tensors reach is copied into another, because their files are damaged elsewhere.
-    pub(super) copies: BTreeMap<u64, Copy>,
+    /// Of these storages, what their tensors reach is copied into new ones.
+    pub(super) copies: BTreeMap<u64, PartialCopy>,
     /// Of these copies the old file is whole: readers of older generations may go on with it.
     pub(super) outgrown: BTreeSet<u64>,
-    /// Of these the chunk digests are written again: the wrong ones, and what they are.
-    pub(super) sums: BTreeMap<u64, Vec<(u64, Digest)>>,
-    /// These are needed no more: their files are moved away.
+    /// The `.sum` files of these storages are written again.
+    pub(super) sums: BTreeMap<u64, CorrectedSum>,
+    /// These storages are not needed any more: their files are moved away.
     pub(super) dropped: BTreeSet<u64>,
-    /// Whether there is a storage of which nothing is known but perhaps its file.
+    /// Whether there may be storages of which nothing but the file is left.
     pub(super) has_lost_storages: bool,
-    /// Whether the metadata must say something else than it does.
+    /// Whether a new generation is needed.
     pub(super) is_changed: bool,
 }
 
-/// What of a damaged storage can be read.
+/// A copy of the part of a storage that can be read.
 #[derive(Debug)]
-pub(super) struct Copy {
-    /// How much of it is in its file, in whole chunks when the file is short.
+pub(super) struct PartialCopy {
+    /// How much of the storage is in its file, in whole chunks when the file is short.
     pub(super) length_bytes: u64,
-    /// Chunks of that which no tensor that stays reaches.
+    /// Damaged chunks in that part, which no tensor that is kept reaches.
     pub(super) damaged: BTreeSet<u64>,
-    /// Digests of others that are wrong in the `.sum` file, which stays as it is: what it says of the damaged ones is
-    /// nowhere else.
-    pub(super) right: Vec<(u64, Digest)>,
+    /// Digests that are wrong in the `.sum` file. The file stays as it is: nothing else has the digests of the damaged chunks.
+    pub(super) corrected: Vec<(u64, Digest)>,
 }
 
-/// Why a tensor cannot stay.
+/// Wrong or missing digests in a `.sum` file that the record confirms.
+#[derive(Debug)]
+pub(super) struct CorrectedSum {
+    error: Error,
+    pub(super) corrected: Vec<(u64, Digest)>,
+}
+
+/// The file because of which a tensor is lost, and why.
 type Reason = (PathBuf, String);
 
-/// What a damaged storage still serves.
-struct Rest {
+/// What can be saved of a damaged storage.
+struct Salvageable {
     path: PathBuf,
-    /// Why it does not serve all.
+    /// Why not all of it can be saved.
     reason: String,
-    /// None of those that have an element here stays.
+    /// Tensors with an element in these bytes are lost.
     lost: Vec<Range<u64>>,
-    copy: Option<Copy>,
-    /// A mutable or live storage, of which this much is there.
+    copy: Option<PartialCopy>,
+    /// The new length of a mutable or live storage whose file is short.
     shortened_to: Option<u64>,
 }
 
-/// Reads all data, and decides.
+/// Reads all data, and decides what is kept.
 pub(super) fn content(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -70,27 +76,32 @@ pub(super) fn content(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Content> {
     let survey = Survey::of(&source.manifest, source.table.as_ref())?;
-    let mut content = Content { is_changed: !source.is_newest_whole, ..Content::default() };
+    let mut content = Content { is_changed: !source.is_newest, ..Content::default() };
     entries(source, &survey, &mut content, repair);
-    let own = survey.storages.iter().map(|(&id, standing)| (id, &standing.record));
+    let own = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     let own = own.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)));
     content.has_lost_storages = survey.has_lost_storages();
-    let mut rests = BTreeMap::new();
-    for (id, harm) in check_all(disk, paths, own.collect(), progress)? {
-        let Some(standing) = survey.storages.get(&id) else { continue };
-        rests.extend(rest(paths, id, &standing.record, harm, &mut content, repair)?.map(|rest| (id, rest)));
+    let mut salvageable = BTreeMap::new();
+    for (id, damage) in check_all(disk, paths, own.collect(), progress)? {
+        let Some(storage) = survey.storages.get(&id) else { continue };
+        let found = salvage(paths, id, &storage.record, damage, &mut content.sums)?;
+        salvageable.extend(found.map(|found| (id, found)));
     }
     let mut losses = Losses::default();
     survey.each_tensor(|tensor| {
-        match keep(paths, source, &survey, &rests, tensor.record) {
+        match keep(paths, source, &survey, &salvageable, tensor.record) {
             Err((path, reason)) => losses.add(&path, &reason, tensor.name),
             Ok(record) => drop(content.tensors.insert(tensor.name.to_owned(), record)),
         }
         Ok(())
     })?;
-    storages(paths, &survey, rests, &mut content, repair);
+    storages(paths, &survey, salvageable, &mut content, repair);
     if !source.is_newest {
         outgrown(disk, paths, &mut content, repair)?;
+    }
+    for (id, sum) in &content.sums {
+        let detail = format!("chunk digests written again, as their record confirms: {}", said(&sum.error));
+        repair.remedy(paths.sum(*id), detail);
     }
     let before = repair.losses.len();
     repair.losses.extend(losses.finish());
@@ -98,28 +109,15 @@ pub(super) fn content(
     Ok(content)
 }
 
-/// What is wrong with the table's entries.
+/// Damage to the table's entries.
 fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
     let Some(table) = &source.table else { return };
     let path = table.path();
-    for (ordinal, broken) in &survey.broken {
+    for (ordinal, error) in &survey.broken {
         content.is_changed = true;
-        let detail = broken.error.broken().map_or(String::new(), |broken| broken.detail().to_owned());
-        match &broken.mended {
-            Some(Mended::Storage(id)) => repair.remedy(
-                path,
-                format!("entry {ordinal}, storage {id:016x}: mended, its checksum confirms it: {detail}"),
-            ),
-            Some(Mended::Tensor(name, _)) => repair.remedy(
-                path,
-                format!("entry {ordinal}, tensor {name:?}: mended, its checksum confirms it: {detail}"),
-            ),
-            None => {
-                let what = if table.storages().contains(ordinal) { "storage" } else { "tensor" };
-                let reason = format!("entry {ordinal} cannot be read, a {what}, and is given up: {detail}");
-                repair.losses.push(Loss { path: path.to_path_buf(), reason, names: Vec::new() });
-            }
-        }
+        let what = if table.storages().contains(ordinal) { "storage" } else { "tensor" };
+        let reason = format!("entry {ordinal} cannot be read, and the {what} in it is lost: {}", said(error));
+        repair.losses.push(Loss { path: path.to_path_buf(), reason, names: Vec::new() });
     }
     if let Some(first) = survey.unordered.first() {
         content.is_changed = true;
@@ -131,85 +129,77 @@ fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: 
     }
 }
 
-/// What stays of a storage; none when all of it does.
-fn rest(
+/// What can be saved of a damaged storage; none when all of it is kept where it is.
+fn salvage(
     paths: &StorePaths,
     id: u64,
     record: &StorageRecord,
-    harm: Harm,
-    content: &mut Content,
-    repair: &mut Repair,
-) -> Result<Option<Rest>> {
+    damage: Damage,
+    sums: &mut BTreeMap<u64, CorrectedSum>,
+) -> Result<Option<Salvageable>> {
     let path = paths.storage(id);
-    if let Some(sum) = &harm.sum {
-        match &sum.right {
-            // What the system refuses, it may grant another time: nothing is given up for it.
-            _ if sum.error.broken().is_none() => return Err(sum.error.clone()),
-            Some(right) => {
-                let detail =
-                    format!("chunk digests written again, their record confirms them: {}", said(&sum.error));
-                repair.remedy(paths.sum(id), detail);
-                content.sums.insert(id, right.clone());
-            }
+    if let Some(sum) = damage.sum {
+        match sum.corrected {
+            // A file that the system refuses to read may be whole: nothing is given up for it.
+            _ if sum.error.broken().is_none() => return Err(sum.error),
+            Some(corrected) => drop(sums.insert(id, CorrectedSum { error: sum.error, corrected })),
             None => {
-                let reason = format!("{}; no chunk can be told to be whole", said(&sum.error));
+                let reason = format!("{}; no chunk can be verified", said(&sum.error));
                 let (path, full) = (paths.sum(id), full_chunk_count(record.length_bytes));
-                // But the tail, whose digest is in the record.
-                let is_tail_whole = harm.file.is_none() && harm.chunks.iter().all(|chunk| chunk.index < full);
-                let (lost, copy) = match is_tail_whole {
-                    true => (
-                        std::iter::once(0..full * CHUNK_BYTES).collect(),
-                        Some(Copy {
-                            length_bytes: record.length_bytes,
-                            damaged: (0..full).collect(),
-                            right: Vec::new(),
-                        }),
-                    ),
-                    false => (all_of_it(), None),
-                };
-                return Ok(Some(Rest { path, reason, lost, copy, shortened_to: None }));
+                // Except the tail, whose digest is in the record.
+                let is_tail_whole =
+                    damage.file.is_none() && damage.chunks.iter().all(|chunk| chunk.index < full);
+                let copy = is_tail_whole.then(|| PartialCopy {
+                    length_bytes: record.length_bytes,
+                    damaged: (0..full).collect(),
+                    corrected: Vec::new(),
+                });
+                let lost = if is_tail_whole { 0..full * CHUNK_BYTES } else { 0..u64::MAX };
+                let lost = std::iter::once(lost).collect();
+                return Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }));
             }
         }
     }
-    let Some(error) = &harm.file else {
-        if harm.chunks.is_empty() {
+    let chunks = damage.chunks.iter().map(|chunk| chunk.index);
+    let bytes_of_chunk = |&index: &u64| bytes_of_chunks(&(index..index + 1), record.length_bytes);
+    let Some(error) = damage.file else {
+        if damage.chunks.is_empty() {
             return Ok(None);
         }
-        let damaged: BTreeSet<u64> = harm.chunks.iter().map(|chunk| chunk.index).collect();
-        let lost =
-            damaged.iter().map(|&index| bytes_of_chunks(&(index..index + 1), record.length_bytes)).collect();
-        let copy = Some(Copy { length_bytes: record.length_bytes, damaged, right: Vec::new() });
+        let damaged: BTreeSet<u64> = chunks.collect();
+        let lost = damaged.iter().map(bytes_of_chunk).collect();
+        let copy = Some(PartialCopy { length_bytes: record.length_bytes, damaged, corrected: Vec::new() });
         let reason = "elements were changed since they were sealed".to_owned();
-        return Ok(Some(Rest { path, reason, lost, copy, shortened_to: None }));
+        return Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }));
     };
     if error.broken().is_none() {
-        return Err(error.clone());
+        return Err(error);
     }
-    let reason = said(error);
-    let Some(found_bytes) = harm.found_bytes else {
-        return Ok(Some(Rest { path, reason, lost: all_of_it(), copy: None, shortened_to: None }));
+    let reason = said(&error);
+    let past_end = |length_bytes: u64| std::iter::once(length_bytes..u64::MAX);
+    let Some(found_bytes) = damage.found_bytes else {
+        let lost = past_end(0).collect();
+        return Ok(Some(Salvageable { path, reason, lost, copy: None, shortened_to: None }));
     };
     if !matches!(record.kind, StorageKind::Sealed(_)) {
-        let lost = std::iter::once(found_bytes..u64::MAX).collect();
-        return Ok(Some(Rest { path, reason, lost, copy: None, shortened_to: Some(found_bytes) }));
+        let lost = past_end(found_bytes).collect();
+        return Ok(Some(Salvageable { path, reason, lost, copy: None, shortened_to: Some(found_bytes) }));
     }
-    // The chunk that was cut has no digest to be checked by.
+    // The chunk that was cut has no digest to verify it by.
     let whole = full_chunk_count(found_bytes).min(full_chunk_count(record.length_bytes));
-    let damaged: BTreeSet<u64> =
-        harm.chunks.iter().map(|chunk| chunk.index).filter(|&index| index < whole).collect();
-    let in_front = damaged.iter().map(|&index| bytes_of_chunks(&(index..index + 1), record.length_bytes));
+    let damaged: BTreeSet<u64> = chunks.filter(|&index| index < whole).collect();
     let length_bytes = whole * CHUNK_BYTES;
-    let lost = in_front.chain(std::iter::once(length_bytes..u64::MAX)).collect();
-    let copy = Some(Copy { length_bytes, damaged, right: Vec::new() });
-    Ok(Some(Rest { path, reason, lost, copy, shortened_to: None }))
+    let lost = damaged.iter().map(bytes_of_chunk).chain(past_end(length_bytes)).collect();
+    let copy = Some(PartialCopy { length_bytes, damaged, corrected: Vec::new() });
+    Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }))
 }
 
-/// The record with which a tensor stays, or why it cannot.
+/// The record with which a tensor is kept, or why it is lost.
 fn keep(
     paths: &StorePaths,
     source: &Source,
     survey: &Survey<'_>,
-    rests: &BTreeMap<u64, Rest>,
+    salvageable: &BTreeMap<u64, Salvageable>,
     record: &TensorRecord,
 ) -> Result<TensorRecord, Reason> {
     let metadata = || match &source.table {
@@ -217,24 +207,23 @@ fn keep(
         None => paths.manifest(source.manifest.generation),
     };
     let id = record.storage_id;
-    let Some(standing) = survey.storages.get(&id) else {
+    let Some(storage) = survey.storages.get(&id) else {
         return Err((metadata(), format!("storage {id:016x} has no record")));
     };
-    if let Err(e) = record.extent(standing.record.length_bytes) {
+    let length_bytes = storage.record.length_bytes;
+    if let Err(e) = record.extent(length_bytes) {
         return Err((metadata(), format!("a header reaches outside its storage ({})", e.rule())));
     }
-    let Some(rest) = rests.get(&id) else { return Ok(record.clone()) };
-    let Some(touch) = Touch::of(record, standing.record.length_bytes) else {
-        // Nobody reads it; it stands at the beginning of what is there, when anything is.
-        return match rest.copy.is_some() || rest.shortened_to.is_some() {
-            true => at_the_beginning(record).ok_or_else(|| (rest.path.clone(), rest.reason.clone())),
-            false => Err((rest.path.clone(), rest.reason.clone())),
-        };
+    let Some(damaged) = salvageable.get(&id) else { return Ok(record.clone()) };
+    let is_kept = match ReachedBytes::of(record, length_bytes) {
+        Some(reached) => !damaged.lost.iter().any(|range| reached.reaches(range)),
+        // A tensor without elements moves to the beginning of what is left, when anything is.
+        None if damaged.copy.is_some() || damaged.shortened_to.is_some() => {
+            return at_the_beginning(record).ok_or_else(|| (damaged.path.clone(), damaged.reason.clone()));
+        }
+        None => false,
     };
-    if rest.lost.iter().any(|range| touch.reaches(range)) {
-        return Err((rest.path.clone(), rest.reason.clone()));
-    }
-    Ok(record.clone())
+    is_kept.then(|| record.clone()).ok_or_else(|| (damaged.path.clone(), damaged.reason.clone()))
 }
 
 fn at_the_beginning(record: &TensorRecord) -> Option<TensorRecord> {
@@ -243,11 +232,11 @@ fn at_the_beginning(record: &TensorRecord) -> Option<TensorRecord> {
     TensorRecord::new(parts).ok()
 }
 
-/// The records of the storages that somebody still stands on.
+/// Keeps the storages that have tensors, and those that had none before.
 fn storages(
     paths: &StorePaths,
     survey: &Survey<'_>,
-    mut rests: BTreeMap<u64, Rest>,
+    mut salvageable: BTreeMap<u64, Salvageable>,
     content: &mut Content,
     repair: &mut Repair,
 ) {
@@ -255,89 +244,78 @@ fn storages(
     for record in content.tensors.values() {
         *counts.entry(record.storage_id).or_default() += 1;
     }
-    for (&id, standing) in &survey.storages {
+    for (&id, storage) in &survey.storages {
+        let stated_count = storage.record.tensor_count;
         let tensor_count = counts.get(&id).copied().unwrap_or_default();
-        let rest = rests.remove(&id);
-        content.is_changed |= rest.is_some() || tensor_count != standing.record.tensor_count;
-        if standing.record.tensor_count != standing.tensor_count && !survey.has_lost_entries() {
+        let damaged = salvageable.remove(&id);
+        content.is_changed |= damaged.is_some() || tensor_count != stated_count;
+        if stated_count != storage.tensor_count && survey.broken.is_empty() {
             let detail = format!(
-                "its record counts {} tensors, and {} stand on it: counted again",
-                standing.record.tensor_count, standing.tensor_count
+                "its record counts {stated_count} tensors, but it has {}: corrected",
+                storage.tensor_count
             );
             repair.remedy(paths.storage(id), detail);
         }
-        if tensor_count == 0
-            && (rest.is_some() || standing.tensor_count > 0 || standing.record.tensor_count > 0)
-        {
-            drop_storage(paths, id, rest.is_some(), content, repair);
+        if tensor_count == 0 && (damaged.is_some() || storage.tensor_count > 0 || stated_count > 0) {
+            content.dropped.insert(id);
+            content.sums.remove(&id);
+            if damaged.is_some() {
+                let detail = "no longer used by any tensor; what is there is kept in lost+found";
+                repair.remedy(paths.storage(id), detail);
+            }
             continue;
         }
-        let mut record = StorageRecord { tensor_count, ..standing.record.clone() };
-        if let Some(rest) = rest {
-            if let Some(length_bytes) = rest.shortened_to {
-                repair.remedy(&rest.path, format!("{}; kept with the length that it has", rest.reason));
+        let mut record = StorageRecord { tensor_count, ..storage.record.clone() };
+        if let Some(damaged) = damaged {
+            if let Some(length_bytes) = damaged.shortened_to {
+                repair.remedy(&damaged.path, format!("{}; kept with the length that it has", damaged.reason));
                 record.length_bytes = length_bytes;
             }
-            if let Some(copy) = rest.copy {
+            if let Some(copy) = damaged.copy {
                 let detail =
-                    format!("{}; what other tensors reach is copied into a new storage", rest.reason);
-                repair.remedies.retain(|remedy| remedy.path != paths.sum(id));
-                repair.remedy(&rest.path, detail);
-                let right = content.sums.remove(&id).unwrap_or_default();
-                content.copies.insert(id, Copy { right, ..copy });
+                    format!("{}; what other tensors reach is copied into a new storage", damaged.reason);
+                repair.remedy(&damaged.path, detail);
+                content.copy(id, copy);
             }
         }
         content.storages.insert(id, record);
     }
 }
 
+impl Content {
+    /// Has a storage copied, and its `.sum` file left alone.
+    fn copy(&mut self, id: u64, copy: PartialCopy) {
+        let corrected = self.sums.remove(&id).map(|sum| sum.corrected).unwrap_or_default();
+        self.copies.insert(id, PartialCopy { corrected, ..copy });
+    }
+}
+
 /// Has sealed storages copied that are longer than their records. A generation that is given up may have had longer ones,
 /// and what it lent must stay as it is: the next append would write over it, and a collection cut it off.
 fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: &mut Repair) -> Result<()> {
-    for (&id, record) in &content.storages {
-        let is_sealed = matches!(record.kind, StorageKind::Sealed(_));
-        if !is_sealed || content.copies.contains_key(&id) {
+    let sealed = content.storages.iter().filter(|(_, record)| matches!(record.kind, StorageKind::Sealed(_)));
+    let sealed: Vec<(u64, u64)> = sealed.map(|(&id, record)| (id, record.length_bytes)).collect();
+    for (id, length_bytes) in sealed {
+        if content.copies.contains_key(&id) {
             continue;
         }
         let path = paths.storage(id);
         let found_bytes = disk.stat(&path).map_err(|e| Error::io("look at storage", &path, e))?.size_bytes;
-        if found_bytes > record.length_bytes {
+        if found_bytes > length_bytes {
             let detail = format!(
-                "{found_bytes} bytes, where the record says {}: copied into a new storage, because a process may still \
-                 read the rest",
-                record.length_bytes
+                "{found_bytes} bytes, where the record says {length_bytes}: copied into a new storage, because a process may \
+                 still read the rest"
             );
-            repair.remedies.retain(|remedy| remedy.path != paths.sum(id));
             repair.remedy(path, detail);
-            let right = content.sums.remove(&id).unwrap_or_default();
-            let copy = Copy { length_bytes: record.length_bytes, damaged: BTreeSet::new(), right };
-            content.copies.insert(id, copy);
+            let (damaged, corrected) = (BTreeSet::new(), Vec::new());
+            content.copy(id, PartialCopy { length_bytes, damaged, corrected });
             content.outgrown.insert(id);
         }
     }
     Ok(())
 }
 
-fn drop_storage(paths: &StorePaths, id: u64, is_damaged: bool, content: &mut Content, repair: &mut Repair) {
-    content.dropped.insert(id);
-    content.sums.remove(&id);
-    if is_damaged {
-        repair.remedies.retain(|remedy| remedy.path != paths.sum(id));
-        repair
-            .remedy(paths.storage(id), "nothing stands on it any more; what is there is kept in lost+found");
-    }
-}
-
-fn said(error: &Error) -> String {
-    error.broken().map_or_else(|| error.to_string(), |broken| broken.detail().to_owned())
-}
-
-/// The names of a storage's files.
+/// The files of a storage.
 pub(super) fn files(paths: &StorePaths, id: u64) -> [PathBuf; 2] {
     [paths.storage(id), paths.sum(id)]
-}
-
-/// What is lost of a storage of which nothing can be told.
-fn all_of_it() -> Vec<Range<u64>> {
-    std::iter::once(0..u64::MAX).collect()
 }

@@ -1,8 +1,8 @@
-//! A damaged store made usable again.
+//! Repair: makes a damaged store usable again, without guessing.
 //!
-//! What is left is published as one more generation, over whatever is damaged: until its manifest has its name the store
-//! is as it was, and from then on it is whole. Only what is not needed by then is moved away. So a repair that is cut short
-//! anywhere is repeated, and then finds less to do.
+//! Everything that can be verified is published as a new generation. Until its manifest has its name, the store is as it
+//! was; from then on it is whole. Files are moved away only when no generation needs them. A repair that is interrupted is
+//! run again, and then has less to do.
 
 mod apply;
 mod content;
@@ -17,19 +17,19 @@ use std::sync::Arc;
 
 use super::{Options, hold};
 use crate::disk::Disk;
-use crate::error::{Result, one_line};
+use crate::error::{Error, Result, one_line};
 
 /// What a repair does, or did.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Repair {
-    /// What is mended, in order.
+    /// What is repaired, in order.
     pub remedies: Vec<Remedy>,
-    /// What cannot be.
+    /// What is lost.
     pub losses: Vec<Loss>,
-    /// The generation that was published; none when only files beside the metadata were mended, or nothing was done.
+    /// The generation that was published; none when only FORMAT, LOCK or chunk digests were written again, or nothing was done.
     pub generation: Option<u64>,
-    /// Where what was removed and replaced is now. Nothing deletes it.
+    /// The files in `lost+found` that were removed or replaced. Nothing deletes them.
     pub kept: Vec<PathBuf>,
 }
 
@@ -43,19 +43,25 @@ impl Repair {
     fn remedy(&mut self, path: impl Into<PathBuf>, detail: impl Into<String>) {
         self.remedies.push(Remedy { path: path.into(), detail: detail.into() });
     }
+
+    /// Files that cannot be read, each with why; and what follows from it.
+    fn lose_files(&mut self, files: Vec<(PathBuf, String)>, then: &str) {
+        let loss = |(path, why)| Loss { path, reason: format!("{why}; {then}"), names: Vec::new() };
+        self.losses.extend(files.into_iter().map(loss));
+    }
 }
 
-/// One thing that a repair mends.
+/// One thing that is repaired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remedy {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it, and what is done about that.
+    /// What is wrong with it, and what is done.
     pub detail: String,
 }
 
-/// Something that a repair gives up.
+/// Something that is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {
@@ -63,7 +69,7 @@ pub struct Loss {
     pub path: PathBuf,
     /// Why.
     pub reason: String,
-    /// The names of the tensors that go, ascending. None where they are not known, or where it is something else that goes.
+    /// The names of the lost tensors, ascending. Empty when they are not known, or when something else is lost.
     pub names: Vec<String>,
 }
 
@@ -77,25 +83,29 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Loss { path, reason, names } = self;
         let listed: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-        let what =
-            if listed.is_empty() { String::new() } else { format!("; gives up {}", listed.join(", ")) };
+        let what = if listed.is_empty() { String::new() } else { format!("; lost: {}", listed.join(", ")) };
         f.write_str(&one_line(&format!("{}: {reason}{what}", path.display())))
     }
 }
 
-/// Whether a repair is made, or only thought out.
+/// An error's message without the path, which precedes it.
+fn said(error: &Error) -> String {
+    error
+        .broken()
+        .map_or_else(|| error.to_string(), |broken| format!("{} ({})", broken.detail(), broken.rule()))
+}
+
+/// Whether a repair is made, or only planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Plan,
     Apply,
 }
 
-/// Finds out what a store needs, and does it when asked to.
+/// Finds out what a store needs, and does it in [`Mode::Apply`].
 ///
 /// # Errors
-/// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version, which is not touched; `Corrupt` when
-/// neither a manifest nor a table can be read, or a directory is no directory; `Busy` while another writer is at work, or a
-/// reader needs what would be moved; `Io`.
+/// As [`StoreOptions::repair`](crate::StoreOptions::repair).
 pub(crate) fn repair(
     disk: &Arc<dyn Disk>,
     path: &Path,

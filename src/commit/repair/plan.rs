@@ -10,10 +10,10 @@ use crate::commit::recover::manifest_numbers;
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{Error, Result};
 
-/// How often it is thought again, when commits of others come between.
+/// How often a plan is made again because another process commits meanwhile.
 const MAX_TRIES: u32 = 5;
 
-/// What a store needs, and what it is to hold then.
+/// What a store needs, and its content afterwards.
 pub(super) struct Plan {
     pub(super) repair: Repair,
     pub(super) source: Source,
@@ -31,8 +31,8 @@ pub(super) fn plan(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut
     undisturbed(disk, paths, || plan_once(disk, paths, progress), |plan| plan.repair.is_empty())
 }
 
-/// Looks at a store, and looks again if what was seen is not good, and a commit of another process came between: it
-/// deletes files that were listed before.
+/// Reads a store, and reads it again if the result is not good and another process committed meanwhile: a commit deletes
+/// files that were listed before.
 pub(super) fn undisturbed<T>(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -53,19 +53,19 @@ pub(super) fn undisturbed<T>(
 
 fn plan_once(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
     let mut repair = Repair::default();
-    // First of all, for what is no store.
+    // First, because the directory may not be a store.
     let source = read(disk, paths, &mut repair)?;
     if let Some(why) = is_lock_lost(disk, paths)? {
-        repair.remedy(paths.lock(), format!("made anew: {why}"));
+        repair.remedy(paths.lock(), format!("created again: {why}"));
     }
     if !check_dirs(disk, paths)? {
-        repair.remedy(paths.storages_dir(), "made anew: the directory is missing");
+        repair.remedy(paths.storages_dir(), "created again: the directory is missing");
     }
     let content = content(disk, paths, &source, &mut repair, progress)?;
     Ok(Plan { repair, source, content })
 }
 
-/// Refuses directories that lead elsewhere. Gives whether that of the storages is there.
+/// Refuses directories that are links. Returns whether `storages/` exists.
 pub(super) fn check_dirs(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
     let is_there = |dir: &Path| match disk.is_dir(dir) {
         Ok(true) => Ok(true),
@@ -81,7 +81,7 @@ pub(super) fn no_directory(dir: &Path, detail: &str) -> Error {
     Error::corrupt(dir, format::Error::new(Rule::StorageFile, detail))
 }
 
-/// Why LOCK has to be made anew, if it has.
+/// Why LOCK must be created again, if it must.
 pub(super) fn is_lock_lost(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
     let path = paths.lock();
     match disk.open(&path, Access::Read) {

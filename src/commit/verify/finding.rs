@@ -6,10 +6,10 @@ use stridemap_format::{Error as FormatError, Rule};
 
 use crate::error::{Error, ErrorKind, Result, one_line};
 
-/// How many names a line shows.
+/// How many names a message lists.
 const SHOWN_NAMES: usize = 3;
 
-/// How many names all findings together keep: a storage of a million names may be damaged in a million places.
+/// How many names are kept for all findings together: a storage of a million tensors may have a million damaged chunks.
 const MOST_NAMES: usize = 1 << 20;
 
 /// One thing that is wrong with a store.
@@ -22,23 +22,23 @@ pub struct Finding {
     pub offset_bytes: Option<u64>,
     /// The rule of the format that is broken.
     pub rule: Rule,
-    /// What stands there, in words.
+    /// What is wrong, in words.
     pub detail: String,
     /// The tensors that cannot be loaded because of it, or whose elements are not known to be right.
     pub affected: Affected,
 }
 
-/// Whom a finding concerns.
+/// Which tensors a finding affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affected {
-    /// Every tensor of the store: nothing in it can be looked up.
+    /// Every tensor of the store: none can be looked up.
     Everything,
-    /// These.
+    /// These tensors.
     Tensors {
-        /// The names, as far as they are known, ascending. Of all findings together some million are kept.
+        /// The names that are known, ascending. About a million are kept for all findings together.
         names: Vec<Arc<str>>,
-        /// How many there are beside those.
+        /// How many others there are.
         more: u64,
     },
 }
@@ -46,7 +46,7 @@ pub enum Affected {
 impl Affected {
     pub(crate) const NOTHING: Affected = Affected::Tensors { names: Vec::new(), more: 0 };
 
-    /// Whether the tensor of this name is one of them, as far as the names were kept.
+    /// Whether the tensor of this name is affected, as far as the names were kept.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         match self {
@@ -85,7 +85,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Which of the findings one is, to add names to it.
+/// The index of a finding in the list.
 pub(super) type Index = usize;
 
 #[derive(Debug, Default)]
@@ -111,10 +111,10 @@ impl Findings {
         self.list.len() - 1
     }
 
-    /// A broken rule is a finding; what the operating system refuses is an error of the verification.
+    /// Adds a finding for a broken rule. A failure of the operating system is an error of the verification.
     pub(super) fn metadata(&mut self, error: Error, affected: Affected) -> Result<Index> {
         match (error.broken_path(), error.broken()) {
-            // Not damaged, but newer than this.
+            // A newer version is not damage.
             _ if error.kind() == ErrorKind::UnsupportedVersion => Err(error),
             (Some(path), Some(broken)) => Ok(self.push(path, broken, affected)),
             _ => Err(error),
@@ -137,7 +137,7 @@ impl Findings {
         }
     }
 
-    /// In the order of their names, each once.
+    /// Sorts the names, and drops duplicates.
     pub(super) fn finish(mut self) -> Vec<Finding> {
         for finding in &mut self.list {
             if let Affected::Tensors { names, .. } = &mut finding.affected {

@@ -1,7 +1,7 @@
-//! Everything that a generation says and holds, read once.
+//! Verification: reads all of a generation once, and reports what is wrong.
 
+mod damage;
 mod finding;
-mod harms;
 mod orphans;
 mod survey;
 mod tensors;
@@ -12,17 +12,17 @@ use std::sync::Arc;
 
 use stridemap_format::{Error as FormatError, Rule, StorageKind};
 
-use super::outside::Outside;
+use super::external_check::ExternalCheck;
 use super::{Generation, History, Options, hold, read_marker, recover};
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{ErrorKind, Result};
 use crate::storage::check_all;
 use finding::{Findings, Index};
 
+pub(super) use damage::bytes_of_chunks;
 pub use finding::{Affected, Finding};
-pub(super) use harms::bytes as bytes_of_chunks;
 pub use orphans::Orphan;
-pub(super) use survey::{Mended, Survey};
+pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
 
 /// What a verification found.
@@ -92,20 +92,20 @@ pub(crate) fn verify(
         }
         survey => survey?,
     };
-    let mut outside = Outside::default();
-    metadata(history, generation, &survey, &mut outside, &mut findings)?;
+    let mut external = ExternalCheck::default();
+    metadata(history, generation, &survey, &mut external, &mut findings)?;
     let own = || {
-        let all = survey.storages.iter().map(|(&id, standing)| (id, &standing.record));
+        let all = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
         all.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)))
     };
     begin(own().map(|(_, record)| record.length_bytes).fold(0, u64::saturating_add));
     let mut read_bytes = 0;
-    let harms = check_all(&*history.disk, &history.paths, own().collect(), &mut |bytes| {
+    let damage = check_all(&*history.disk, &history.paths, own().collect(), &mut |bytes| {
         read_bytes += bytes;
         progress(bytes);
     })?;
-    harms::report(history, &survey, &harms, &mut findings)?;
-    let (faults, unchecked_files) = outside.check(history);
+    damage::report(history, &survey, &damage, &mut findings)?;
+    let (faults, unchecked_files) = external.check(history);
     for fault in faults {
         let affected = Affected::Tensors { names: fault.names, more: fault.more };
         findings.push(fault.path, &FormatError::new(Rule::ExternalFile, fault.detail), affected);
@@ -113,12 +113,12 @@ pub(crate) fn verify(
     Ok(Verification { findings: findings.finish(), orphans: Vec::new(), unchecked_files, read_bytes })
 }
 
-/// Nobody reads LOCK, and nobody commits without it.
+/// LOCK has no content, but without it no commit can be made.
 fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) {
     let path = paths.lock();
     let Err(e) = disk.open(&path, Access::Read) else { return };
     if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidInput) {
-        let detail = format!("open LOCK: {e}; nobody can commit");
+        let detail = format!("open LOCK: {e}; no commit can be made");
         findings.push(path, &FormatError::new(Rule::LockFile, detail), Affected::NOTHING);
     }
 }
@@ -127,7 +127,7 @@ fn metadata(
     history: &History,
     generation: &Generation,
     survey: &Survey<'_>,
-    outside: &mut Outside,
+    external_check: &mut ExternalCheck,
     findings: &mut Findings,
 ) -> Result<()> {
     let table_path = generation.table().map_or_else(
@@ -141,23 +141,23 @@ fn metadata(
     }
     let broken = broken_entries(survey, findings)?;
     let unordered = out_of_order(&table_path, survey, findings);
-    for (id, standing) in &survey.storages {
-        if let StorageKind::External(external) = &standing.record.kind {
-            outside.add_storage(*id, external);
+    for (id, storage) in &survey.storages {
+        if let StorageKind::External(external) = &storage.record.kind {
+            external_check.add_storage(*id, external);
         }
-        if standing.tensor_count != standing.record.tensor_count && !survey.has_lost_entries() {
+        if storage.tensor_count != storage.record.tensor_count && survey.broken.is_empty() {
             let detail = format!(
                 "storage {id:016x} has {} tensors and a record of {}",
-                standing.tensor_count, standing.record.tensor_count
+                storage.tensor_count, storage.record.tensor_count
             );
             findings.push(&table_path, &FormatError::new(Rule::TensorCount, detail), Affected::NOTHING);
         }
     }
     survey.each_tensor(|tensor| {
         let (name, record) = (tensor.shared_name(), tensor.record);
-        outside.add_tensor(record.storage_id, &name);
-        let in_the_way = survey.in_the_way_of(&tensor);
-        for ordinal in &in_the_way {
+        external_check.add_tensor(record.storage_id, &name);
+        let damaged = survey.damaged_lookups_of(&tensor);
+        for ordinal in &damaged {
             if let Some(&index) = broken.get(ordinal) {
                 findings.affect(index, &name);
             }
@@ -168,15 +168,15 @@ fn metadata(
             findings.affect(index, &name);
         }
         let broken = match survey.storages.get(&record.storage_id) {
-            None if !in_the_way.is_empty() => return Ok(()),
+            None if !damaged.is_empty() => return Ok(()),
             None => {
                 let detail = format!(
-                    "tensor {name:?} stands on storage {:016x}, which has no record",
+                    "tensor {name:?} refers to storage {:016x}, which has no record",
                     record.storage_id
                 );
                 FormatError::new(Rule::StorageMissing, detail)
             }
-            Some(standing) => match record.extent(standing.record.length_bytes) {
+            Some(storage) => match record.extent(storage.record.length_bytes) {
                 Ok(_) => return Ok(()),
                 Err(e) => FormatError::new(e.rule(), format!("tensor {name:?}: {}", e.detail())),
             },
@@ -189,17 +189,10 @@ fn metadata(
 
 fn broken_entries(survey: &Survey<'_>, findings: &mut Findings) -> Result<BTreeMap<u64, Index>> {
     let mut indices = BTreeMap::new();
-    for (&ordinal, broken) in &survey.broken {
-        let index = findings.metadata(broken.error.clone(), Affected::NOTHING)?;
-        let was = match &broken.mended {
-            None => "; which tensor or storage it was cannot be told".to_owned(),
-            Some(Mended::Storage(id)) => format!("; it was storage {id:016x}, and one bit of it was flipped"),
-            Some(Mended::Tensor(name, _)) => {
-                format!("; it was tensor {name:?}, and one bit of it was flipped")
-            }
-        };
+    for (&ordinal, error) in &survey.broken {
+        let index = findings.metadata(error.clone(), Affected::NOTHING)?;
         if let Some(finding) = findings.list.get_mut(index) {
-            finding.detail += &was;
+            finding.detail += "; which tensor or storage it was is not known";
         }
         indices.insert(ordinal, index);
     }

@@ -7,43 +7,27 @@ use stridemap_format::{Manifest, StorageRecord, TensorRecord};
 use crate::commit::table::{Table, lookup_path};
 use crate::error::{Error, Result};
 
-/// How many damaged entries are looked at bit by bit.
-const MOST_MENDED: usize = 100;
-
-/// What the metadata of a generation says, entry by entry: what is wrong with one hides no other.
+/// The metadata of a generation, read entry by entry: a damaged entry hides no other.
 pub(in crate::commit) struct Survey<'a> {
     manifest: &'a Manifest,
     table: Option<&'a Table>,
-    /// Every storage that has a record, and how many tensors stand on it. One whose entry could be mended is among them.
-    pub(in crate::commit) storages: BTreeMap<u64, Standing>,
-    /// Entries of the table that cannot be read, by ordinal.
-    pub(in crate::commit) broken: BTreeMap<u64, Broken>,
-    /// The ids of the table's storages by ordinal; none of one that is not known.
+    /// Every storage whose record can be read.
+    pub(in crate::commit) storages: BTreeMap<u64, SurveyedStorage>,
+    /// Entries of the table that cannot be read, by ordinal, and why.
+    pub(in crate::commit) broken: BTreeMap<u64, Error>,
+    /// The ids of the table's storages by ordinal; none where the entry cannot be read.
     ids: Vec<Option<u64>>,
     /// The ordinals of entries that do not follow the one before.
     pub(in crate::commit) unordered: Vec<u64>,
-    /// Whether a tensor stands on a storage without a record.
+    /// Whether a tensor refers to a storage without a record.
     has_unknown_storages: bool,
 }
 
 #[derive(Debug)]
-pub(in crate::commit) struct Standing {
+pub(in crate::commit) struct SurveyedStorage {
     pub(in crate::commit) record: StorageRecord,
+    /// How many tensors refer to it, whatever its record says.
     pub(in crate::commit) tensor_count: u64,
-}
-
-/// An entry of a table that cannot be read.
-#[derive(Debug)]
-pub(in crate::commit) struct Broken {
-    pub(in crate::commit) error: Error,
-    /// What it was, when one flipped bit is all that is wrong.
-    pub(in crate::commit) mended: Option<Mended>,
-}
-
-#[derive(Debug)]
-pub(in crate::commit) enum Mended {
-    Storage(u64),
-    Tensor(String, TensorRecord),
 }
 
 /// A name, and where its record is.
@@ -56,7 +40,7 @@ pub(in crate::commit) struct Tensor<'a> {
 
 impl<'a> Survey<'a> {
     /// # Errors
-    /// `Io`: what breaks a rule is kept.
+    /// `Io`. A broken rule is part of the survey.
     pub(in crate::commit) fn of(manifest: &'a Manifest, table: Option<&'a Table>) -> Result<Self> {
         let mut survey = Survey {
             manifest,
@@ -73,7 +57,7 @@ impl<'a> Survey<'a> {
         for (&id, record) in &manifest.storages {
             survey.storages.remove(&id);
             if let Some(record) = record {
-                survey.storages.insert(id, Standing { record: record.clone(), tensor_count: 0 });
+                survey.storages.insert(id, SurveyedStorage { record: record.clone(), tensor_count: 0 });
             }
         }
         if let Some(table) = table {
@@ -86,7 +70,7 @@ impl<'a> Survey<'a> {
         })?;
         for (id, count) in counts {
             match survey.storages.get_mut(&id) {
-                Some(standing) => standing.tensor_count = count,
+                Some(storage) => storage.tensor_count = count,
                 None => survey.has_unknown_storages = true,
             }
         }
@@ -99,15 +83,9 @@ impl<'a> Survey<'a> {
             let (id, record) = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
-                    let mended: Option<(u64, StorageRecord)> =
-                        (self.broken.len() < MOST_MENDED).then(|| table.mended(ordinal)).flatten();
-                    let known = mended.as_ref().map(|(id, _)| Mended::Storage(*id));
-                    self.broken.insert(ordinal, Broken { error, mended: known });
-                    let Some(entry) = mended else {
-                        self.ids.push(None);
-                        return Ok(());
-                    };
-                    entry
+                    self.broken.insert(ordinal, error);
+                    self.ids.push(None);
+                    return Ok(());
                 }
             };
             if last.is_some_and(|last| last >= id) {
@@ -115,7 +93,7 @@ impl<'a> Survey<'a> {
             }
             last = Some(id);
             self.ids.push(Some(id));
-            self.storages.insert(id, Standing { record, tensor_count: 0 });
+            self.storages.insert(id, SurveyedStorage { record, tensor_count: 0 });
             Ok(())
         })
     }
@@ -130,33 +108,27 @@ impl<'a> Survey<'a> {
                     }
                     last = Some(name);
                 }
-                Err(error) => {
-                    let mended = (self.broken.len() < MOST_MENDED).then(|| table.mended(ordinal)).flatten();
-                    let mended = mended.map(|(name, record)| Mended::Tensor(name, record));
-                    self.broken.insert(ordinal, Broken { error, mended });
-                }
+                Err(error) => drop(self.broken.insert(ordinal, error)),
             }
             Ok(())
         })
     }
 
-    /// Every tensor whose record is known; those of a table before those of its manifest.
+    /// Every tensor whose record can be read; those of a table before those of its manifest.
     pub(in crate::commit) fn each_tensor(
         &self,
         mut visit: impl FnMut(Tensor<'_>) -> Result<()>,
     ) -> Result<()> {
         if let Some(table) = self.table {
-            table.each_one(table.tensors(), |ordinal, entry: Result<(String, TensorRecord)>| {
-                let broken = self.broken.get(&ordinal).and_then(|broken| broken.mended.as_ref());
-                let (name, record) = match (&entry, broken) {
-                    (Ok((name, record)), _) | (Err(_), Some(Mended::Tensor(name, record))) => (name, record),
-                    _ => return Ok(()),
-                };
-                if self.manifest.tensors.contains_key(name) {
-                    return Ok(());
-                }
-                visit(Tensor { name, record, ordinal: Some(ordinal) })
-            })?;
+            table.each_one(
+                table.tensors(),
+                |ordinal, entry: Result<(String, TensorRecord)>| match &entry {
+                    Ok((name, record)) if !self.manifest.tensors.contains_key(name) => {
+                        visit(Tensor { name, record, ordinal: Some(ordinal) })
+                    }
+                    _ => Ok(()),
+                },
+            )?;
         }
         for (name, record) in &self.manifest.tensors {
             if let Some(record) = record {
@@ -166,18 +138,18 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// The damaged entries that the lookup of a tensor meets, its own among them.
-    pub(in crate::commit) fn in_the_way_of(&self, tensor: &Tensor<'_>) -> Vec<u64> {
+    /// The damaged entries that looking up a tensor and its storage reads.
+    pub(in crate::commit) fn damaged_lookups_of(&self, tensor: &Tensor<'_>) -> Vec<u64> {
         let (Some(table), false) = (self.table, self.broken.is_empty()) else { return Vec::new() };
         let by_name = tensor
             .ordinal
             .into_iter()
             .flat_map(|target| lookup_path(table.tensors(), move |ordinal| Some(ordinal.cmp(&target))));
         let by_name = by_name.filter(|ordinal| self.broken.contains_key(ordinal));
-        by_name.chain(self.in_the_way_of_storage(table, tensor.record.storage_id)).collect()
+        by_name.chain(self.damaged_lookups_of_storage(table, tensor.record.storage_id)).collect()
     }
 
-    fn in_the_way_of_storage(&self, table: &Table, id: u64) -> Vec<u64> {
+    fn damaged_lookups_of_storage(&self, table: &Table, id: u64) -> Vec<u64> {
         if self.manifest.storages.contains_key(&id) {
             return Vec::new();
         }
@@ -187,14 +159,9 @@ impl<'a> Survey<'a> {
         lookup_path(table.storages(), compare).filter(|ordinal| self.broken.contains_key(ordinal)).collect()
     }
 
-    /// Whether the entry of a storage was lost for good, or one has no record.
+    /// Whether there may be storages that are not among [`storages`](Self::storages).
     pub(in crate::commit) fn has_lost_storages(&self) -> bool {
         self.ids.iter().any(Option::is_none) || self.has_unknown_storages
-    }
-
-    /// Whether an entry was lost for good, so that counts may be of what it said.
-    pub(in crate::commit) fn has_lost_entries(&self) -> bool {
-        self.broken.values().any(|broken| broken.mended.is_none())
     }
 }
 

@@ -2,15 +2,15 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule, StorageKind, StorageRecord, TensorRecord};
 
+use super::damage::bytes_of_chunks;
 use super::finding::{Affected, Finding, Findings};
-use super::harms::bytes;
-use crate::commit::outside::Outside;
+use crate::commit::external_check::{ExternalCheck, Fault};
 use crate::commit::{Generation, History, not_found};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::Touch;
+use crate::layout::ReachedBytes;
 use crate::storage::check_chunks;
 
-/// Verifies some tensors alone: the entries that lead to each, and the chunks that it reaches.
+/// Verifies some tensors alone: the entries that their lookups read, and the chunks that they reach.
 ///
 /// # Errors
 /// `NameNotFound`, `Io`.
@@ -36,7 +36,7 @@ pub(crate) fn verify_tensors(
     Ok(findings.finish())
 }
 
-/// What is wrong with the files of a tensor; an error is something wrong on the way to it.
+/// Returns what is wrong with the files of a tensor; an error is something wrong with its metadata.
 fn verify_one(
     history: &History,
     generation: &Generation,
@@ -52,48 +52,50 @@ fn verify_one(
     let storage = generation.storage(id)?.ok_or_else(|| {
         wrong(
             Rule::StorageMissing,
-            format!("tensor {name:?} stands on storage {id:016x}, which has no record"),
+            format!("tensor {name:?} refers to storage {id:016x}, which has no record"),
         )
     })?;
     record
         .extent(storage.length_bytes)
         .map_err(|e| wrong(e.rule(), format!("tensor {name:?}: {}", e.detail())))?;
     if let StorageKind::External(external) = &storage.kind {
-        let mut outside = Outside::default();
-        outside.add_storage(id, external);
-        let (faults, refused) = outside.check(history);
+        let mut check = ExternalCheck::default();
+        check.add_storage(id, external);
+        let (faults, refused) = check.check(history);
         if let Some(path) = refused.first() {
             let message = format!("verify {name:?}: {} may not be opened by this handle", path.display());
             return Err(Error::new(ErrorKind::ExternalRefused, message));
         }
-        let broken = |fault: crate::commit::outside::Fault| {
-            Error::corrupt(&fault.path, FormatError::new(Rule::ExternalFile, fault.detail))
-        };
+        let broken =
+            |fault: Fault| Error::corrupt(&fault.path, FormatError::new(Rule::ExternalFile, fault.detail));
         return Ok(faults.into_iter().map(broken).collect());
     }
-    harm(history, (id, &storage), &record, progress)
+    damage(history, (id, &storage), &record, progress)
 }
 
-fn harm(
+/// What is wrong with a storage, as far as it concerns the elements of one tensor.
+fn damage(
     history: &History,
     (id, storage): (u64, &StorageRecord),
     record: &TensorRecord,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<Error>> {
-    let touch = Touch::of(record, storage.length_bytes);
+    let reached = ReachedBytes::of(record, storage.length_bytes);
     let is_wanted = |index: u64| {
-        touch.as_ref().is_some_and(|touch| touch.reaches(&bytes(&(index..index + 1), storage.length_bytes)))
+        let chunk = bytes_of_chunks(&(index..index + 1), storage.length_bytes);
+        reached.as_ref().is_some_and(|reached| reached.reaches(&chunk))
     };
-    let harm = check_chunks(&*history.disk, &history.paths, (id, storage), is_wanted, progress)?;
-    let Some(harm) = harm else { return Ok(Vec::new()) };
+    let damage = check_chunks(&*history.disk, &history.paths, (id, storage), is_wanted, progress)?;
+    let Some(damage) = damage else { return Ok(Vec::new()) };
     let path = history.paths.storage(id);
-    let chunks = harm.chunks.into_iter().map(|chunk| {
-        let detail = chunk.unread.map_or("the chunk from here on was changed".to_owned(), |e| e.to_string());
+    let chunks = damage.chunks.into_iter().map(|chunk| {
+        let detail =
+            chunk.found.map_or_else(|e| e.to_string(), |_| "the chunk from here on was changed".to_owned());
         let broken = FormatError::new(Rule::ChunkDigest, detail).at(chunk.index * CHUNK_BYTES);
         Error::corrupt(&path, broken)
     });
     let files =
-        harm.file.into_iter().chain(harm.sum.map(|sum| sum.error)).map(|error| match error.broken() {
+        damage.file.into_iter().chain(damage.sum.map(|sum| sum.error)).map(|error| match error.broken() {
             Some(_) => error,
             None => Error::corrupt(&path, FormatError::new(Rule::StorageFile, error.to_string())),
         });

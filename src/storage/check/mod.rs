@@ -1,4 +1,4 @@
-//! The files of storages read and held against their records, on several threads.
+//! Verifies the files of storages against their records, on several threads.
 
 mod sealed;
 
@@ -7,50 +7,43 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord};
 
-use super::file::{broken, open_error};
-use crate::disk::{Access, Disk, DiskFile, StorePaths};
+use super::DamagedChunk;
+use super::file::{check_length, open_error};
+use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{Error, Result};
 use crate::parallel;
-use sealed::{Checked, UNIT_CHUNKS};
+use sealed::{SealedCheck, UNIT_CHUNKS};
 
 /// What is wrong with the files of a storage.
 #[derive(Debug, Default)]
-pub(crate) struct Harm {
-    /// The `.bin` file is missing, short or no file: nobody opens the storage.
+pub(crate) struct Damage {
+    /// The `.bin` file is missing, short or no file: the storage cannot be opened.
     pub(crate) file: Option<Error>,
     /// How long the `.bin` file is, if it is one.
     pub(crate) found_bytes: Option<u64>,
-    /// The chunks, the tail among them, that are in the file and are not those that were sealed, ascending.
+    /// The chunks, with the tail, that are in the file and are not those that were sealed, ascending.
     pub(crate) chunks: Vec<DamagedChunk>,
     /// What is wrong with the `.sum` file.
-    pub(crate) sum: Option<SumHarm>,
+    pub(crate) sum: Option<DigestDamage>,
 }
 
+/// A `.sum` file that does not have the digests of its record.
 #[derive(Debug)]
-pub(crate) struct DamagedChunk {
-    pub(crate) index: u64,
-    /// What the system said, when it could not be read.
-    pub(crate) unread: Option<Error>,
-}
-
-/// A `.sum` file that has not the digests of its record.
-#[derive(Debug)]
-pub(crate) struct SumHarm {
+pub(crate) struct DigestDamage {
     pub(crate) error: Error,
-    /// The digests that are wrong or missing there, and what they are: the record confirms them all. None when it cannot,
-    /// and then nothing is known of any full chunk.
-    pub(crate) right: Option<Vec<(u64, Digest)>>,
+    /// The right digests for those that are wrong or missing: those of the chunks themselves, when the record confirms them
+    /// all. Otherwise nothing is known of any full chunk.
+    pub(crate) corrected: Option<Vec<(u64, Digest)>>,
 }
 
-impl Harm {
+impl Damage {
     fn is_none(&self) -> bool {
         self.file.is_none() && self.chunks.is_empty() && self.sum.is_none()
     }
 
-    /// That this process, or the machine, has no descriptors or no memory left says nothing of the storage: then it is an
-    /// error, and no harm.
-    fn of_the_storage(self) -> Result<Self> {
-        let unread = self.chunks.iter().filter_map(|chunk| chunk.unread.as_ref());
+    /// When this process or the machine has no descriptors or memory left, that is an error and no damage.
+    fn unless_out_of_resources(self) -> Result<Self> {
+        let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
         let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
         match errors.find(|error| error.is_for_want_of_resources()) {
             Some(error) => Err(error.clone()),
@@ -59,50 +52,38 @@ impl Harm {
     }
 
     /// Of a storage that cannot be opened.
-    fn unusable(error: Error, found_bytes: Option<u64>) -> Self {
-        Harm { file: Some(error), found_bytes, ..Harm::default() }
+    fn unusable(error: Error) -> Self {
+        Damage { file: Some(error), ..Damage::default() }
     }
 }
 
-/// Opens the file of a storage, whatever its length; gives it with that.
-fn open_file(disk: &dyn Disk, paths: &StorePaths, id: u64) -> Result<(Arc<dyn DiskFile>, u64)> {
+/// A mutable or live storage has no digests: only the length of its file is checked.
+fn check_in_place(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Damage {
     let path = paths.storage(id);
-    let failed = |e| open_error("open storage", &path, Access::Read, e);
-    let file = disk.open(&path, Access::Read).map_err(failed)?;
-    let length_bytes = file.stat().map_err(failed)?.size_bytes;
-    Ok((file, length_bytes))
-}
-
-fn short(paths: &StorePaths, id: u64, found_bytes: u64, record: &StorageRecord) -> Option<Error> {
-    let detail = || format!("{found_bytes} bytes, where the record says {}", record.length_bytes);
-    (found_bytes < record.length_bytes).then(|| broken(&paths.storage(id), detail()))
-}
-
-/// A storage whose elements have no digests: only its file can be looked at.
-fn check_in_place(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Harm {
-    match open_file(disk, paths, id) {
-        Err(e) => Harm::unusable(e, None),
-        Ok((_, found_bytes)) => Harm {
-            file: short(paths, id, found_bytes, record),
-            found_bytes: Some(found_bytes),
-            ..Harm::default()
+    let found = disk.open(&path, Access::Read).and_then(|file| file.stat());
+    match found.map_err(|e| open_error("open storage", &path, Access::Read, e)) {
+        Err(e) => Damage::unusable(e),
+        Ok(stat) => Damage {
+            file: check_length(&path, stat.size_bytes, record.length_bytes).err(),
+            found_bytes: Some(stat.size_bytes),
+            ..Damage::default()
         },
     }
 }
 
-/// Reads the chunks of one storage that `is_wanted`, and all of its chunk digests; gives what is wrong, if anything is.
-/// Where the chunk digests are not those of the record, no chunk tells which of them.
+/// Verifies the chunks of one storage that `is_wanted`, and all of its chunk digests; returns what is wrong, if anything is.
+/// Where the chunk digests are not those of the record, it is not known which of them are wrong.
 pub(crate) fn check_chunks(
     disk: &dyn Disk,
     paths: &StorePaths,
     (id, record): (u64, &StorageRecord),
     mut is_wanted: impl FnMut(u64) -> bool,
     progress: &mut dyn FnMut(u64),
-) -> Result<Option<Harm>> {
-    let harm = match &record.kind {
+) -> Result<Option<Damage>> {
+    let damage = match &record.kind {
         StorageKind::External(_) => return Ok(None),
-        StorageKind::Sealed(sealed) => match Checked::open(disk, paths, id, record, sealed) {
-            Err(harm) => harm,
+        StorageKind::Sealed(sealed) => match SealedCheck::open(disk, paths, id, record, sealed) {
+            Err(damage) => damage,
             Ok(storage) => {
                 let mut buffer = Vec::new();
                 (0..storage.chunk_count())
@@ -113,11 +94,11 @@ pub(crate) fn check_chunks(
         },
         StorageKind::Mutable | StorageKind::Live { .. } => check_in_place(disk, paths, id, record),
     };
-    (!harm.is_none()).then(|| harm.of_the_storage()).transpose()
+    (!damage.is_none()).then(|| damage.unless_out_of_resources()).transpose()
 }
 
 /// The id of a storage, and what is wrong with it.
-pub(crate) type Found = (u64, Harm);
+pub(crate) type Found = (u64, Damage);
 
 /// More only wait for the disk.
 const MOST_THREADS: usize = 8;
@@ -133,12 +114,12 @@ const STORAGES_A_PART: usize = 16;
 /// What a thread reads at a time.
 enum Part<'a> {
     Storages(Vec<(u64, &'a StorageRecord)>),
-    Chunks(Arc<Checked>, Range<u64>),
+    Chunks(Arc<SealedCheck>, Range<u64>),
     /// Of a large storage that cannot be opened.
     Unusable(Found),
 }
 
-/// Reads all storages, a few MiB at a time on each thread, and gives what is wrong, by id.
+/// Verifies all storages, a few MiB at a time on each thread, and returns what is wrong, by id.
 ///
 /// `progress` is called on this thread, with the bytes read since the last call.
 ///
@@ -159,14 +140,14 @@ pub(crate) fn check_all(
         thread_count,
         |push| for_each_part(disk, paths, storages, push),
         |part| check_part(disk, paths, part),
-        |(bytes, harms)| {
+        |(bytes, damage)| {
             progress(bytes);
-            found.extend(harms);
+            found.extend(damage);
             Ok(())
         },
     )?;
     found.sort_by_key(|(id, _)| *id);
-    found.into_iter().map(|(id, harm)| Ok((id, harm.of_the_storage()?))).collect()
+    found.into_iter().map(|(id, damage)| Ok((id, damage.unless_out_of_resources()?))).collect()
 }
 
 /// Small storages together, and large ones in parts.
@@ -181,8 +162,8 @@ fn for_each_part<'a>(
         match &record.kind {
             StorageKind::External(_) => {}
             StorageKind::Sealed(sealed) if record.length_bytes > PART_BYTES => {
-                match Checked::open(disk, paths, id, record, sealed).map(Arc::new) {
-                    Err(harm) => push(Part::Unusable((id, harm)))?,
+                match SealedCheck::open(disk, paths, id, record, sealed).map(Arc::new) {
+                    Err(damage) => push(Part::Unusable((id, damage)))?,
                     Ok(storage) => {
                         while let Some(chunks) = storage.next_part() {
                             push(Part::Chunks(Arc::clone(&storage), chunks))?;
@@ -210,24 +191,24 @@ fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> (u64, Vec<
         Part::Unusable(found) => (0, vec![found]),
         Part::Chunks(storage, chunks) => {
             let bytes = storage.check(chunks, &mut buffer);
-            let harm = storage.finish_part().filter(|harm| !harm.is_none());
-            (bytes, harm.into_iter().map(|harm| (storage.id(), harm)).collect())
+            let damage = storage.finish_part().filter(|damage| !damage.is_none());
+            (bytes, damage.into_iter().map(|damage| (storage.id(), damage)).collect())
         }
         Part::Storages(storages) => {
             let (mut bytes, mut found) = (0, Vec::new());
             for (id, record) in storages {
-                let harm = match &record.kind {
-                    StorageKind::Sealed(sealed) => match Checked::open(disk, paths, id, record, sealed) {
+                let damage = match &record.kind {
+                    StorageKind::Sealed(sealed) => match SealedCheck::open(disk, paths, id, record, sealed) {
                         Ok(storage) => {
                             bytes += storage.check(0..storage.chunk_count(), &mut buffer);
                             storage.finish()
                         }
-                        Err(harm) => harm,
+                        Err(damage) => damage,
                     },
                     _ => check_in_place(disk, paths, id, record),
                 };
-                if !harm.is_none() {
-                    found.push((id, harm));
+                if !damage.is_none() {
+                    found.push((id, damage));
                 }
             }
             (bytes, found)

@@ -1,4 +1,4 @@
-//! The external files of a generation.
+//! Checks the external files of a generation.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use super::{Generation, History};
 use crate::error::{ErrorKind, Result};
 use crate::storage::Externals;
 
-/// How many names are given of those that stand on a file.
+/// How many names of tensors are listed for a file.
 const MOST_NAMES: usize = 1000;
 
-/// What a generation says of one external file: several records can say different things.
+/// Path and stamp of an external file in a record: records can state different stamps for one path.
 type Stated = (String, (u64, u64, u64, i64));
 
-/// The files that external storages are in, as they were when they were adopted, each once.
+/// The files of external storages, as they were when they were adopted, each once.
 #[derive(Debug, Default)]
-pub(super) struct Outside {
+pub(super) struct ExternalCheck {
     files: BTreeMap<Stated, (FileStamp, Names)>,
-    /// By the storage's id.
+    /// By storage id.
     stated: BTreeMap<u64, Stated>,
 }
 
@@ -35,12 +35,12 @@ struct Names {
 pub(super) struct Fault {
     pub(super) path: PathBuf,
     pub(super) detail: String,
-    /// The first names that stand on it, and how many others do.
+    /// The first tensors on it, and how many others there are.
     pub(super) names: Vec<Arc<str>>,
     pub(super) more: u64,
 }
 
-impl Outside {
+impl ExternalCheck {
     pub(super) fn add_storage(&mut self, id: u64, external: &External) {
         let FileStamp { device, inode, size_bytes, mtime_ns } = external.stamp;
         let stated = (external.path.clone(), (device, inode, size_bytes, mtime_ns));
@@ -58,8 +58,8 @@ impl Outside {
         }
     }
 
-    /// Looks whether each file that the handle may open is there and as it was; gives what is wrong, and the files that it
-    /// may not open, which are not touched.
+    /// Checks that each file that the handle may open is there and unchanged; returns what is wrong, and the files that it may
+    /// not open, which are not touched.
     pub(super) fn check(&self, history: &History) -> (Vec<Fault>, Vec<PathBuf>) {
         let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
         let (mut faults, mut refused) = (Vec::new(), Vec::new());
@@ -84,12 +84,12 @@ impl Outside {
 
 /// The external files of a generation that the handle may not open.
 pub(crate) fn unopenable(history: &History, generation: &Generation) -> Result<Vec<PathBuf>> {
-    let mut outside = Outside::default();
+    let mut check = ExternalCheck::default();
     for entry in generation.storages() {
         let (id, record) = entry?;
         if let StorageKind::External(external) = &record.kind {
-            outside.add_storage(id, external);
+            check.add_storage(id, external);
         }
     }
-    Ok(outside.check(history).1)
+    Ok(check.check(history).1)
 }

@@ -1,4 +1,4 @@
-//! Which tensors reach into a stretch of a storage, element by element.
+//! Which bytes of a storage the elements of a tensor cover.
 
 use std::ops::Range;
 
@@ -6,15 +6,15 @@ use stridemap_format::TensorRecord;
 
 use super::Layout;
 
-/// The bytes that a tensor reaches, to be asked of many stretches.
+/// The bytes of a storage that the elements of one tensor cover.
 #[derive(Debug)]
-pub(crate) struct Touch {
+pub(crate) struct ReachedBytes {
     layout: Layout,
     width: usize,
     span: Range<u64>,
 }
 
-impl Touch {
+impl ReachedBytes {
     /// None for a tensor without elements, and for one that is not inside a storage of `length_bytes`.
     pub(crate) fn of(record: &TensorRecord, length_bytes: u64) -> Option<Self> {
         let extent = record.extent(length_bytes).ok().filter(|extent| extent.span_bytes() > 0)?;
@@ -23,16 +23,16 @@ impl Touch {
         let layout = Layout::new(size, stride, usize::try_from(record.offset_elems).ok()?).ok()?;
         let start = extent.start_bytes();
         let span = start..start.saturating_add(extent.span_bytes());
-        Some(Touch { layout, width: record.dtype.itemsize(), span })
+        Some(ReachedBytes { layout, width: record.dtype.itemsize(), span })
     }
 
-    /// From the first byte to the last; there may be others between.
+    /// From the first byte to the last; there may be gaps between.
     pub(crate) fn span(&self) -> Range<u64> {
         self.span.clone()
     }
 
-    /// Whether a byte of an element is in the range. It may say so of a view of many dimensions that steps over it, never the
-    /// other way round.
+    /// Whether a byte of an element is in the range. For a view of many dimensions that steps over the range, the answer may
+    /// be a false yes, never a false no.
     pub(crate) fn reaches(&self, range: &Range<u64>) -> bool {
         let (start, end) = (range.start.max(self.span.start), range.end.min(self.span.end));
         let Some(length) = end.checked_sub(start).filter(|&length| length > 0) else { return false };
@@ -46,21 +46,21 @@ mod tests {
     use super::*;
     use stridemap_format::{DType, TensorParts};
 
-    fn touch(size: &[u64], stride: &[i64], offset_elems: u64) -> Option<Touch> {
+    fn reached(size: &[u64], stride: &[i64], offset_elems: u64) -> Option<ReachedBytes> {
         let (size, stride) = (size.to_vec(), stride.to_vec());
         let parts =
             TensorParts { dtype: DType::F32, size, stride, offset_elems, storage_id: 1, dim_names: None };
-        Touch::of(&TensorRecord::new(parts).unwrap(), 4000)
+        ReachedBytes::of(&TensorRecord::new(parts).unwrap(), 4000)
     }
 
     #[test]
-    fn what_a_view_steps_over_it_does_not_reach() {
-        let column = touch(&[10], &[100], 3).unwrap();
+    fn view_does_not_reach_what_it_steps_over() {
+        let column = reached(&[10], &[100], 3).unwrap();
         assert_eq!(column.span(), 12..3616);
         assert!(column.reaches(&(12..13)) && column.reaches(&(0..4000)) && column.reaches(&(415..416)));
         assert!(!column.reaches(&(16..412)) && !column.reaches(&(0..12)) && !column.reaches(&(3616..4000)));
-        let reversed = touch(&[10], &[-100], 903).unwrap();
+        let reversed = reached(&[10], &[-100], 903).unwrap();
         assert!(reversed.reaches(&(12..16)) && !reversed.reaches(&(16..412)));
-        assert!(touch(&[0], &[1], 3).is_none() && touch(&[1001], &[1], 0).is_none());
+        assert!(reached(&[0], &[1], 3).is_none() && reached(&[1001], &[1], 0).is_none());
     }
 }

@@ -1,0 +1,364 @@
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stridemap_format::{
+    CHUNK_BYTES, ChunkChain, Digest, Error as FormatError, Rule, Sealed, digest, digests_of_chunks,
+    full_chunk_count,
+};
+
+use super::file::{broken, check_length, open_error, read_error};
+use crate::disk::{Access, Disk, DiskFile, StorePaths};
+use crate::error::{Error, Result};
+
+/// How many chunk digests are in memory at a time: a record may claim any number of chunks.
+const PIECE_DIGESTS: u64 = 256;
+const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
+
+/// Reads a sealed storage, and returns a chunk only if it has its digest. Whatever copies bytes under new digests reads them
+/// here: otherwise it would seal damage.
+pub(crate) struct VerifiedStorage {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    /// The length of the file.
+    found_bytes: u64,
+    length_bytes: u64,
+    sealed: Sealed,
+    /// The digests of full chunks; none for a storage without one, and when their file cannot be read.
+    sum: Option<Sum>,
+    /// Digests that replace those of the file, ascending.
+    corrected: Vec<(u64, Digest)>,
+    /// The index of the chunk that [`read`](Self::read) has in memory: ranges that ascend read each chunk once.
+    chunk_index: Option<u64>,
+    chunk: Vec<u8>,
+}
+
+/// A `.sum` file, and how many of the digests that it should have it has.
+struct Sum {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    count: u64,
+}
+
+/// A chunk that does not have its digest. The bytes after the last full chunk are a chunk too, even if there are none.
+#[derive(Debug)]
+pub(crate) struct DamagedChunk {
+    pub(crate) index: u64,
+    /// The digest of the bytes; or why they cannot be read.
+    pub(crate) found: Result<Digest>,
+}
+
+impl VerifiedStorage {
+    /// Opens the files of storage `id`, and reads all its chunk digests. No byte of the storage is read.
+    ///
+    /// # Errors
+    /// `Corrupt` when a file is missing or short ([`Rule::StorageFile`]), or the chunk digests are not those of the
+    /// record ([`Rule::ChunkDigest`]); `Io`.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        paths: &StorePaths,
+        id: u64,
+        (length_bytes, sealed): (u64, &Sealed),
+    ) -> Result<Self> {
+        let (storage, error) = Self::open_damaged(disk, paths, id, (length_bytes, sealed))?;
+        check_length(&storage.path, storage.found_bytes, length_bytes)?;
+        error.map_or(Ok(storage), Err)
+    }
+
+    /// The same for a file that may be short, and with what is wrong with the chunk digests.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), for the file of the storage alone.
+    pub(super) fn open_damaged(
+        disk: &dyn Disk,
+        paths: &StorePaths,
+        id: u64,
+        (length_bytes, sealed): (u64, &Sealed),
+    ) -> Result<(Self, Option<Error>)> {
+        let path = paths.storage(id);
+        let failed = |e| open_error("open storage", &path, Access::Read, e);
+        let file = disk.open(&path, Access::Read).map_err(failed)?;
+        let found_bytes = file.stat().map_err(failed)?.size_bytes;
+        let (sum, mut error) = match full_chunk_count(length_bytes) {
+            0 => (None, None),
+            count => match Sum::open(disk, paths.sum(id), count) {
+                Ok((sum, error)) => (Some(sum), error),
+                Err(e) => (None, Some(e)),
+            },
+        };
+        let (corrected, chunk) = (Vec::new(), Vec::new());
+        let sealed = *sealed;
+        let mut storage = VerifiedStorage {
+            file,
+            path,
+            found_bytes,
+            length_bytes,
+            sealed,
+            sum,
+            corrected,
+            chunk_index: None,
+            chunk,
+        };
+        if error.is_none() {
+            error = storage.check_digests().err();
+        }
+        if error.as_ref().is_some_and(|e| e.broken().is_none()) {
+            storage.sum = None;
+        }
+        Ok((storage, error))
+    }
+
+    /// Opens a damaged storage of which each chunk can be verified: `corrected` has the digests that are wrong or missing in
+    /// the `.sum` file.
+    pub(crate) fn open_corrected(
+        disk: &dyn Disk,
+        paths: &StorePaths,
+        id: u64,
+        record: (u64, &Sealed),
+        corrected: &[(u64, Digest)],
+    ) -> Result<Self> {
+        let (storage, _) = Self::open_damaged(disk, paths, id, record)?;
+        Ok(VerifiedStorage { corrected: corrected.to_vec(), ..storage })
+    }
+
+    /// The operating system's file, to share its blocks; none for a simulated one.
+    pub(crate) fn as_file(&self) -> Option<&File> {
+        self.file.as_file()
+    }
+
+    pub(super) fn found_bytes(&self) -> u64 {
+        self.found_bytes
+    }
+
+    /// Passes the bytes of a range to `take`, in their order, once their chunks are verified.
+    ///
+    /// # Errors
+    /// Those of `take`; `Corrupt` by [`Rule::ChunkDigest`] at the first damaged chunk, by [`Rule::StorageFile`] for a range
+    /// past the end; `Io`.
+    pub(crate) fn read(
+        &mut self,
+        range: Range<u64>,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        if range.end > self.length_bytes {
+            let detail = format!("{} bytes, where {} are to be read", self.length_bytes, range.end);
+            return Err(broken(&self.path, detail));
+        }
+        let mut start = range.start;
+        while start < range.end {
+            let (index, within) = (start / CHUNK_BYTES, start % CHUNK_BYTES);
+            let count = (range.end - start).min(CHUNK_BYTES - within);
+            if self.chunk_index != Some(index) {
+                self.chunk_index = None;
+                let mut chunk = std::mem::take(&mut self.chunk);
+                let read = self.read_chunk(index, &mut chunk);
+                self.chunk = chunk;
+                read.map_err(|damaged| self.damage(damaged))?;
+                self.chunk_index = Some(index);
+            }
+            take(&self.chunk[within as usize..][..count as usize])?;
+            start += count;
+        }
+        Ok(())
+    }
+
+    /// Reads a chunk into `buffer`, which is only good to use if it has its digest.
+    pub(super) fn read_chunk(&self, index: u64, buffer: &mut Vec<u8>) -> Result<(), DamagedChunk> {
+        let offset_bytes = index * CHUNK_BYTES;
+        buffer.resize(self.length_bytes.saturating_sub(offset_bytes).min(CHUNK_BYTES) as usize, 0);
+        let read = self.file.read_exact_at(buffer, offset_bytes).map_err(|e| read_error(&self.path, e));
+        let unread = |e| DamagedChunk { index, found: Err(e) };
+        read.map_err(unread)?;
+        let found = digest(buffer);
+        match self.stated_digest(index).map_err(unread)? {
+            Some(stated) if stated == found => Ok(()),
+            _ => Err(DamagedChunk { index, found: Ok(found) }),
+        }
+    }
+
+    fn damage(&self, damaged: DamagedChunk) -> Error {
+        let DamagedChunk { index, found } = damaged;
+        let changed = |_| {
+            let detail = format!("the chunk of {} bytes from here on was changed", self.chunk.len());
+            let broken = FormatError::new(Rule::ChunkDigest, detail);
+            Error::corrupt(&self.path, broken.at(index * CHUNK_BYTES))
+        };
+        found.map_or_else(|e| e, changed)
+    }
+
+    fn stated_digest(&self, index: u64) -> Result<Option<Digest>> {
+        if index >= full_chunk_count(self.length_bytes) {
+            return Ok(Some(self.sealed.tail));
+        }
+        let corrected = self.corrected.binary_search_by_key(&index, |(index, _)| *index);
+        if let Some((_, digest)) = corrected.ok().and_then(|at| self.corrected.get(at)) {
+            return Ok(Some(*digest));
+        }
+        Ok(self.digests(index, 1)?.first().copied())
+    }
+
+    /// Digests of full chunks as the `.sum` file has them: fewer than `count` at its end.
+    fn digests(&self, first: u64, count: u64) -> Result<Vec<Digest>> {
+        self.sum.as_ref().map_or(Ok(Vec::new()), |sum| sum.digests(first, count))
+    }
+
+    fn check_digests(&self) -> Result<()> {
+        if self.is_confirmed(&self.corrected)? {
+            return Ok(());
+        }
+        // If a storage without a full chunk has no such file, it is the record that is wrong.
+        let path = self.sum.as_ref().map_or(&self.path, |sum| &sum.path);
+        Err(Error::corrupt(path, FormatError::new(Rule::ChunkDigest, "the chunk digests were changed")))
+    }
+
+    /// Whether the record confirms the digests of the `.sum` file, with some in place of those that it has.
+    pub(super) fn is_confirmed(&self, corrected: &[(u64, Digest)]) -> Result<bool> {
+        let full = full_chunk_count(self.length_bytes);
+        let mut chain = ChunkChain::default();
+        let mut corrected = corrected.iter().peekable();
+        let mut index = 0;
+        while index < full {
+            let count = (full - index).min(PIECE_DIGESTS);
+            let stated = self.digests(index, count)?;
+            for at in 0..count {
+                let corrected = corrected.next_if(|(corrected, _)| *corrected == index + at);
+                match corrected.map(|(_, digest)| digest).or(stated.get(at as usize)) {
+                    Some(digest) => chain.push(*digest),
+                    None => return Ok(false),
+                }
+            }
+            index += count;
+        }
+        Ok(chain.link() == self.sealed.chunks)
+    }
+
+    /// The bytes of a `.sum` file with the corrected digests in it, which the record confirms.
+    pub(crate) fn corrected_sum(&self) -> Result<Vec<u8>> {
+        self.check_digests()?;
+        let mut bytes = Vec::new();
+        for index in 0..full_chunk_count(self.length_bytes) {
+            bytes.extend(self.stated_digest(index)?.unwrap_or_default());
+        }
+        Ok(bytes)
+    }
+}
+
+impl Sum {
+    /// Opens a file that may be short, and says so.
+    fn open(disk: &dyn Disk, path: PathBuf, chunk_count: u64) -> Result<(Self, Option<Error>)> {
+        let failed = |e: io::Error| open_error("open chunk digests", &path, Access::Read, e);
+        let file = disk.open(&path, Access::Read).map_err(failed)?;
+        let found_bytes = file.stat().map_err(failed)?.size_bytes;
+        let expected_bytes = chunk_count.saturating_mul(DIGEST_BYTES);
+        let error = (found_bytes < expected_bytes).then(|| {
+            let detail =
+                format!("{found_bytes} bytes, where the storage has {expected_bytes} bytes of digests");
+            broken(&path, detail)
+        });
+        let count = (found_bytes / DIGEST_BYTES).min(chunk_count);
+        Ok((Sum { file, path, count }, error))
+    }
+
+    /// As many of them as there are.
+    fn digests(&self, first: u64, count: u64) -> Result<Vec<Digest>> {
+        let count = self.count.saturating_sub(first).min(count);
+        let mut piece = vec![0; (count * DIGEST_BYTES) as usize];
+        let read = self.file.read_exact_at(&mut piece, first * DIGEST_BYTES);
+        read.map_err(|e| read_error(&self.path, e))?;
+        Ok(digests_of_chunks(&piece).collect())
+    }
+}
+
+impl fmt::Debug for VerifiedStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerifiedStorage")
+            .field("path", &self.path)
+            .field("length_bytes", &self.length_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::disk::{SimulatedDisk, StorePaths};
+    use crate::storage::StorageWriter;
+    use stridemap_format::{StorageKind, StorageRecord};
+
+    const CHUNK: usize = CHUNK_BYTES as usize;
+
+    fn storage(length: usize) -> (Arc<dyn Disk>, StorePaths, StorageRecord, Vec<u8>) {
+        let (disk, paths): (Arc<dyn Disk>, _) =
+            (Arc::new(SimulatedDisk::new()), StorePaths::new(Path::new("store")));
+        disk.create_dir(Path::new("store")).unwrap();
+        disk.create_dir(&paths.storages_dir()).unwrap();
+        let bytes: Vec<u8> =
+            (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut writer = StorageWriter::sealed(&disk, &paths).unwrap();
+        writer.write(&bytes).unwrap();
+        let mut staged = writer.finish(&disk, &paths, true).unwrap();
+        staged.publish(&paths, 1).unwrap();
+        let record = staged.record().clone();
+        (disk, paths, record, bytes)
+    }
+
+    fn open(disk: &Arc<dyn Disk>, paths: &StorePaths, record: &StorageRecord) -> Result<VerifiedStorage> {
+        let StorageKind::Sealed(sealed) = &record.kind else { panic!("{record:?}") };
+        VerifiedStorage::open(&**disk, paths, 1, (record.length_bytes, sealed))
+    }
+
+    fn read(storage: &mut VerifiedStorage, range: Range<usize>) -> Result<Vec<u8>> {
+        let mut read = Vec::new();
+        storage.read(range.start as u64..range.end as u64, |bytes| {
+            read.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        Ok(read)
+    }
+
+    #[test]
+    fn any_range_reads_as_it_was_written() {
+        for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
+            let (disk, paths, record, bytes) = storage(length);
+            let mut storage = open(&disk, &paths, &record).unwrap();
+            for range in
+                [0..0, 0..1, 0..length, length..length, length / 2..length, CHUNK - 3..CHUNK + 2, 5..9]
+            {
+                match bytes.get(range.clone()) {
+                    Some(expected) => assert_eq!(read(&mut storage, range).unwrap(), expected),
+                    None => {
+                        assert_eq!(read(&mut storage, range).unwrap_err().rule(), Some(Rule::StorageFile))
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn damage_is_found_by_reading_its_chunk_and_no_other() {
+        let (disk, paths, record, bytes) = storage(2 * CHUNK + 9);
+        let file = disk.open(&paths.storage(1), Access::Write).unwrap();
+        for (at, chunk, other) in
+            [(CHUNK + 5, CHUNK..CHUNK + 1, 0..CHUNK), (2 * CHUNK + 8, 2 * CHUNK..2 * CHUNK + 1, 7..9)]
+        {
+            file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
+            let mut storage = open(&disk, &paths, &record).unwrap();
+            for _ in 0..2 {
+                let damage = read(&mut storage, chunk.clone()).unwrap_err();
+                assert_eq!(damage.rule(), Some(Rule::ChunkDigest), "{damage}");
+                assert_eq!(damage.broken().unwrap().offset_bytes(), Some(chunk.start as u64));
+                assert_eq!(read(&mut storage, other.clone()).unwrap(), bytes[other.clone()]);
+            }
+            file.write_all_at(&[bytes[at]], at as u64).unwrap();
+        }
+        let sum = disk.open(&paths.sum(1), Access::Write).unwrap();
+        sum.write_all_at(b"x", 17).unwrap();
+        let damage = open(&disk, &paths, &record).unwrap_err();
+        assert_eq!((damage.rule(), damage.broken_path()), (Some(Rule::ChunkDigest), Some(&*paths.sum(1))));
+    }
+}
