@@ -76,6 +76,7 @@ mod error;
 pub mod interop;
 mod layout;
 mod memory;
+mod process;
 // For the command line too; not covered by semver.
 #[doc(hidden)]
 pub mod parallel;

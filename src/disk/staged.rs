@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Disk, DiskFile, Step};
+use crate::process::OwnerProcess;
 
 /// An unfinished file: deleted when dropped, unless it was given its name.
 #[derive(Debug)]
@@ -10,15 +11,15 @@ pub(crate) struct Staged {
     disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
     path: PathBuf,
-    /// Whose it is: a forked child has a copy of this value, and there is but one file.
-    process: u32,
+    /// The process that deletes it.
+    owner: OwnerProcess,
     is_published: bool,
 }
 
 impl Staged {
     pub(crate) fn create(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Self> {
         let (path, file) = disk.create_staged(dir)?;
-        Ok(Staged { disk: Arc::clone(disk), file, path, process: std::process::id(), is_published: false })
+        Ok(Staged { disk: Arc::clone(disk), file, path, owner: OwnerProcess::current(), is_published: false })
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
@@ -62,7 +63,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if !self.is_published && self.process == std::process::id() {
+        if !self.is_published && self.owner.is_current() {
             // What is left after a failure here is a stale file, which the next writer deletes.
             let _ = self.disk.remove(&self.path);
         }

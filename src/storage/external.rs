@@ -9,8 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stridemap_format::FileStamp;
 
-use super::lock::{FileId, file_id};
-use crate::disk::{Access, Disk, DiskFile, FileStat};
+use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A file that others may change at any time, open for reading, and how it looked when it was opened.
@@ -77,7 +76,7 @@ impl ExternalFile {
 
     /// Whether a file of this stat is this one.
     pub(super) fn is_file(&self, stat: FileStat) -> bool {
-        self.id() == file_id(stat)
+        self.id() == stat.id()
     }
 
     /// Fills `buf` from the bytes at `offset_bytes`.

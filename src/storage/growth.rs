@@ -9,7 +9,7 @@ use stridemap_format::{
 };
 
 use super::file::{broken, check_length, open_error};
-use super::lock::{FileLock, Purpose, file_id};
+use super::file_registry::{FileLock, Purpose};
 use super::writer::stage_sum;
 use crate::disk::{Access, Disk, DiskFile, FileStat, Staged, Step, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,7 +34,7 @@ pub(crate) struct GrowthLock {
 
 impl Drop for GrowthLock {
     fn drop(&mut self) {
-        if let Some(length_bytes) = self.leftover_from.filter(|_| self.lock.is_ours()) {
+        if let Some(length_bytes) = self.leftover_from.filter(|_| self.lock.owner().is_current()) {
             // What stays is written over by the next growth, or cut off by a collection.
             let _ = self.cut(length_bytes);
         }
@@ -54,12 +54,12 @@ impl GrowthLock {
             opened => opened.map_err(|e| open_error("open storage for writing", path, Access::Write, e))?,
         };
         let failed = |e| Error::io("lock storage", path, e);
-        let id = file_id(file.stat().map_err(failed)?);
+        let id = file.stat().map_err(failed)?.id();
         let lock = FileLock::take(&**disk, &file, id, Purpose::Grow, (path, timeout))?;
         // While we waited, the file may have lost its name.
         let is_named = match disk.stat(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-            stat => file_id(stat.map_err(failed)?) == id,
+            stat => stat.map_err(failed)?.id() == id,
         };
         let is_named = Step::GrowthIsNamed.holds(&**disk, || is_named);
         let disk = Arc::clone(disk);
@@ -158,7 +158,7 @@ impl Growth {
             }
         };
         if !lock.keep_stable(length_bytes) {
-            let detail = "the file is another storage too, which is longer and lent";
+            let detail = "the file is also mapped in this process as a longer storage";
             return Err(broken(&lock.path, detail));
         }
         let mut tail = vec![0; (length_bytes % CHUNK_BYTES) as usize];
@@ -268,10 +268,7 @@ impl Growth {
 
     /// The lock of a process is not that of a child that it forks.
     fn check_process(&self) -> Result<()> {
-        if self.lock.lock.is_ours() {
-            return Ok(());
-        }
-        Err(Error::forked(format!("{}: rows were appended", self.lock.path.display())))
+        self.lock.lock.owner().check(|| format!("{}: rows were appended", self.lock.path.display()))
     }
 }
 

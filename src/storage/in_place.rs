@@ -7,11 +7,11 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use stridemap_format::Uuid;
 
 use super::file::broken;
-use super::lock::{FileId, file_id};
 use super::mapping::{MapPermit, needs_new_blocks};
 use super::poison::Poison;
-use crate::disk::{Access, Disk, DiskFile, FileStat, FileSystem, Step, is_written_in_place, unshare};
+use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, FileSystem, Step, is_written_in_place, unshare};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::OwnerProcess;
 
 /// A storage of a store on a file: ids are given once, and numbers of files again.
 type StorageKey = (FileId, Uuid, u64);
@@ -29,8 +29,8 @@ pub(crate) struct InPlaceFile {
     pub(super) id: FileId,
     /// The store, and the storage's id in it.
     identity: (Uuid, u64),
-    /// Which process loaded it: a forked child shares the open file, and with it the locks on it.
-    process: u32,
+    /// The process that loaded it.
+    owner: OwnerProcess,
     pub(super) length_bytes: u64,
     in_use: InUse,
     /// Held by who flushes: of all who sync an open file the kernel tells one of a failure.
@@ -81,9 +81,9 @@ impl InPlaceFile {
             disk: Arc::clone(disk),
             path: path.to_path_buf(),
             file,
-            id: file_id(stat),
+            id: stat.id(),
             identity,
-            process: std::process::id(),
+            owner: OwnerProcess::current(),
             length_bytes,
             in_use,
             flushing: Mutex::new(()),
@@ -94,7 +94,7 @@ impl InPlaceFile {
 
     /// Whether a file of this stat is the storage's.
     pub(crate) fn is_file(&self, stat: FileStat) -> bool {
-        file_id(stat) == self.id
+        stat.id() == self.id
     }
 
     /// Whether the two are one storage.
@@ -111,10 +111,7 @@ impl InPlaceFile {
     /// # Errors
     /// `Forked` in a forked child of the process that loaded the storage.
     pub(super) fn check_process(&self) -> Result<()> {
-        if self.process == std::process::id() {
-            return Ok(());
-        }
-        Err(Error::forked(format!("{}: the tensor was loaded", self.path.display())))
+        self.owner.check(|| format!("{}: the tensor was loaded", self.path.display()))
     }
 
     pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {

@@ -1,7 +1,5 @@
-use std::sync::Arc;
-
 use super::in_place::{InPlaceFile, NO_ROOM};
-use super::mapping::{LiveMapping, LiveRefusal};
+use super::mapping::{LiveMapping, MapError};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The file of a live storage: changed at any time, by any process, by atomics of one size.
@@ -35,7 +33,7 @@ impl LiveFile {
     /// # Errors
     /// `NotMapped` where that is not permitted or not possible; `Forked`; `ReadOnly`; `Replaced`,
     /// `Conflict`, as for an exclusive lock; `Corrupt` for a file that is too short, or is something else too; `Io`.
-    pub(crate) fn map(&self) -> Result<Arc<LiveMapping>> {
+    pub(crate) fn map(&self) -> Result<LiveMapping> {
         let own = &self.in_place;
         own.check_process()?;
         let not_mapped =
@@ -56,11 +54,10 @@ impl LiveFile {
             Error::new(ErrorKind::LimitExceeded, format!("{} bytes to map", own.length_bytes))
         })?;
         LiveMapping::of(os_file, stat, length_bytes, self.access_bytes, permit).map_err(|e| match e {
-            LiveRefusal::Is(what) => own.broken(format!("the file is a {what}")),
-            LiveRefusal::Io(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
-                not_mapped("the file system does not map files to be shared; keep the store on another")
+            MapError::Unsupported => {
+                not_mapped("the file system has no shared mappings; keep the store on another")
             }
-            LiveRefusal::Io(e) => own.error("map storage", e),
+            e => e.into_error(&own.path),
         })
     }
 

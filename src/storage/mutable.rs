@@ -1,11 +1,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::file_registry::FileLock;
 use super::in_place::InPlaceFile;
-use super::lock::{FileLock, Purpose, file_id};
-use super::mapping::LockedMapping;
+use super::mapping::{LockedMapping, MapError};
 use crate::disk::{Access, DiskFile, LockMode};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The file of a mutable storage.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl MutableFile {
         self.in_place.check_process()?;
         let open_same = || {
             let file = disk.open(path, Access::Read).ok()?;
-            file.stat().is_ok_and(|stat| file_id(stat) == *id).then_some(file)
+            file.stat().is_ok_and(|stat| stat.id() == *id).then_some(file)
         };
         // Opened for each lock: a lock is on the open file, and who forked shares those of its parent.
         let file = match mode {
@@ -62,7 +62,7 @@ impl MutableFile {
             LockMode::Shared => open_same().unwrap_or_else(|| Arc::clone(loaded)),
             LockMode::Exclusive => self.in_place.open_to_write()?,
         };
-        let lock = FileLock::take(&**disk, &file, *id, Purpose::of(mode), (path, self.lock_timeout))?;
+        let lock = FileLock::take(&**disk, &file, *id, mode.into(), (path, self.lock_timeout))?;
         // A writer may have copied the file up while this lock waited. As long as the lock is held, nobody changes it.
         let (file, is_current) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {
             true => open_same().map_or((file, false), |file| (file, true)),
@@ -113,9 +113,9 @@ impl LockedStorage {
         let stat = in_place.stat_to_map(&self.file)?;
         match LockedMapping::of(os_file, stat, in_place.length_bytes, mode, permit) {
             Ok(mapping) => Ok(Some(cell.get_or_init(|| mapping))),
-            // Some file systems refuse shared maps; positional reads and writes still serve.
-            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
-            Err(e) => Err(in_place.error("map storage", e)),
+            // Positional reads and writes still work.
+            Err(MapError::Unsupported) => Ok(None),
+            Err(e) => Err(e.into_error(&in_place.path)),
         }
     }
 
@@ -166,9 +166,7 @@ impl LockedStorage {
 
     /// The lock of a process is not that of a child that it forks.
     fn check_process(&self) -> Result<()> {
-        if self.lock.is_ours() {
-            return Ok(());
-        }
-        Err(Error::forked(format!("{}: the guard was taken", self.storage.in_place.path.display())))
+        let path = &self.storage.in_place.path;
+        self.lock.owner().check(|| format!("{}: the guard was taken", path.display()))
     }
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::lock::FileId;
-use crate::disk::{DiskFile, LockMode};
+use crate::disk::{DiskFile, FileId, LockMode};
+use crate::process::OwnerProcess;
 
 /// For how long the front is waited for. A process that was stopped there must not keep the others from a free lock.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -32,13 +32,13 @@ pub(crate) struct Turn {
     file: Arc<dyn DiskFile>,
     id: FileId,
     ticket: u64,
-    process: u32,
+    owner: OwnerProcess,
 }
 
 /// The queues that this process stands in.
 struct Queues {
     /// A forked child has a copy of these, but stands in none.
-    process: u32,
+    owner: OwnerProcess,
     next_ticket: u64,
     by_file: HashMap<FileId, Queue>,
     /// Which one it last had to wait in, and when.
@@ -58,7 +58,7 @@ static MOVED: Condvar = Condvar::new();
 
 fn queues() -> MutexGuard<'static, Queues> {
     let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-    if queues.process != std::process::id() {
+    if !queues.owner.is_current() {
         *queues = Queues::new();
     }
     queues
@@ -96,8 +96,7 @@ impl Turn {
                     if has_waited {
                         queues.waited_in = Some((id, Instant::now()));
                     }
-                    let (file, process) = (Arc::clone(file), queues.process);
-                    return Some(Turn { file, id, ticket, process });
+                    return Some(Turn { file: Arc::clone(file), id, ticket, owner: queues.owner });
                 }
                 queue.is_asked_for = !pause.is_zero() && ask(file, id, mode);
                 if !queue.is_asked_for {
@@ -123,7 +122,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
+        if self.owner.is_current() {
             queues().leave(&self.file, self.id, self.ticket);
         }
     }
@@ -152,7 +151,7 @@ fn ask(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
 
 impl Queues {
     fn new() -> Self {
-        Queues { process: std::process::id(), next_ticket: 0, by_file: HashMap::new(), waited_in: None }
+        Queues { owner: OwnerProcess::current(), next_ticket: 0, by_file: HashMap::new(), waited_in: None }
     }
 
     fn leave(&mut self, file: &Arc<dyn DiskFile>, id: FileId, ticket: u64) {

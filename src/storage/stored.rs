@@ -1,22 +1,19 @@
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
 use super::external::ExternalFile;
 use super::externals::Externals;
-use super::file::{broken, check_length, open_error};
+use super::file::{check_length, open_error};
 use super::in_place::{InPlaceFile, InUse};
 use super::live::LiveFile;
-use super::lock::{FileId, file_id};
-use super::mapping::{MapPermit, Mapping};
+use super::mapping::{MapError, MapPermit, Mapping};
 use super::mutable::MutableFile;
 use super::poison::Poison;
-use crate::disk::{Access, Disk, DiskFile, FileStat};
+use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a storage is to a store.
@@ -48,7 +45,7 @@ enum Bytes {
     /// From this byte of the file on.
     Range(Arc<ExternalFile>, u64),
     /// From this byte of the mapping on.
-    Mapped(Arc<Mapping>, usize),
+    Mapped(Mapping, usize),
     Mutable(Arc<MutableFile>),
     Live(LiveFile),
 }
@@ -92,7 +89,7 @@ impl Storage {
         let file = disk.open(path, Access::Read).map_err(failed)?;
         let stat = file.stat().map_err(failed)?;
         check_length(path, stat.size_bytes, length_bytes)?;
-        let place = (file_id(stat), 0);
+        let place = (stat.id(), 0);
         // Only bytes that never change can be lent without a lock.
         let (map_permit, reserved_bytes) = match record.kind {
             StorageKind::Sealed(Sealed { reserved_bytes, .. }) => (permit, reserved_bytes),
@@ -112,13 +109,10 @@ impl Storage {
                     |_| Error::new(ErrorKind::LimitExceeded, format!("{length_bytes} bytes to map"));
                 let length_bytes = usize::try_from(length_bytes).map_err(too_long)?;
                 match Mapping::of(os_file, stat, length_bytes, reserved_bytes, permit) {
-                    Ok(Some(mapping)) => Bytes::Mapped(mapping, 0),
-                    Ok(None) => {
-                        let detail = "the file is a mutable storage too, or one that grows, which is locked to be changed, or a live one";
-                        return Err(broken(path, detail));
-                    }
-                    Err(e) if are_maps_refused(&e) => Bytes::File(file, path.to_path_buf()),
-                    Err(e) => return Err(Error::io("map storage", path, e)),
+                    Ok(mapping) => Bytes::Mapped(mapping, 0),
+                    // Positional reads still work.
+                    Err(MapError::Unsupported) => Bytes::File(file, path.to_path_buf()),
+                    Err(e) => return Err(e.into_error(path)),
                 }
             }
             _ => Bytes::File(file, path.to_path_buf()),
@@ -149,17 +143,17 @@ impl Storage {
                 let file_bytes = usize::try_from(external.stamp.size_bytes).map_err(too_long)?;
                 let start = usize::try_from(offset_bytes).map_err(too_long)?;
                 match Mapping::of(os_file, stat, file_bytes, 0, permit) {
-                    Ok(Some(mapping)) => Bytes::Mapped(mapping, start),
-                    Ok(None) => {
+                    Ok(mapping) => Bytes::Mapped(mapping, start),
+                    Err(MapError::Conflict(conflict)) => {
                         let message = format!(
-                            "{}: external file refused: it is a storage of a store as well, and is changed in this process \
-                             just now; a store opened with open reads it",
+                            "{}: external file refused: it is also {conflict}; drop that, or open the store that has the \
+                             external file with open, which copies its bytes",
                             file.path().display()
                         );
                         return Err(Error::new(ErrorKind::ExternalRefused, message));
                     }
-                    Err(e) if are_maps_refused(&e) => Bytes::Range(file, offset_bytes),
-                    Err(e) => return Err(Error::io("map storage", file.path(), e)),
+                    Err(MapError::Unsupported) => Bytes::Range(file, offset_bytes),
+                    Err(e) => return Err(e.into_error(file.path())),
                 }
             }
         };
@@ -211,10 +205,10 @@ impl Storage {
         match &self.bytes {
             Bytes::None => Some(&[]),
             Bytes::Heap(bytes) => Some((**bytes).as_ref()),
-            // The mapping may be longer: another generation of the store may have grown the file.
+            // An external file is mapped whole.
             Bytes::Mapped(mapping, start) => {
                 let end = start.checked_add(usize::try_from(self.length_bytes).ok()?)?;
-                mapping.bytes(end)?.get(*start..)
+                mapping.bytes().get(*start..end)
             }
             Bytes::File(..) | Bytes::Range(..) | Bytes::Mutable(_) | Bytes::Live(_) => None,
         }
@@ -241,9 +235,9 @@ impl Storage {
         match &self.bytes {
             Bytes::None => true,
             Bytes::Heap(_) => false,
-            Bytes::File(file, _) => file.stat().is_ok_and(|own| file_id(own) == file_id(stat)),
+            Bytes::File(file, _) => file.stat().is_ok_and(|own| own.id() == stat.id()),
             Bytes::Range(file, _) => file.is_file(stat),
-            Bytes::Mapped(mapping, _) => mapping.file() == file_id(stat),
+            Bytes::Mapped(mapping, _) => mapping.file() == stat.id(),
             Bytes::Mutable(file) => file.in_place().is_file(stat),
             Bytes::Live(file) => file.in_place().is_file(stat),
         }
@@ -288,11 +282,6 @@ impl Storage {
             _ => None,
         }
     }
-}
-
-/// Some file systems refuse shared maps; positional reads still serve.
-fn are_maps_refused(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(Errno::NODEV.raw_os_error())
 }
 
 impl fmt::Display for Identity {
