@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stridemap_format::{Manifest, StorageRecord, TensorRecord, Uuid};
 
 use super::table::Table;
-use crate::disk::{Disk, DiskFile, FileId, LockMode, LockedFile, Step, StorePaths};
+use crate::disk::{self, Disk, DiskFile, FileId, LockMode, LockedFile, Step, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 
 /// One generation of a store, as it is on disk: what every lookup is asked of.
@@ -37,14 +37,8 @@ impl Pin {
     }
 
     /// Whether a path leads to the file.
-    ///
-    /// The count of its names does not tell: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
-    /// backup by hard links is another name.
     pub(super) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
-        match disk.stat(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            named => Ok(named.map_err(|e| Error::io("look at", path, e))?.id() == self.file),
-        }
+        disk::is_named(disk, path, self.file).map_err(|e| Error::io("look at", path, e))
     }
 }
 

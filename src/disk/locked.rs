@@ -1,8 +1,20 @@
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use super::{Disk, DiskFile, LockMode, Step};
+use super::{Disk, DiskFile, FileId, LockMode, Step};
 use crate::process::OwnerProcess;
+
+/// Whether a path leads to a file.
+///
+/// The file's link count would not show it: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
+/// backup by hard links is another name.
+pub(crate) fn is_named(disk: &dyn Disk, path: &Path, file: FileId) -> io::Result<bool> {
+    match disk.stat(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        stat => Ok(stat?.id() == file),
+    }
+}
 
 /// An open file that is locked until this is dropped.
 #[derive(Debug)]

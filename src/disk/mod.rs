@@ -31,7 +31,7 @@ pub use counted::{Counted, Counts};
 pub use external::{ExternalError, Reach};
 pub(crate) use file_system::{FileSystem, is_written_in_place, unshare, write_in_place};
 pub use holders::LockHolders;
-pub(crate) use locked::LockedFile;
+pub(crate) use locked::{LockedFile, is_named};
 pub(crate) use paths::{STAGE_PREFIX, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 #[cfg(feature = "interop")]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stridemap_format::{Error as FormatError, Rule};
 
 use crate::disk::{Access, Disk, DiskFile};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The file of a storage, found to be at least `length_bytes` long.
 ///
@@ -44,6 +44,16 @@ pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> 
         return Err(broken(path, format!("{found_bytes} bytes, where the record says {length_bytes}")));
     }
     Ok(())
+}
+
+/// The error of a file with several names that is to be changed, or to grow.
+pub(super) fn has_other_names(path: &Path, link_count: u64) -> Error {
+    let message = format!(
+        "{}: the file has {link_count} names (hard links), and would change under all of them; give the store a copy of \
+         its own",
+        path.display()
+    );
+    Error::new(ErrorKind::Conflict, message)
 }
 
 pub(super) fn broken(path: &Path, detail: impl Into<String>) -> Error {

@@ -8,10 +8,10 @@ use stridemap_format::{
     CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, digest, full_chunk_count,
 };
 
-use super::file::{broken, check_length, open_error};
+use super::file::{broken, check_length, has_other_names, open_error};
 use super::file_registry::{FileLock, Purpose};
 use super::writer::stage_sum;
-use crate::disk::{Access, Disk, DiskFile, FileStat, Staged, Step, StorePaths};
+use crate::disk::{Access, Disk, DiskFile, FileStat, Staged, Step, StorePaths, is_named};
 use crate::error::{Error, ErrorKind, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
@@ -57,10 +57,7 @@ impl GrowthLock {
         let id = file.stat().map_err(failed)?.id();
         let lock = FileLock::take(&**disk, &file, id, Purpose::Grow, (path, timeout))?;
         // While we waited, the file may have lost its name.
-        let is_named = match disk.stat(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-            stat => stat.map_err(failed)?.id() == id,
-        };
+        let is_named = is_named(&**disk, path, id).map_err(failed)?;
         let is_named = Step::GrowthIsNamed.holds(&**disk, || is_named);
         let disk = Arc::clone(disk);
         Ok(is_named.then(|| GrowthLock { disk, lock, file, path: path.to_path_buf(), leftover_from: None }))
@@ -100,16 +97,10 @@ impl GrowthLock {
     fn check_file(&self, file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
         let stat = file.stat().map_err(|e| Error::io("look at storage", path, e))?;
         Step::GrowthIsWhole.on(&*self.disk, || check_length(path, stat.size_bytes, length_bytes))?;
-        if self.has_one_name(stat) {
-            return Ok(());
+        match self.has_one_name(stat) {
+            true => Ok(()),
+            false => Err(has_other_names(path, stat.link_count)),
         }
-        let message = format!(
-            "{}: the file has {} names (hard links), and what stands under the others would grow too; give the store a \
-             copy of its own",
-            path.display(),
-            stat.link_count
-        );
-        Err(Error::new(ErrorKind::Conflict, message))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use stridemap_format::Uuid;
 
-use super::file::broken;
+use super::file::{check_length, has_other_names};
 use super::mapping::{MapPermit, needs_new_blocks};
 use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, FileSystem, Step, is_written_in_place, unshare};
@@ -148,14 +148,7 @@ impl InPlaceFile {
             0 => return Err(self.nameless()),
             1 => {}
             _ if !Step::InPlaceHasOneName.is_taken(&*self.disk) => {}
-            names => {
-                let message = format!(
-                    "{}: the file has {names} names (hard links), and what stands under the others would change \
-                     too; give the store a copy of its own",
-                    self.path.display()
-                );
-                return Err(Error::new(ErrorKind::Conflict, message));
-            }
+            names => return Err(has_other_names(&self.path, names)),
         }
         // Readers of an older generation may keep the file for longer than its last name.
         let is_in_use = !Step::InPlaceIsInUse.is_taken(&*self.disk) || (self.in_use.ask)()?;
@@ -168,12 +161,10 @@ impl InPlaceFile {
     /// `Corrupt`; `Io`.
     pub(super) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
-        let is_whole = || stat.size_bytes >= self.length_bytes || !self.is_file(stat);
-        if !Step::InPlaceIsWhole.holds(&*self.disk, is_whole) {
-            let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
-            return Err(self.broken(detail));
+        if !self.is_file(stat) {
+            return Ok(());
         }
-        Ok(())
+        Step::InPlaceIsWhole.on(&*self.disk, || check_length(&self.path, stat.size_bytes, self.length_bytes))
     }
 
     /// The file's stat just before it is mapped.
@@ -182,10 +173,7 @@ impl InPlaceFile {
     /// `Corrupt` when it is shorter than the record says; `Io`.
     pub(super) fn stat_to_map(&self, file: &Arc<dyn DiskFile>) -> Result<FileStat> {
         let stat = file.stat().map_err(|e| self.error("map storage", e))?;
-        if stat.size_bytes < self.length_bytes {
-            let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
-            return Err(self.broken(detail));
-        }
+        check_length(&self.path, stat.size_bytes, self.length_bytes)?;
         Ok(stat)
     }
 
@@ -287,10 +275,6 @@ impl InPlaceFile {
             self.path.display()
         );
         Error::new(ErrorKind::Conflict, message)
-    }
-
-    pub(super) fn broken(&self, detail: impl Into<String>) -> Error {
-        broken(&self.path, detail)
     }
 
     pub(super) fn error(&self, action: &str, e: io::Error) -> Error {

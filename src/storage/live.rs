@@ -50,10 +50,7 @@ impl LiveFile {
         if !own.hold_room(&file)? {
             return Err(not_mapped(NO_ROOM));
         }
-        let length_bytes = usize::try_from(own.length_bytes).map_err(|_| {
-            Error::new(ErrorKind::LimitExceeded, format!("{} bytes to map", own.length_bytes))
-        })?;
-        LiveMapping::of(os_file, stat, length_bytes, self.access_bytes, permit).map_err(|e| match e {
+        LiveMapping::of(os_file, stat, own.length_bytes, self.access_bytes, permit).map_err(|e| match e {
             MapError::Unsupported => {
                 not_mapped("the file system has no shared mappings; keep the store on another")
             }

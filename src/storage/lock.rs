@@ -42,9 +42,9 @@ impl FileLock {
                 }
                 Some((held, true)) => return Err(busy(held_by_this_thread(held))),
                 Some((_, false)) => true,
+                None if front_since.is_none() => false,
                 None => {
-                    let locked = front_since
-                        .map_or(Ok(false), |_| purpose.step().locks(disk, || file.try_lock(purpose.mode())));
+                    let locked = purpose.step().locks(disk, || file.try_lock(purpose.mode()));
                     if locked.map_err(|e| Error::io("lock storage", path, e))? {
                         break registry.add_lock(id, purpose, file);
                     }
@@ -60,22 +60,8 @@ impl FileLock {
             };
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                // Finding the process reads every lock of the system, so other threads must not wait for it.
                 drop(registry);
-                let holder = match is_another_thread {
-                    true => "another thread of this process".to_owned(),
-                    false => match file.lock_holders().first() {
-                        Some(process) => format!("process {process}"),
-                        None => "another process".to_owned(),
-                    },
-                };
-                let what = match purpose {
-                    Purpose::Grow => "is appending to the storage, or compacting it",
-                    Purpose::Share | Purpose::Change => "holds a guard of the storage",
-                };
-                return Err(busy(&format!(
-                    "{holder} {what}; gave up after {timeout:?}; try again when it is done"
-                )));
+                return Err(busy(&held_by_another(file, purpose, is_another_thread, timeout)));
             }
             // Another thread notifies this one. Another process cannot, so the lock is tried again after a pause.
             let pause = (!is_another_thread).then(|| Turn::pause(since));
@@ -95,4 +81,25 @@ fn held_by_this_thread(purpose: Purpose) -> &'static str {
             "a transaction of this thread has appended to the storage; commit or drop the transaction first"
         }
     }
+}
+
+/// Finding the process reads every lock of the system, so the registry must not be locked meanwhile.
+fn held_by_another(
+    file: &Arc<dyn DiskFile>,
+    purpose: Purpose,
+    is_another_thread: bool,
+    timeout: Duration,
+) -> String {
+    let holder = match is_another_thread {
+        true => "another thread of this process".to_owned(),
+        false => match file.lock_holders().first() {
+            Some(process) => format!("process {process}"),
+            None => "another process".to_owned(),
+        },
+    };
+    let what = match purpose {
+        Purpose::Grow => "is appending to the storage, or compacting it",
+        Purpose::Share | Purpose::Change => "holds a guard of the storage",
+    };
+    format!("{holder} {what}; gave up after {timeout:?}; try again when it is done")
 }

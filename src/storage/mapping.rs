@@ -1,4 +1,4 @@
-//! Files mapped into memory: all unsafe code of this crate except that for DLPack (`interop/dlpack/lend.rs`).
+//! Files mapped into memory: all unsafe code of this crate except that for DLPack.
 #![expect(unsafe_code, reason = "what other processes do to a mapped file, no compiler can check")]
 
 use std::fs::File;
@@ -80,11 +80,11 @@ impl Mapping {
     pub(super) fn of(
         file: &File,
         stat: FileStat,
-        length_bytes: usize,
+        length_bytes: u64,
         reserved_bytes: u64,
         _: MapPermit,
     ) -> Result<Mapping, MapError> {
-        check_length(stat, length_bytes as u64)?;
+        let length_bytes = length_to_map(stat, length_bytes)?;
         let (id, mapped_as) = (stat.id(), MappedAs::Sealed);
         let mut registry = file_registry::lock();
         if let Some(conflict) = registry.file(id).conflict_with_mapping(mapped_as, length_bytes) {
@@ -151,8 +151,11 @@ fn map_with_room(
 
 /// # Errors
 /// `UnexpectedEof` for a file that is shorter.
-fn check_length(stat: FileStat, length_bytes: u64) -> io::Result<()> {
-    if stat.size_bytes < length_bytes { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+fn length_to_map(stat: FileStat, length_bytes: u64) -> io::Result<usize> {
+    if stat.size_bytes < length_bytes {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    usize::try_from(length_bytes).map_err(io::Error::other)
 }
 
 /// The first bytes of a file that is changed in place, mapped and shared with every other process that maps them.
@@ -177,9 +180,8 @@ impl LockedMapping {
         mode: LockMode,
         _: MapPermit,
     ) -> Result<Self, MapError> {
-        check_length(stat, length_bytes)?;
         let mut options = MmapOptions::new();
-        options.len(usize::try_from(length_bytes).map_err(io::Error::other)?);
+        options.len(length_to_map(stat, length_bytes)?);
         let map = match mode {
             LockMode::Shared => options.map_raw_read_only(file)?,
             LockMode::Exclusive => options.map_raw(file)?,
@@ -350,11 +352,11 @@ impl LiveMapping {
     pub(super) fn of(
         file: &File,
         stat: FileStat,
-        length_bytes: usize,
+        length_bytes: u64,
         access_bytes: u8,
         _: MapPermit,
     ) -> Result<LiveMapping, MapError> {
-        check_length(stat, length_bytes as u64)?;
+        let length_bytes = length_to_map(stat, length_bytes)?;
         if length_bytes == 0 {
             return Ok(LiveMapping { region: None, access_bytes });
         }

@@ -45,7 +45,7 @@ enum Bytes {
     /// From this byte of the file on.
     Range(Arc<ExternalFile>, u64),
     /// From this byte of the mapping on.
-    Mapped(Mapping, usize),
+    Mapped(Mapping, u64),
     Mutable(Arc<MutableFile>),
     Live(LiveFile),
 }
@@ -105,9 +105,6 @@ impl Storage {
             }
             _ if length_bytes == 0 => Bytes::None,
             (_, Some(os_file), Some(permit)) => {
-                let too_long =
-                    |_| Error::new(ErrorKind::LimitExceeded, format!("{length_bytes} bytes to map"));
-                let length_bytes = usize::try_from(length_bytes).map_err(too_long)?;
                 match Mapping::of(os_file, stat, length_bytes, reserved_bytes, permit) {
                     Ok(mapping) => Bytes::Mapped(mapping, 0),
                     // Positional reads still work.
@@ -137,13 +134,9 @@ impl Storage {
             None => Bytes::Range(file, offset_bytes),
             Some((permit, (os_file, stat))) => {
                 externals.check_mappable(&file)?;
-                let too_long =
-                    |_| Error::new(ErrorKind::LimitExceeded, format!("{} bytes to map", stat.size_bytes));
-                // All of it, however little is asked for: so it is mapped once.
-                let file_bytes = usize::try_from(external.stamp.size_bytes).map_err(too_long)?;
-                let start = usize::try_from(offset_bytes).map_err(too_long)?;
-                match Mapping::of(os_file, stat, file_bytes, 0, permit) {
-                    Ok(mapping) => Bytes::Mapped(mapping, start),
+                // The whole file, so that all storages in it share one mapping.
+                match Mapping::of(os_file, stat, external.stamp.size_bytes, 0, permit) {
+                    Ok(mapping) => Bytes::Mapped(mapping, offset_bytes),
                     Err(MapError::Conflict(conflict)) => {
                         let message = format!(
                             "{}: external file refused: it is also {conflict}; drop that, or open the store that has the \
@@ -207,8 +200,8 @@ impl Storage {
             Bytes::Heap(bytes) => Some((**bytes).as_ref()),
             // An external file is mapped whole.
             Bytes::Mapped(mapping, start) => {
-                let end = start.checked_add(usize::try_from(self.length_bytes).ok()?)?;
-                mapping.bytes().get(*start..end)
+                let end = usize::try_from(start.checked_add(self.length_bytes)?).ok()?;
+                mapping.bytes().get(usize::try_from(*start).ok()?..end)
             }
             Bytes::File(..) | Bytes::Range(..) | Bytes::Mutable(_) | Bytes::Live(_) => None,
         }

@@ -612,7 +612,8 @@ fn killed_appender_blocks_nobody_and_its_bytes_are_written_over_or_given_back() 
         let text = busy.to_string();
         println!("{text}");
         assert!(
-            text.contains(&format!("process {id} is appending")) || text.contains("another process is appending"),
+            text.contains(&format!("process {id} is appending"))
+                || text.contains("another process is appending"),
             "{text}"
         );
         assert_eq!(store.gc().unwrap().size_bytes, 0, "what is being written is left alone");
