@@ -2,7 +2,7 @@ use super::in_place::{InPlaceFile, NO_ROOM};
 use super::mapping::{LiveMapping, MapError};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The file of a live storage: changed at any time, by any process, by atomics of one size.
+/// The file of a live storage. Any process may change it at any time, by atomics of one size.
 #[derive(Debug)]
 pub(crate) struct LiveFile {
     in_place: InPlaceFile,
@@ -23,16 +23,16 @@ impl LiveFile {
         self.in_place.is_same(&other.in_place)
     }
 
-    /// How many bytes every access has.
+    /// Returns the size of every access.
     pub(crate) fn access_bytes(&self) -> u8 {
         self.access_bytes
     }
 
-    /// Maps it, or shares the mapping of this process that stands.
+    /// Maps the file, or shares a mapping of this process.
     ///
     /// # Errors
-    /// `NotMapped` where that is not permitted or not possible; `Forked`; `ReadOnly`; `Replaced`,
-    /// `Conflict`, as for an exclusive lock; `Corrupt` for a file that is too short, or is something else too; `Io`.
+    /// `NotMapped` where that is not permitted or not possible; `Forked`; `ReadOnly`, `Replaced` and `Conflict` as for an
+    /// exclusive lock; `Corrupt` for a file that is too short, or that this process uses as a storage of another kind; `Io`.
     pub(crate) fn map(&self) -> Result<LiveMapping> {
         let own = &self.in_place;
         own.check_process()?;
@@ -58,10 +58,11 @@ impl LiveFile {
         })
     }
 
-    /// Makes everything durable that was written into it.
+    /// Makes all writes to it durable.
     ///
     /// # Errors
-    /// `Io`; `Poisoned`; `Forked` in a child of the process that loaded it, which would be told of a failure in its parent's place.
+    /// `Io`; `Poisoned`; `Forked` in a child of the process that loaded it: the kernel reports a failure only once, and the
+    /// parent must not miss it.
     pub(crate) fn sync(&self) -> Result<()> {
         self.in_place.check_process()?;
         self.in_place.sync(&[])

@@ -16,12 +16,12 @@ use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a storage is to a store.
+/// Which storage of which store, if any, a storage is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Identity {
-    /// Nothing: it is on the heap.
+    /// None: it is on the heap.
     Heap,
-    /// Nothing: it is a range of a file that no store has.
+    /// None: it is a range of a file outside any store.
     Foreign,
     /// A storage of a generation of the store.
     Stored { store: Uuid, id: u64, record: StorageRecord },
@@ -29,7 +29,7 @@ pub(crate) enum Identity {
     Staged { transaction: u64, id: u64 },
 }
 
-/// A flat run of bytes that tensors stand on.
+/// A flat run of bytes that backs tensors.
 pub(crate) struct Storage {
     identity: Identity,
     /// Of a storage of a generation: its file, and where it begins there.
@@ -51,7 +51,7 @@ enum Bytes {
 }
 
 impl Storage {
-    /// Takes bytes over that are in memory.
+    /// Takes over bytes in memory.
     pub(crate) fn on_heap(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Arc<Self> {
         let length_bytes = bytes.as_ref().len() as u64;
         Arc::new(Storage {
@@ -73,10 +73,10 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Foreign, place: None, length_bytes, bytes })
     }
 
-    /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout`, `in_use` and `poison` are
-    /// for who locks it later.
+    /// Opens a storage of a store, at its path, and maps it if that is permitted. `lock_timeout`, `in_use` and `poison` are for
+    /// locks that are taken later.
     ///
-    /// The file stays open, or mapped, so that its bytes are there as long as the storage is, collected or not.
+    /// The file stays open or mapped, so the bytes stay readable even if the file is collected.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         path: &Path,
@@ -90,7 +90,7 @@ impl Storage {
         let stat = file.stat().map_err(failed)?;
         check_length(path, stat.size_bytes, length_bytes)?;
         let place = (stat.id(), 0);
-        // Only bytes that never change can be lent without a lock.
+        // Only bytes that never change can be borrowed without a lock.
         let (map_permit, reserved_bytes) = match record.kind {
             StorageKind::Sealed(Sealed { reserved_bytes, .. }) => (permit, reserved_bytes),
             _ => (None, 0),
@@ -118,7 +118,7 @@ impl Storage {
         Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
     }
 
-    /// Opens an external storage of a store, whose record says where; maps its file if that is permitted.
+    /// Opens an external storage of a store, and maps its file if that is permitted.
     pub(crate) fn open_external(
         externals: &Externals,
         (store, id, record): (Uuid, u64, StorageRecord),
@@ -165,7 +165,7 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Staged { transaction, id }, place: None, length_bytes, bytes })
     }
 
-    /// A range of a file that is not the store's, which a transaction is about to name.
+    /// A range of an external file that a transaction is about to commit.
     pub(crate) fn staged_range(
         (transaction, id): (u64, u64),
         file: &Arc<ExternalFile>,
@@ -180,7 +180,7 @@ impl Storage {
         &self.identity
     }
 
-    /// Whether the two are one storage. Ids do not tell: a copy of a store has the same ones.
+    /// Whether both are the same storage. Ids cannot tell: a copy of a store has the same ones.
     pub(crate) fn is_same(&self, other: &Storage) -> bool {
         match (&self.identity, &other.identity) {
             (Identity::Stored { .. }, Identity::Stored { .. }) => self.place == other.place,
@@ -193,7 +193,7 @@ impl Storage {
         self.length_bytes
     }
 
-    /// The bytes, where they can be borrowed: on the heap, or mapped.
+    /// Returns the bytes when they are on the heap or mapped.
     pub(crate) fn borrow(&self) -> Option<&[u8]> {
         match &self.bytes {
             Bytes::None => Some(&[]),
@@ -207,7 +207,7 @@ impl Storage {
         }
     }
 
-    /// The file, when its bytes may be changed in place.
+    /// Returns the file of a mutable storage.
     pub(crate) fn as_mutable(&self) -> Option<&Arc<MutableFile>> {
         match &self.bytes {
             Bytes::Mutable(file) => Some(file),
@@ -215,7 +215,7 @@ impl Storage {
         }
     }
 
-    /// The file, when its bytes are changed at any time, by atomics.
+    /// Returns the file of a live storage.
     pub(crate) fn as_live(&self) -> Option<&LiveFile> {
         match &self.bytes {
             Bytes::Live(file) => Some(file),
@@ -223,7 +223,7 @@ impl Storage {
         }
     }
 
-    /// Whether it stands on a file of this stat; one without bytes might.
+    /// Whether its bytes are in the file of this stat. True for a storage without bytes.
     pub(crate) fn is_on_file(&self, stat: FileStat) -> bool {
         match &self.bytes {
             Bytes::None => true,
@@ -268,7 +268,7 @@ impl Storage {
         Error::new(ErrorKind::OutOfRange, message)
     }
 
-    /// The file, when it is not the store's.
+    /// Returns the file of an external storage that is not mapped.
     pub(crate) fn as_external(&self) -> Option<&Arc<ExternalFile>> {
         match &self.bytes {
             Bytes::Range(file, _) => Some(file),
