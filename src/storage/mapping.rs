@@ -119,12 +119,12 @@ impl Mapping {
         //   readers as well. This library opens an external file for reading only, and by the contract of `MapPermit` nobody else
         //   truncates either;
         // - no concurrent write: from `of` until this value is dropped, the registry has the region, as sealed and with at least
-        //   `length_bytes` lent, and every use of the file in this process was checked against every other under the
-        //   registry's mutex, by device and inode, so by whatever name the file was opened. So no live mapping of the file
-        //   exists, no lock to change it is held, and a lock to grow it keeps the lent bytes stable; without one of these, this
-        //   library writes to no file that can be mapped here: unfinished files and metadata are never opened as external by
-        //   their own names. In another process it writes to a sealed storage only past the length of the newest record, as
-        //   above. By the contract of `MapPermit` nobody else writes, nor does this library by another name as a file of a store;
+        //   `length_bytes` lent, in a forked child too. Under its one mutex, every use of the file in this process was checked
+        //   against every other, by device and inode, so by whatever name the file was opened: no live mapping of the file exists,
+        //   no lock to change it is held, and a lock to grow it keeps the lent bytes stable. This library writes no storage
+        //   in any other way once it is published, and opens no other file of a store, unfinished or metadata, as external by its
+        //   own name. In another process it writes to a sealed storage only past the length of the newest record, as above.
+        //   By the contract of `MapPermit` nobody else writes, nor does this library by another name as a file of a store;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice.
         unsafe { std::slice::from_raw_parts(self.region.map.as_ptr(), self.length_bytes) }
     }
@@ -195,10 +195,10 @@ impl LockedMapping {
             return None;
         }
         // SAFETY:
-        // - in bounds: the file had the map's length by its stat, this library truncates a file only under a lock to grow it,
-        //   which excludes this one, and by the contract of `MapPermit` nobody else truncates it. On overlayfs the file may be
-        //   one of a lower layer, opened under a shared lock: its copy does not change while that is held, and
-        //   `LockedStorage` drops the map with the lock;
+        // - in bounds: the file had the map's length when it was locked, which `MutableFile::lock` checks for each lock. This library
+        //   truncates it only under a lock to grow it, which excludes this one, and by the contract of `MapPermit` nobody else
+        //   does. On overlayfs the file may be one of a lower layer, opened under a shared lock: its copy does not change
+        //   while that is held, and `LockedStorage` drops the map with the lock;
         // - alive: `self` owns the map, and is borrowed for as long as the slice;
         // - no concurrent write: the slice borrows a lock of this file. While it is held, this library writes to the file only
         //   through a mutable borrow of an exclusive lock. That is not this one, which is borrowed, and no other exclusive lock
@@ -217,10 +217,11 @@ impl LockedMapping {
         // - in bounds, alive: as in `bytes`;
         // - writable: `of` maps it for writing in this mode. A write that needs a block of a full disk would be SIGBUS:
         //   `InPlaceFile::hold_room` has checked, once or under this lock, that none does until a snapshot or reflink is made;
-        // - unique: the slice borrows an exclusive lock of this file mutably. No other lock of the file is held in any process or
-        //   thread, so no other slice of a `LockedMapping` exists. Nor does the registry have a region of the file, sealed or
-        //   live: under its mutex, `FileLock::take` refuses this lock while there is one, and `Mapping::of` and
-        //   `LiveMapping::of` make none while the lock is held. By the contract of `MapPermit` nobody else reads or writes.
+        // - unique: the slice borrows an exclusive lock of this file mutably, and no other lock of the file is held in any process
+        //   or thread. Every slice of a `LockedMapping` borrows such a lock, so there is no other. Nor does the registry have a
+        //   region of the file, sealed or live: under its mutex, `FileLock::take` refuses this lock while there is one, and
+        //   `Mapping::of` and `LiveMapping::of` make none while the lock is held. By the contract of `MapPermit` nobody else
+        //   reads or writes.
         Some(unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), self.map.len()) })
     }
 }
@@ -382,8 +383,9 @@ impl LiveMapping {
         let (start, count) =
             (region.map.as_mut_ptr().cast_const().cast::<A>(), region.map.len() / size_of::<A>());
         // SAFETY:
-        // - in bounds: the file had the map's length by the stat that `of` was given, taken just before, and by the contract of
-        //   `MapPermit` nobody truncates it; the division rounds down;
+        // - in bounds: the file had the map's length by the stat that `of` was given, taken just before. This library truncates a
+        //   file only under a lock, which the registry excludes as below, and by the contract of `MapPermit` nobody else does; the
+        //   division rounds down;
         // - aligned, initialised, writable: a map begins at a page, any bits are an `A` by the contract of `Atom`, and
         //   `map_raw` maps for writing;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice;
