@@ -195,7 +195,7 @@ impl LockedMapping {
             return None;
         }
         // SAFETY:
-        // - in bounds: the file had the map's length when it was locked, which `MutableFile::lock` checks for each lock. This library
+        // - in bounds: the file had the map's length when it was locked: `MutableFile::lock` checks it each time. This library
         //   truncates it only under a lock to grow it, which excludes this one, and by the contract of `MapPermit` nobody else
         //   does. On overlayfs the file may be one of a lower layer, opened under a shared lock: its copy does not change
         //   while that is held, and `LockedStorage` drops the map with the lock;
