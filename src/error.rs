@@ -203,13 +203,6 @@ impl Error {
         error
     }
 
-    /// `what` says of a value how it came to be: "x.smap: the store was opened".
-    pub(crate) fn forked(what: impl fmt::Display) -> Self {
-        let advice =
-            "by the process that this one was forked from, whose locks it shares; open the store again here";
-        Error::new(ErrorKind::Forked, format!("{what} {advice}"))
-    }
-
     /// The bytes of the file at `path` break a rule.
     pub(crate) fn corrupt(path: &Path, source: format::Error) -> Self {
         let kind = match source.rule() {

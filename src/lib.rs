@@ -75,6 +75,7 @@ mod disk;
 mod error;
 mod layout;
 mod memory;
+mod process;
 // For the command line too; not covered by semver.
 #[doc(hidden)]
 pub mod parallel;
@@ -90,8 +91,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use layout::{Axes, Axis, Index, Layout, Sections};
 pub use storage::{ExternalFile, ExternalFiles};
 pub use store::{
-    Copied, Snapshot, Stats, StorageInfo, StorageKey, StorageKind, StorageStats, Store, StoreOptions, TensorInfo,
-    Transaction,
+    Copied, Snapshot, Stats, StorageInfo, StorageKey, StorageKind, StorageStats, Store, StoreOptions,
+    TensorInfo, Transaction,
 };
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{

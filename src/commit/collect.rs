@@ -298,7 +298,7 @@ impl Collected {
             return;
         }
         let Ok(Some(lock)) = GrowthLock::try_take(&history.disk, &bin) else { return };
-        self.size_bytes += lock.cut(length_bytes).unwrap_or_default();
+        self.size_bytes += lock.truncate(length_bytes).unwrap_or_default();
         if is_longer(&sum, sum_bytes)
             && let Ok(file) = history.disk.open(&sum, Access::Write)
             && let Ok(stat) = file.stat()

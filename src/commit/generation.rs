@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stridemap_format::{Manifest, StorageRecord, TensorRecord, Uuid};
 
 use super::table::Table;
-use crate::disk::{Disk, DiskFile, FileStat, LockMode, Step, StorePaths};
+use crate::disk::{self, Disk, DiskFile, FileId, LockMode, LockedFile, Step, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 
 /// One generation of a store, as it is on disk: what every lookup is asked of.
@@ -25,38 +25,20 @@ pub(crate) struct Generation {
 /// A manifest's file, under a shared lock.
 #[derive(Debug)]
 pub(super) struct Pin {
-    file: Arc<dyn DiskFile>,
-    process: u32,
-    stat: FileStat,
+    _lock: LockedFile,
+    file: FileId,
 }
 
 impl Pin {
-    /// Takes the lock, as this step; none when a collector has it.
+    /// Takes the lock, as this step. Returns nothing when a collector has it.
     pub(super) fn take(disk: &dyn Disk, step: Step, file: &Arc<dyn DiskFile>) -> io::Result<Option<Pin>> {
-        if !step.locks(disk, || file.try_lock(LockMode::Shared))? {
-            return Ok(None);
-        }
-        Ok(Some(Pin { file: Arc::clone(file), process: std::process::id(), stat: file.stat()? }))
+        let Some(lock) = LockedFile::try_lock(disk, step, file, LockMode::Shared)? else { return Ok(None) };
+        Ok(Some(Pin { _lock: lock, file: file.stat()?.id() }))
     }
 
     /// Whether a path leads to the file.
-    ///
-    /// The count of its names does not tell: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
-    /// backup by hard links is another name.
     pub(super) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
-        match disk.stat(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            named => Ok(named.map_err(|e| Error::io("look at", path, e))?.is_file(&self.stat)),
-        }
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        // Not left to the closing of the file: a forked child, or one that is being started, may have it open.
-        if self.process == std::process::id() {
-            let _ = self.file.unlock();
-        }
+        disk::is_named(disk, path, self.file).map_err(|e| Error::io("look at", path, e))
     }
 }
 

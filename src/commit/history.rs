@@ -10,6 +10,7 @@ use super::lock::WriterLock;
 use super::{Generation, idle_watch, recover};
 use crate::disk::{Disk, Step, StorePaths, Watch};
 use crate::error::{Error, Result};
+use crate::process::OwnerProcess;
 use crate::storage::{ExternalOptions, Poison};
 
 /// What a commit survives once it has returned.
@@ -71,8 +72,8 @@ pub(crate) struct History {
     /// What is known of the generations before the newest. Locked by who holds the writers' lock.
     pub(super) older: Mutex<Older>,
     listed: Mutex<Option<Listed>>,
-    /// Who opened it. A forked child shares its open files, and with them their locks.
-    process: u32,
+    /// The process that opened the store.
+    owner: OwnerProcess,
 }
 
 impl History {
@@ -89,7 +90,7 @@ impl History {
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
             listed: Mutex::default(),
-            process: std::process::id(),
+            owner: OwnerProcess::current(),
         })
     }
 
@@ -106,17 +107,14 @@ impl History {
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
             listed: Mutex::default(),
-            process: std::process::id(),
+            owner: OwnerProcess::current(),
         }
     }
 
     /// Refuses a child that was forked from the process that opened the store, before it waits for a mutex that another
     /// thread of its parent held, or does anything to a lock that is its parent's.
     pub(crate) fn check_process(&self) -> Result<()> {
-        if self.process == std::process::id() {
-            return Ok(());
-        }
-        Err(Error::forked(format!("{}: the store was opened", self.paths.root().display())))
+        self.owner.check(|| format!("{}: the store was opened", self.paths.root().display()))
     }
 
     /// The number of the generation that this handle is on.

@@ -5,13 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::History;
-use crate::disk::{Access, Disk, DiskFile, LockMode, Step};
+use crate::disk::{Access, Disk, DiskFile, LockMode, LockedFile, Step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::{Turn, file_id};
+use crate::storage::Turn;
 
 /// The right to commit: an exclusive lock on the store's `LOCK`. The kernel gives it back when its holder dies.
 pub(super) struct WriterLock {
-    _lock: Held,
+    _lock: LockedFile,
 }
 
 impl WriterLock {
@@ -23,14 +23,13 @@ impl WriterLock {
             opened => opened.map_err(|e| failed(&path, e))?,
         };
         let lock = wait(&*history.disk, &path, &file, history.options.lock_timeout)?;
-        // Who deletes and recreates the file would let two writers in: each would hold the lock of its own.
-        let held = lock.file.stat().map_err(|e| failed(&path, e))?;
+        // If the file was deleted and created again, another writer may hold the lock of the new one.
+        let held = file.stat().map_err(|e| failed(&path, e))?;
         let named = match history.disk.stat(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             stat => stat.map_err(|e| failed(&path, e))?,
         };
-        let is_named = || (held.device, held.inode) == (named.device, named.inode);
-        if !Step::LockIsNamed.holds(&*history.disk, is_named) {
+        if !Step::LockIsNamed.holds(&*history.disk, || held.id() == named.id()) {
             return Err(Error::new(
                 ErrorKind::Replaced,
                 format!(
@@ -64,32 +63,17 @@ fn failed(path: &Path, e: io::Error) -> Error {
     Error::denied("lock the store for writing", path, e)
 }
 
-/// An exclusive lock on an open file.
-struct Held {
-    file: Arc<dyn DiskFile>,
-    process: u32,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // Not left to the closing of the file: a child that was forked meanwhile has it open. The child's lock it is not.
-        if self.process == std::process::id() {
-            let _ = self.file.unlock();
-        }
-    }
-}
-
 /// Waits for the lock, in the order of the queue.
-fn wait(disk: &dyn Disk, path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<Held> {
+fn wait(disk: &dyn Disk, path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<LockedFile> {
     let began = Instant::now();
-    let id = file_id(file.stat().map_err(|e| failed(path, e))?);
+    let id = file.stat().map_err(|e| failed(path, e))?.id();
     let turn = Turn::take(file, id, LockMode::Exclusive, timeout);
     let at_the_front = Instant::now();
     loop {
-        let is_taken = Step::LockWriters.locks(disk, || file.try_lock(LockMode::Exclusive));
-        if is_taken.map_err(|e| failed(path, e))? {
+        let lock = LockedFile::try_lock(disk, Step::LockWriters, file, LockMode::Exclusive);
+        if let Some(lock) = lock.map_err(|e| failed(path, e))? {
             drop(turn);
-            return Ok(Held { file: Arc::clone(file), process: std::process::id() });
+            return Ok(lock);
         }
         let left = timeout.saturating_sub(began.elapsed());
         if left.is_zero() {

@@ -8,6 +8,7 @@ use super::lock::WriterLock;
 use super::unsynced;
 use crate::disk::{Disk, STAGE_PREFIX, Step, StorePaths, dir_of};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::OwnerProcess;
 
 /// A store that is filled beside its place, where nobody looks for it: deleted when dropped, unless it was renamed to its place.
 #[derive(Debug)]
@@ -17,8 +18,8 @@ pub(crate) struct Building {
     path: PathBuf,
     /// Where it will be.
     place: PathBuf,
-    /// A forked child has a copy of this value, and there is only one store.
-    process: u32,
+    /// The process that deletes it.
+    owner: OwnerProcess,
     is_placed: bool,
 }
 
@@ -36,8 +37,8 @@ impl Building {
         let dir = dir_of(place);
         disk.stat(dir).map_err(|e| Error::io("look at", dir, e))?;
         let path = dir.join(format!("{STAGE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
-        let (disk, place, process) = (Arc::clone(disk), place.to_path_buf(), std::process::id());
-        Ok(Building { disk, path, place, process, is_placed: false })
+        let (disk, place, owner) = (Arc::clone(disk), place.to_path_buf(), OwnerProcess::current());
+        Ok(Building { disk, path, place, owner, is_placed: false })
     }
 
     /// Where to create the store, and fill it.
@@ -73,7 +74,7 @@ impl Building {
 
 impl Drop for Building {
     fn drop(&mut self) {
-        if self.is_placed || self.process != std::process::id() {
+        if self.is_placed || !self.owner.is_current() {
             return;
         }
         // What cannot be deleted stays, under a name that no one opens.

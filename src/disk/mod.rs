@@ -9,6 +9,7 @@ mod external;
 mod file_system;
 mod held;
 mod holders;
+mod locked;
 mod paths;
 mod real;
 #[cfg(feature = "simulation")]
@@ -30,6 +31,7 @@ pub use counted::{Counted, Counts};
 pub use external::{ExternalError, Reach};
 pub(crate) use file_system::{FileSystem, is_written_in_place, unshare, write_in_place};
 pub use holders::LockHolders;
+pub(crate) use locked::{LockedFile, is_named};
 pub(crate) use paths::{STAGE_PREFIX, StoreFile, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 pub(crate) use real::opened;
@@ -59,6 +61,9 @@ pub enum LockMode {
     Exclusive,
 }
 
+/// The device and the inode of a file: the same by whatever name it was opened.
+pub(crate) type FileId = (u64, u64);
+
 /// What is known of a file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
@@ -77,9 +82,8 @@ pub struct FileStat {
 }
 
 impl FileStat {
-    /// Whether the two are of one file.
-    pub(crate) fn is_file(&self, other: &FileStat) -> bool {
-        (self.device, self.inode) == (other.device, other.inode)
+    pub(crate) fn id(&self) -> FileId {
+        (self.device, self.inode)
     }
 }
 

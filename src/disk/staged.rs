@@ -3,22 +3,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Disk, DiskFile, Step};
+use crate::process::OwnerProcess;
 
-/// An unfinished file: deleted when dropped, unless it was given its name.
+/// An unfinished file: deleted when dropped, unless it was published.
 #[derive(Debug)]
 pub(crate) struct Staged {
     disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
     path: PathBuf,
-    /// Whose it is: a forked child has a copy of this value, and there is but one file.
-    process: u32,
+    /// The process that deletes it.
+    owner: OwnerProcess,
     is_published: bool,
 }
 
 impl Staged {
     pub(crate) fn create(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Self> {
         let (path, file) = disk.create_staged(dir)?;
-        Ok(Staged { disk: Arc::clone(disk), file, path, process: std::process::id(), is_published: false })
+        Ok(Staged { disk: Arc::clone(disk), file, path, owner: OwnerProcess::current(), is_published: false })
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
@@ -33,8 +34,8 @@ impl Staged {
         &self.path
     }
 
-    /// Gives the file its name. A file that already has that name is one that a commit which never came to be left
-    /// behind: the caller holds the writers' lock and knows that no manifest refers to it.
+    /// Renames the file to its final name. A file that already has that name was left by an aborted commit: the caller holds
+    /// the writers' lock and knows that no manifest refers to it.
     pub(crate) fn publish_over_orphan(&mut self, target: &Path) -> io::Result<()> {
         match self.disk.rename_new(&self.path, target) {
             Err(e)
@@ -49,7 +50,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Gives the file its name, which must be free.
+    /// Renames the file to its final name, which must be free.
     pub(crate) fn publish(&mut self, target: &Path) -> io::Result<()> {
         if !Step::NeverReplace.is_taken(&*self.disk) {
             let _ = self.disk.remove(target);
@@ -62,8 +63,8 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if !self.is_published && self.process == std::process::id() {
-            // What is left after a failure here is a stale file, which the next writer deletes.
+        if !self.is_published && self.owner.is_current() {
+            // After a failure, the next writer deletes the file.
             let _ = self.disk.remove(&self.path);
         }
     }

@@ -10,8 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stridemap_format::FileStamp;
 
-use super::lock::{FileId, file_id};
-use crate::disk::{Access, Disk as _, DiskFile, FileStat, RealDisk, opened};
+use crate::disk::{Access, Disk as _, DiskFile, FileId, FileStat, RealDisk, opened};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A file that is not part of a store, open for reading, with its device, inode, length and mtime at that time.
@@ -130,7 +129,7 @@ impl ExternalFile {
 
     /// Whether a file of this stat is this one.
     pub(super) fn is_file(&self, stat: FileStat) -> bool {
-        self.id() == file_id(stat)
+        self.id() == stat.id()
     }
 
     /// Fills `buf` from the bytes at `offset_bytes`.

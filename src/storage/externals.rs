@@ -9,21 +9,21 @@ use super::external::{ExternalFile, difference};
 use crate::disk::{Disk, ExternalError, Reach, Step};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which files that are not the store's a handle opens for the external storages of the store.
+/// Which files outside the store a handle opens, for external storages.
 ///
-/// A record says which file, and whoever made the store made the record: it could name any file that this process can
-/// read. Only regular files are opened in any case, none that is one of a store, and each only while its device, inode,
-/// length and mtime are those that it had when it was adopted.
+/// The store names the files, so an untrusted store could name any file that this process can read. In any case, only regular
+/// files are opened, no files of a store, and each only while its device, inode, length and mtime are those that it had when
+/// it was adopted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExternalFiles {
-    /// None.
+    /// No files.
     #[default]
     Refuse,
-    /// Those under the directory that holds the store, whatever symbolic links lead out of it: the kernel keeps inside,
-    /// with `openat2`, of Linux 5.6.
+    /// Files under the directory that holds the store. No symbolic link leads out of it: the kernel sees to that with
+    /// `openat2`, from Linux 5.6 on.
     Beside,
-    /// Any.
+    /// Any file.
     Anywhere,
 }
 
@@ -37,14 +37,14 @@ impl ExternalFiles {
     }
 }
 
-/// What a handle may do with the files of external storages.
+/// What a handle may do with external files.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExternalOptions {
     pub(crate) allowed: ExternalFiles,
     pub(crate) allows_network_mapping: bool,
 }
 
-/// The files of the external storages of a store, for one handle. Each is open once, however many storages stand on it.
+/// The external files of a store, for one handle. Each is open once, however many storages it backs.
 #[derive(Debug)]
 pub(crate) struct Externals {
     disk: Arc<dyn Disk>,
@@ -54,14 +54,14 @@ pub(crate) struct Externals {
 }
 
 impl Externals {
-    /// For the store in this directory.
+    /// Of the store in this directory.
     pub(crate) fn new(disk: &Arc<dyn Disk>, store: &Path, options: ExternalOptions) -> Self {
         Externals { disk: Arc::clone(disk), store: store.to_path_buf(), options, open: Mutex::default() }
     }
 
-    /// Where the file of a record is, for messages.
+    /// Returns where the file of a record is, for messages.
     pub(crate) fn path(&self, external: &External) -> PathBuf {
-        // Of a path that ends in `..`, or in a link, what is before it is another directory.
+        // The parent of a path that ends in `..` or in a link is another directory.
         match (self.store.file_name(), self.store.parent()) {
             (Some(_), Some(holder)) if self.disk.is_dir(&self.store).unwrap_or(true) => {
                 holder.join(&external.path)
@@ -70,17 +70,17 @@ impl Externals {
         }
     }
 
-    /// Opens the file of a record, if it may be opened, and is still what was recorded.
+    /// Opens the file of a record, if that is allowed and the file is unchanged since it was recorded.
     ///
     /// # Errors
-    /// `ExternalRefused` for one that the handle may not open; `ExternalChanged` for one that is gone, replaced or changed;
-    /// `Io`.
+    /// `ExternalRefused` for a file that the handle may not open; `ExternalChanged` for one that is missing, replaced or
+    /// changed; `Io`.
     pub(crate) fn open(&self, external: &External) -> Result<Arc<ExternalFile>> {
         let path = self.path(external);
         let changed = |what: &str| {
             let message = format!(
-                "{}: the file is not any more the one that was adopted: {what}; put that one back, or adopt this one \
-                 again, or import it, which copies its elements",
+                "{}: the file changed since it was adopted: {what}; restore that file, or adopt this one again, or import \
+                 it, which copies its elements",
                 path.display()
             );
             Err(Error::new(ErrorKind::ExternalChanged, message))
@@ -104,15 +104,15 @@ impl Externals {
         }
     }
 
-    /// The same file as it is open already, or this one from now on.
+    /// Returns the file as it is open already, or else this one, which later calls return.
     fn shared(&self, file: Arc<ExternalFile>) -> Arc<ExternalFile> {
         let FileStamp { device, inode, .. } = file.stamp();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is open keeps its inode from being given to another file.
-        if let Some(standing) = open.get(&(device, inode)).and_then(Weak::upgrade)
-            && standing.stamp() == file.stamp()
+        // While a file is open, its inode is not reused.
+        if let Some(known) = open.get(&(device, inode)).and_then(Weak::upgrade)
+            && known.stamp() == file.stamp()
         {
-            return standing;
+            return known;
         }
         if open.len() == open.capacity() {
             open.retain(|_, file| file.strong_count() > 0);
@@ -147,15 +147,14 @@ impl Externals {
             return Ok(());
         }
         let message = format!(
-            "{}: it is on a network file system, where another machine can truncate a mapped file, and end this process; \
-             use open, or StoreOptions::allow_network_mapping if one machine alone writes it",
+            "{}: it is on a network file system, where another machine can truncate a mapped file, which ends this process; \
+             use open, or StoreOptions::allow_network_mapping if only one machine writes it",
             file.path().display()
         );
         Err(Error::new(ErrorKind::NetworkFileSystem, message))
     }
 
-    /// What a record is to say of a file, so that this handle opens it again: where it is, and how it looked when it was
-    /// opened.
+    /// Returns the path to record for a file, and the file, opened again by that path as by this handle.
     ///
     /// # Errors
     /// Those of [`open`](Self::open), of the file under that path; `InvalidArgument` for a path that is not UTF-8.

@@ -1,4 +1,4 @@
-//! The files of storages: what is wrong with one that cannot serve.
+//! Opening the files of storages, and errors about them.
 
 use std::io;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use stridemap_format::{Error as FormatError, Rule};
 
 use crate::disk::{Access, Disk, DiskFile};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
-/// The file of a storage, found to be at least `length_bytes` long.
+/// Opens the file of a storage, and checks that it has at least `length_bytes`.
 ///
 /// # Errors
-/// `Corrupt` by [`Rule::StorageFile`] when it is missing, short or no regular file; `Io`.
+/// `Corrupt` by [`Rule::StorageFile`] when it is missing, too short or not a regular file; `Io`.
 pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Result<Arc<dyn DiskFile>> {
     let failed = |e| open_error("open storage", path, Access::Read, e);
     let file = disk.open(path, Access::Read).map_err(failed)?;
@@ -20,7 +20,7 @@ pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Res
     Ok(file)
 }
 
-/// `action` is a verb and its object. To be denied writing means that the store is read-only.
+/// `action` is a verb and its object. When writing is denied, the error is that the store is read-only.
 pub(super) fn open_error(action: &str, path: &Path, access: Access, e: io::Error) -> Error {
     match e.kind() {
         io::ErrorKind::NotFound => broken(path, "the file is missing"),
@@ -38,12 +38,22 @@ pub(super) fn read_error(path: &Path, e: io::Error) -> Error {
 }
 
 /// # Errors
-/// `Corrupt` for a file that is shorter than the record says.
+/// `Corrupt` for a file that is shorter than the record states.
 pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> Result<()> {
     if found_bytes < length_bytes {
         return Err(broken(path, format!("{found_bytes} bytes, where the record says {length_bytes}")));
     }
     Ok(())
+}
+
+/// The error of a file with several names that is to be changed, or to grow.
+pub(super) fn has_other_names(path: &Path, link_count: u64) -> Error {
+    let message = format!(
+        "{}: the file has {link_count} names (hard links), and would change under all of them; give the store a copy of \
+         its own",
+        path.display()
+    );
+    Error::new(ErrorKind::Conflict, message)
 }
 
 pub(super) fn broken(path: &Path, detail: impl Into<String>) -> Error {

@@ -8,19 +8,19 @@ use stridemap_format::{
     CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, digest, full_chunk_count,
 };
 
-use super::file::{broken, check_length, open_error};
-use super::lock::{FileLock, Purpose, file_id};
+use super::file::{broken, check_length, has_other_names, open_error};
+use super::file_registry::{FileLock, Purpose};
 use super::writer::stage_sum;
-use crate::disk::{Access, Disk, DiskFile, FileStat, Staged, Step, StorePaths};
+use crate::disk::{Access, Disk, DiskFile, FileStat, Staged, Step, StorePaths, is_named};
 use crate::error::{Error, ErrorKind, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
 
-/// The right to write past the end of a sealed storage, to cut off what is there, and to move its tensors elsewhere. The
-/// kernel gives it back when its holder dies.
+/// The lock to write past the end of a sealed storage, to truncate it to that end, and to move its tensors elsewhere. The kernel
+/// releases it when the process dies.
 ///
-/// It comes before the writers' lock: who has that takes this one without waiting.
+/// It comes before the writers' lock: a process that holds that one takes this one without waiting.
 #[derive(Debug)]
 pub(crate) struct GrowthLock {
     disk: Arc<dyn Disk>,
@@ -28,48 +28,44 @@ pub(crate) struct GrowthLock {
     /// Open for writing.
     file: Arc<dyn DiskFile>,
     path: PathBuf,
-    /// Where in the file that begins which its holder has written and not finished: cut off when the lock goes.
+    /// Where unfinished bytes of this process begin in the file. They are truncated when the lock is dropped.
     leftover_from: Option<u64>,
 }
 
 impl Drop for GrowthLock {
     fn drop(&mut self) {
-        if let Some(length_bytes) = self.leftover_from.filter(|_| self.lock.is_ours()) {
-            // What stays is written over by the next growth, or cut off by a collection.
-            let _ = self.cut(length_bytes);
+        if let Some(length_bytes) = self.leftover_from.filter(|_| self.lock.owner().is_current()) {
+            // After a failure, the next growth overwrites the bytes, or a collection truncates them.
+            let _ = self.truncate(length_bytes);
         }
     }
 }
 
 impl GrowthLock {
-    /// Waits for the lock of the storage at a path; none when no file has the path any more.
+    /// Waits for the lock of the storage at a path. Returns nothing when there is no such file any more.
     ///
     /// # Errors
-    /// `Busy` after the timeout, and at once when this thread has it; `ReadOnly`, `Corrupt` for what is no regular file,
-    /// `Io`.
+    /// `Busy` after the timeout, and at once when this thread holds it; `ReadOnly`; `Corrupt` for what is not a regular file; `Io`.
     pub(crate) fn take(disk: &Arc<dyn Disk>, path: &Path, timeout: Duration) -> Result<Option<Self>> {
-        // Opened for each lock: a lock is on the open file.
+        // Opened for each lock, because a lock belongs to the open file.
         let file = match disk.open(path, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(|e| open_error("open storage for writing", path, Access::Write, e))?,
         };
         let failed = |e| Error::io("lock storage", path, e);
-        let id = file_id(file.stat().map_err(failed)?);
+        let id = file.stat().map_err(failed)?.id();
         let lock = FileLock::take(&**disk, &file, id, Purpose::Grow, (path, timeout))?;
-        // While we waited, the file may have lost its name.
-        let is_named = match disk.stat(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-            stat => file_id(stat.map_err(failed)?) == id,
-        };
+        // The file may have lost its name during the wait.
+        let is_named = is_named(&**disk, path, id).map_err(failed)?;
         let is_named = Step::GrowthIsNamed.holds(&**disk, || is_named);
         let disk = Arc::clone(disk);
         Ok(is_named.then(|| GrowthLock { disk, lock, file, path: path.to_path_buf(), leftover_from: None }))
     }
 
-    /// The lock, if nobody has it.
+    /// Takes the lock, or returns nothing when it is held or there is no such file.
     ///
     /// # Errors
-    /// Those of [`take`](Self::take), but for `Busy`.
+    /// Those of [`take`](Self::take) except `Busy`.
     pub(crate) fn try_take(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Self>> {
         match Self::take(disk, path, Duration::ZERO) {
             Err(e) if e.kind() == ErrorKind::Busy => Ok(None),
@@ -77,9 +73,9 @@ impl GrowthLock {
         }
     }
 
-    /// Deletes what is past the first `length_bytes`, which every record knows: it belongs to nobody. Gives how many bytes
-    /// that were; none when more is lent in this process, or the file has other names.
-    pub(crate) fn cut(&self, length_bytes: u64) -> io::Result<u64> {
+    /// Truncates the file to the length that the newest record states, and returns how many bytes that deleted: none when more
+    /// bytes are borrowed in this process, or the file has other names.
+    pub(crate) fn truncate(&self, length_bytes: u64) -> io::Result<u64> {
         let stat = self.file.stat()?;
         if stat.size_bytes <= length_bytes || !self.has_one_name(stat) || !self.keep_stable(length_bytes) {
             return Ok(0);
@@ -96,47 +92,41 @@ impl GrowthLock {
         Step::KeepStable.holds(&*self.disk, || self.lock.keep_stable(stable_bytes))
     }
 
-    /// That a file of the storage is as long as the record says, and changes under no other name.
+    /// Checks that a file of the storage is as long as the record states, and has no other name.
     fn check_file(&self, file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
         let stat = file.stat().map_err(|e| Error::io("look at storage", path, e))?;
         Step::GrowthIsWhole.on(&*self.disk, || check_length(path, stat.size_bytes, length_bytes))?;
-        if self.has_one_name(stat) {
-            return Ok(());
+        match self.has_one_name(stat) {
+            true => Ok(()),
+            false => Err(has_other_names(path, stat.link_count)),
         }
-        let message = format!(
-            "{}: the file has {} names (hard links), and what stands under the others would grow too; give the store a \
-             copy of its own",
-            path.display(),
-            stat.link_count
-        );
-        Err(Error::new(ErrorKind::Conflict, message))
     }
 }
 
-/// A sealed storage that grows: bytes are written past the end that its record states, where nobody reads, until a commit
-/// gives it a longer record. Nothing that is there already is written again.
+/// A sealed storage that grows. Bytes are written past the end that its record states, which no reader reads until a commit
+/// publishes a longer record. Earlier bytes are never overwritten.
 pub(crate) struct Growth {
     lock: GrowthLock,
     id: u64,
     from: StorageRecord,
     sealed: Sealed,
     sealer: Sealer,
-    /// Of the chunks that have become full.
+    /// Those of the chunks that have become full.
     digests: Vec<Digest>,
-    /// The `.sum` file, open for writing; none while no chunk was full.
+    /// The `.sum` file, open for writing. None when the storage had no full chunk.
     sum: Option<(Arc<dyn DiskFile>, PathBuf)>,
-    /// Where in the file the bytes end that were digested and written.
+    /// The length that is written and digested.
     written_bytes: u64,
-    /// What comes behind them and is not written yet.
+    /// Later bytes, not written yet.
     pending: Vec<u8>,
 }
 
 impl Growth {
-    /// Makes ready to write behind the storage of this record, the newest one, under its lock.
+    /// Prepares to append to the storage of this record, the newest one, under its lock.
     ///
     /// # Errors
-    /// `Corrupt` when a file is missing or short, or the tail has not the digest of the record: damage must not get a
-    /// digest of its own. `Conflict` for a file of several names; `NotGrowable` for a storage that is not sealed; `Io`.
+    /// `Corrupt` when a file is missing or too short, or the tail does not match its digest: a new digest would hide the damage.
+    /// `Conflict` for a file with several names; `NotGrowable` for a storage that is not sealed; `Io`.
     pub(crate) fn begin(
         paths: &StorePaths,
         mut lock: GrowthLock,
@@ -158,7 +148,7 @@ impl Growth {
             }
         };
         if !lock.keep_stable(length_bytes) {
-            let detail = "the file is another storage too, which is longer and lent";
+            let detail = "the file is also mapped in this process as a longer storage";
             return Err(broken(&lock.path, detail));
         }
         let mut tail = vec![0; (length_bytes % CHUNK_BYTES) as usize];
@@ -190,7 +180,7 @@ impl Growth {
         self.written_bytes + self.pending.len() as u64
     }
 
-    /// Asks the disk for the room for so many more bytes, so that a full disk is an error now.
+    /// Allocates blocks for that many more bytes, so that a full disk is an error now.
     pub(crate) fn reserve(&self, additional_bytes: u64) -> Result<()> {
         self.check_process()?;
         if additional_bytes == 0 {
@@ -201,7 +191,7 @@ impl Growth {
         allocated.map(drop).map_err(|e| Error::io("allocate storage", &self.lock.path, e))
     }
 
-    /// The next bytes.
+    /// Appends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.check_process()?;
         if self.pending.len() + bytes.len() >= CHUNK {
@@ -232,14 +222,14 @@ impl Growth {
         Ok(())
     }
 
-    /// Ends the growth: the digests of new full chunks, and unless `durable` is false the syncs.
+    /// Writes the remaining bytes and the digests of new full chunks, and syncs them if `durable`.
     ///
-    /// The comments say what a crash just after the step leaves behind.
+    /// Each comment says what a crash just after the step leaves behind.
     pub(crate) fn finish(mut self, disk: &Arc<dyn Disk>, paths: &StorePaths, durable: bool) -> Result<Grown> {
         self.check_process()?;
-        self.flush()?; // crash: bytes past the record's length, which the next growth writes over
+        self.flush()?; // crash: bytes past the record's length, which the next growth overwrites
         let new_sum = match &self.sum {
-            // No file yet: it gets its name under the writers' lock.
+            // The new file is published under the writers' lock.
             None => stage_sum(disk, paths, &self.digests, durable)?, // crash: an unfinished file, deleted later
             Some((file, path)) => {
                 if !self.digests.is_empty() {
@@ -259,43 +249,39 @@ impl Growth {
             synced.map_err(|e| Error::io("sync storage", &self.lock.path, e).after_failed_sync())?;
         }
         self.lock.leftover_from = None;
-        // From here on nobody writes: once the commit says so, the new bytes may be lent.
+        // From here on no byte changes: once the commit is published, the new ones may be borrowed.
         self.lock.lock.keep_stable(u64::MAX);
         let kind = StorageKind::Sealed(self.sealer.sealed(self.sealed.reserved_bytes));
         let to = StorageRecord { length_bytes: self.written_bytes, kind, ..self.from.clone() };
         Ok(Grown { id: self.id, from: self.from, to, new_sum, _lock: self.lock })
     }
 
-    /// The lock of a process is not that of a child that it forks.
     fn check_process(&self) -> Result<()> {
-        if self.lock.lock.is_ours() {
-            return Ok(());
-        }
-        Err(Error::forked(format!("{}: rows were appended", self.lock.path.display())))
+        self.lock.lock.owner().check(|| format!("{}: rows were appended", self.lock.path.display()))
     }
 }
 
-/// A storage that has grown, and waits for the commit that says so.
+/// A storage that has grown, until a commit publishes its longer record.
 #[derive(Debug)]
 pub(crate) struct Grown {
     pub(crate) id: u64,
-    /// The record that it grew from; only the count of tensors may be another by now.
+    /// The record that it grew from. Its tensor count may have changed since.
     pub(crate) from: StorageRecord,
     pub(crate) to: StorageRecord,
     new_sum: Option<Staged>,
-    /// Until the commit is made, or given up.
+    /// Held until the commit is published or aborted.
     _lock: GrowthLock,
 }
 
 impl Grown {
-    /// Gives the first chunk digests their name, under the writers' lock; gives whether there are any.
+    /// Publishes the first chunk digests, under the writers' lock. Returns whether there are any.
     pub(crate) fn publish(&mut self, paths: &StorePaths) -> Result<bool> {
         let Some(sum) = &mut self.new_sum else { return Ok(false) };
         let target = paths.sum(self.id);
         let failed = |e| Error::io("publish chunk digests", &target, e);
         let disk = Arc::clone(sum.disk());
         Step::RenameGrownDigests.on(&*disk, || sum.publish_over_orphan(&target)).map_err(failed)?;
-        // The lock said that the file was unfinished.
+        // The lock marked the file as unfinished.
         sum.file().unlock().map_err(failed)?;
         Ok(true)
     }

@@ -1,7 +1,7 @@
 use crate::error::Result;
 use crate::memory::out_of_memory;
 
-/// Zeroed bytes on the heap, at an address that suits every element type.
+/// Zeroed bytes on the heap, aligned for every element type.
 pub(crate) struct AlignedBytes {
     words: Vec<u128>,
     length_bytes: usize,
@@ -9,7 +9,7 @@ pub(crate) struct AlignedBytes {
 
 impl AlignedBytes {
     /// # Errors
-    /// `LimitExceeded` when there is not so much memory: the size may come from a header that nobody vouches for.
+    /// `LimitExceeded` when there is too little memory: the size may come from an untrusted header.
     pub(crate) fn zeroed(length_bytes: usize) -> Result<Self> {
         let words = length_bytes.div_ceil(size_of::<u128>());
         let words = bytemuck::allocation::try_zeroed_vec(words).map_err(|()| out_of_memory(length_bytes))?;

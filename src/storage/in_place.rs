@@ -6,36 +6,37 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use stridemap_format::Uuid;
 
-use super::file::broken;
-use super::lock::{FileId, file_id};
+use super::file::{check_length, has_other_names};
 use super::mapping::{MapPermit, needs_new_blocks};
 use super::poison::Poison;
-use crate::disk::{Access, Disk, DiskFile, FileStat, FileSystem, Step, is_written_in_place, unshare};
+use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, FileSystem, Step, is_written_in_place, unshare};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::OwnerProcess;
 
-/// A storage of a store on a file: ids are given once, and numbers of files again.
+/// A storage of a store in a file. Inodes are reused, ids are not.
 type StorageKey = (FileId, Uuid, u64);
 
-/// What this process failed to flush, and why. Who loads the storage again gets the same pages, called clean.
+/// The storages that this process failed to flush, with the error. The kernel marks their pages clean, also for a handle that
+/// loads the storage again.
 static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<StorageKey, Error>>> = LazyLock::new(Mutex::default);
 
-/// The file of a storage whose bytes are changed in place: what mutable and live ones have in common.
+/// The file of a storage that is changed in place: the common part of mutable and live storages.
 #[derive(Debug)]
 pub(crate) struct InPlaceFile {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) path: PathBuf,
-    /// For reading; and for the failures to write back that the kernel has had since it was opened.
+    /// For reading, and for the failures to write back that the kernel reports to it since it was opened.
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) id: FileId,
     /// The store, and the storage's id in it.
     identity: (Uuid, u64),
-    /// Which process loaded it: a forked child shares the open file, and with it the locks on it.
-    process: u32,
+    /// The process that loaded it.
+    owner: OwnerProcess,
     pub(super) length_bytes: u64,
     in_use: InUse,
-    /// Held by who flushes: of all who sync an open file the kernel tells one of a failure.
+    /// Locked during a flush: of all threads that sync an open file, the kernel reports a failure to one.
     flushing: Mutex<()>,
-    /// Of the handle that it was loaded by.
+    /// Of the handle that loaded it.
     pub(super) poison: Poison,
     pub(super) permit: Option<MapPermit>,
     file_system: FileSystem,
@@ -43,17 +44,17 @@ pub(crate) struct InPlaceFile {
     is_allocated: OnceLock<()>,
 }
 
-/// Why elements are not lent to be changed, and what to do.
+/// Why elements cannot be borrowed to be changed, and what to do.
 pub(crate) const NO_ROOM: &str = "the file system may write a change to new blocks, and where the disk is full such a change would \
     end the process; keep the store on another file system, or, on btrfs from Linux 6.17 on, use save_as, which makes a file that is \
     changed in place";
 
-/// What the store says of a storage.
+/// Questions about a storage that its store answers.
 #[derive(Clone)]
 pub(crate) struct InUse {
-    /// Whether a tensor of the newest generation stands on it.
+    /// Whether a tensor of the newest generation is backed by it.
     pub(crate) ask: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
-    /// Makes durable that there is such a tensor.
+    /// Makes the name of the generation that has the storage durable.
     pub(crate) settle: Arc<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
@@ -81,9 +82,9 @@ impl InPlaceFile {
             disk: Arc::clone(disk),
             path: path.to_path_buf(),
             file,
-            id: file_id(stat),
+            id: stat.id(),
             identity,
-            process: std::process::id(),
+            owner: OwnerProcess::current(),
             length_bytes,
             in_use,
             flushing: Mutex::new(()),
@@ -94,16 +95,16 @@ impl InPlaceFile {
 
     /// Whether a file of this stat is the storage's.
     pub(crate) fn is_file(&self, stat: FileStat) -> bool {
-        file_id(stat) == self.id
+        stat.id() == self.id
     }
 
-    /// Whether the two are one storage.
+    /// Whether both are the same storage.
     pub(super) fn is_same(&self, other: &InPlaceFile) -> bool {
         self.id == other.id && self.length_bytes == other.length_bytes
     }
 
     /// # Errors
-    /// `Poisoned` once a sync of the handle that the storage was loaded by has failed.
+    /// `Poisoned` once a sync of the handle that loaded the storage has failed.
     pub(super) fn check_poison(&self) -> Result<()> {
         self.poison.check(&*self.disk)
     }
@@ -111,20 +112,17 @@ impl InPlaceFile {
     /// # Errors
     /// `Forked` in a forked child of the process that loaded the storage.
     pub(super) fn check_process(&self) -> Result<()> {
-        if self.process == std::process::id() {
-            return Ok(());
-        }
-        Err(Error::forked(format!("{}: the tensor was loaded", self.path.display())))
+        self.owner.check(|| format!("{}: the tensor was loaded", self.path.display()))
     }
 
     pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         self.file.read_exact_at(buf, offset_bytes).map_err(|e| self.error("read storage", e))
     }
 
-    /// Opens the file of its name, to change it.
+    /// Opens the file that has its name, to change it.
     ///
     /// # Errors
-    /// `Poisoned`; `ReadOnly`; `Conflict` when the name is gone.
+    /// `Poisoned`; `ReadOnly`; `Conflict` when there is none.
     pub(super) fn open_to_write(&self) -> Result<Arc<dyn DiskFile>> {
         self.check_poison()?;
         match self.disk.open(&self.path, Access::Write) {
@@ -133,11 +131,11 @@ impl InPlaceFile {
         }
     }
 
-    /// Whether what is written into this open file changes the storage that was loaded, and nothing else, and is kept.
+    /// Checks that writes to this open file change the storage that was loaded, and nothing else, and are not lost.
     ///
     /// # Errors
-    /// `Replaced` when another file has the name of the one that was loaded, and `Conflict` when no tensor stands on it
-    /// any more, so that what is written would be lost, or the file has several names.
+    /// `Replaced` when another file has the name of the one that was loaded; `Conflict` when the file has several names, or no
+    /// tensor is backed by the storage any more.
     pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
         if !Step::InPlaceIsSame.holds(&*self.disk, || self.is_file(stat)) {
@@ -151,49 +149,37 @@ impl InPlaceFile {
             0 => return Err(self.nameless()),
             1 => {}
             _ if !Step::InPlaceHasOneName.is_taken(&*self.disk) => {}
-            names => {
-                let message = format!(
-                    "{}: the file has {names} names (hard links), and what stands under the others would change \
-                     too; give the store a copy of its own",
-                    self.path.display()
-                );
-                return Err(Error::new(ErrorKind::Conflict, message));
-            }
+            names => return Err(has_other_names(&self.path, names)),
         }
         // Readers of an older generation may keep the file for longer than its last name.
         let is_in_use = !Step::InPlaceIsInUse.is_taken(&*self.disk) || (self.in_use.ask)()?;
         if is_in_use { Ok(()) } else { Err(self.nameless()) }
     }
 
-    /// That an open file, if it is the one that was loaded, is as long as the record says.
+    /// Checks that an open file, if it is the one that was loaded, has the length that the record states.
     ///
     /// # Errors
     /// `Corrupt`; `Io`.
     pub(super) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
-        let is_whole = || stat.size_bytes >= self.length_bytes || !self.is_file(stat);
-        if !Step::InPlaceIsWhole.holds(&*self.disk, is_whole) {
-            let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
-            return Err(self.broken(detail));
+        if !self.is_file(stat) {
+            return Ok(());
         }
-        Ok(())
+        Step::InPlaceIsWhole.on(&*self.disk, || check_length(&self.path, stat.size_bytes, self.length_bytes))
     }
 
-    /// The file's stat just before it is mapped.
+    /// Returns the stat of a file that is about to be mapped.
     ///
     /// # Errors
-    /// `Corrupt` when it is shorter than the record says; `Io`.
+    /// `Corrupt` when it is shorter than the record states; `Io`.
     pub(super) fn stat_to_map(&self, file: &Arc<dyn DiskFile>) -> Result<FileStat> {
         let stat = file.stat().map_err(|e| self.error("map storage", e))?;
-        if stat.size_bytes < self.length_bytes {
-            let detail = format!("{} bytes, where the record says {}", stat.size_bytes, self.length_bytes);
-            return Err(self.broken(detail));
-        }
+        check_length(&self.path, stat.size_bytes, self.length_bytes)?;
         Ok(stat)
     }
 
-    /// Makes sure that the disk has room for whatever is written through a mapping: without it, a full disk ends the process.
-    /// False where the file system may need new blocks for any write.
+    /// Allocates all blocks of the file, because a write through a mapping that finds the disk full ends the process. Returns
+    /// false where the file system may still need new blocks for a write.
     ///
     /// # Errors
     /// `Io`, a full disk among them.
@@ -203,7 +189,7 @@ impl InPlaceFile {
         if all.is_empty() || self.is_allocated.get().is_some() {
             return Ok(true);
         }
-        // A copy may have holes, which a write would fill.
+        // A copied file may have holes.
         let allocate = || file.allocate(all.clone()).map_err(failed);
         let needs_new = |os_file| needs_new_blocks(os_file, self.length_bytes).map_err(failed);
         match (self.file_system, file.as_file()) {
@@ -221,7 +207,7 @@ impl InPlaceFile {
                     return Ok(true);
                 }
                 unshare(os_file, &all).map_err(failed)?;
-                // What an overlay is on may not say which blocks a file has.
+                // The file system below an overlay may not report the blocks of a file.
                 let has_room = allocate()?;
                 Ok(has_room && self.file_system == FileSystem::Overlay || !needs_new(os_file)?)
             }
@@ -236,16 +222,16 @@ impl InPlaceFile {
         }
     }
 
-    /// Whether the file may be copied when it is opened for writing, and a mapping made before stays one of the old file.
+    /// Whether opening the file for writing may copy it, so that an earlier mapping stays one of the old file.
     pub(super) fn is_on_overlay(&self) -> bool {
         self.file_system == FileSystem::Overlay
     }
 
-    /// Makes what was written durable, through a mapping or not: to Linux both are pages of the file.
+    /// Makes all writes durable. On Linux, writes through a mapping and positional writes change the same pages.
     ///
     /// # Errors
-    /// `Io`; `Poisoned` when an earlier flush of the storage in this process failed, or any sync of the handle that it was
-    /// loaded by: its source is the failure of that.
+    /// `Io`; `Poisoned` when an earlier flush of the storage in this process has failed, or a sync of the handle that loaded it,
+    /// with that failure as the source.
     pub(super) fn sync(&self, files: &[&Arc<dyn DiskFile>]) -> Result<()> {
         let (store, id) = self.identity;
         let (disk, key) = (&*self.disk, (self.id, store, id));
@@ -256,15 +242,15 @@ impl InPlaceFile {
         let first = failed().get(&key).filter(|_| Step::FlushOnce.is_taken(disk)).cloned();
         if let Some(first) = first {
             let message = format!(
-                "{}: an earlier flush failed, and what was written before it may be lost, whatever another one says; \
-                 save the elements under a new name, from their source. It was: {first}",
+                "{}: an earlier flush failed, and writes before it may be lost, even if a later flush succeeds; save the \
+                 elements under a new name, from their source. It was: {first}",
                 self.path.display()
             );
             return Err(Error::new(ErrorKind::Poisoned, message).with_source(first));
         }
         self.check_poison()?;
-        // The kernel tells each open file of a failure once, if it was open by then: one that was just opened knows
-        // nothing of what was written back, and lost, before. The file that was loaded does.
+        // The kernel reports a failure once to each file that was open then. A file that was just opened gets no report of
+        // earlier failures, but the one that was loaded does.
         let synced = files
             .iter()
             .try_for_each(|file| Step::SyncInPlace.on(disk, || file.sync()))
@@ -285,15 +271,10 @@ impl InPlaceFile {
 
     fn nameless(&self) -> Error {
         let message = format!(
-            "{}: no tensor stands on the storage any more, and what is written now would be lost; save the elements \
-             under a new name",
+            "{}: no tensor is backed by the storage any more, and writes would be lost; save the elements under a new name",
             self.path.display()
         );
         Error::new(ErrorKind::Conflict, message)
-    }
-
-    pub(super) fn broken(&self, detail: impl Into<String>) -> Error {
-        broken(&self.path, detail)
     }
 
     pub(super) fn error(&self, action: &str, e: io::Error) -> Error {

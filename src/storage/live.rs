@@ -1,10 +1,8 @@
-use std::sync::Arc;
-
 use super::in_place::{InPlaceFile, NO_ROOM};
-use super::mapping::{LiveMapping, LiveRefusal};
+use super::mapping::{LiveMapping, MapError};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The file of a live storage: changed at any time, by any process, by atomics of one size.
+/// The file of a live storage. Any process may change it at any time, by atomics of one size.
 #[derive(Debug)]
 pub(crate) struct LiveFile {
     in_place: InPlaceFile,
@@ -25,17 +23,17 @@ impl LiveFile {
         self.in_place.is_same(&other.in_place)
     }
 
-    /// How many bytes every access has.
+    /// Returns the size of every access.
     pub(crate) fn access_bytes(&self) -> u8 {
         self.access_bytes
     }
 
-    /// Maps it, or shares the mapping of this process that stands.
+    /// Maps the file, or shares a mapping of this process.
     ///
     /// # Errors
-    /// `NotMapped` where that is not permitted or not possible; `Forked`; `ReadOnly`; `Replaced`,
-    /// `Conflict`, as for an exclusive lock; `Corrupt` for a file that is too short, or is something else too; `Io`.
-    pub(crate) fn map(&self) -> Result<Arc<LiveMapping>> {
+    /// `NotMapped` where that is not permitted or not possible; `Forked`; `ReadOnly`, `Replaced` and `Conflict` as for an
+    /// exclusive lock; `Corrupt` for a file that is too short, or that this process uses as a storage of another kind; `Io`.
+    pub(crate) fn map(&self) -> Result<LiveMapping> {
         let own = &self.in_place;
         own.check_process()?;
         let not_mapped =
@@ -52,22 +50,19 @@ impl LiveFile {
         if !own.hold_room(&file)? {
             return Err(not_mapped(NO_ROOM));
         }
-        let length_bytes = usize::try_from(own.length_bytes).map_err(|_| {
-            Error::new(ErrorKind::LimitExceeded, format!("{} bytes to map", own.length_bytes))
-        })?;
-        LiveMapping::of(os_file, stat, length_bytes, self.access_bytes, permit).map_err(|e| match e {
-            LiveRefusal::Is(what) => own.broken(format!("the file is a {what}")),
-            LiveRefusal::Io(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
-                not_mapped("the file system does not map files to be shared; keep the store on another")
+        LiveMapping::of(os_file, stat, own.length_bytes, self.access_bytes, permit).map_err(|e| match e {
+            MapError::Unsupported => {
+                not_mapped("the file system has no shared mappings; keep the store on another")
             }
-            LiveRefusal::Io(e) => own.error("map storage", e),
+            e => e.into_error(&own.path),
         })
     }
 
-    /// Makes everything durable that was written into it.
+    /// Makes all writes to it durable.
     ///
     /// # Errors
-    /// `Io`; `Poisoned`; `Forked` in a child of the process that loaded it, which would be told of a failure in its parent's place.
+    /// `Io`; `Poisoned`; `Forked` in a child of the process that loaded it: the kernel reports a failure only once, and the
+    /// parent must not miss it.
     pub(crate) fn sync(&self) -> Result<()> {
         self.in_place.check_process()?;
         self.in_place.sync(&[])

@@ -1,35 +1,36 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::file_registry::FileLock;
 use super::in_place::InPlaceFile;
-use super::lock::{FileLock, Purpose, file_id};
-use super::mapping::LockedMapping;
+use super::mapping::{LockedMapping, MapError};
 use crate::disk::{Access, DiskFile, LockMode};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The file of a mutable storage.
 #[derive(Debug)]
 pub(crate) struct MutableFile {
     in_place: InPlaceFile,
     lock_timeout: Duration,
-    /// By [`LockMode`]. Made when first asked for; a lock is what lets anyone see their bytes.
+    /// One for each [`LockMode`], made on first use. Their bytes are only borrowed together with a lock.
     shared_mapping: OnceLock<LockedMapping>,
     exclusive_mapping: OnceLock<LockedMapping>,
 }
 
-/// A mutable storage under a lock: the only way to write it, and to borrow its bytes.
+/// A locked mutable storage. Its bytes are only written and borrowed through this.
 #[derive(Debug)]
 pub(crate) struct LockedStorage {
     storage: Arc<MutableFile>,
     lock: FileLock,
     mode: LockMode,
-    /// As the lock needs it: for writing when it is exclusive.
+    /// Open for writing when the lock is exclusive.
     file: Arc<dyn DiskFile>,
-    /// Whether a mapping of the file shows what is written into it.
+    /// Whether a mapping of the file shows later writes to the storage.
     is_current: bool,
-    /// For this lock alone: on overlayfs an earlier mapping may show the file before it was copied up.
+    /// For this lock only: on overlayfs, an earlier mapping may be one of the file before it was copied up.
     own_mapping: OnceLock<LockedMapping>,
-    /// Whether the disk has room for writes through a mapping. Checked for each lock: a snapshot takes it away.
+    /// Whether the disk has room for writes through a mapping. Checked for each lock, because a snapshot of the file system
+    /// takes the room away.
     has_room: OnceLock<bool>,
 }
 
@@ -46,29 +47,29 @@ impl MutableFile {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// `Busy`; `Forked` in a child of the process that loaded the storage; for an exclusive one `ReadOnly`,
-    /// `Replaced` when another file has the name of this one, and `Conflict` when no tensor stands on it any more, so
-    /// that what is written would be lost, or the file has several names.
+    /// `Busy`; `Forked` in a child of the process that loaded the storage. For an exclusive lock, also `ReadOnly`; `Replaced` when
+    /// another file has its name; `Conflict` when the file has several names, or no tensor is backed by the storage any more, so
+    /// that writes would be lost.
     pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
         let InPlaceFile { disk, path, id, file: loaded, .. } = &self.in_place;
         self.in_place.check_process()?;
         let open_same = || {
             let file = disk.open(path, Access::Read).ok()?;
-            file.stat().is_ok_and(|stat| file_id(stat) == *id).then_some(file)
+            file.stat().is_ok_and(|stat| stat.id() == *id).then_some(file)
         };
-        // Opened for each lock: a lock is on the open file, and who forked shares those of its parent.
+        // Opened for each lock, because a lock belongs to the open file.
         let file = match mode {
-            // To share is to read what was loaded, whatever has become of its name since.
+            // A shared lock is for reading the file that was loaded, even if it has lost its name since.
             LockMode::Shared => open_same().unwrap_or_else(|| Arc::clone(loaded)),
             LockMode::Exclusive => self.in_place.open_to_write()?,
         };
-        let lock = FileLock::take(&**disk, &file, *id, Purpose::of(mode), (path, self.lock_timeout))?;
-        // A writer may have copied the file up while this lock waited. As long as the lock is held, nobody changes it.
+        let lock = FileLock::take(&**disk, &file, *id, mode.into(), (path, self.lock_timeout))?;
+        // On overlayfs a writer may have copied the file up before the lock was taken. While the lock is held, none does.
         let (file, is_current) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {
             true => open_same().map_or((file, false), |file| (file, true)),
             false => (file, true),
         };
-        // What is mapped already would be a fault when touched, were the file shorter by now.
+        // If the file were shorter by now, touching an earlier mapping would be a fault.
         self.in_place.check_length(&file)?;
         if mode == LockMode::Exclusive {
             self.in_place.check_changeable(&file)?;
@@ -79,12 +80,12 @@ impl MutableFile {
 }
 
 impl LockedStorage {
-    /// Whether this is the lock of that storage.
+    /// Whether this is a lock of that storage.
     pub(crate) fn is_of(&self, storage: &MutableFile) -> bool {
         self.storage.in_place.is_same(&storage.in_place)
     }
 
-    /// The bytes, where they can be borrowed: the store is mapped.
+    /// Returns the bytes, or nothing when the store is not mapped.
     pub(crate) fn bytes(&self) -> Result<Option<&[u8]>> {
         self.check_process()?;
         let mapping = match self.storage.exclusive_mapping.get() {
@@ -94,11 +95,11 @@ impl LockedStorage {
         Ok(mapping.and_then(|mapping| mapping.bytes(&self.lock)))
     }
 
-    /// The file mapped as a lock of this mode needs it; none where that is not permitted or not possible.
+    /// Returns a mapping for a lock of this mode, or nothing where that is not permitted or not possible.
     fn mapping(&self, mode: LockMode) -> Result<Option<&LockedMapping>> {
         let MutableFile { in_place, shared_mapping, exclusive_mapping, .. } = &*self.storage;
         let cell = match mode {
-            // Made from a file that was opened for writing, so it is never that of a lower layer.
+            // Made from a file that was opened for writing, so on overlayfs it is never that of a lower layer.
             LockMode::Exclusive => exclusive_mapping,
             LockMode::Shared if in_place.is_on_overlay() => &self.own_mapping,
             LockMode::Shared => shared_mapping,
@@ -113,13 +114,14 @@ impl LockedStorage {
         let stat = in_place.stat_to_map(&self.file)?;
         match LockedMapping::of(os_file, stat, in_place.length_bytes, mode, permit) {
             Ok(mapping) => Ok(Some(cell.get_or_init(|| mapping))),
-            // Some file systems refuse shared maps; positional reads and writes still serve.
-            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
-            Err(e) => Err(in_place.error("map storage", e)),
+            // Positional reads and writes still work.
+            Err(MapError::Unsupported) => Ok(None),
+            Err(e) => Err(e.into_error(&in_place.path)),
         }
     }
 
-    /// The bytes to be changed, where they can be borrowed: the store is mapped, the lock exclusive, and there is room.
+    /// Returns the bytes to be changed, or nothing unless the store is mapped, the lock is exclusive, and there is room on the
+    /// disk.
     pub(crate) fn bytes_mut(&mut self) -> Result<Option<&mut [u8]>> {
         self.check_process()?;
         self.storage.in_place.check_poison()?;
@@ -141,7 +143,7 @@ impl LockedStorage {
         Ok(*self.has_room.get_or_init(|| has_room))
     }
 
-    /// Whether the bytes were not lent to be changed, because a write to them may need new blocks.
+    /// Whether [`bytes_mut`](Self::bytes_mut) returned nothing because a write may need new blocks.
     pub(crate) fn lacks_room(&self) -> bool {
         self.has_room.get() == Some(&false)
     }
@@ -158,17 +160,14 @@ impl LockedStorage {
             .map_err(|e| self.storage.in_place.error("write storage", e))
     }
 
-    /// Makes what was written durable, through a mapping or not: to Linux both are pages of the file.
+    /// Makes all writes durable. On Linux, writes through a mapping and positional writes change the same pages.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.check_process()?;
         self.storage.in_place.sync(&[&self.file])
     }
 
-    /// The lock of a process is not that of a child that it forks.
     fn check_process(&self) -> Result<()> {
-        if self.lock.is_ours() {
-            return Ok(());
-        }
-        Err(Error::forked(format!("{}: the guard was taken", self.storage.in_place.path.display())))
+        let path = &self.storage.in_place.path;
+        self.lock.owner().check(|| format!("{}: the guard was taken", path.display()))
     }
 }

@@ -3,18 +3,15 @@ use std::sync::{Arc, OnceLock};
 use crate::disk::{Disk, Step};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The first sync that failed of what one handle wrote, if one has. Everything that writes for the handle shares it.
+/// The first failed sync of one handle, if one has failed. Everything that writes for the handle shares it.
 ///
-/// The kernel drops the pages that it failed to write and calls them clean, so that another sync would succeed over lost
-/// data.
+/// The kernel drops the pages that it failed to write and marks them clean, so another sync would succeed although data is lost.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Poison(Arc<OnceLock<Error>>);
 
 impl Poison {
-    /// Refuses to write once a sync has failed.
-    ///
     /// # Errors
-    /// `Poisoned`, whose source is the failure of that sync.
+    /// `Poisoned` once a sync has failed, with that failure as the source.
     pub(crate) fn check(&self, disk: &dyn Disk) -> Result<()> {
         match self.0.get().filter(|_| Step::Poison.is_taken(disk)) {
             None => Ok(()),
@@ -28,7 +25,7 @@ impl Poison {
         }
     }
 
-    /// Remembers a failed sync, unless there is one already.
+    /// Records a failed sync, unless an earlier one is recorded.
     pub(crate) fn set(&self, failed: &Error) {
         let _ = self.0.set(failed.clone());
     }

@@ -1,56 +1,56 @@
 //! The order in which processes and threads get a file's lock.
 //!
 //! A waiter goes to the front of the queue first, and stays there until it has the lock. So a process that unlocks and
-//! locks again waits behind the others, and a process that shares the lock waits behind one that wants it alone. Between
-//! processes the kernel keeps the order, and frees the place of one that dies; between the threads of a process this module
-//! does. Only the lock itself excludes anybody: without the order, nothing else is wrong.
+//! locks again waits behind the others, and a process that shares the lock waits behind one that requests it alone. The kernel
+//! orders the processes, and removes one that dies. This module orders the threads of one process. Only the lock itself
+//! excludes anything: without the queue, locking would be unfair but correct.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::lock::FileId;
-use crate::disk::{DiskFile, LockMode};
+use crate::disk::{DiskFile, FileId, LockMode};
+use crate::process::OwnerProcess;
 
-/// For how long the front is waited for. A process that was stopped there must not keep the others from a free lock.
+/// The longest wait for the front. A process that was stopped at the front must not keep the others from a free lock.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long to wait before asking again where the kernel cannot be waited for.
+/// The pause between tries where no thread can wait for the kernel.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// How long a process that had to wait stays away before each turn, and for how long it does so: the kernel does not hand a
-/// lock over, and whoever it wakes must not find that others come again faster.
+/// A process that had to wait pauses so long before each turn, for so long. The kernel does not hand a lock over, and the
+/// process that it wakes must have time to take the lock before others lock it again.
 const STEP_BACK: Duration = Duration::from_micros(250);
 const STEPS_BACK_FOR: Duration = Duration::from_millis(50);
 
-/// How long the waiter at the front pauses between tries: at most an eighth of the time that it has been there.
+/// The shortest and the longest pause of the waiter at the front between two tries.
 const FRONT_PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
 
-/// The front of the queue, until it is dropped.
+/// A place at the front of the queue, until it is dropped.
 pub(crate) struct Turn {
     file: Arc<dyn DiskFile>,
     id: FileId,
     ticket: u64,
-    process: u32,
+    owner: OwnerProcess,
 }
 
-/// The queues that this process stands in.
+/// The queues that this process waits in.
 struct Queues {
-    /// A forked child has a copy of these, but stands in none.
-    process: u32,
+    /// A forked child has a copy of the queues, but waits in none.
+    owner: OwnerProcess,
     next_ticket: u64,
     by_file: HashMap<FileId, Queue>,
-    /// Which one it last had to wait in, and when.
+    /// The file that it last had to wait for, and when.
     waited_in: Option<(FileId, Instant)>,
 }
 
-/// The threads of this process that wait, each by its ticket: the first is at the front, or asks for it.
+/// The tickets of the threads that wait. The first is at the front, or waits for it.
 #[derive(Default)]
 struct Queue {
     tickets: VecDeque<u64>,
-    /// Whether a thread of its own waits for the kernel, which knows no timeout. There is one at most.
-    is_asked_for: bool,
+    /// Whether a background thread waits for the kernel, which has no timeout. There is at most one.
+    is_requested: bool,
 }
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(Queues::new()));
@@ -58,15 +58,15 @@ static MOVED: Condvar = Condvar::new();
 
 fn queues() -> MutexGuard<'static, Queues> {
     let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-    if queues.process != std::process::id() {
+    if !queues.owner.is_current() {
         *queues = Queues::new();
     }
     queues
 }
 
 impl Turn {
-    /// Waits for the front of the queue for the lock of an open file: for a part of `timeout`, and not for long, because then
-    /// the lock may be tried without it.
+    /// Waits for the front of the queue for the lock of an open file, at most half of `timeout` and at most [`PATIENCE`].
+    /// Without a turn, the lock may still be tried.
     pub(crate) fn take(
         file: &Arc<dyn DiskFile>,
         id: FileId,
@@ -91,16 +91,15 @@ impl Turn {
             let queue = queues.by_file.entry(id).or_default();
             let is_first = queue.tickets.front() == Some(&ticket);
             let mut pause = patience.saturating_sub(began.elapsed());
-            if is_first && !queue.is_asked_for {
+            if is_first && !queue.is_requested {
                 if may_try && !matches!(file.try_front(mode), Ok(false)) {
                     if has_waited {
                         queues.waited_in = Some((id, Instant::now()));
                     }
-                    let (file, process) = (Arc::clone(file), queues.process);
-                    return Some(Turn { file, id, ticket, process });
+                    return Some(Turn { file: Arc::clone(file), id, ticket, owner: queues.owner });
                 }
-                queue.is_asked_for = !pause.is_zero() && ask(file, id, mode);
-                if !queue.is_asked_for {
+                queue.is_requested = !pause.is_zero() && request_front(file, id, mode);
+                if !queue.is_requested {
                     pause = pause.min(RETRY_PAUSE);
                 }
                 may_try = true;
@@ -114,7 +113,7 @@ impl Turn {
         }
     }
 
-    /// How long to look away from the lock.
+    /// Returns the pause before the next try of a waiter that is at the front since then.
     pub(crate) fn pause(since: Instant) -> Duration {
         let [shortest, longest] = FRONT_PAUSES;
         (since.elapsed() / 8).clamp(shortest, longest)
@@ -123,14 +122,14 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
+        if self.owner.is_current() {
             queues().leave(&self.file, self.id, self.ticket);
         }
     }
 }
 
-/// Has a thread wait for the kernel; false when none can be started.
-fn ask(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
+/// Starts a thread that waits for the kernel. Returns false when none can be started.
+fn request_front(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
     let file = Arc::clone(file);
     let wait = move || {
         if file.wait_for_front(mode).is_err() {
@@ -138,9 +137,9 @@ fn ask(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
         }
         let mut queues = queues();
         if let Some(queue) = queues.by_file.get_mut(&id) {
-            queue.is_asked_for = false;
+            queue.is_requested = false;
             if queue.tickets.is_empty() {
-                // Everybody has given up.
+                // All waiters have given up.
                 let _ = file.leave_front();
                 queues.by_file.remove(&id);
             }
@@ -152,17 +151,17 @@ fn ask(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
 
 impl Queues {
     fn new() -> Self {
-        Queues { process: std::process::id(), next_ticket: 0, by_file: HashMap::new(), waited_in: None }
+        Queues { owner: OwnerProcess::current(), next_ticket: 0, by_file: HashMap::new(), waited_in: None }
     }
 
     fn leave(&mut self, file: &Arc<dyn DiskFile>, id: FileId, ticket: u64) {
         let Some(queue) = self.by_file.get_mut(&id) else { return };
         let was_first = queue.tickets.front() == Some(&ticket);
         queue.tickets.retain(|&waiting| waiting != ticket);
-        if was_first && !queue.is_asked_for {
+        if was_first && !queue.is_requested {
             let _ = file.leave_front();
         }
-        if queue.tickets.is_empty() && !queue.is_asked_for {
+        if queue.tickets.is_empty() && !queue.is_requested {
             self.by_file.remove(&id);
         }
         MOVED.notify_all();

@@ -9,7 +9,7 @@ use super::external::ExternalFile;
 use crate::disk::{Disk, Staged, Step, StorePaths};
 use crate::error::{Error, Result};
 
-/// A whole storage that waits for its id.
+/// A complete storage that has no id yet.
 #[derive(Debug)]
 pub(crate) struct StagedStorage {
     bytes: Bytes,
@@ -18,9 +18,9 @@ pub(crate) struct StagedStorage {
 
 #[derive(Debug)]
 enum Bytes {
-    /// Unfinished files, that of chunk digests among them.
+    /// Unfinished files: of the bytes, and of chunk digests.
     Own { bytes: Staged, sum: Option<Staged> },
-    /// A range of a file that is not the store's, from this byte on: nothing is written.
+    /// A range of an external file, from this byte on. Nothing is written.
     External { disk: Arc<dyn Disk>, file: Arc<ExternalFile>, offset_bytes: u64 },
 }
 
@@ -29,7 +29,7 @@ impl StagedStorage {
         StagedStorage { bytes: Bytes::Own { bytes, sum }, record }
     }
 
-    /// A range of a file, which `path` names for the store.
+    /// A range of a file that the store refers to by `path`.
     pub(crate) fn external(
         disk: &Arc<dyn Disk>,
         (path, file): (String, &Arc<ExternalFile>),
@@ -45,7 +45,7 @@ impl StagedStorage {
         &self.record
     }
 
-    /// The bytes, for the transaction itself to read, under their provisional identity.
+    /// Returns the bytes under their provisional identity, for the transaction itself to read.
     pub(crate) fn as_storage(&self, identity: (u64, u64)) -> Arc<Storage> {
         let length_bytes = self.record.length_bytes;
         match &self.bytes {
@@ -56,10 +56,10 @@ impl StagedStorage {
         }
     }
 
-    /// Gives the files their names, under the writers' lock.
+    /// Renames the files to their final names, under the writers' lock.
     ///
     /// # Errors
-    /// `ExternalChanged` for a file that is not the store's and was changed since it was adopted; `Io`.
+    /// `ExternalChanged` for an external file that was changed since it was adopted; `Io`.
     pub(crate) fn publish(&mut self, paths: &StorePaths, id: u64) -> Result<()> {
         let (target, sum_target) = (paths.storage(id), paths.sum(id));
         match &mut self.bytes {
@@ -72,7 +72,7 @@ impl StagedStorage {
                     None => remove_orphan(&*disk, &sum_target),
                 };
                 published.map_err(|e| Error::io("publish chunk digests", &sum_target, e))?;
-                // The lock said that the file was unfinished.
+                // The lock marked the file as unfinished.
                 bytes.file().unlock().map_err(|e| Error::io("unlock storage", &target, e))
             }
             Bytes::External { disk, file, .. } => {
@@ -85,8 +85,8 @@ impl StagedStorage {
     }
 }
 
-/// Deletes a file that a commit which never came to be may have left under a name: the caller holds the writers' lock and
-/// knows that no manifest refers to it.
+/// Deletes a file that an aborted commit may have left under a name. The caller holds the writers' lock and knows that no
+/// manifest refers to the file.
 fn remove_orphan(disk: &dyn Disk, target: &Path) -> io::Result<()> {
     match Step::RemoveOrphan.on(disk, || disk.remove(target)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),

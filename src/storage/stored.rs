@@ -1,30 +1,27 @@
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
 use super::external::ExternalFile;
 use super::externals::Externals;
-use super::file::{broken, check_length, open_error};
+use super::file::{check_length, open_error};
 use super::in_place::{InPlaceFile, InUse};
 use super::live::LiveFile;
-use super::lock::{FileId, file_id};
-use super::mapping::{MapPermit, Mapping};
+use super::mapping::{MapError, MapPermit, Mapping};
 use super::mutable::MutableFile;
 use super::poison::Poison;
-use crate::disk::{Access, Disk, DiskFile, FileStat};
+use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a storage is to a store.
+/// Which storage of which store, if any, a storage is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Identity {
-    /// Nothing: it is on the heap.
+    /// None: it is on the heap.
     Heap,
-    /// Nothing: it is a range of a file that no store has.
+    /// None: it is a range of a file outside any store.
     Foreign,
     /// A storage of a generation of the store.
     Stored { store: Uuid, id: u64, record: StorageRecord },
@@ -32,7 +29,7 @@ pub(crate) enum Identity {
     Staged { transaction: u64, id: u64 },
 }
 
-/// A flat run of bytes that tensors stand on.
+/// A flat run of bytes that backs tensors.
 pub(crate) struct Storage {
     identity: Identity,
     /// Of a storage in a file, unless it is staged: the file, and where it begins there.
@@ -48,13 +45,13 @@ enum Bytes {
     /// From this byte of the file on.
     Range(Arc<ExternalFile>, u64),
     /// From this byte of the mapping on.
-    Mapped(Arc<Mapping>, usize),
+    Mapped(Mapping, u64),
     Mutable(Arc<MutableFile>),
     Live(LiveFile),
 }
 
 impl Storage {
-    /// Takes bytes over that are in memory.
+    /// Takes over bytes in memory.
     pub(crate) fn on_heap(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Arc<Self> {
         let length_bytes = bytes.as_ref().len() as u64;
         Arc::new(Storage {
@@ -73,10 +70,10 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Foreign, place, length_bytes, bytes })
     }
 
-    /// Opens a storage of a store, at its path; maps it if that is permitted. `lock_timeout`, `in_use` and `poison` are
-    /// for who locks it later.
+    /// Opens a storage of a store, at its path, and maps it if that is permitted. `lock_timeout`, `in_use` and `poison` are for
+    /// locks that are taken later.
     ///
-    /// The file stays open, or mapped, so that its bytes are there as long as the storage is, collected or not.
+    /// The file stays open or mapped, so the bytes stay readable even if the file is collected.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         path: &Path,
@@ -89,8 +86,8 @@ impl Storage {
         let file = disk.open(path, Access::Read).map_err(failed)?;
         let stat = file.stat().map_err(failed)?;
         check_length(path, stat.size_bytes, length_bytes)?;
-        let place = (file_id(stat), 0);
-        // Only bytes that never change can be lent without a lock.
+        let place = (stat.id(), 0);
+        // Only bytes that never change can be borrowed without a lock.
         let (map_permit, reserved_bytes) = match record.kind {
             StorageKind::Sealed(Sealed { reserved_bytes, .. }) => (permit, reserved_bytes),
             _ => (None, 0),
@@ -105,17 +102,11 @@ impl Storage {
             }
             _ if length_bytes == 0 => Bytes::None,
             (_, Some(os_file), Some(permit)) => {
-                let too_long =
-                    |_| Error::new(ErrorKind::LimitExceeded, format!("{length_bytes} bytes to map"));
-                let length_bytes = usize::try_from(length_bytes).map_err(too_long)?;
                 match Mapping::of(os_file, stat, length_bytes, reserved_bytes, permit) {
-                    Ok(Some(mapping)) => Bytes::Mapped(mapping, 0),
-                    Ok(None) => {
-                        let detail = "the file is a mutable storage too, or one that grows, which is locked to be changed, or a live one";
-                        return Err(broken(path, detail));
-                    }
-                    Err(e) if are_maps_refused(&e) => Bytes::File(file, path.to_path_buf()),
-                    Err(e) => return Err(Error::io("map storage", path, e)),
+                    Ok(mapping) => Bytes::Mapped(mapping, 0),
+                    // Positional reads still work.
+                    Err(MapError::Unsupported) => Bytes::File(file, path.to_path_buf()),
+                    Err(e) => return Err(e.into_error(path)),
                 }
             }
             _ => Bytes::File(file, path.to_path_buf()),
@@ -124,7 +115,7 @@ impl Storage {
         Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
     }
 
-    /// Opens an external storage of a store, whose record says where; maps its file if that is permitted.
+    /// Opens an external storage of a store, and maps its file if that is permitted.
     pub(crate) fn open_external(
         externals: &Externals,
         (store, id, record): (Uuid, u64, StorageRecord),
@@ -140,23 +131,19 @@ impl Storage {
             None => Bytes::Range(file, offset_bytes),
             Some((permit, (os_file, stat))) => {
                 externals.check_mappable(&file)?;
-                let too_long =
-                    |_| Error::new(ErrorKind::LimitExceeded, format!("{} bytes to map", stat.size_bytes));
-                // All of it, however little is asked for: so it is mapped once.
-                let file_bytes = usize::try_from(external.stamp.size_bytes).map_err(too_long)?;
-                let start = usize::try_from(offset_bytes).map_err(too_long)?;
-                match Mapping::of(os_file, stat, file_bytes, 0, permit) {
-                    Ok(Some(mapping)) => Bytes::Mapped(mapping, start),
-                    Ok(None) => {
+                // The whole file, so that all storages in it share one mapping.
+                match Mapping::of(os_file, stat, external.stamp.size_bytes, 0, permit) {
+                    Ok(mapping) => Bytes::Mapped(mapping, offset_bytes),
+                    Err(MapError::Conflict(conflict)) => {
                         let message = format!(
-                            "{}: external file refused: it is a storage of a store as well, and is changed in this process \
-                             just now; a store opened with open reads it",
+                            "{}: external file refused: it is also {conflict}; drop that, or open the store that has the \
+                             external file with open, which copies its bytes",
                             file.path().display()
                         );
                         return Err(Error::new(ErrorKind::ExternalRefused, message));
                     }
-                    Err(e) if are_maps_refused(&e) => Bytes::Range(file, offset_bytes),
-                    Err(e) => return Err(Error::io("map storage", file.path(), e)),
+                    Err(MapError::Unsupported) => Bytes::Range(file, offset_bytes),
+                    Err(e) => return Err(e.into_error(file.path())),
                 }
             }
         };
@@ -175,7 +162,7 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Staged { transaction, id }, place: None, length_bytes, bytes })
     }
 
-    /// A range of a file that is not the store's, which a transaction is about to name.
+    /// A range of an external file that a transaction is about to commit.
     pub(crate) fn staged_range(
         (transaction, id): (u64, u64),
         file: &Arc<ExternalFile>,
@@ -190,7 +177,7 @@ impl Storage {
         &self.identity
     }
 
-    /// Whether the two are one storage. Ids do not tell: a copy of a store has the same ones.
+    /// Whether both are the same storage. Ids cannot tell: a copy of a store has the same ones.
     pub(crate) fn is_same(&self, other: &Storage) -> bool {
         match (&self.identity, &other.identity) {
             (Identity::Stored { .. }, Identity::Stored { .. }) => self.place == other.place,
@@ -206,21 +193,21 @@ impl Storage {
         self.length_bytes
     }
 
-    /// The bytes, where they can be borrowed: on the heap, or mapped.
+    /// Returns the bytes when they are on the heap or mapped.
     pub(crate) fn borrow(&self) -> Option<&[u8]> {
         match &self.bytes {
             Bytes::None => Some(&[]),
             Bytes::Heap(bytes) => Some((**bytes).as_ref()),
-            // The mapping may be longer: another generation of the store may have grown the file.
+            // An external file is mapped whole.
             Bytes::Mapped(mapping, start) => {
-                let end = start.checked_add(usize::try_from(self.length_bytes).ok()?)?;
-                mapping.bytes(end)?.get(*start..)
+                let end = usize::try_from(start.checked_add(self.length_bytes)?).ok()?;
+                mapping.bytes().get(usize::try_from(*start).ok()?..end)
             }
             Bytes::File(..) | Bytes::Range(..) | Bytes::Mutable(_) | Bytes::Live(_) => None,
         }
     }
 
-    /// The file, when its bytes may be changed in place.
+    /// Returns the file of a mutable storage.
     pub(crate) fn as_mutable(&self) -> Option<&Arc<MutableFile>> {
         match &self.bytes {
             Bytes::Mutable(file) => Some(file),
@@ -228,7 +215,7 @@ impl Storage {
         }
     }
 
-    /// The file, when its bytes are changed at any time, by atomics.
+    /// Returns the file of a live storage.
     pub(crate) fn as_live(&self) -> Option<&LiveFile> {
         match &self.bytes {
             Bytes::Live(file) => Some(file),
@@ -236,14 +223,14 @@ impl Storage {
         }
     }
 
-    /// Whether it stands on a file of this stat; one without bytes might.
+    /// Whether its bytes are in the file of this stat. True for a storage without bytes.
     pub(crate) fn is_on_file(&self, stat: FileStat) -> bool {
         match &self.bytes {
             Bytes::None => true,
             Bytes::Heap(_) => false,
-            Bytes::File(file, _) => file.stat().is_ok_and(|own| file_id(own) == file_id(stat)),
+            Bytes::File(file, _) => file.stat().is_ok_and(|own| own.id() == stat.id()),
             Bytes::Range(file, _) => file.is_file(stat),
-            Bytes::Mapped(mapping, _) => mapping.file() == file_id(stat),
+            Bytes::Mapped(mapping, _) => mapping.file() == stat.id(),
             Bytes::Mutable(file) => file.in_place().is_file(stat),
             Bytes::Live(file) => file.in_place().is_file(stat),
         }
@@ -281,18 +268,13 @@ impl Storage {
         Error::new(ErrorKind::OutOfRange, message)
     }
 
-    /// The file, when it is not the store's.
+    /// Returns the file of an external storage that is not mapped.
     pub(crate) fn as_external(&self) -> Option<&Arc<ExternalFile>> {
         match &self.bytes {
             Bytes::Range(file, _) => Some(file),
             _ => None,
         }
     }
-}
-
-/// Some file systems refuse shared maps; positional reads still serve.
-fn are_maps_refused(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(Errno::NODEV.raw_os_error())
 }
 
 impl fmt::Display for Identity {

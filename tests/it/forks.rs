@@ -207,6 +207,21 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
                 );
             });
         }
+        "fork with a file that is mapped" => {
+            // SAFETY: only this library writes the store.
+            let open = || unsafe { Store::open_mapped(path).unwrap() };
+            let mut sealed = Some(open().load("sealed").unwrap());
+            let storages = path.join("storages");
+            fs::rename(storages.join("0000000000000001.bin"), storages.join("0000000000000002.bin")).unwrap();
+            let child = fork(|| {
+                let changing = open().load("changing").unwrap();
+                let message = "mapped in this process as a sealed storage";
+                assert_refused(changing.lock_exclusive(), ErrorKind::Corrupt, &[message]);
+                assert_eq!(sealed.take().unwrap().as_slice::<i64>().unwrap(), [1; 4]);
+                changing.lock_exclusive().unwrap().fill_(2).unwrap();
+            });
+            assert!(child.succeeds());
+        }
         "fork with a live tensor" => {
             // SAFETY: only this library writes the store.
             let store = unsafe { Store::open_mapped(path).unwrap() };
@@ -366,6 +381,17 @@ fn case_22_forked_child_goes_on_with_a_live_tensor_that_it_inherited() {
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().create_tensor("x", DType::I64, &[4], StorageKind::Live).unwrap();
     assert!(start("fork with a live tensor", &path).wait().unwrap().success());
+}
+
+/// In a malformed store, one file is both a sealed storage, which the child has inherited mapped, and a mutable one.
+#[test]
+fn case_22_forked_child_does_not_change_a_file_that_it_has_inherited_mapped() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("sealed", &Tensor::from_vec(vec![1i64; 4], &[4]).unwrap()).unwrap();
+    store.create_tensor("changing", DType::I64, &[4], StorageKind::Mutable).unwrap();
+    assert!(start("fork with a file that is mapped", &path).wait().unwrap().success());
 }
 
 const NOBODY: u32 = 65534;

@@ -209,7 +209,7 @@ fn transaction_appends_again_and_to_several_and_makes_other_changes() {
     let other = Store::open(&path).unwrap();
     other.save("elsewhere", &rows(0, 1, &[3], element)).unwrap();
     let busy = other.append("x", &rows(2, 1, &[3], element));
-    assert_refused(busy, ErrorKind::Busy, &["this thread", "commit it"]);
+    assert_refused(busy, ErrorKind::Busy, &["this thread", "commit or drop the transaction"]);
     txn.commit().unwrap();
     assert_eq!(store.generation(), generation + 2, "one commit");
     assert_eq!(store.names().unwrap(), ["elsewhere", "other", "y", "z"]);
@@ -339,7 +339,7 @@ fn file_with_two_names_does_not_grow() {
     store.append("x", &rows(0, 1, &[], |i| i as u8)).unwrap();
 }
 
-/// What a store that lies brings about: the file that is to grow, or to be cut off, is another's too, which is longer.
+/// In a malformed store, the file that is to grow, or to be truncated, also belongs to a longer storage.
 #[test]
 fn bytes_that_are_lent_through_a_longer_loan_are_not_written_over() {
     let dir = temporary();
@@ -356,7 +356,7 @@ fn bytes_that_are_lent_through_a_longer_loan_are_not_written_over() {
     fs::rename(path.join("storages/0000000000000002.bin"), path.join(BIN)).unwrap();
     for writer in [&store, &mapped] {
         let refused = writer.append("short", &rows(0, 4, &[], element));
-        assert_refused(refused, ErrorKind::Corrupt, &[BIN, "another storage too", "longer and lent"]);
+        assert_refused(refused, ErrorKind::Corrupt, &[BIN, "mapped in this process as a longer storage"]);
         assert_eq!(lent, before);
     }
     assert_eq!(store.gc().unwrap().size_bytes, 0);
@@ -612,7 +612,8 @@ fn killed_appender_blocks_nobody_and_its_bytes_are_written_over_or_given_back() 
         let text = busy.to_string();
         println!("{text}");
         assert!(
-            text.contains(&format!("process {id} appends")) || text.contains("another process appends"),
+            text.contains(&format!("process {id} is appending"))
+                || text.contains("another process is appending"),
             "{text}"
         );
         assert_eq!(store.gc().unwrap().size_bytes, 0, "what is being written is left alone");

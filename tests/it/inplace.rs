@@ -640,7 +640,7 @@ fn view_of_a_mutable_tensor_of_a_copied_store_is_foreign() {
     store.save_view("sealed view", &other.load("sealed").unwrap()).unwrap();
 }
 
-/// A store that lies: one file is a sealed storage, which is lent without a lock, and a mutable one.
+/// In a malformed store, one file is both a sealed storage, which is lent without a lock, and a mutable one.
 #[test]
 fn file_that_is_lent_as_a_sealed_storage_is_not_changed_as_a_mutable_one() {
     let dir = temporary();
@@ -664,7 +664,11 @@ fn file_that_is_lent_as_a_sealed_storage_is_not_changed_as_a_mutable_one() {
         fs::remove_file(bin(id)).unwrap();
     }
     for changed in [&changed, &changed_unmapped] {
-        assert_refused(changed.lock_exclusive(), ErrorKind::Corrupt, &["sealed storage too"]);
+        assert_refused(
+            changed.lock_exclusive(),
+            ErrorKind::Corrupt,
+            &["mapped in this process as a sealed storage"],
+        );
         assert_eq!(changed.lock_shared().unwrap().read::<i64>().unwrap(), [1, 2, 3, 4]);
     }
     assert_eq!(lent, [1, 2]);
@@ -672,7 +676,11 @@ fn file_that_is_lent_as_a_sealed_storage_is_not_changed_as_a_mutable_one() {
     drop(short);
     let mut guard = changed.lock_exclusive().unwrap();
     fs::hard_link(bin(3), bin(2)).unwrap();
-    assert_refused(mapped.load("sealed"), ErrorKind::Corrupt, &["mutable storage too"]);
+    assert_refused(
+        mapped.load("sealed"),
+        ErrorKind::Corrupt,
+        &["locked in this process as a mutable storage"],
+    );
     guard.fill_(9).unwrap();
 }
 

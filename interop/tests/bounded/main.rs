@@ -5,7 +5,7 @@
 mod bombs;
 mod corpus;
 mod mutate;
-#[path = "../common/random.rs"]
+#[path = "../../../tests/common/random.rs"]
 mod random;
 mod valid;
 

@@ -1,7 +1,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::sync::Arc;
 
 use stridemap_format::StorageKind;
 
@@ -106,7 +105,7 @@ impl Tensor {
 /// are refused there.
 pub struct LiveTensor<T> {
     tensor: Tensor,
-    mapping: Arc<LiveMapping>,
+    mapping: LiveMapping,
     element: PhantomData<T>,
 }
 
@@ -124,7 +123,7 @@ impl<T: LiveElement> LiveTensor<T> {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         check_view::<T>("at", view, file)?;
-        Ok(LiveTensor { tensor: view.clone(), mapping: Arc::clone(&self.mapping), element: PhantomData })
+        Ok(LiveTensor { tensor: view.clone(), mapping: self.mapping.clone(), element: PhantomData })
     }
 
     /// The element at an index, one position for each dimension; negative ones count from the end.
@@ -287,7 +286,7 @@ fn check_count(op: &str, layout: &Layout, count: usize) -> Result<()> {
 
 impl<T> Clone for LiveTensor<T> {
     fn clone(&self) -> Self {
-        LiveTensor { tensor: self.tensor.clone(), mapping: Arc::clone(&self.mapping), element: PhantomData }
+        LiveTensor { tensor: self.tensor.clone(), mapping: self.mapping.clone(), element: PhantomData }
     }
 }
 

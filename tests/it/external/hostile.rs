@@ -133,7 +133,7 @@ fn case_43_hard_link_to_a_mutable_storage_is_lent_or_changed_but_not_both() {
     assert_refused(
         mutable.lock_exclusive(),
         ErrorKind::Corrupt,
-        &["or an external file", "lent without a lock"],
+        &["mapped in this process as a sealed storage or an external file"],
     );
     assert_lent(&lent, 0f32);
     drop(lent);
@@ -141,7 +141,7 @@ fn case_43_hard_link_to_a_mutable_storage_is_lent_or_changed_but_not_both() {
     let guard = mutable.lock_exclusive().unwrap();
     fs::hard_link(liar.dir().join("other.smap/storages/0000000000000001.bin"), &link).unwrap();
     let load = || lending.load("weight");
-    assert_refused(load(), ErrorKind::ExternalRefused, &["link", "changed in this process"]);
+    assert_refused(load(), ErrorKind::ExternalRefused, &["link", "locked in this process"]);
     drop(guard);
     assert_lent(&load().unwrap(), 0f32);
 }
@@ -160,7 +160,11 @@ fn case_43_hard_link_to_a_live_storage_is_lent_or_live_but_not_both() {
     // Its room on the disk was made sure of, which is a change of the file.
     liar.claim("link", 80);
     let lending = mapped(&beside(), &liar.adopted.path);
-    assert_refused(lending.load("weight"), ErrorKind::ExternalRefused, &["changed in this process"]);
+    assert_refused(
+        lending.load("weight"),
+        ErrorKind::ExternalRefused,
+        &["mapped in this process as a live storage"],
+    );
     drop(live);
     assert_lent(&lending.load("weight").unwrap(), 0f32);
 }
@@ -181,7 +185,7 @@ fn case_43_hard_link_to_a_storage_that_grows_is_not_lent_past_what_stays() {
     fs::hard_link(&bin, &link).unwrap();
     liar.claim("link", 80);
     let lending = mapped(&beside(), &liar.adopted.path);
-    assert_refused(lending.load("weight"), ErrorKind::ExternalRefused, &["changed in this process"]);
+    assert_refused(lending.load("weight"), ErrorKind::ExternalRefused, &["locked in this process"]);
     drop(txn);
     liar.claim("link", 80);
     let lending = mapped(&beside(), &liar.adopted.path);

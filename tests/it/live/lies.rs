@@ -1,4 +1,4 @@
-//! Stores that lie: one file is storages of two kinds. What is lent of it one way is not changed the other way.
+//! Malformed stores, in which one file is storages of two kinds: bytes that are lent as one are not changed as the other.
 
 use std::fs;
 use std::path::PathBuf;
@@ -64,13 +64,13 @@ fn file_that_is_lent_as_a_sealed_storage_is_not_live() {
     let sealed = liar.load(&store, SEALED);
     let lent = sealed.as_slice::<i64>().unwrap();
     let x = liar.load(&store, LIVE);
-    assert_refused(x.as_live::<i64>(), ErrorKind::Corrupt, &["as_live", "sealed storage too"]);
+    assert_refused(x.as_live::<i64>(), ErrorKind::Corrupt, &["as_live", "as a sealed storage"]);
     assert_eq!(lent, [1, 2, 3, 4]);
     drop(sealed);
 
     let live = x.as_live::<i64>().unwrap();
     liar.call(SEALED);
-    assert_refused(store.load("sealed"), ErrorKind::Corrupt, &["load \"sealed\"", "a live one"]);
+    assert_refused(store.load("sealed"), ErrorKind::Corrupt, &["load \"sealed\"", "as a live storage"]);
     live.fill(9);
     drop(live);
     assert_eq!(store.load("sealed").unwrap().as_slice::<i64>().unwrap(), [9; 4]);
@@ -86,18 +86,34 @@ fn file_that_is_locked_as_a_mutable_storage_is_not_live() {
         liar.call(MUTABLE);
         let guard = mutable.lock_shared().unwrap();
         liar.call(LIVE);
-        assert_refused(x.as_live::<i64>(), ErrorKind::Corrupt, &["mutable storage too, which is locked"]);
+        assert_refused(
+            x.as_live::<i64>(),
+            ErrorKind::Corrupt,
+            &["locked in this process as a mutable storage"],
+        );
         drop(guard);
         liar.call(MUTABLE);
         let guard = mutable.lock_exclusive().unwrap();
         liar.call(LIVE);
-        assert_refused(x.as_live::<i64>(), ErrorKind::Corrupt, &["mutable storage too, which is locked"]);
+        assert_refused(
+            x.as_live::<i64>(),
+            ErrorKind::Corrupt,
+            &["locked in this process as a mutable storage"],
+        );
         drop(guard);
 
         let live = x.as_live::<i64>().unwrap();
         liar.call(MUTABLE);
-        assert_refused(mutable.lock_shared(), ErrorKind::Corrupt, &["lock_shared", "live storage too"]);
-        assert_refused(mutable.lock_exclusive(), ErrorKind::Corrupt, &["lock_exclusive", "live storage too"]);
+        assert_refused(
+            mutable.lock_shared(),
+            ErrorKind::Corrupt,
+            &["lock_shared", "mapped in this process as a live storage"],
+        );
+        assert_refused(
+            mutable.lock_exclusive(),
+            ErrorKind::Corrupt,
+            &["lock_exclusive", "mapped in this process as a live storage"],
+        );
         live.fill(7);
         drop(live);
         assert_eq!(mutable.lock_shared().unwrap().read::<i64>().unwrap(), [7; 4]);
@@ -112,10 +128,10 @@ fn file_is_live_by_one_access_size_at_a_time() {
     liar.call(LIVE);
     let live = x.as_live::<i64>().unwrap();
     liar.call(NARROW);
-    assert_refused(narrow.as_live::<i32>(), ErrorKind::Corrupt, &["as_live", "another access size"]);
+    assert_refused(narrow.as_live::<i32>(), ErrorKind::Corrupt, &["as_live", "as a live storage of "]);
     drop(live);
     let live = narrow.as_live::<i32>().unwrap();
     liar.call(LIVE);
-    assert_refused(x.as_live::<i64>(), ErrorKind::Corrupt, &["another access size"]);
+    assert_refused(x.as_live::<i64>(), ErrorKind::Corrupt, &["as a live storage of "]);
     assert_eq!(live.read().unwrap(), [1, 0, 2, 0, 3, 0, 4, 0]);
 }

@@ -1,0 +1,46 @@
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Disk, DiskFile, FileId, LockMode, Step};
+use crate::process::OwnerProcess;
+
+/// Whether a path leads to a file.
+///
+/// The file's link count would not show it: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
+/// backup by hard links is another name.
+pub(crate) fn is_named(disk: &dyn Disk, path: &Path, file: FileId) -> io::Result<bool> {
+    match disk.stat(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        stat => Ok(stat?.id() == file),
+    }
+}
+
+/// An open file that is locked until this is dropped.
+#[derive(Debug)]
+pub(crate) struct LockedFile {
+    file: Arc<dyn DiskFile>,
+    owner: OwnerProcess,
+}
+
+impl LockedFile {
+    /// Locks a file, as this step of a protocol. Returns nothing when a lock of another open file excludes this one.
+    pub(crate) fn try_lock(
+        disk: &dyn Disk,
+        step: Step,
+        file: &Arc<dyn DiskFile>,
+        mode: LockMode,
+    ) -> io::Result<Option<Self>> {
+        let is_locked = step.locks(disk, || file.try_lock(mode))?;
+        Ok(is_locked.then(|| LockedFile { file: Arc::clone(file), owner: OwnerProcess::current() }))
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a forked child, or one that is being started, may have it open too.
+        if self.owner.is_current() {
+            let _ = self.file.unlock();
+        }
+    }
+}

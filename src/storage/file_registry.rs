@@ -1,0 +1,339 @@
+//! How this process uses each file that it maps or locks, by device and inode, under one mutex.
+//!
+//! The bytes of a sealed storage, or of an external file, are borrowed without a lock. The elements of a live storage are
+//! shared as atomics. A mutable storage, and one that grows, is locked. In a malformed store one file can be several of
+//! these, by several names. Within this process the registry keeps them apart, and the proofs in `mapping.rs` rest on it:
+//!
+//! - A file that is mapped as sealed is not locked to be changed, and a lock to grow it keeps the mapped bytes stable.
+//! - A file that is mapped as live is not locked, and is mapped neither as sealed nor with another access size.
+//!
+//! Each new use is checked against the others and recorded without unlocking the mutex in between.
+//!
+//! While the mutex is locked, a file may be mapped, or its lock tried, but no [`Region`] is dropped, which would lock the
+//! mutex again. So a region is only upgraded to be returned.
+
+use std::collections::HashMap;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use memmap2::MmapRaw;
+
+use super::address_space::Reservation;
+use crate::disk::{DiskFile, FileId, LockMode, Step};
+use crate::process::OwnerProcess;
+
+/// What a file is locked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To read what others change under a lock.
+    Share,
+    /// To change bytes in place.
+    Change,
+    /// To write past the end that the newest record states, or to truncate the file to that end. Readers of the sealed
+    /// storage go on meanwhile.
+    Grow,
+}
+
+impl Purpose {
+    pub(super) fn mode(self) -> LockMode {
+        match self {
+            Purpose::Share => LockMode::Shared,
+            Purpose::Change | Purpose::Grow => LockMode::Exclusive,
+        }
+    }
+
+    pub(super) fn step(self) -> Step {
+        match self {
+            Purpose::Share | Purpose::Change => Step::LockGuard,
+            Purpose::Grow => Step::LockGrowth,
+        }
+    }
+}
+
+impl From<LockMode> for Purpose {
+    fn from(mode: LockMode) -> Self {
+        match mode {
+            LockMode::Shared => Purpose::Share,
+            LockMode::Exclusive => Purpose::Change,
+        }
+    }
+}
+
+/// What the bytes of a mapping are borrowed as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MappedAs {
+    /// As bytes that do not change: of a sealed storage or an external file.
+    Sealed,
+    /// As atomics of this size: of a live storage.
+    Live { access_bytes: u8 },
+}
+
+/// A mapping of the first bytes of a file, which the storages on the file share. It keeps the inode from being reused.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) map: MmapRaw,
+    pub(super) file: FileId,
+    owner: OwnerProcess,
+    /// The address space past the bytes that were asked for.
+    _reservation: Reservation,
+}
+
+/// A region, as the registry knows it.
+struct RegionUse {
+    region: Weak<Region>,
+    mapped_as: MappedAs,
+    mapped_bytes: usize,
+    /// How many bytes may be borrowed, at most.
+    lent_bytes: usize,
+}
+
+impl RegionUse {
+    /// Whether its bytes may still be borrowed.
+    fn is_alive(&self) -> bool {
+        if self.region.strong_count() > 0 {
+            return true;
+        }
+        // The last borrow ended before the count fell to zero, so it also ended before whatever follows here.
+        fence(Ordering::Acquire);
+        false
+    }
+
+    fn describe(&self) -> String {
+        match self.mapped_as {
+            MappedAs::Sealed => "mapped in this process as a sealed storage or an external file".to_owned(),
+            MappedAs::Live { access_bytes } => {
+                format!("mapped in this process as a live storage of {access_bytes}-byte elements")
+            }
+        }
+    }
+}
+
+/// A lock of the kernel on an open file. The threads that share it hold it together: the last of them unlocks the file.
+struct HeldLock {
+    purpose: Purpose,
+    /// The bytes from the beginning of the file that do not change while the lock is held.
+    stable_bytes: u64,
+    threads: Vec<ThreadId>,
+    file: Arc<dyn DiskFile>,
+}
+
+/// How this process uses one file.
+#[derive(Default)]
+pub(super) struct FileUse {
+    regions: Vec<RegionUse>,
+    lock: Option<HeldLock>,
+}
+
+impl FileUse {
+    fn regions(&self) -> impl Iterator<Item = &RegionUse> {
+        self.regions.iter().filter(|region| region.is_alive())
+    }
+
+    /// Returns how the file is used already, if that forbids mapping its first `length_bytes`.
+    pub(super) fn conflict_with_mapping(&self, mapped_as: MappedAs, length_bytes: usize) -> Option<String> {
+        if let Some(region) = self.regions().find(|region| region.mapped_as != mapped_as) {
+            return Some(region.describe());
+        }
+        let lock = self.lock.as_ref()?;
+        let is_allowed = mapped_as == MappedAs::Sealed && length_bytes as u64 <= lock.stable_bytes;
+        (!is_allowed).then(|| match lock.purpose {
+            Purpose::Share | Purpose::Change => "locked in this process as a mutable storage".to_owned(),
+            Purpose::Grow => "locked in this process as a storage that grows".to_owned(),
+        })
+    }
+
+    /// Returns how the file is used already, if that forbids locking it for this purpose.
+    pub(super) fn conflict_with_lock(&self, purpose: Purpose) -> Option<String> {
+        let is_forbidden =
+            |region: &&RegionUse| region.mapped_as != MappedAs::Sealed || purpose == Purpose::Change;
+        self.regions().find(is_forbidden).map(RegionUse::describe)
+    }
+
+    /// Returns the length of the longest mapping.
+    pub(super) fn mapped_bytes(&self) -> usize {
+        self.regions().map(|region| region.mapped_bytes).max().unwrap_or_default()
+    }
+
+    /// Returns what the file is locked for, and whether the calling thread is among those that hold the lock.
+    pub(super) fn lock(&self) -> Option<(Purpose, bool)> {
+        self.lock.as_ref().map(|lock| (lock.purpose, lock.threads.contains(&thread::current().id())))
+    }
+
+    fn is_unused(&self) -> bool {
+        self.regions.is_empty() && self.lock.is_none()
+    }
+}
+
+/// How this process uses the files that it maps or locks.
+pub(super) struct FileRegistry {
+    /// A forked child has a copy of the registry. It holds none of the locks, but has inherited the regions.
+    owner: OwnerProcess,
+    by_file: HashMap<FileId, FileUse>,
+}
+
+static REGISTRY: LazyLock<Mutex<FileRegistry>> =
+    LazyLock::new(|| Mutex::new(FileRegistry { owner: OwnerProcess::current(), by_file: HashMap::new() }));
+
+/// Notified when a file is unlocked.
+static UNLOCKED: Condvar = Condvar::new();
+
+static UNUSED: FileUse = FileUse { regions: Vec::new(), lock: None };
+
+/// Locks the registry. In a forked child, another thread of the parent may have had it locked at the fork, and then this never
+/// returns: a value that the child has inherited must not call it.
+pub(super) fn lock() -> MutexGuard<'static, FileRegistry> {
+    let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    if !registry.owner.is_current() {
+        registry.owner = OwnerProcess::current();
+        // This closes the child's descriptors, which unlocks nothing: the parent has the files open too.
+        registry.by_file.values_mut().for_each(|file_use| file_use.lock = None);
+        registry.by_file.retain(|_, file_use| !file_use.is_unused());
+    }
+    registry
+}
+
+/// Unlocks the registry until a file is unlocked or the timeout has passed.
+pub(super) fn wait(
+    registry: MutexGuard<'static, FileRegistry>,
+    timeout: Option<Duration>,
+) -> MutexGuard<'static, FileRegistry> {
+    match timeout {
+        None => UNLOCKED.wait(registry).unwrap_or_else(PoisonError::into_inner),
+        Some(timeout) => UNLOCKED.wait_timeout(registry, timeout).unwrap_or_else(PoisonError::into_inner).0,
+    }
+}
+
+impl FileRegistry {
+    pub(super) fn file(&self, id: FileId) -> &FileUse {
+        self.by_file.get(&id).unwrap_or(&UNUSED)
+    }
+
+    /// Returns a region that has `length_bytes`, which may be borrowed from here on. There must be no conflict.
+    pub(super) fn share(&mut self, id: FileId, length_bytes: usize) -> Option<Arc<Region>> {
+        let regions = &mut self.by_file.get_mut(&id)?.regions;
+        regions.iter_mut().filter(|region| region.mapped_bytes >= length_bytes).find_map(|found| {
+            let region = found.region.upgrade()?;
+            found.lent_bytes = found.lent_bytes.max(length_bytes);
+            Some(region)
+        })
+    }
+
+    /// Records a new mapping, of which `length_bytes` may be borrowed. There must be no conflict.
+    pub(super) fn add_region(
+        &mut self,
+        file: FileId,
+        (map, reservation): (MmapRaw, Reservation),
+        mapped_as: MappedAs,
+        lent_bytes: usize,
+    ) -> Arc<Region> {
+        let mapped_bytes = map.len();
+        let region =
+            Arc::new(Region { map, file, owner: OwnerProcess::current(), _reservation: reservation });
+        let of_file = self.by_file.entry(file).or_default();
+        of_file.regions.push(RegionUse {
+            region: Arc::downgrade(&region),
+            mapped_as,
+            mapped_bytes,
+            lent_bytes,
+        });
+        region
+    }
+
+    /// Records that the calling thread has locked a file, alone or together with threads that share the lock already.
+    pub(super) fn add_lock(&mut self, id: FileId, purpose: Purpose, file: &Arc<dyn DiskFile>) -> FileLock {
+        let thread = thread::current().id();
+        let held = self.by_file.entry(id).or_default().lock.get_or_insert_with(|| {
+            // A lock to grow the file leaves all bytes as they are until `keep_stable` says which.
+            let stable_bytes = if purpose == Purpose::Change { 0 } else { u64::MAX };
+            HeldLock { purpose, stable_bytes, threads: Vec::new(), file: Arc::clone(file) }
+        });
+        held.threads.push(thread);
+        FileLock { id, purpose, thread, owner: self.owner }
+    }
+
+    fn remove_if_unused(&mut self, id: FileId) {
+        if self.file(id).is_unused() {
+            self.by_file.remove(&id);
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if !self.owner.is_current() {
+            return;
+        }
+        let mut registry = lock();
+        if let Some(file_use) = registry.by_file.get_mut(&self.file) {
+            file_use.regions.retain(RegionUse::is_alive);
+            registry.remove_if_unused(self.file);
+        }
+    }
+}
+
+/// A lock on a file, held until it is dropped.
+///
+/// Except for [`Purpose::Share`], it excludes every other lock on the file, in any process or thread.
+#[derive(Debug)]
+pub(crate) struct FileLock {
+    id: FileId,
+    purpose: Purpose,
+    thread: ThreadId,
+    owner: OwnerProcess,
+}
+
+impl FileLock {
+    pub(super) fn id(&self) -> FileId {
+        self.id
+    }
+
+    pub(super) fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    pub(super) fn owner(&self) -> OwnerProcess {
+        self.owner
+    }
+
+    /// Declares that from here on, under this lock to grow the file, only the first `stable_bytes` do not change. Returns false,
+    /// and declares nothing, when more bytes may be borrowed in this process, which only happens in a malformed store.
+    pub(super) fn keep_stable(&self, stable_bytes: u64) -> bool {
+        if !self.owner.is_current() {
+            return false;
+        }
+        let mut registry = lock();
+        let Some(file_use) = registry.by_file.get_mut(&self.id) else { return false };
+        if file_use.regions().any(|region| region.lent_bytes as u64 > stable_bytes) {
+            return false;
+        }
+        if let Some(held) = &mut file_use.lock {
+            held.stable_bytes = stable_bytes;
+        }
+        true
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        if !self.owner.is_current() {
+            return;
+        }
+        let mut registry = lock();
+        let Some(file_use) = registry.by_file.get_mut(&self.id) else { return };
+        let Some(held) = &mut file_use.lock else { return };
+        if let Some(own) = held.threads.iter().position(|&thread| thread == self.thread) {
+            held.threads.swap_remove(own);
+        }
+        if held.threads.is_empty() {
+            // Closing the file is not enough: a forked child, or one that is being started, may have it open too.
+            let _ = held.file.unlock();
+            let held = file_use.lock.take();
+            registry.remove_if_unused(self.id);
+            drop(registry);
+            UNLOCKED.notify_all();
+            drop(held);
+        }
+    }
+}
