@@ -6,7 +6,7 @@ use stridemap::{Error, ErrorKind, Result, Store, Transaction};
 use super::contents::ForeignTensor;
 use super::foreign::ForeignFile;
 
-/// Adopts a file in one commit: every tensor gets a name, with `prefix` before its own, and the elements stay where they are.
+/// Saves a header for every tensor of a file in one commit, with `prefix` before its name, and leaves the elements in the file.
 /// The file's [attributes](ForeignFile::attributes) become those of the store. See [`ForeignFile::adopt_into`].
 ///
 /// ```

@@ -94,7 +94,12 @@ impl RawFile {
         limit_bytes: u64,
     ) -> Result<Pieces<'_>> {
         self.check_header(start_bytes, length_bytes, limit_bytes)?;
-        Ok(Pieces { file: self, offset_bytes: start_bytes, rest_bytes: length_bytes, failure: None })
+        Ok(self.pieces(start_bytes, length_bytes))
+    }
+
+    /// A part of the file, to be read in order.
+    pub(super) fn pieces(&self, start_bytes: u64, length_bytes: u64) -> Pieces<'_> {
+        Pieces { file: self, offset_bytes: start_bytes, rest_bytes: length_bytes, failure: None }
     }
 
     fn check_header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<()> {
@@ -129,7 +134,7 @@ pub(super) struct Pieces<'a> {
     file: &'a RawFile,
     offset_bytes: u64,
     rest_bytes: u64,
-    /// What an error of a read really was; who reads through others gets no more than that one has been.
+    /// Why a read failed: a parser that reads through this reports only that one did.
     failure: Option<Error>,
 }
 
@@ -149,9 +154,8 @@ impl Read for Pieces<'_> {
         let count = usize::try_from(self.rest_bytes).map_or(buf.len(), |rest| rest.min(buf.len()));
         let Some(piece) = buf.get_mut(..count).filter(|piece| !piece.is_empty()) else { return Ok(0) };
         if let Err(e) = self.file.read_at(piece, self.offset_bytes) {
-            let failure = io::Error::other(e.to_string());
-            self.failure = Some(e);
-            return Err(failure);
+            self.failure = Some(e.clone());
+            return Err(io::Error::other(e));
         }
         self.offset_bytes = self.offset_bytes.saturating_add(count as u64);
         self.rest_bytes = self.rest_bytes.saturating_sub(count as u64);

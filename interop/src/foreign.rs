@@ -9,7 +9,7 @@ use super::contents::{Contents, ForeignStorage, ForeignTensor};
 use super::file::RawFile;
 use super::{ForeignOptions, numpy, safetensors, torch, zip};
 
-/// The formats of files that are read.
+/// The formats that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileFormat {
@@ -46,11 +46,10 @@ impl fmt::Display for FileFormat {
     }
 }
 
-/// A file of another format, open: its headers are known and checked against the file; elements are read when they are
-/// asked for.
+/// An open file of another format. Its headers are checked against the file; elements are read when they are needed.
 ///
-/// The format is told by the content, not by the name. The file is no part of a store until
-/// [`import_into`](Self::import_into) copies its elements into one.
+/// The format is detected by the content, not by the name. [`import_into`](Self::import_into) copies the elements into a
+/// store; [`adopt_into`](Self::adopt_into) makes them part of one where they are.
 ///
 /// ```
 /// use std::collections::{BTreeMap, HashMap};
@@ -85,8 +84,8 @@ impl ForeignFile {
     /// Opens a file and checks its header against it. No element is read.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) for what is of no known format, or not whole, has a name twice, or
-    /// has elements of a type that has no counterpart here; [`ErrorKind::Io`](stridemap::ErrorKind::Io).
+    /// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) for a file of an unknown format, a truncated one, a name that
+    /// appears twice, or elements of a type that stridemap does not have; [`ErrorKind::Io`](stridemap::ErrorKind::Io).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         ForeignOptions::new().open(path)
     }
@@ -114,19 +113,19 @@ impl ForeignFile {
         Ok(ForeignFile { file, contents, by_name: OnceLock::new(), converted: Mutex::default() })
     }
 
-    /// What the file was told to be.
+    /// The format that was detected.
     #[must_use]
     pub fn format(&self) -> FileFormat {
         self.contents.format
     }
 
-    /// Its path, as it was given.
+    /// The path that it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// The headers of its tensors, in the order of the file. Storages are numbered from 1 on.
+    /// The headers of its tensors, in the order of the file. Storages are numbered from 1.
     pub fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
         self.contents.tensors.iter().map(|tensor| {
             let storage_id = tensor.storage as u64 + 1;
@@ -134,7 +133,7 @@ impl ForeignFile {
         })
     }
 
-    /// The runs of bytes that its tensors stand on, by ascending number.
+    /// The runs of bytes that its tensors refer to, by ascending number.
     pub fn storages(&self) -> impl Iterator<Item = StorageInfo> {
         let mut counts = vec![0u64; self.contents.storages.len()];
         for tensor in &self.contents.tensors {
@@ -150,18 +149,17 @@ impl ForeignFile {
         })
     }
 
-    /// The tensor of a name, on the bytes of the file where they lie. No element is read. Tensors on one storage share it.
+    /// Returns a tensor whose storage is a range of the file. No element is read. Tensors on one storage share it.
     ///
-    /// What does not lie there as it is, an array in a compressed member of a zip file or one that is
-    /// [byte-swapped](ForeignOptions::byteswap), is converted into a temporary file without a name, in the directory that
-    /// `TMPDIR` names. The checksum of a zip file's member is looked at by that, and by an import, and not when elements are
-    /// read where they lie.
+    /// An array in a compressed member of a zip file, or one that is [byte-swapped](ForeignOptions::byteswap), is converted
+    /// into a temporary file without a name, in the directory that `TMPDIR` names. The checksum of a member of a zip file is
+    /// checked by that, and by an import, but not when elements are read from the file itself.
     ///
     /// # Errors
-    /// [`ErrorKind::NameNotFound`](stridemap::ErrorKind::NameNotFound), which says the nearest names. Of what is converted,
-    /// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) and [`ErrorKind::Io`](stridemap::ErrorKind::Io). When elements are read
-    /// later, and the file is not what it was when it was opened,
-    /// [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged).
+    /// [`ErrorKind::NameNotFound`](stridemap::ErrorKind::NameNotFound), which suggests the nearest names. When elements are
+    /// converted, [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) and [`ErrorKind::Io`](stridemap::ErrorKind::Io).
+    /// Reading elements later is [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file was changed
+    /// since it was opened.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         let by_name = self.by_name.get_or_init(|| {
             let names = self.contents.tensors.iter().map(|tensor| tensor.name.clone());
@@ -200,13 +198,13 @@ impl ForeignFile {
         Ok(file)
     }
 
-    /// The text that the file holds beside its tensors, by key.
+    /// The text that the file holds besides its tensors, by key.
     #[must_use]
     pub fn attributes(&self) -> &BTreeMap<String, String> {
         &self.contents.attributes
     }
 
-    /// The bytes of elements that an import reads.
+    /// How many bytes of elements an import reads.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.contents.size_bytes()

@@ -160,13 +160,13 @@ impl ForeignFile {
     }
 }
 
-/// Where the bytes of an import are.
+/// How many bytes of elements an import copied, and how many it shares with the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Imported {
-    /// Of elements that were written to the store.
+    /// Bytes that were written to the store.
     pub copied_bytes: u64,
-    /// Of elements that the store and the file share on the disk, until the file is written.
+    /// Bytes that the store and the file share on the disk, until the file is written.
     pub shared_bytes: u64,
 }
 

@@ -5,7 +5,7 @@ use stridemap::{DType, Result};
 use super::foreign::ForeignFile;
 use super::numpy::Reading;
 
-/// How files of other formats are opened, otherwise than by [`ForeignFile::open`].
+/// Options for opening files of other formats.
 ///
 /// ```
 /// use stridemap::DType;
@@ -25,29 +25,29 @@ pub struct ForeignOptions {
 }
 
 impl ForeignOptions {
-    /// Those of [`ForeignFile::open`].
+    /// The options of [`ForeignFile::open`].
     #[must_use]
     pub fn new() -> Self {
         ForeignOptions::default()
     }
 
-    /// Turns the bytes of big-endian elements around while they are read. Otherwise such arrays are refused: storages are
-    /// little-endian, and what is only looked at where it lies cannot be.
+    /// Converts big-endian arrays to little-endian while they are read. Without it they are refused, because storages are
+    /// little-endian.
     #[must_use]
     pub fn byteswap(mut self, is_swapping: bool) -> Self {
         self.reading.is_swapping = is_swapping;
         self
     }
 
-    /// What elements are that NumPy gives as bytes without a type, `V1` or `V2`: it has no names for the types of its
-    /// package `ml_dtypes`. Only elements of as many bytes are taken for it.
+    /// The type of elements that NumPy wrote as bytes without a type, `V1` or `V2`, as it does for the types of the package
+    /// `ml_dtypes`. It applies to elements of its own size only.
     #[must_use]
     pub fn untyped(mut self, dtype: DType) -> Self {
         self.reading.untyped = Some(dtype);
         self
     }
 
-    /// As [`ForeignFile::open`].
+    /// Opens a file, as [`ForeignFile::open`] does.
     ///
     /// # Errors
     /// Those of [`ForeignFile::open`].

@@ -40,6 +40,7 @@ mod replaced;
 mod scale;
 mod shared_blocks;
 mod sharing;
+mod staged;
 mod store;
 mod stress;
 mod support;

@@ -1,11 +1,13 @@
-//! Where the central directory of a zip file lies.
+//! Where the central directory of a zip file lies, and what its entries say.
+//!
+//! The crate that writes zip files does not read them: it would look for the directory in more than one place, read on behind
+//! its end, take memory for whatever fields an entry has, and let members overlap.
 
-use std::io::Read as _;
+use std::io::{BufReader, Read as _};
 
 use stridemap::Result;
 
 use super::unpack::reading;
-use super::window::Window;
 use crate::file::RawFile;
 
 const END_SIGNATURE: &[u8] = b"PK\x05\x06";
@@ -24,9 +26,11 @@ const END64_BYTES: u64 = 56;
 const ENTRY_BYTES: usize = 46;
 const ENTRY_SIGNATURE: &[u8] = b"PK\x01\x02";
 
-/// How many extra fields an entry may have. Each takes the zip crate ten times its bytes; Python writes one at most, and
-/// the aligned members of others two.
-const MAX_EXTRA_FIELDS: usize = 8;
+/// How much of the directory is read at once.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// The extra field of lengths and an offset that do not fit in 32 bits.
+const ZIP64_FIELD: u64 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Directory {
@@ -72,34 +76,31 @@ impl Directory {
         record.directory(at_bytes).map_err(|what| file.bad(what))
     }
 
-    /// Checks that there are as many entries as are stated, that they fill the directory, and that none has more to it
-    /// than members of a file of tensors need. `window` is the directory.
-    pub(super) fn check_entries(&self, window: &mut Window<'_>) -> Result<()> {
-        let file = window.file;
-        let mut entry = [0; ENTRY_BYTES];
+    /// Passes each entry to `found`. There must be as many as are stated, and they must fill the directory.
+    pub(super) fn for_each_entry(
+        &self,
+        file: &RawFile,
+        found: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let pieces = file.pieces(self.start_bytes, self.end_bytes - self.start_bytes);
+        let mut rest = BufReader::with_capacity(BUFFER_BYTES, pieces);
+        let mut fixed = [0; ENTRY_BYTES];
         let mut variable = Vec::new();
         for index in 0..self.member_count {
-            window.read_exact(&mut entry).map_err(|e| reading(file, e))?;
-            let fields = Fields(&entry);
-            let [name_bytes, extra_bytes, comment_bytes] = [28, 30, 32].map(|at| fields.u16(at) as usize);
+            rest.read_exact(&mut fixed).map_err(|e| reading(file, e))?;
+            let [name_bytes, extra_bytes, comment_bytes] =
+                [28, 30, 32].map(|at| Fields(&fixed).u16(at) as usize);
             variable.resize(name_bytes + extra_bytes + comment_bytes, 0);
-            window.read_exact(&mut variable).map_err(|e| reading(file, e))?;
-            let extra = variable.get(name_bytes..name_bytes + extra_bytes).unwrap_or_default();
-            let what = if !entry.starts_with(ENTRY_SIGNATURE) {
-                "is not one"
-            } else if fields.u16(34) != 0 {
-                "is of another file"
-            } else if count_extra_fields(extra) > MAX_EXTRA_FIELDS {
-                "has too many extra fields"
-            } else {
-                continue;
-            };
-            return Err(file.bad(format!("entry {index} of the directory of the zip file {what}")));
+            rest.read_exact(&mut variable).map_err(|e| reading(file, e))?;
+            let (name, extra) = variable.split_at(name_bytes);
+            let entry = Entry::parse(&fixed, name, extra.split_at(extra_bytes).0);
+            let refused = |what| file.bad(format!("entry {index} of the directory of the zip file {what}"));
+            found(&entry.map_err(refused)?)?;
         }
-        if window.is_at_end() {
-            return Ok(());
+        match rest.read(&mut [0]).map_err(|e| reading(file, e))? {
+            0 => Ok(()),
+            _ => Err(file.bad("the directory of the zip file has bytes behind its last entry")),
         }
-        Err(file.bad("the directory of the zip file has bytes behind its last entry"))
     }
 
     /// The zip64 record before the one at the end, and where it begins.
@@ -170,13 +171,61 @@ impl Record {
     }
 }
 
-fn count_extra_fields(mut bytes: &[u8]) -> usize {
-    let mut count = 0;
-    while !bytes.is_empty() {
-        bytes = bytes.get(4 + Fields(bytes).u16(2) as usize..).unwrap_or_default();
-        count += 1;
+/// What the directory says of a member.
+pub(super) struct Entry<'a> {
+    pub(super) raw_name: &'a [u8],
+    pub(super) flags: u64,
+    /// The number of the method by which it is packed.
+    pub(super) method: u64,
+    pub(super) crc32: u32,
+    pub(super) packed_bytes: u64,
+    pub(super) unpacked_bytes: u64,
+    /// Where its own header begins.
+    pub(super) start_bytes: u64,
+}
+
+impl<'a> Entry<'a> {
+    fn parse(fixed: &[u8], raw_name: &'a [u8], extra: &[u8]) -> Result<Self, &'static str> {
+        let fields = Fields(fixed);
+        if !fixed.starts_with(ENTRY_SIGNATURE) {
+            return Err("is not one");
+        }
+        if fields.u16(34) != 0 {
+            return Err("is of another file");
+        }
+        // A field of ones is in the zip64 field, if there is one: these follow each other there.
+        let mut wide = extra_field(extra, ZIP64_FIELD);
+        let mut field = |offset_bytes| -> Result<u64, &'static str> {
+            let short = fields.u32(offset_bytes);
+            let Some(bytes) = wide.as_mut().filter(|_| short == u64::from(u32::MAX)) else {
+                return Ok(short);
+            };
+            let (long, rest) = bytes.split_first_chunk().ok_or("has a zip64 field that is too short")?;
+            *bytes = rest;
+            Ok(u64::from_le_bytes(*long))
+        };
+        Ok(Entry {
+            raw_name,
+            flags: fields.u16(8),
+            method: fields.u16(10),
+            crc32: fields.u32(16) as u32,
+            unpacked_bytes: field(24)?,
+            packed_bytes: field(20)?,
+            start_bytes: field(42)?,
+        })
     }
-    count
+}
+
+/// The bytes of the first extra field of this kind.
+fn extra_field(mut extra: &[u8], kind: u64) -> Option<&[u8]> {
+    loop {
+        let (header, rest) = extra.split_first_chunk::<4>()?;
+        let (bytes, rest) = rest.split_at_checked(Fields(header).u16(2) as usize)?;
+        if Fields(header).u16(0) == kind {
+            return Some(bytes);
+        }
+        extra = rest;
+    }
 }
 
 /// Little-endian numbers at fixed places of a record that is long enough for them; 0 past its end.

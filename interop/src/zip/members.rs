@@ -1,12 +1,8 @@
 //! The members of a zip file, checked against each other and the file.
 
-use stridemap::{Error, Result};
-use zip::CompressionMethod;
-use zip::read::{ArchiveOffset, Config, ZipArchive, ZipFileEntry};
-use zip::result::ZipError;
+use stridemap::Result;
 
-use super::directory::{Directory, Fields};
-use super::window::Window;
+use super::directory::{Directory, Entry, Fields};
 use crate::file::RawFile;
 
 /// What a member's own header, before its bytes, takes without its name and its extra fields.
@@ -15,6 +11,9 @@ const LOCAL_SIGNATURE: &[u8] = b"PK\x03\x04";
 
 /// The bits that say that bytes, or what is said of them, are encrypted.
 const ENCRYPTED_FLAGS: u64 = 1 | 1 << 6 | 1 << 13;
+
+/// The characters 128 to 255 of code page 437.
+const CP437: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
 
 /// How many bytes one byte unpacks to at most: 2 bits are a code for 258. So a file of nothing cannot ask for room on the
 /// disk by its word alone.
@@ -48,35 +47,25 @@ pub(crate) fn members(file: &RawFile) -> Result<Vec<Member>> {
     let directory = Directory::find(file)?;
     let mut members = Vec::new();
     let mut ranges = Vec::new();
-    if directory.member_count > 0 {
-        directory.check_entries(&mut Window::new(file, directory.start_bytes..directory.end_bytes))?;
-        let config = Config { archive_offset: ArchiveOffset::Known(0) };
-        let archive = ZipArchive::with_config(config, Window::new(file, 0..file.length_bytes()));
-        let archive = archive.map_err(|e| bad(file, e))?;
-        if archive.len() as u64 != directory.member_count {
-            return Err(file.bad("two members of the zip file have one name"));
-        }
-        for index in 0..archive.len() {
-            let entry = archive.by_index_data(index).map_err(|e| bad(file, e))?;
-            let member = member_of(file, &directory, &entry)?;
-            ranges.push((entry.header_start(), member.offset_bytes + member.packed_bytes, members.len()));
-            members.push(member);
-        }
-    }
+    directory.for_each_entry(file, &mut |entry| {
+        let member = member_of(file, &directory, entry)?;
+        ranges.push((entry.start_bytes, member.offset_bytes + member.packed_bytes, members.len()));
+        members.push(member);
+        Ok(())
+    })?;
     check_apart(file, &members, ranges)?;
     check_names(file, &members)?;
     Ok(members)
 }
 
 /// An entry of the directory, and the header before the bytes, which must tell the same.
-fn member_of(file: &RawFile, directory: &Directory, entry: &ZipFileEntry<'_>) -> Result<Member> {
-    let name = entry.name().map_err(|e| bad(file, e))?.into_owned();
+fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result<Member> {
+    let name = name_of(entry.raw_name);
     let refused = |what: &str| file.bad(format!("member {name:?} of the zip file {what}"));
     let outside = || refused("lies outside of the file, or over the directory");
 
-    let raw_name = entry.name_raw();
+    let &Entry { raw_name, start_bytes, packed_bytes, unpacked_bytes, crc32, .. } = entry;
     let mut header = vec![0; LOCAL_HEADER_BYTES + raw_name.len()];
-    let start_bytes = entry.header_start();
     let header_end_bytes = start_bytes.checked_add(header.len() as u64);
     header_end_bytes.filter(|&end| end <= directory.start_bytes).ok_or_else(outside)?;
     file.read_at(&mut header, start_bytes)?;
@@ -85,28 +74,25 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &ZipFileEntry<'_>) ->
     if !fixed.starts_with(LOCAL_SIGNATURE) {
         return Err(refused(&format!("has no header at byte {start_bytes}, where the directory says")));
     }
-    if (fields.u16(6) | u64::from(entry.flags().as_u16())) & ENCRYPTED_FLAGS != 0 {
+    if (fields.u16(6) | entry.flags) & ENCRYPTED_FLAGS != 0 {
         return Err(refused("is encrypted"));
     }
     let code = fields.u16(8);
-    let method = match entry.compression() {
-        CompressionMethod::Stored if code == 0 => Method::Stored,
-        CompressionMethod::Deflated if code == 8 => Method::Deflated,
-        CompressionMethod::Stored | CompressionMethod::Deflated => {
+    let method = match (entry.method, code) {
+        (0, 0) => Method::Stored,
+        (8, 8) => Method::Deflated,
+        (0 | 8, _) => {
             return Err(refused("is packed in one way by the directory, and in another by its own header"));
         }
-        _ => {
-            return Err(refused(&format!(
-                "is packed by {}; stored and deflated ones can be read",
-                method_name(code)
-            )));
+        (other, _) => {
+            let what = format!("is packed by {}; stored and deflated ones can be read", method_name(other));
+            return Err(refused(&what));
         }
     };
     if fields.u16(26) != raw_name.len() as u64 || local_name != raw_name {
         return Err(refused("has another name in its own header than in the directory"));
     }
     let offset_bytes = start_bytes + LOCAL_HEADER_BYTES as u64 + fields.u16(26) + fields.u16(28);
-    let (packed_bytes, unpacked_bytes) = (entry.compressed_size(), entry.size());
     let end_bytes = offset_bytes.checked_add(packed_bytes);
     end_bytes.filter(|&end| end <= directory.start_bytes).ok_or_else(outside)?;
     if method == Method::Stored && packed_bytes != unpacked_bytes {
@@ -119,7 +105,6 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &ZipFileEntry<'_>) ->
             "is deflated to {packed_bytes} bytes, which cannot be the {unpacked_bytes} that are stated"
         )));
     }
-    let crc32 = entry.crc32();
     Ok(Member { name, method, offset_bytes, packed_bytes, unpacked_bytes, crc32 })
 }
 
@@ -142,7 +127,7 @@ fn check_names(file: &RawFile, members: &[Member]) -> Result<()> {
     let mut names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair.first() == pair.last()) {
-        Some(pair) => Err(file.bad(format!("the zip file has {:?} twice", pair.first()))),
+        Some(pair) => Err(file.bad(format!("two members of the zip file have one name, {:?}", pair.first()))),
         None => Ok(()),
     }
 }
@@ -154,9 +139,9 @@ fn method_name(code: u64) -> String {
     name.map_or_else(|| format!("method {code}"), str::to_owned)
 }
 
-fn bad(file: &RawFile, e: ZipError) -> Error {
-    match e {
-        ZipError::Io(e) => super::unpack::reading(file, e),
-        e => file.bad(format!("the zip file: {e}")).with_source(e),
-    }
+/// A name is UTF-8, whether or not that is said of it, or of code page 437.
+fn name_of(raw_name: &[u8]) -> String {
+    let high = |byte: u8| CP437.chars().nth(usize::from(byte & 0x7f)).unwrap_or(char::REPLACEMENT_CHARACTER);
+    let character = |&byte: &u8| if byte.is_ascii() { byte.into() } else { high(byte) };
+    str::from_utf8(raw_name).map_or_else(|_| raw_name.iter().map(character).collect(), str::to_owned)
 }

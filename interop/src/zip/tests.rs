@@ -226,24 +226,41 @@ fn members_that_overlap_are_refused() {
 }
 
 #[test]
-fn entries_have_only_so_many_extra_fields() {
+fn entries_that_are_none_are_refused() {
     let bytes = sample();
-    let entry = |count: u8| {
-        let mut entry = [CENTRAL, &[0; 42], b"c", &[0xfe, 0xca, 0, 0].repeat(count.into())].concat();
-        (entry[28], entry[30]) = (1, 4 * count);
+    let entry = |extra: &[u8]| {
+        let mut entry = [CENTRAL, &[0; 42], b"c", extra].concat();
+        (entry[28], entry[30]) = (1, extra.len() as u8);
         entry
     };
-    assert_refused(
-        &with_entry(&bytes, &entry(9)),
-        "entry 2 of the directory of the zip file has too many extra fields",
-    );
-    assert_refused(
-        &with_entry(&bytes, &entry(8)),
-        "member \"c\" of the zip file has another name in its own header",
-    );
-    assert_refused(&with_entry(&bytes, &with(entry(0), CENTRAL, 0, b"PK..")), "is not one");
-    assert_refused(&with_entry(&bytes, &with(entry(0), CENTRAL, 34, &[1])), "another file");
-    assert_refused(&with_entry(&bytes, &with(entry(0), CENTRAL, 32, &[1])), "before it is whole");
+    let refused = "member \"c\" of the zip file has another name in its own header";
+    for extra in [&[][..], &[0xfe, 0xca, 0, 0].repeat(40), &[1, 0, 9, 9], &[1, 0]] {
+        assert_refused(&with_entry(&bytes, &entry(extra)), refused);
+    }
+    let wide = with(entry(&[1, 0, 4, 0, 0, 0, 0, 0]), CENTRAL, 42, &[0xff; 4]);
+    let refused = "entry 2 of the directory of the zip file has a zip64 field that is too short";
+    assert_refused(&with_entry(&bytes, &wide), refused);
+    assert_refused(&with_entry(&bytes, &with(entry(&[]), CENTRAL, 0, b"PK..")), "is not one");
+    assert_refused(&with_entry(&bytes, &with(entry(&[]), CENTRAL, 34, &[1])), "another file");
+    assert_refused(&with_entry(&bytes, &with(entry(&[]), CENTRAL, 32, &[1])), "before it is whole");
+}
+
+#[test]
+fn names_are_utf8_or_of_code_page_437() {
+    let name = |raw: &[u8; 2]| {
+        let mut bytes = zip_of(&[("aa", STORED, b"1")], false);
+        let central = find(&bytes, CENTRAL);
+        bytes[central + 46..central + 48].copy_from_slice(raw);
+        bytes[30..32].copy_from_slice(raw);
+        let (_guard, file) = open(&bytes);
+        members(&file).unwrap().remove(0).name
+    };
+    // As Python has bytes(range(128, 256)).decode("cp437").
+    for (raw, decoded) in
+        [(b"~\x80", "~Ç"), (b"\xe1\xb0", "ß░"), (b"\x9b\xff", "¢\u{a0}"), (b"\xc3\xbc", "ü")]
+    {
+        assert_eq!(name(raw), decoded);
+    }
 }
 
 #[test]

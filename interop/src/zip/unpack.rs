@@ -6,7 +6,7 @@ use flate2::bufread::DeflateDecoder;
 use stridemap::{Error, Result};
 
 use super::members::{Member, Method};
-use crate::file::RawFile;
+use crate::file::{Pieces, RawFile};
 
 /// How much is read of packed bytes at once.
 const PACKED_PIECE_BYTES: usize = 64 << 10;
@@ -14,12 +14,12 @@ const PACKED_PIECE_BYTES: usize = 64 << 10;
 impl Member {
     /// Begins to unpack. Whatever the length that the directory states, memory is bounded.
     pub(crate) fn unpack<'a>(&'a self, file: &'a RawFile) -> Unpacked<'a> {
-        let span = Span { file, position_bytes: self.offset_bytes, rest_bytes: self.packed_bytes };
+        let packed = file.pieces(self.offset_bytes, self.packed_bytes);
         let bytes = match self.method {
-            Method::Stored => Bytes::Stored(span),
+            Method::Stored => Bytes::Stored(packed),
             Method::Deflated => {
-                let span = BufReader::with_capacity(PACKED_PIECE_BYTES, span);
-                Bytes::Deflated(Box::new(DeflateDecoder::new(span)))
+                let packed = BufReader::with_capacity(PACKED_PIECE_BYTES, packed);
+                Bytes::Deflated(Box::new(DeflateDecoder::new(packed)))
             }
         };
         Unpacked {
@@ -65,8 +65,8 @@ pub(crate) struct Unpacked<'a> {
 }
 
 enum Bytes<'a> {
-    Stored(Span<'a>),
-    Deflated(Box<DeflateDecoder<BufReader<Span<'a>>>>),
+    Stored(Pieces<'a>),
+    Deflated(Box<DeflateDecoder<BufReader<Pieces<'a>>>>),
 }
 
 impl Unpacked<'_> {
@@ -156,27 +156,9 @@ impl Unpacked<'_> {
 impl Bytes<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Bytes::Stored(span) => span.read(buf),
+            Bytes::Stored(pieces) => pieces.read(buf),
             Bytes::Deflated(decoder) => decoder.read(buf),
         }
-    }
-}
-
-/// A range of a file.
-struct Span<'a> {
-    file: &'a RawFile,
-    position_bytes: u64,
-    rest_bytes: u64,
-}
-
-impl Read for Span<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let count = self.rest_bytes.min(buf.len() as u64);
-        let (buf, _) = buf.split_at_mut(count as usize);
-        self.file.read_at(buf, self.position_bytes).map_err(io::Error::other)?;
-        self.position_bytes += count;
-        self.rest_bytes -= count;
-        Ok(count as usize)
     }
 }
 
