@@ -88,7 +88,7 @@ pub use commit::{
     OrphanKind, Remedy, Repair, SkipReason, Skipped, Verification,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use layout::{Axes, Axis, Index, Sections};
+pub use layout::{Axes, Axis, Index, Integer, Integers, Sections, SliceBound};
 pub use storage::ExternalFiles;
 pub use store::{
     Copied, Reclaimable, Snapshot, SpaceReason, Stats, StorageInfo, StorageKind, StorageStats, Store,

@@ -216,7 +216,7 @@ impl Store {
     /// # let dir = tempfile::tempdir()?;
     /// let store = Store::create(dir.path().join("x.smap"))?;
     /// let counts = store.create_tensor("counts", DType::I64, &[1000, 1000], StorageKind::Mutable)?;
-    /// assert_eq!(counts.get::<i64>(&[999, 999])?, 0);
+    /// assert_eq!(counts.get::<i64>([999, 999])?, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -57,6 +57,23 @@ impl TensorInfo {
         self.layout.size()
     }
 
+    /// [`size`](Self::size), by NumPy's and `ndarray`'s name.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.create_tensor("x", DType::F32, &[2, 3], StorageKind::Mutable)?;
+    /// for info in store.snapshot().tensors("")? {
+    ///     assert_eq!(info?.shape(), [2, 3]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        self.size()
+    }
+
     /// The stride of each dimension, in elements.
     #[must_use]
     pub fn stride(&self) -> &[isize] {

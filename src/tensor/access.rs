@@ -5,7 +5,7 @@ use stridemap_format::DType;
 use super::element::Element;
 use super::{Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::Index;
+use crate::layout::{Index, Integers};
 
 /// Elements, copied out or borrowed.
 ///
@@ -70,7 +70,8 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions; [`ErrorKind::DTypeMismatch`];
     /// [`ErrorKind::Io`].
-    pub fn get<T: Element>(&self, index: &[isize]) -> Result<T> {
+    pub fn get<T: Element>(&self, index: impl Integers) -> Result<T> {
+        let index = index.to_vec();
         if index.len() < self.ndim() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,

@@ -135,6 +135,20 @@ impl Tensor {
         self.layout.size()
     }
 
+    /// [`size`](Self::size), by NumPy's and `ndarray`'s name.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, &[2, 3])?;
+    /// assert_eq!(x.shape(), [2, 3]);
+    /// assert_eq!(x.view(x.shape())?.shape(), x.size());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        self.size()
+    }
+
     /// For each dimension, how many elements of the storage lie between one index and the next: negative for a
     /// reversed dimension, zero for a repeated one.
     #[must_use]

@@ -152,12 +152,12 @@ pub(super) fn for_each_piece(
     let cut = |cut: &dyn Fn(&Tensor) -> Result<Tensor>| views.iter().map(cut).collect::<Result<Vec<_>>>();
     if row_elems > limit {
         for row in 0..count {
-            for_each_piece(&cut(&|view| view.select(0, row as isize))?, limit, body)?;
+            for_each_piece(&cut(&|view| view.select(0, row))?, limit, body)?;
         }
     } else {
         let rows = limit / row_elems;
         for first in (0..count).step_by(rows) {
-            body(&cut(&|view| view.narrow(0, first as isize, rows.min(count - first)))?)?;
+            body(&cut(&|view| view.narrow(0, first, rows.min(count - first)))?)?;
         }
     }
     Ok(())

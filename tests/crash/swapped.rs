@@ -49,7 +49,7 @@ fn run_script() -> Script {
         &|store| {
             let mut txn = store.begin().unwrap();
             txn.save("chunked", &vector(300_000, 1)).unwrap();
-            txn.save("small", &vector(12, 2).view(&[3, 4]).unwrap()).unwrap();
+            txn.save("small", &vector(12, 2).view([3, 4]).unwrap()).unwrap();
             txn.commit().unwrap();
         },
         &|store| store.save("doomed", &vector(270_000, 3)).unwrap(),

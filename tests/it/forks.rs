@@ -214,8 +214,8 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
             let live = x.as_live::<i64>().unwrap();
             let child = fork(|| {
                 let own = live.clone();
-                assert_eq!(own.fetch_add(&[0], 5).unwrap(), 0);
-                own.at(&own.flip([0]).unwrap()).unwrap().set(&[0], 7).unwrap();
+                assert_eq!(own.fetch_add([0], 5).unwrap(), 0);
+                own.at(&own.flip([0]).unwrap()).unwrap().set([0], 7).unwrap();
                 assert_refused(x.as_live::<i64>(), ErrorKind::Forked, &["as_live", "forked"]);
                 assert_refused(own.flush(), ErrorKind::Forked, &["flush", "forked"]);
             });

@@ -11,7 +11,7 @@ use std::time::Duration;
 use half::bf16;
 use stridemap::disk::Counted;
 use stridemap::{
-    DType, Durability, Element, Error, ErrorKind, Snapshot, StorageKind, Store, StoreOptions, Tensor, s,
+    DType, Durability, Element, Error, ErrorKind, Snapshot, StorageKind, Store, StoreOptions, Tensor, ix,
 };
 
 use crate::processes::{hear, proc, say, start, wait_for_a_line};
@@ -169,7 +169,7 @@ fn rows_of_the_tensor_itself_are_appended_to_it() {
     for reader in [Store::open(&path).unwrap(), mapped(&path)] {
         reader.refresh().unwrap();
         let before: Vec<f32> = reader.load("x").unwrap().read().unwrap();
-        let reversed = reader.load("x").unwrap().index(s![..;-1]).unwrap();
+        let reversed = reader.load("x").unwrap().index(ix![..;-1]).unwrap();
         store.append("x", &reversed).unwrap();
         reader.refresh().unwrap();
         let x = reader.load("x").unwrap();
@@ -285,7 +285,7 @@ fn append_that_cannot_be_is_refused_and_changes_nothing() {
     store.append("x", &rows(0, 4, &[3], element)).unwrap();
     let x = store.load("x").unwrap();
     store.save_view("transposed", &x.t().unwrap()).unwrap();
-    store.save_view("stepped", &x.index(s![..;2]).unwrap()).unwrap();
+    store.save_view("stepped", &x.index(ix![..;2]).unwrap()).unwrap();
     store.save_view("middle", &x.narrow(0, 1, 2).unwrap()).unwrap();
     let before = (store.generation(), bytes_of(&path.join(BIN)));
     let append = |name: &str| store.append(name, &rows(0, 1, &[3], element));

@@ -138,7 +138,7 @@ fn change(path: &Path) {
     live.as_live::<i64>().unwrap().fill(5);
     assert_eq!(other.read::<i64>().unwrap(), [5; 1000]);
     other.as_live::<i64>().unwrap().fill(6);
-    assert_eq!(live.as_live::<i64>().unwrap().get(&[3]).unwrap(), 6);
+    assert_eq!(live.as_live::<i64>().unwrap().get([3]).unwrap(), 6);
 }
 
 fn read(path: &Path) {

@@ -83,7 +83,7 @@ fn other_process() {
             let before = proc("io", "wchar:");
             let store = Store::open(&path).unwrap();
             let tensor = store.load("x").unwrap();
-            store.save_view("view", &tensor.view(&[2, -1]).unwrap().t().unwrap()).unwrap();
+            store.save_view("view", &tensor.view([2, -1]).unwrap().t().unwrap()).unwrap();
             let written_bytes = proc("io", "wchar:") - before;
             say(format!("{} {written_bytes}", proc("status", "VmHWM:") * 1024));
         }

@@ -69,7 +69,7 @@ fn exercise(store: &Store, value: f32) {
     mutable.lock_exclusive().unwrap().fill_(value).unwrap();
     assert_eq!(mutable.lock_shared().unwrap().read::<f32>().unwrap(), [value; 4]);
     mutable.lock_exclusive().unwrap().flush().unwrap();
-    store.load("live").unwrap().as_live::<i64>().unwrap().fetch_add(&[0], 1).unwrap();
+    store.load("live").unwrap().as_live::<i64>().unwrap().fetch_add([0], 1).unwrap();
     store.remove("new").unwrap();
     store.gc().unwrap();
     store.compact(|_| ()).unwrap();

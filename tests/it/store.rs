@@ -141,12 +141,9 @@ fn case_40_empty_single_and_rank_zero_tensors_round_trip() {
         assert_eq!((empty.size(), empty.numel(), empty.is_contiguous()), (&[3, 0, 2][..], 0, true));
         assert!(empty.read::<f64>().unwrap().is_empty());
         let scalar = store.load("scalar").unwrap();
-        assert_eq!(
-            (scalar.ndim(), scalar.item::<i32>().unwrap(), scalar.get::<i32>(&[]).unwrap()),
-            (0, 7, 7)
-        );
+        assert_eq!((scalar.ndim(), scalar.item::<i32>().unwrap(), scalar.get::<i32>(()).unwrap()), (0, 7, 7));
         assert_eq!(store.load("ones").unwrap().t().unwrap_err().kind(), ErrorKind::InvalidArgument);
-        assert_eq!(store.load("ones").unwrap().view(&[]).unwrap().item::<i32>().unwrap(), 7);
+        assert_eq!(store.load("ones").unwrap().view(()).unwrap().item::<i32>().unwrap(), 7);
     }
     store.save_view("empty.view", &store.load("empty").unwrap().select(0, 2).unwrap()).unwrap();
     assert_eq!(store.load("empty.view").unwrap().size(), [0, 2]);
