@@ -76,7 +76,7 @@ impl Ring {
         let row = ticket % ROWS as u64;
         // Who had the row a lap ago may still be at it. Were it killed there, the learner would end us.
         let before = if ticket < ROWS as u64 { 0 } else { 2 * (ticket - ROWS as u64) + 2 };
-        while self.numbers.compare_exchange([row], before, 2 * ticket + 1)?.is_err() {
+        while self.numbers.compare_exchange(row, before, 2 * ticket + 1)?.is_err() {
             yield_now();
         }
         // Whoever sees an element of this row sees the number that it is being written; and what was written into the row
@@ -85,19 +85,19 @@ impl Ring {
         self.rows.write_row_from(row, &transition)?;
         // Whoever sees the number that it is whole sees every element.
         fence(Ordering::Release);
-        self.numbers.set([row], 2 * ticket + 2)
+        self.numbers.set(row, 2 * ticket + 2)
     }
 
     /// Copies a row; gives its ticket, if it is whole.
-    fn sample(&self, row: isize, transition: &mut [f32]) -> Result<Option<u64>> {
-        let before = self.numbers.get([row])?;
+    fn sample(&self, row: u64, transition: &mut [f32]) -> Result<Option<u64>> {
+        let before = self.numbers.get(row)?;
         if before % 2 == 1 || before == 0 {
             return Ok(None);
         }
         fence(Ordering::Acquire);
         self.rows.read_row_into(row, transition)?;
         fence(Ordering::Acquire);
-        let is_whole = self.numbers.get([row])? == before;
+        let is_whole = self.numbers.get(row)? == before;
         Ok(is_whole.then_some((before - 2) / 2))
     }
 }

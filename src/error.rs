@@ -82,6 +82,8 @@ pub enum ErrorKind {
     Poisoned,
     /// A file to import or export is not what it claims, or cannot hold what it was given.
     BadFile,
+    /// None of the others: for errors that a caller [makes](Error::new).
+    Other,
 }
 
 /// What was asked, what stands, and what to do.
@@ -101,12 +103,32 @@ struct Inner {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    /// An error for code that this library calls: a [`Source`](crate::Source) that cannot be read, a closure.
+    ///
+    /// ```
+    /// use stridemap::{Error, ErrorKind};
+    ///
+    /// let error = Error::new(ErrorKind::Other, "the camera is off");
+    /// assert_eq!((error.kind(), error.to_string()), (ErrorKind::Other, "the camera is off".to_owned()));
+    /// ```
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Error(Box::new(Inner { kind, message, is_failed_sync: false, broken_path: None, source: None }))
     }
 
-    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    /// The same error with its cause, which is then its [`source`](std::error::Error::source). The message should include it.
+    ///
+    /// ```
+    /// use std::error::Error as _;
+    /// use stridemap::{Error, ErrorKind};
+    ///
+    /// let cause = "1.5".parse::<u8>().unwrap_err();
+    /// let error = Error::new(ErrorKind::Other, format!("read the row: {cause}")).with_source(cause);
+    /// assert!(error.source().is_some_and(|cause| cause.is::<std::num::ParseIntError>()));
+    /// ```
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(Arc::from(source.into()));
         self
     }

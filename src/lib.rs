@@ -31,7 +31,7 @@
 //!   place, by an [`Operand`].
 //! - [`LiveTensor`]: a tensor on a live storage, read and written by many processes at once, [element](LiveElement) by
 //!   element, without a lock.
-//! - [`Source`]: what can be saved: a tensor, an `ndarray` array. [`Element`]: a Rust type that is a [`DType`];
+//! - [`Source`]: what can be saved: a tensor, a slice, a number, an `ndarray` array. [`Element`]: a Rust type that is a [`DType`];
 //!   [`F8E4M3FN`] and its kin are the 8-bit floats.
 //! - [`Copied`]: a [copy](Snapshot::copy_to) of a store that others may be writing.
 //! - [`Stats`], [`Collected`] and [`Compacted`]: where the space of a store is, and what was given back.
@@ -82,6 +82,11 @@ pub mod parallel;
 mod storage;
 mod store;
 mod tensor;
+
+pub use half;
+#[cfg(feature = "ndarray")]
+pub use ndarray;
+pub use num_complex;
 
 pub use commit::{
     Affected, Collected, Compacted, Durability, Finding, Loss, Materialized, NameChanges, OnExisting, Orphan,

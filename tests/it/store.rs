@@ -266,3 +266,27 @@ fn store_lives_on_a_simulated_disk_as_well() {
     let last_two = tensor.index([Index::Slice { start: Some(-2), end: None, step: 1 }]).unwrap();
     assert_eq!(last_two.read::<i64>().unwrap(), [2, 3]);
 }
+
+#[test]
+fn slices_arrays_vectors_and_single_elements_are_saved_as_they_are() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let list = vec![true, false, true];
+    store.save("vector", &list).unwrap();
+    store.save("slice", &list[1..]).unwrap();
+    store.save("cube", &[[[1u8, 2], [3, 4]], [[5, 6], [7, 8]]]).unwrap();
+    store.save("none", &[[0f64; 0]; 3]).unwrap();
+    store.save("complex", &Complex::new(1f32, -1.)).unwrap();
+    store.save_as("live", &7i64, stridemap::StorageKind::Live).unwrap();
+    assert_eq!(store.load("vector").unwrap().read::<bool>().unwrap(), list);
+    assert_eq!(store.load("slice").unwrap().read::<bool>().unwrap(), list[1..]);
+    let cube = store.load("cube").unwrap();
+    assert_eq!((cube.shape(), cube.read::<u8>().unwrap()), (&[2, 2, 2][..], (1..=8).collect()));
+    assert_eq!(store.load("none").unwrap().shape(), [3, 0]);
+    assert_eq!(store.load("complex").unwrap().item::<Complex<f32>>().unwrap(), Complex::new(1., -1.));
+    assert_eq!(store.load("live").unwrap().item::<i64>().unwrap(), 7);
+
+    store.save("log", &vec![[0f32; 2]; 1 << 20]).unwrap();
+    assert_eq!(store.append("log", &[[1f32, 2.]]).unwrap(), 1 << 20..(1 << 20) + 1);
+    assert_eq!(store.load("log").unwrap().select(0, -1).unwrap().read::<f32>().unwrap(), [1., 2.]);
+}
