@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,10 +14,16 @@ use crate::tensor::Tensor;
 /// One generation of a store, for good: whatever is committed later, by whatever process, is not seen here.
 ///
 /// While it lives, the files of its generation are not collected. Snapshots isolate names, headers and sealed elements.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Snapshot {
     pub(super) loader: Arc<Loader>,
     generation: Arc<Generation>,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Snapshot({:?}, generation {})", self.loader.history.paths.root(), self.generation())
+    }
 }
 
 /// The header of a tensor, without its storage being opened.

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,6 @@ use crate::tensor::{Source, Tensor};
 /// Elements go to disk as they are saved; names are given by [`commit`](Self::commit). Dropped without it, nothing of
 /// the store has changed. When another writer commits first, the changes are made on its generation: a save is
 /// last-writer-wins, and removing or renaming what is gone is a `Conflict`.
-#[derive(Debug)]
 pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
     pub(super) number: u64,
@@ -32,6 +32,14 @@ pub struct Transaction<'a> {
     pub(super) pack: Option<usize>,
     /// Why it cannot be committed: elements that were half written may lie among those of other tensors.
     pub(super) failure: Option<Error>,
+}
+
+impl fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, generation) = (self.loader.history.paths.root(), self.generation().number());
+        let change_count = self.changes.names.len() + self.changes.attributes.len();
+        write!(f, "Transaction({path:?}, on generation {generation}, changes {change_count})")
+    }
 }
 
 impl<'a> Transaction<'a> {

@@ -250,15 +250,15 @@ impl Tensor {
 /// The header, not the elements.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut header = f.debug_struct("Tensor");
-        header
-            .field("dtype", &self.dtype)
-            .field("size", &self.size())
-            .field("stride", &self.stride())
-            .field("storage_offset", &self.storage_offset());
+        let (dtype, size, stride) = (self.dtype(), self.size(), self.stride());
+        write!(
+            f,
+            "Tensor({dtype}, size {size:?}, stride {stride:?}, storage_offset {}",
+            self.storage_offset()
+        )?;
         if self.layout.has_names() {
-            header.field("names", &self.names());
+            write!(f, ", names {:?}", self.names())?;
         }
-        header.field("storage", &self.storage).finish()
+        write!(f, ", storage {})", self.storage.identity())
     }
 }

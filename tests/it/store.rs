@@ -290,3 +290,26 @@ fn slices_arrays_vectors_and_single_elements_are_saved_as_they_are() {
     assert_eq!(store.append("log", &[[1f32, 2.]]).unwrap(), 1 << 20..(1 << 20) + 1);
     assert_eq!(store.load("log").unwrap().select(0, -1).unwrap().read::<f32>().unwrap(), [1., 2.]);
 }
+
+#[test]
+fn handles_print_as_one_short_line() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let matrix = Tensor::zeros(DType::F32, &[2, 3]).unwrap().refine_names(&["row", "..."]).unwrap();
+    store.save_as("x", &matrix, stridemap::StorageKind::Mutable).unwrap();
+    let x = store.load("x").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("y", &matrix).unwrap();
+    txn.set_attribute("key", "value").unwrap();
+    let on = format!("({path:?}, on generation 2, changes 2)");
+    assert_eq!(format!("{store:#?}"), format!("Store({path:?}, generation 2)"));
+    assert_eq!(format!("{:#?}", store.snapshot()), format!("Snapshot({path:?}, generation 2)"));
+    assert_eq!(format!("{txn:#?}"), format!("Transaction{on}"));
+    let header = "float32, size [2, 3], stride [3, 1], storage_offset 0, names [Some(\"row\"), None]";
+    assert_eq!(format!("{matrix:#?}"), format!("Tensor({header}, storage heap)"));
+    let header = format!("Tensor({header}, storage 0000000000000001)");
+    assert_eq!(format!("{x:#?}"), header);
+    assert_eq!(format!("{:#?}", x.lock_shared().unwrap()), format!("SharedGuard({header})"));
+    assert_eq!(format!("{:#?}", x.lock_exclusive().unwrap()), format!("ExclusiveGuard({header})"));
+}

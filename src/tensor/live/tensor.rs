@@ -294,7 +294,7 @@ impl<T> Clone for LiveTensor<T> {
 /// The tensor, not the elements.
 impl<T> fmt::Debug for LiveTensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LiveTensor").field(&self.tensor).finish()
+        write!(f, "LiveTensor({:?})", self.tensor)
     }
 }
 
