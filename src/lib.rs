@@ -27,6 +27,7 @@
 //! - [`Transaction`]: many changes, one commit. [`Snapshot`]: one generation, for good, and the [`NameChanges`] from one
 //!   to another.
 //! - [`Tensor`]: a header over a storage, on disk or on the heap; its views, and its elements, copied or borrowed.
+//! - [`TypedTensor`]: a slice of the elements of a tensor that owns what it borrows from.
 //! - [`SharedGuard`] and [`ExclusiveGuard`]: a tensor on a mutable storage under a lock, to be read and to be changed in
 //!   place, by an [`Operand`].
 //! - [`LiveTensor`]: a tensor on a live storage, read and written by many processes at once, [element](LiveElement) by
@@ -102,7 +103,7 @@ pub use store::{
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{
     Element, ExclusiveGuard, F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, LiveElement,
-    LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor,
+    LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor, TypedTensor,
 };
 
 /// The README's Rust, as a test.

@@ -15,6 +15,7 @@ mod scalar;
 mod small_float;
 mod source;
 mod stream;
+mod typed;
 mod view;
 
 pub use element::Element;
@@ -26,3 +27,4 @@ pub use live::{LiveElement, LiveTensor};
 pub use scalar::Scalar;
 pub use small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
 pub use source::Source;
+pub use typed::TypedTensor;

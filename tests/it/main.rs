@@ -52,5 +52,6 @@ mod threads;
 mod torch;
 mod transactions;
 mod tutorials;
+mod typed;
 mod views;
 mod waiting;
