@@ -14,7 +14,7 @@ impl Store {
     /// Those of [`save`](Self::save); [`ErrorKind::Conflict`] when the name exists, or another writer was first to commit
     /// it. The source is then an [`Error`] of the kind [`ErrorKind::NameExists`].
     pub fn save_new(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.commit_one(|txn| txn.save_new(name, source)).map(drop)
+        self.write(|txn| txn.save_new(name, source))
     }
 }
 

@@ -46,10 +46,7 @@ impl Store {
     /// holds the storage for longer than the timeout, at once when it is a transaction that began to append in this thread; `Conflict` for a
     /// storage whose file has several names; `Corrupt` when the end of the storage is damaged.
     pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
-        let mut txn = self.begin()?;
-        let rows = txn.append(name, source)?;
-        txn.commit()?;
-        Ok(rows)
+        self.write(|txn| txn.append(name, source))
     }
 
     /// Creates a tensor of zeros, in a sealed storage of its own, to [`append`](Self::append) to: dimension 0 of its size
@@ -62,7 +59,7 @@ impl Store {
     /// See [`Store`]; `SizeMismatch` for a size without dimensions; `LimitExceeded` for too large a size, and a capacity of
     /// more than 2^46 bytes; `InvalidArgument` for the name.
     pub fn create_growable(&self, name: &str, dtype: DType, size: &[usize], capacity: usize) -> Result<()> {
-        self.commit_one(|txn| txn.create_growable(name, dtype, size, capacity)).map(drop)
+        self.write(|txn| txn.create_growable(name, dtype, size, capacity))
     }
 }
 

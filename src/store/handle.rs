@@ -186,7 +186,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or has a NUL.
     pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.commit_one(|txn| txn.save(name, source)).map(drop)
+        self.write(|txn| txn.save(name, source))
     }
 
     /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable`, whose elements can then be changed
@@ -196,7 +196,7 @@ impl Store {
     /// Those of [`save`](Self::save); `InvalidArgument` for another kind, and for a dtype that cannot be
     /// [live](crate::LiveElement).
     pub fn save_as(&self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
-        self.commit_one(|txn| txn.save_as(name, source, kind)).map(drop)
+        self.write(|txn| txn.save_as(name, source, kind))
     }
 
     /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place: large
@@ -228,7 +228,7 @@ impl Store {
         size: &[usize],
         kind: StorageKind,
     ) -> Result<Tensor> {
-        let generation = self.commit_one(|txn| txn.create_tensor(name, dtype, size, kind))?;
+        let ((), generation) = self.publish(|txn| txn.create_tensor(name, dtype, size, kind))?;
         // Not from where the handle is now: another commit may have taken the name since.
         Snapshot::new(Arc::clone(&self.loader), generation).load(name)
     }
@@ -240,7 +240,7 @@ impl Store {
     /// See [`Store`]; `ForeignStorage` for a tensor that does not stand on a storage of this store:
     /// [`save`](Self::save) copies its elements.
     pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
-        self.commit_one(|txn| txn.save_view(name, tensor)).map(drop)
+        self.write(|txn| txn.save_view(name, tensor))
     }
 
     /// Takes a name away. The storage goes when no name, snapshot or loaded tensor needs it.
@@ -248,7 +248,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `NameNotFound`.
     pub fn remove(&self, name: &str) -> Result<()> {
-        self.commit_one(|txn| txn.remove(name)).map(drop)
+        self.write(|txn| txn.remove(name))
     }
 
     /// Gives a tensor another name. A tensor that had the new name loses it.
@@ -256,7 +256,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.commit_one(|txn| txn.rename(from, to)).map(drop)
+        self.write(|txn| txn.rename(from, to))
     }
 
     /// Gives a tensor a second name: its header, as it is. No element is copied.
@@ -264,16 +264,50 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
     pub fn copy(&self, from: &str, to: &str) -> Result<()> {
-        self.commit_one(|txn| txn.copy(from, to)).map(drop)
+        self.write(|txn| txn.copy(from, to))
     }
 
-    pub(super) fn commit_one(
+    /// Runs `change` on a new transaction and commits it. When `change` fails, nothing of the store has changed. Returns
+    /// what `change` returned.
+    ///
+    /// It runs once. When another writer commits meanwhile, the changes that it made are repeated on what that one left, as
+    /// for every [`Transaction`].
+    ///
+    /// ```
+    /// use stridemap::Store;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// let count = store.write(|txn| {
+    ///     txn.save("weight", &[[1f32, 2.], [3., 4.]])?;
+    ///     txn.save("bias", &[0f32, 0.])?;
+    ///     txn.set_attribute("license", "MIT")?;
+    ///     Ok(txn.names()?.len())
+    /// })?;
+    /// assert_eq!(count, 2);
+    /// assert_eq!(store.generation(), 2); // one commit after the empty store
+    ///
+    /// let failed = store.write(|txn| {
+    ///     txn.remove("weight")?;
+    ///     txn.remove("no such name")
+    /// });
+    /// assert!(failed.is_err() && store.contains("weight")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `change`, of [`begin`](Self::begin) and of [`Transaction::commit`].
+    pub fn write<R>(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<R>) -> Result<R> {
+        Ok(self.publish(change)?.0)
+    }
+
+    fn publish<R>(
         &self,
-        change: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
-    ) -> Result<Arc<Generation>> {
+        change: impl FnOnce(&mut Transaction<'_>) -> Result<R>,
+    ) -> Result<(R, Arc<Generation>)> {
         let mut txn = self.begin()?;
-        change(&mut txn)?;
-        txn.publish()
+        let value = change(&mut txn)?;
+        Ok((value, txn.publish()?))
     }
 
     /// Deletes every file that no generation needs that is the newest or held by a snapshot, in any process.

@@ -8,6 +8,7 @@ mod handle;
 mod loader;
 mod maintain;
 mod options;
+mod prefix;
 mod snapshot;
 mod staging;
 mod stats;

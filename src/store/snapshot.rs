@@ -42,7 +42,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    fn new(name: String, record: &TensorRecord) -> Result<Self> {
+    pub(super) fn new(name: String, record: &TensorRecord) -> Result<Self> {
         Ok(TensorInfo {
             name,
             dtype: record.dtype,

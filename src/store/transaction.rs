@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, check_name};
+use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord, check_name};
 
 use super::loader::{Loader, layout_of};
 use super::snapshot::StorageKind;
@@ -72,13 +72,28 @@ impl<'a> Transaction<'a> {
         self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
     }
 
+    /// Whether there is a tensor of this name in this transaction.
+    ///
+    /// # Errors
+    /// Those of reading the metadata.
+    pub fn contains(&self, name: &str) -> Result<bool> {
+        self.loader.history.check_process()?;
+        Ok(self.draft.tensor(name)?.is_some())
+    }
+
     /// The tensor of a name as it stands in this transaction, one just saved among them.
     ///
     /// # Errors
     /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for one that rows were appended to.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        self.check_failure("load")?;
+        self.loader.history.check_process()?;
         let record = self.draft.existing("load", name)?;
+        self.tensor(name, &record)
+    }
+
+    /// The tensor that a record of this transaction says.
+    pub(super) fn tensor(&self, name: &str, record: &TensorRecord) -> Result<Tensor> {
+        self.check_failure("load")?;
         let Some(index) = Changes::staged_index(record.storage_id) else {
             let generation = self.draft.generation();
             if self.growths.contains_key(&record.storage_id)
@@ -89,7 +104,7 @@ impl<'a> Transaction<'a> {
                 let message = format!("load {name:?}: rows were appended in this transaction; commit first");
                 return Err(Error::new(ErrorKind::ForeignStorage, message));
             }
-            return self.loader.tensor(generation, name, &record);
+            return self.loader.tensor(generation, name, record);
         };
         let identity = (self.number, record.storage_id);
         let storage: Arc<Storage> = match self.staged.get(index) {
@@ -102,7 +117,7 @@ impl<'a> Transaction<'a> {
                 ));
             }
         };
-        Tensor::new(storage, record.dtype, layout_of(&record)?).map_err(|e| Error::refused("load", e))
+        Tensor::new(storage, record.dtype, layout_of(record)?).map_err(|e| Error::refused("load", e))
     }
 
     /// Copies elements into a storage, under a name to be. A tensor that had the name loses it.

@@ -32,6 +32,7 @@ mod interop;
 mod live;
 mod numpy;
 mod overlay;
+mod prefixes;
 mod print;
 mod processes;
 mod python;
