@@ -27,7 +27,7 @@ pub enum ErrorKind {
     Corrupt,
     /// The store has no tensor of this name.
     NameNotFound,
-    /// The name is taken, and the caller asked not to replace.
+    /// There is a tensor of this name, which was not to be replaced.
     NameExists,
     /// The elements are of another type.
     DTypeMismatch,

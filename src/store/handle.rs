@@ -200,7 +200,7 @@ impl Store {
     }
 
     /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place: large
-    /// data need not exist in memory first. A tensor that had the name loses it.
+    /// data need not exist in memory first. A tensor of the same name is replaced.
     ///
     /// The zeros and the name are durable when it returns, with [`Durability::Full`](crate::Durability::Full): with
     /// `Process` no later flush makes the name so. The disk has room for all elements. What is written in
@@ -228,7 +228,16 @@ impl Store {
         size: &[usize],
         kind: StorageKind,
     ) -> Result<Tensor> {
-        let ((), generation) = self.publish(|txn| txn.create_tensor(name, dtype, size, kind))?;
+        self.commit_created(name, |txn| txn.create_tensor(name, dtype, size, kind))
+    }
+
+    /// Commits a tensor that `create` makes, and returns it as it was committed.
+    pub(super) fn commit_created(
+        &self,
+        name: &str,
+        create: impl FnOnce(&mut Transaction<'_>) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let (_, generation) = self.publish(create)?;
         // Not from where the handle is now: another commit may have taken the name since.
         Snapshot::new(Arc::clone(&self.loader), generation).load(name)
     }
@@ -251,10 +260,11 @@ impl Store {
         self.write(|txn| txn.remove(name))
     }
 
-    /// Gives a tensor another name. A tensor that had the new name loses it.
+    /// Gives a tensor another name.
     ///
     /// # Errors
-    /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
+    /// See [`Store`]; `NameNotFound`; `NameExists` when a tensor has the new name, which
+    /// [`Transaction::on_existing`] can have replaced; `InvalidArgument` for the new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.rename(from, to))
     }
@@ -262,9 +272,47 @@ impl Store {
     /// Gives a tensor a second name: its header, as it is. No element is copied.
     ///
     /// # Errors
-    /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
+    /// Those of [`rename`](Self::rename).
     pub fn copy(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.copy(from, to))
+    }
+
+    /// Writes text on the store, under a key, in place of what was there. All attributes together are at most 1 MiB.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("license", "MIT")?;
+    /// assert_eq!(store.attributes()["license"], "MIT");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`]; `InvalidArgument` for a key that is empty, too long or has a NUL.
+    pub fn set_attribute(&self, key: &str, value: &str) -> Result<()> {
+        self.write(|txn| txn.set_attribute(key, value))
+    }
+
+    /// Removes the text under a key, if there is any.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("license", "MIT")?;
+    /// store.remove_attribute("license")?;
+    /// assert!(store.attributes().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`].
+    pub fn remove_attribute(&self, key: &str) -> Result<()> {
+        self.write(|txn| {
+            txn.remove_attribute(key);
+            Ok(())
+        })
     }
 
     /// Runs `change` on a new transaction and commits it. When `change` fails, nothing of the store has changed. Returns

@@ -175,11 +175,14 @@ impl Transaction<'_> {
     /// renamed or none.
     ///
     /// ```
-    /// # use stridemap::Store;
+    /// # use stridemap::{ErrorKind, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
     /// txn.save("new.weight", &1f32)?;
+    /// txn.save("weight", &2f32)?;
+    /// assert_eq!(txn.rename_prefix("new.", "").unwrap_err().kind(), ErrorKind::NameExists);
+    /// txn.remove("weight")?;
     /// assert_eq!(txn.rename_prefix("new.", "")?, 1);
     /// assert_eq!(txn.names()?, ["weight"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -197,7 +200,8 @@ impl Transaction<'_> {
             let (op, new) = (format!("rename_prefix {from:?} to {to:?}"), renamed(name));
             check_name(&new).map_err(|e| Error::refused(&op, e))?;
             // A name that is itself renamed makes room.
-            if self.renames_refuse() && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
+            let is_refused = self.on_existing_renamed() == OnExisting::Refuse;
+            if is_refused && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
                 let message = format!("{op}: the name {new:?} exists; choose another, or remove that tensor");
                 return Err(Error::new(ErrorKind::NameExists, message));
             }
@@ -213,10 +217,6 @@ impl Transaction<'_> {
             self.apply(Change::Rename { from: name, to })
         })?;
         Ok(count)
-    }
-
-    fn renames_refuse(&self) -> bool {
-        self.changes.on_existing == OnExisting::Refuse
     }
 
     fn names_with(&self, prefix: &str) -> Result<Vec<String>> {

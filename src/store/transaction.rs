@@ -57,10 +57,39 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// What becomes of names that are taken, for the changes from here on, now and when the transaction commits: by
-    /// default, the new tensor takes the place of the old.
+    /// Whether the changes from here on replace a tensor that has the name. By default those that save or create do, and
+    /// those that rename or copy refuse.
+    ///
+    /// What is refused ends in [`ErrorKind::NameExists`]: at the change when the name is there, and at
+    /// [`commit`](Self::commit) when another writer was first to commit it. So of several writers that save a new name at
+    /// the same time one succeeds.
+    ///
+    /// ```
+    /// use stridemap::{ErrorKind, OnExisting, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// let save_new = |value: i32| {
+    ///     store.write(|txn| {
+    ///         txn.on_existing(OnExisting::Refuse);
+    ///         txn.save("x", &value)
+    ///     })
+    /// };
+    /// save_new(1)?;
+    /// assert_eq!(save_new(2).unwrap_err().kind(), ErrorKind::NameExists);
+    ///
+    /// store.save("y", &3)?;
+    /// assert_eq!(store.rename("y", "x").unwrap_err().kind(), ErrorKind::NameExists);
+    /// store.write(|txn| {
+    ///     txn.on_existing(OnExisting::Replace);
+    ///     txn.rename("y", "x")
+    /// })?;
+    /// assert_eq!(store.load("x")?.item::<i32>()?, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_existing(&mut self, on_existing: OnExisting) {
         self.changes.on_existing = on_existing;
+        self.changes.renames_replace = on_existing == OnExisting::Replace;
     }
 
     /// All names as they stand in this transaction, ascending.
@@ -146,8 +175,21 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// A tensor of zeros under a name to be, with a mutable or live storage of its own, to be filled in place once
-    /// it is committed. No element is in memory. A tensor that had the name loses it.
+    /// Creates a tensor of zeros with a mutable or live storage of its own, and returns it. No element is in memory. Views of
+    /// it can be saved in this transaction; to fill it in place, commit, and load it.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     let counts = txn.create_tensor("counts", DType::I64, &[3, 2], StorageKind::Mutable)?;
+    ///     txn.save_view("first", &counts.select(0, 0)?)
+    /// })?;
+    /// store.load("first")?.lock_exclusive()?.fill_(7)?;
+    /// assert_eq!(store.load("counts")?.read::<i64>()?, [7, 7, 0, 0, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Store::create_tensor`](crate::Store::create_tensor).
@@ -157,7 +199,7 @@ impl<'a> Transaction<'a> {
         dtype: DType,
         size: &[usize],
         kind: StorageKind,
-    ) -> Result<()> {
+    ) -> Result<Tensor> {
         let op = format!("create_tensor {name:?}");
         let Some(kind) = in_place_kind(&op, kind, dtype)? else {
             let message = format!(
@@ -168,7 +210,8 @@ impl<'a> Transaction<'a> {
         let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
         self.put("create_tensor", name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_in_place(kind, size_bytes, |writer| writer.write_zeros(size_bytes))
-        })
+        })?;
+        self.load(name)
     }
 
     /// Gives a view of a tensor of this store, or of this transaction, a name to be. No element is copied.
@@ -268,10 +311,10 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Remove { name: name.to_owned() })
     }
 
-    /// Gives a tensor another name. A tensor that had the new name loses it. Its own name is no change.
+    /// Gives a tensor another name. Its own name is no change.
     ///
     /// # Errors
-    /// `NameNotFound`; `NameExists` after [`OnExisting::Refuse`]; `InvalidArgument` for the new name.
+    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
         if from == to {
             self.loader.history.check_process()?;
@@ -283,7 +326,7 @@ impl<'a> Transaction<'a> {
     /// Gives a tensor a second name: its header, as it is. No element is copied.
     ///
     /// # Errors
-    /// `NameNotFound`; `NameExists` after [`OnExisting::Refuse`]; `InvalidArgument` for the new name.
+    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
     pub fn copy(&mut self, from: &str, to: &str) -> Result<()> {
         self.apply(Change::Copy { from: from.to_owned(), to: to.to_owned() })
     }
@@ -305,6 +348,10 @@ impl<'a> Transaction<'a> {
         self.changes.attributes.insert(key.to_owned(), None);
     }
 
+    pub(super) fn on_existing_renamed(&self) -> OnExisting {
+        if self.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
+    }
+
     /// The generation that its changes are made on, until it commits.
     pub(super) fn generation(&self) -> &Arc<Generation> {
         self.draft.generation()
@@ -312,7 +359,10 @@ impl<'a> Transaction<'a> {
 
     pub(super) fn apply(&mut self, change: Change) -> Result<()> {
         self.loader.history.check_process()?;
-        let on_existing = self.changes.on_existing;
+        let on_existing = match change {
+            Change::Rename { .. } | Change::Copy { .. } => self.on_existing_renamed(),
+            _ => self.changes.on_existing,
+        };
         self.draft.apply(&change, on_existing)?;
         self.changes.names.push((change, on_existing));
         Ok(())
