@@ -38,7 +38,6 @@ pub(crate) use history::{History, Options};
 pub use materialize::Materialized;
 pub(crate) use materialize::materialize;
 pub(crate) use names::not_found;
-pub(crate) use outside::unopenable;
 pub(crate) use place::Building;
 pub(crate) use publish::publish;
 pub use rebase::OnExisting;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{External, FileStamp, StorageKind};
+use stridemap_format::{External, FileStamp};
 
-use super::{Generation, History};
-use crate::error::{ErrorKind, Result};
+use super::History;
+use crate::error::ErrorKind;
 use crate::storage::Externals;
 
 /// How many names are given of those that stand on a file.
@@ -80,16 +80,4 @@ impl Outside {
         refused.dedup();
         (faults, refused)
     }
-}
-
-/// The external files of a generation that the handle may not open.
-pub(crate) fn unopenable(history: &History, generation: &Generation) -> Result<Vec<PathBuf>> {
-    let mut outside = Outside::default();
-    for entry in generation.storages() {
-        let (id, record) = entry?;
-        if let StorageKind::External(external) = &record.kind {
-            outside.add_storage(id, external);
-        }
-    }
-    Ok(outside.check(history).1)
 }

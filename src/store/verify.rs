@@ -1,69 +1,95 @@
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::handle::Store;
 use super::options::StoreOptions;
-use crate::commit::{self, Finding, Repair, RepairMode, Verification};
+use crate::commit::{self, Repair, RepairMode, Verification};
 use crate::error::Result;
 
 impl Store {
-    /// Reads everything in the generation that this handle is on, metadata and elements, and gives what breaks a rule
-    /// of the format, with the names of the tensors that each finding affects: nothing, for a whole store. `progress` is
-    /// called with the bytes of elements read since the last call, on this thread; several others read, some MiB at a time.
+    /// Reads everything in the generation that this handle is on, metadata and elements, and reports what breaks a rule of
+    /// the format, with the names of the tensors that each finding affects. `progress` is called with the bytes of elements
+    /// read since the last call, on this thread; several others read, some MiB at a time.
     ///
-    /// External files have no digests: whether each is the one that was adopted is looked at, its elements are not read. One
-    /// that this handle may not open is left alone, and [`unchecked_files`](Self::unchecked_files) gives it. Nor have
-    /// mutable and live storages digests, for they change: of these the file is looked at.
+    /// Mutable and live storages have no digests, for they change: their files are looked at, and not read. The same holds
+    /// for external files: each must be the one that was adopted. One that this handle may not open is left alone, and is
+    /// listed in [`Verification::unchecked_files`].
     ///
-    /// [`StoreOptions::verify`] does the same to a store that is too damaged to be opened.
+    /// A store that is too damaged to be opened is verified by [`StoreOptions::verify`].
+    ///
+    /// ```
+    /// use stridemap::Store;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("x.smap");
+    /// let store = Store::create(&path)?;
+    /// store.save("x", &[1f32, 2.])?;
+    /// let verified = store.verify(|_| ())?;
+    /// assert!(verified.is_whole());
+    /// assert_eq!(verified.read_bytes, 8);
+    ///
+    /// std::fs::write(path.join("storages/0000000000000001.bin"), [0; 8])?;
+    /// let verified = store.verify(|_| ())?;
+    /// assert!(verified.findings[0].affected.contains("x"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `Io` for metadata that cannot be read, and `Busy` as in [`open`](Self::open).
-    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Vec<Finding>> {
+    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
         let history = &self.loader.history;
         history.check_process()?;
-        let verified = commit::verify(history, self.snapshot().inner(), &mut |_| (), &mut progress)?;
-        Ok(verified.findings)
+        commit::verify(history, self.snapshot().inner(), &mut progress)
     }
 
-    /// Verifies some tensors alone: reads the entries that lead to each, all digests of its storage, some 16 bytes for each
-    /// MiB, and the chunks of 1 MiB that its elements are in. Gives what is wrong with them: nothing, for whole ones.
+    /// As [`verify`](Self::verify), for some tensors alone: reads the entries that lead to each, all digests of its storage,
+    /// some 16 bytes for each MiB, and the chunks of 1 MiB that its elements are in.
     ///
-    /// A finding on the digests of a storage may be about another tensor of it: only [`verify`](Self::verify) reads enough
-    /// to say.
+    /// A finding on the digests of a storage may be about another tensor of it: only `verify` reads enough to say.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[1f32, 2.])?;
+    /// assert!(store.verify_tensors(&["x"], |_| ())?.is_whole());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `NameNotFound`; `ExternalRefused` for one on a file that this handle may not open; `Io`.
-    pub fn verify_tensors(&self, names: &[&str], mut progress: impl FnMut(u64)) -> Result<Vec<Finding>> {
+    pub fn verify_tensors(&self, names: &[&str], mut progress: impl FnMut(u64)) -> Result<Verification> {
         let history = &self.loader.history;
         history.check_process()?;
-        commit::verify_tensors(history, self.snapshot().inner(), names, &mut progress)
-    }
-
-    /// The external files that tensors stand on and this handle [may not open](crate::StoreOptions::external), which
-    /// [`verify`](Self::verify) therefore leaves alone.
-    ///
-    /// # Errors
-    /// Those of reading the metadata.
-    pub fn unchecked_files(&self) -> Result<Vec<PathBuf>> {
-        self.loader.history.check_process()?;
-        commit::unopenable(&self.loader.history, self.snapshot().inner())
+        let mut read_bytes = 0;
+        let findings = commit::verify_tensors(history, self.snapshot().inner(), names, &mut |bytes| {
+            read_bytes += bytes;
+            progress(bytes);
+        })?;
+        Ok(Verification { findings, read_bytes, ..Verification::default() })
     }
 }
 
 impl StoreOptions {
-    /// As [`Store::verify`], of the newest generation of the store in a directory: one that is too damaged to be opened has
-    /// findings, too. Gives also the files that nobody needs, and how much was read. `begin` is called with the bytes of
-    /// elements that there are to read, and `progress` with those read since the last call.
+    /// As [`Store::verify`], of the newest generation of the store in a directory. One that is too damaged to be opened has
+    /// findings, too.
+    ///
+    /// ```
+    /// use stridemap::{Store, StoreOptions};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("x.smap");
+    /// Store::create(&path)?.save("x", &[1f32, 2.])?;
+    /// std::fs::write(path.join("meta/0000000000000002.man"), "no manifest")?;
+    /// assert!(Store::open(&path).is_err());
+    /// let verified = StoreOptions::new().verify(&path, |_| ())?;
+    /// assert!(verified.findings[0].affected.contains("x"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `NotFound`, `NotAStore`, `Busy`, `Io`: what is there may be no store, or cannot be read.
-    pub fn verify(
-        &self,
-        path: impl AsRef<Path>,
-        mut begin: impl FnMut(u64),
-        mut progress: impl FnMut(u64),
-    ) -> Result<Verification> {
-        commit::verify_path(&self.disk, path.as_ref(), self.options, &mut begin, &mut progress)
+    pub fn verify(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Verification> {
+        commit::verify_path(&self.disk, path.as_ref(), self.options, &mut progress)
     }
 
     /// Says what a damaged store needs to be usable again, and what of it would be given up; changes nothing. Nothing at all,

@@ -90,7 +90,7 @@ fn commits_of_other_handles_are_seen_beside_many_pinned_generations() {
     for (value, reader) in readers.iter().enumerate() {
         assert_eq!(reader.load("x").unwrap().read::<u64>().unwrap(), [value as u64; 8]);
     }
-    assert_eq!(handles[0].verify(|_| ()).unwrap(), []);
+    assert_eq!(handles[0].verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn check(disk: &SimulatedDisk, contents: &[Content], returned: usize, under_way:
         let older = contents.iter().position(|content| *content == found);
         return Err(format!("after commit {returned} the content is that of {older:?}"));
     };
-    let findings = store.verify(|_| ()).map_err(|e| fails("verify", e))?;
+    let findings = store.verify(|_| ()).map_err(|e| fails("verify", e))?.findings;
     if let Some(finding) = findings.first() {
         return Err(format!("verify: {finding}"));
     }

@@ -148,7 +148,7 @@ pub(crate) fn content(store: &Store) -> Content {
 }
 
 pub(crate) fn assert_whole(store: &Store) {
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 /// The reasons in statistics, with their bytes.
@@ -522,7 +522,7 @@ fn damage_gets_no_digests_of_its_own() {
         assert_eq!((compacted.storage_count, skipped.storage_id), (0, 1));
         let SkipReason::Damaged(finding) = &skipped.reason else { panic!("{skipped:?}") };
         assert!(finding.contains(file), "{finding}");
-        assert_eq!(store.verify(|_| ()).unwrap().len(), 1, "the damage is no longer found");
+        assert_eq!(store.verify(|_| ()).unwrap().findings.len(), 1, "the damage is no longer found");
         assert_eq!(content(&store), before);
         assert_eq!(fs::read_dir(path.join("storages")).unwrap().count(), 2, "a copy was left");
     }
@@ -540,7 +540,7 @@ fn damage_that_nothing_reaches_is_dropped() {
     let mut bytes = fs::read(&file).unwrap();
     bytes[5] ^= 1;
     fs::write(&file, bytes).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap().len(), 1);
+    assert_eq!(store.verify(|_| ()).unwrap().findings.len(), 1);
     assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
     assert_whole(&store);
 }
@@ -784,5 +784,5 @@ fn what_is_appended_to_without_a_pause_is_compacted_all_the_same() {
     println!("compacted {compacted_count} times, skipped {skipped_count}");
     writer.kill().unwrap();
     writer.wait().unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }

@@ -47,7 +47,7 @@ fn created_and_saved_mutable_tensors_have_a_storage_of_their_own_each() {
     assert_eq!((mutable.size(), mutable.stride(), mutable.storage_nbytes()), (&[3, 2][..], &[2, 1][..], 12));
     assert_eq!(mutable.read::<i16>().unwrap(), [0, 3, 1, 4, 2, 5]);
     assert_eq!(store.load("empty").unwrap().size(), [0, 4]);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn elements_of_a_mutable_tensor_are_not_verified_and_its_length_is() {
     store.create_tensor("x", DType::U8, &[3 << 20], StorageKind::Mutable).unwrap();
     let file = store.snapshot().storages().next().unwrap().unwrap().file;
     fs::write(&file, vec![7; 3 << 20]).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     assert_eq!(Store::open(&path).unwrap().load("x").unwrap().get::<u8>(&[-1]).unwrap(), 7);
     fs::write(&file, [7; 9]).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap().len(), 1);
+    assert_eq!(store.verify(|_| ()).unwrap().findings.len(), 1);
 }
 
 #[test]

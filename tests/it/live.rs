@@ -171,7 +171,7 @@ fn elements_are_held<T: LiveElement + PartialEq + Debug>(elements: [T; 4], sum: 
     assert_eq!(store.load("copy").unwrap().as_slice::<T>().unwrap(), [c, a, d, a]);
     let kinds: Vec<_> = store.snapshot().storages().map(|info| info.unwrap().kind).collect();
     assert_eq!(kinds, [StorageKind::Live, StorageKind::Live, StorageKind::Sealed]);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]

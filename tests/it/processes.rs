@@ -179,7 +179,7 @@ fn four_writers_at_once_lose_nothing() {
         assert_eq!(store.load(&name).unwrap().read::<f32>().unwrap(), [i.parse::<f32>().unwrap(); 3]);
     }
     assert_eq!(store.names().unwrap().len(), 200);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     store.save("last", &vector(1, 0.)).unwrap();
     assert_eq!(
         store.gc().unwrap().file_count,

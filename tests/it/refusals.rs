@@ -131,7 +131,7 @@ fn control_characters_in_a_path_are_escaped() {
     Store::create(&path).unwrap().save("a", &matrix()).unwrap();
     let store = Store::open(&path).unwrap();
     fs::remove_file(path.join("storages/0000000000000001.bin")).unwrap();
-    assert!(!store.verify(|_| ()).unwrap()[0].to_string().contains('\n'));
+    assert!(!store.verify(|_| ()).unwrap().findings[0].to_string().contains('\n'));
 }
 
 #[test]

@@ -252,7 +252,7 @@ fn two_processes_prepare_large_saves_while_a_third_commits() {
         assert!(large.iter().all(|&element| element == i64::from(id)));
     }
     assert_eq!(store.names().unwrap().len(), 3);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn views(path: &Path) {
         ("broadcast", base.select(0, 1).and_then(|row| row.expand([3, 6]))),
         ("tied", Ok(base.clone())),
         ("no elements", base.narrow(0, 2, 0)),
-        ("no elements, large", base.narrow(0, 0, 0).and_then(|none| none.expand([1 << 40, 0, 6]))),
+        ("no elements, large", base.narrow(0, 0, 0).and_then(|none| none.expand([1i64 << 40, 0, 6]))),
         ("scalar", base.index([Index::At(3), Index::At(-1)])),
         ("odd strides", base.as_strided([1, 4, 1], [999, 6, -77], 5)),
         ("overlapping", base.as_strided([20, 5], [1, 1], 0)),
