@@ -190,11 +190,8 @@ impl Draft {
     pub(crate) fn check_new(&self, action: &str, name: &str, on_existing: OnExisting) -> Result<()> {
         format::check_name(name).map_err(|e| Error::refused(action, e))?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
-            let message = format!(
-                "{action} {name:?}: generation {} or this transaction has a tensor of this name; choose another name, or \
-                 remove that tensor first",
-                self.generation.number()
-            );
+            let message =
+                format!("{action} {name:?}: the name exists; choose another, or remove that tensor first");
             return Err(Error::new(ErrorKind::NameExists, message));
         }
         Ok(())

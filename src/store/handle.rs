@@ -3,17 +3,15 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::DType;
-
 use super::loader::Loader;
 use super::options::StoreOptions;
-use super::snapshot::{Snapshot, StorageKind};
+use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::commit::{self, Collected, Generation, History};
+use crate::commit::{self, Collected, History};
 use crate::disk::Disk;
 use crate::error::Result;
 use crate::storage::MapPermit;
-use crate::tensor::{Source, Tensor};
+use crate::tensor::Tensor;
 
 /// A store on disk: a directory of storages and a table of named tensors.
 ///
@@ -60,6 +58,14 @@ impl Store {
     /// Creates an empty store at a path where nothing is, or in an empty directory, which keeps its owner and permissions.
     /// Durable when it returns.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("model.smap"))?;
+    /// assert!(store.names()?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `Io`, `ReadOnly`; those of [`open`](Self::open).
     pub fn create(path: impl AsRef<Path>) -> Result<Store> {
@@ -71,6 +77,16 @@ impl Store {
     ///
     /// The handle stays in the directory that it opened when that is renamed, or when a link to it is pointed elsewhere. Messages
     /// keep the path that it was opened by.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// # store.save("x", &[1i32, 2])?;
+    /// let path = dir.path().join("x.smap");
+    /// assert_eq!(Store::open(&path)?.load("x")?.read::<i32>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// By [`ErrorKind`](crate::ErrorKind): `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt` when a part of the
@@ -86,6 +102,19 @@ impl Store {
     /// external file, however many storages are ranges of it; a mutable
     /// one when a guard first lends it, once a handle for reading and once for writing; a live one when it is first asked
     /// for, once a process. All processes share the pages.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// # store.save("x", &[1i32, 2])?;
+    /// let path = dir.path().join("x.smap");
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.load("x")?;
+    /// assert_eq!(x.as_slice::<i32>()?, [1, 2]); // the pages of the file
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     /// While the store's files, and the external files that it opens, are mapped, nobody but this library writes, truncates
@@ -106,24 +135,62 @@ impl Store {
     }
 
     /// The path by which the store was opened. The handle holds the store's directory, which may have been renamed since.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// assert_eq!(store.path(), dir.path().join("x.smap"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn path(&self) -> &Path {
         self.loader.history.paths.root()
     }
 
     /// The store's identity, as a hyphenated UUID.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// assert_eq!(Store::open(store.path())?.uuid(), store.uuid());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn uuid(&self) -> String {
         uuid::Uuid::from_bytes(self.loader.history.uuid).to_string()
     }
 
     /// The number of the generation that this handle is on.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// assert_eq!(store.generation(), 1); // the empty store
+    /// store.save("x", &1i32)?;
+    /// assert_eq!(store.generation(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.loader.history.number()
     }
 
     /// Moves to the newest generation; gives whether that was another.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let other = Store::open(store.path())?;
+    /// store.save("x", &1i32)?;
+    /// assert!(!other.contains("x")?);
+    /// assert!(other.refresh()?);
+    /// assert!(other.contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `Corrupt` when the newest generation does not validate, `UnsupportedVersion`, `Busy` as in [`open`](Self::open),
@@ -133,12 +200,34 @@ impl Store {
     }
 
     /// The generation that this handle is on, for as long as the snapshot lives.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let snapshot = store.snapshot();
+    /// store.save("x", &2i32)?;
+    /// assert_eq!(snapshot.load("x")?.item::<i32>()?, 1);
+    /// assert_eq!(store.load("x")?.item::<i32>()?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.loader), self.loader.history.current())
     }
 
     /// All names, ascending.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("b", &1i32)?;
+    /// store.save("a", &2i32)?;
+    /// assert_eq!(store.names()?, ["a", "b"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Snapshot::names`].
@@ -148,6 +237,15 @@ impl Store {
 
     /// Whether there is a tensor of this name.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// assert!(store.contains("x")? && !store.contains("y")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Snapshot::contains`].
     pub fn contains(&self, name: &str) -> Result<bool> {
@@ -156,6 +254,17 @@ impl Store {
 
     /// The tensor of a name: its header, and its storage opened. No element is read.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[[1f32, 2.], [3., 4.]])?;
+    /// let x = store.load("x")?;
+    /// assert_eq!(x.shape(), [2, 2]);
+    /// assert_eq!(x.select(0, 1)?.read::<f32>()?, [3., 4.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Snapshot::load`].
     pub fn load(&self, name: &str) -> Result<Tensor> {
@@ -163,12 +272,34 @@ impl Store {
     }
 
     /// What was written on the store: text by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("license", "MIT")?;
+    /// assert_eq!(store.attributes()["license"], "MIT");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn attributes(&self) -> BTreeMap<String, String> {
         self.snapshot().attributes().clone()
     }
 
     /// Begins a transaction: many changes, one commit. It starts from the newest generation; nothing is locked.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("weight", &[[1f32, 2.], [3., 4.]])?;
+    /// txn.save("bias", &[0f32, 0.])?;
+    /// assert!(store.names()?.is_empty());
+    /// txn.commit()?;
+    /// assert_eq!(store.names()?, ["bias", "weight"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `Poisoned`; `LimitExceeded` when the store has no more storage ids; those of [`refresh`](Self::refresh).
@@ -180,188 +311,24 @@ impl Store {
         Ok(Transaction::new(&self.loader, newest))
     }
 
-    /// Copies the elements of a tensor or an array into a sealed storage, in row-major order, and gives them a name. A
-    /// tensor that had the name loses it.
-    ///
-    /// # Errors
-    /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or has a NUL.
-    pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.write(|txn| txn.save(name, source))
-    }
-
-    /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable`, whose elements can then be changed
-    /// in place under a lock, or `Live`, whose elements everybody changes at the same time.
-    ///
-    /// # Errors
-    /// Those of [`save`](Self::save); `InvalidArgument` for another kind, and for a dtype that cannot be
-    /// [live](crate::LiveElement).
-    pub fn save_as(&self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
-        self.write(|txn| txn.save_as(name, source, kind))
-    }
-
-    /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place: large
-    /// data need not exist in memory first. A tensor of the same name is replaced.
-    ///
-    /// The zeros and the name are durable when it returns, with [`Durability::Full`](crate::Durability::Full): with
-    /// `Process` no later flush makes the name so. The disk has room for all elements. What is written in
-    /// place later is not a commit: after a power cut any mix of old and new can be there, down to the last flush; and a
-    /// [`Snapshot`] isolates names, headers and sealed elements, not these.
-    ///
-    /// ```
-    /// use stridemap::{DType, StorageKind, Store};
-    ///
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// let counts = store.create_tensor("counts", DType::I64, &[1000, 1000], StorageKind::Mutable)?;
-    /// assert_eq!(counts.get::<i64>([999, 999])?, 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`]; `Io` when the disk is full; `LimitExceeded` for too large a size; `InvalidArgument` for the name,
-    /// for a kind other than `Mutable` and `Live`, as a sealed tensor can only be [saved](Self::save), and for a dtype that
-    /// cannot be [live](crate::LiveElement).
-    pub fn create_tensor(
-        &self,
-        name: &str,
-        dtype: DType,
-        size: &[usize],
-        kind: StorageKind,
-    ) -> Result<Tensor> {
-        self.commit_created(name, |txn| txn.create_tensor(name, dtype, size, kind))
-    }
-
-    /// Commits a tensor that `create` makes, and returns it as it was committed.
-    pub(super) fn commit_created(
-        &self,
-        name: &str,
-        create: impl FnOnce(&mut Transaction<'_>) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        let (_, generation) = self.publish(create)?;
-        // Not from where the handle is now: another commit may have taken the name since.
-        Snapshot::new(Arc::clone(&self.loader), generation).load(name)
-    }
-
-    /// Gives a view of a tensor of this store a name: a header of some fifty bytes, no element is copied. A tensor that
-    /// had the name loses it.
-    ///
-    /// # Errors
-    /// See [`Store`]; `ForeignStorage` for a tensor that does not stand on a storage of this store:
-    /// [`save`](Self::save) copies its elements.
-    pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
-        self.write(|txn| txn.save_view(name, tensor))
-    }
-
-    /// Takes a name away. The storage goes when no name, snapshot or loaded tensor needs it.
-    ///
-    /// # Errors
-    /// See [`Store`]; `NameNotFound`.
-    pub fn remove(&self, name: &str) -> Result<()> {
-        self.write(|txn| txn.remove(name))
-    }
-
-    /// Gives a tensor another name.
-    ///
-    /// # Errors
-    /// See [`Store`]; `NameNotFound`; `NameExists` when a tensor has the new name, which
-    /// [`Transaction::on_existing`] can have replaced; `InvalidArgument` for the new name.
-    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.write(|txn| txn.rename(from, to))
-    }
-
-    /// Gives a tensor a second name: its header, as it is. No element is copied.
-    ///
-    /// # Errors
-    /// Those of [`rename`](Self::rename).
-    pub fn copy(&self, from: &str, to: &str) -> Result<()> {
-        self.write(|txn| txn.copy(from, to))
-    }
-
-    /// Writes text on the store, under a key, in place of what was there. All attributes together are at most 1 MiB.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("license", "MIT")?;
-    /// assert_eq!(store.attributes()["license"], "MIT");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`]; `InvalidArgument` for a key that is empty, too long or has a NUL.
-    pub fn set_attribute(&self, key: &str, value: &str) -> Result<()> {
-        self.write(|txn| txn.set_attribute(key, value))
-    }
-
-    /// Removes the text under a key, if there is any.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("license", "MIT")?;
-    /// store.remove_attribute("license")?;
-    /// assert!(store.attributes().is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`].
-    pub fn remove_attribute(&self, key: &str) -> Result<()> {
-        self.write(|txn| {
-            txn.remove_attribute(key);
-            Ok(())
-        })
-    }
-
-    /// Runs `change` on a new transaction and commits it. When `change` fails, nothing of the store has changed. Returns
-    /// what `change` returned.
-    ///
-    /// It runs once. When another writer commits meanwhile, the changes that it made are repeated on what that one left, as
-    /// for every [`Transaction`].
-    ///
-    /// ```
-    /// use stridemap::Store;
-    ///
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// let count = store.write(|txn| {
-    ///     txn.save("weight", &[[1f32, 2.], [3., 4.]])?;
-    ///     txn.save("bias", &[0f32, 0.])?;
-    ///     txn.set_attribute("license", "MIT")?;
-    ///     Ok(txn.names()?.len())
-    /// })?;
-    /// assert_eq!(count, 2);
-    /// assert_eq!(store.generation(), 2); // one commit after the empty store
-    ///
-    /// let failed = store.write(|txn| {
-    ///     txn.remove("weight")?;
-    ///     txn.remove("no such name")
-    /// });
-    /// assert!(failed.is_err() && store.contains("weight")?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of `change`, of [`begin`](Self::begin) and of [`Transaction::commit`].
-    pub fn write<R>(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<R>) -> Result<R> {
-        Ok(self.publish(change)?.0)
-    }
-
-    fn publish<R>(
-        &self,
-        change: impl FnOnce(&mut Transaction<'_>) -> Result<R>,
-    ) -> Result<(R, Arc<Generation>)> {
-        let mut txn = self.begin()?;
-        let value = change(&mut txn)?;
-        Ok((value, txn.publish()?))
-    }
-
     /// Deletes every file that no generation needs that is the newest or held by a snapshot, in any process.
     ///
     /// Commits do so for what they leave behind themselves; this finds what a power cut or a killed writer left too. The
     /// handle moves to the newest generation, so that it does not hold an older one back.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let reader = Store::open(store.path())?;
+    /// store.save("x", &[0u8; 1000])?;
+    /// reader.refresh()?;
+    /// store.remove("x")?;
+    /// assert!(store.gc()?.size_bytes < 1000); // the reader is on a generation that has it
+    /// reader.refresh()?;
+    /// assert!(store.gc()?.size_bytes >= 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Store`]. What had been deleted until then stays so.

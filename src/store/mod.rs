@@ -9,12 +9,14 @@ mod loader;
 mod maintain;
 mod options;
 mod prefix;
+mod save_view;
 mod snapshot;
 mod staging;
 mod stats;
 mod transaction;
 mod verify;
 mod watch;
+mod write;
 
 pub use copy::Copied;
 pub use handle::Store;

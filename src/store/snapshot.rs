@@ -128,6 +128,12 @@ pub enum StorageKind {
 
 impl StorageKind {
     /// `sealed`, `mutable`, `live` or `external`.
+    ///
+    /// ```
+    /// # use stridemap::StorageKind;
+    /// assert_eq!(StorageKind::Mutable.name(), "mutable");
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -163,12 +169,35 @@ impl Snapshot {
     }
 
     /// The number of the commit that made this generation; 1 is the empty store.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let snapshot = store.snapshot();
+    /// store.save("x", &1i32)?;
+    /// assert_eq!((snapshot.generation(), store.generation()), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.number()
     }
 
     /// The tensor of a name: its header, and its storage opened. No element is read.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("weight", &[1f32, 2.])?;
+    /// let snapshot = store.snapshot();
+    /// store.remove("weight")?;
+    /// assert_eq!(snapshot.load("weight")?.read::<f32>()?, [1., 2.]);
+    /// let refused = snapshot.load("wieght").unwrap_err().to_string();
+    /// assert!(refused.contains("did you mean \"weight\""));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), which says the nearest names;
@@ -185,6 +214,20 @@ impl Snapshot {
 
     /// The tensors whose name begins with `prefix`, by ascending name: one scan, where a [`load`](Self::load) of each
     /// would be a search of each.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("encoder.weight", &[1f32, 2.])?;
+    /// store.save("head.weight", &[3f32])?;
+    /// let snapshot = store.snapshot();
+    /// for entry in snapshot.load_all("encoder.")? {
+    ///     let (name, tensor) = entry?;
+    ///     assert_eq!((name.as_str(), tensor.numel()), ("encoder.weight", 2));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of reading the metadata, here and for each item; for each item those of [`load`](Self::load).
@@ -203,6 +246,15 @@ impl Snapshot {
 
     /// Whether there is a tensor of this name.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// assert!(store.snapshot().contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of reading the metadata.
     pub fn contains(&self, name: &str) -> Result<bool> {
@@ -211,6 +263,15 @@ impl Snapshot {
     }
 
     /// All names, ascending.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// assert_eq!(store.snapshot().names()?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of reading the metadata.
@@ -221,6 +282,20 @@ impl Snapshot {
 
     /// The headers of the tensors whose name begins with `prefix`, by ascending name: one seek, then a scan that reads
     /// as it goes.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("encoder.weight", &[1f32, 2.])?;
+    /// store.save("head.weight", &[3f32])?;
+    /// let snapshot = store.snapshot();
+    /// for info in snapshot.tensors("encoder.")? {
+    ///     let info = info?;
+    ///     assert_eq!((info.name.as_str(), info.dtype, info.shape()), ("encoder.weight", DType::F32, &[2][..]));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of reading the metadata, here and for each item.
@@ -234,6 +309,18 @@ impl Snapshot {
     /// change of it would change too. Goes through all headers; no element is read.
     ///
     /// Exact, with the exception that [`Tensor::overlaps`] has.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[[1f32, 2.], [3., 4.]])?;
+    /// let x = store.load("x")?;
+    /// store.save_view("row", &x.select(0, 0)?)?;
+    /// store.save_view("other row", &x.select(0, 1)?)?;
+    /// assert_eq!(store.snapshot().overlapping("row")?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); those of reading the metadata.
@@ -257,6 +344,18 @@ impl Snapshot {
     }
 
     /// The storages, by ascending id.
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[1f32, 2.])?;
+    /// for storage in store.snapshot().storages() {
+    ///     let storage = storage?;
+    ///     assert_eq!((storage.kind, storage.size_bytes, storage.tensor_count), (StorageKind::Sealed, 8, 1));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of reading the metadata, for each item.
@@ -282,6 +381,15 @@ impl Snapshot {
     }
 
     /// What was written on the store: text by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("epoch", "3")?;
+    /// assert_eq!(store.snapshot().attributes()["epoch"], "3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn attributes(&self) -> &BTreeMap<String, String> {
         &self.generation.manifest().attributes

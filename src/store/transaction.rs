@@ -1,18 +1,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord, check_name};
+use stridemap_format::{DType, TensorRecord, check_name};
 
 use super::loader::{Loader, layout_of};
 use super::snapshot::StorageKind;
-use super::staging::{Stage, in_place_kind, layout_for, record_of, write_elements};
+use super::staging::{Stage, in_place_kind, layout_for, write_elements};
 use crate::commit::{self, Change, Changes, Draft, Generation, OnExisting};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::storage::{Grown, Growth, Identity, StagedStorage, Storage};
+use crate::storage::{Grown, Growth, StagedStorage, Storage};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that become one commit, or none.
@@ -94,6 +93,16 @@ impl<'a> Transaction<'a> {
 
     /// All names as they stand in this transaction, ascending.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &1i32)?;
+    /// assert_eq!(txn.names()?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of reading the metadata.
     pub fn names(&self) -> Result<Vec<String>> {
@@ -103,6 +112,16 @@ impl<'a> Transaction<'a> {
 
     /// Whether there is a tensor of this name in this transaction.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &1i32)?;
+    /// assert!(txn.contains("x")? && !store.contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of reading the metadata.
     pub fn contains(&self, name: &str) -> Result<bool> {
@@ -111,6 +130,16 @@ impl<'a> Transaction<'a> {
     }
 
     /// The tensor of a name as it stands in this transaction, one just saved among them.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &[1i32, 2])?;
+    /// assert_eq!(txn.load("x")?.read::<i32>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for one that rows were appended to.
@@ -151,6 +180,18 @@ impl<'a> Transaction<'a> {
 
     /// Copies elements into a storage, under a name to be. A tensor that had the name loses it.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("a", &[1f32, 2.])?;
+    /// txn.save("b", &3f32)?;
+    /// txn.commit()?;
+    /// assert_eq!(store.load("a")?.storage_id(), store.load("b")?.storage_id()); // small ones share a file
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, a full disk among them;
     /// `SizeMismatch` when the source gives more or fewer bytes than its size says; `LimitExceeded` for more than a
@@ -160,6 +201,18 @@ impl<'a> Transaction<'a> {
     }
 
     /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable` or `Live`, which it then has for itself.
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save_as("counter", &0i64, StorageKind::Mutable)?;
+    /// txn.commit()?;
+    /// store.load("counter")?.lock_exclusive()?.add_(1)?;
+    /// assert_eq!(store.load("counter")?.item::<i64>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`save`](Self::save); `InvalidArgument` for another kind, and for a dtype that cannot be live.
@@ -214,96 +267,18 @@ impl<'a> Transaction<'a> {
         self.load(name)
     }
 
-    /// Gives a view of a tensor of this store, or of this transaction, a name to be. No element is copied.
-    ///
-    /// # Errors
-    /// `ForeignStorage` for a tensor that stands elsewhere; `InvalidArgument` for the name; `NameExists` after
-    /// [`OnExisting::Refuse`].
-    pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
-        self.loader.history.check_process()?;
-        self.draft.check_new("save_view", name, self.changes.on_existing)?;
-        let foreign = |what: &str| {
-            Err(Error::new(
-                ErrorKind::ForeignStorage,
-                format!(
-                    "save_view {name:?}: the tensor stands on {what}; use save, which copies its elements"
-                ),
-            ))
-        };
-        if let Identity::Stored { store, id, record } = tensor.storage().identity()
-            && *store == self.loader.history.uuid
-        {
-            self.catch_up(&format!("save_view {name:?}"), (*id, record))?;
-        }
-        let storage_id = match tensor.storage().identity() {
-            Identity::Stored { store, id, record }
-                if *store == self.loader.history.uuid && self.is_of_a_copy(tensor, (*id, record))? =>
-            {
-                return foreign(
-                    "a storage of a copy of this store, or on a file that is no longer this one's",
-                );
-            }
-            Identity::Stored { store, id, record } if *store == self.loader.history.uuid => {
-                self.changes.expected.insert(*id, record.clone());
-                *id
-            }
-            Identity::Staged { transaction, id } if *transaction == self.number => *id,
-            Identity::Heap => return foreign("memory"),
-            Identity::Foreign => {
-                let file = tensor.storage().as_external().map(|file| file.path().display().to_string());
-                let message = format!(
-                    "save_view {name:?}: the tensor stands on {}, which is not the store's; import that file, which copies \
-                     its elements, or adopt it, which does not",
-                    file.as_deref().unwrap_or("a file")
-                );
-                return Err(Error::new(ErrorKind::ForeignStorage, message));
-            }
-            Identity::Stored { .. } => return foreign("a storage of another store"),
-            Identity::Staged { .. } => return foreign("a storage of another transaction"),
-        };
-        let (dtype, layout) = (tensor.dtype(), tensor.layout());
-        let record = record_of("save_view", dtype, layout, tensor.storage_offset() as u64, storage_id)?;
-        self.apply(Change::Put { name: name.to_owned(), record })
-    }
-
-    /// Moves to the newest generation for a tensor that was loaded from a later one than this transaction began on, and
-    /// whose storage is not known yet, or has grown since.
-    fn catch_up(&mut self, op: &str, (id, seen): (u64, &StorageRecord)) -> Result<()> {
-        let known = self.draft.generation().storage(id)?;
-        if known.is_some_and(|known| known.length_bytes >= seen.length_bytes) {
-            return Ok(());
-        }
-        let newest = commit::newest_for_certain(&self.loader.history)?;
-        if newest.number() != self.draft.generation().number() {
-            self.draft = Draft::rebased(&self.changes, newest)?;
-        }
-        match self.draft.generation().storage(id)? {
-            Some(_) => Ok(()),
-            None => Err(commit::storage_gone(op, id, self.draft.generation().number())),
-        }
-    }
-
-    /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed and
-    /// external storages with one record that does not matter: it says that their bytes are the same. After that the two may have grown
-    /// apart.
-    fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
-        let is_sealed = matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_));
-        let is_as_here =
-            |now: StorageRecord| (now.length_bytes, &now.kind) == (record.length_bytes, &record.kind);
-        if is_sealed && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
-            return Ok(false);
-        }
-        let path = self.loader.history.paths.storage(id);
-        match self.loader.history.disk.stat(&path) {
-            // To commit finds out whether the storage is gone.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            stat => {
-                Ok(!tensor.storage().is_on_file(stat.map_err(|e| Error::io("save_view: look at", &path, e))?))
-            }
-        }
-    }
-
     /// Takes a name away.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let mut txn = store.begin()?;
+    /// txn.remove("x")?;
+    /// assert!(!txn.contains("x")? && store.contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `NameNotFound`.
@@ -312,6 +287,19 @@ impl<'a> Transaction<'a> {
     }
 
     /// Gives a tensor another name. Its own name is no change.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let mut txn = store.begin()?;
+    /// txn.rename("x", "old")?;
+    /// txn.save("x", &2i32)?;
+    /// txn.commit()?;
+    /// assert_eq!(store.load("old")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
@@ -325,6 +313,18 @@ impl<'a> Transaction<'a> {
 
     /// Gives a tensor a second name: its header, as it is. No element is copied.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("embedding", &[1f32, 2.])?;
+    /// txn.copy("embedding", "head")?;
+    /// txn.commit()?;
+    /// assert!(store.load("head")?.shares_storage(&store.load("embedding")?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
     pub fn copy(&mut self, from: &str, to: &str) -> Result<()> {
@@ -332,6 +332,17 @@ impl<'a> Transaction<'a> {
     }
 
     /// Writes text on the store, under a key. All attributes together are at most 1 MiB.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.set_attribute("epoch", "3")?;
+    /// txn.commit()?;
+    /// assert_eq!(store.attributes()["epoch"], "3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` for a key that is empty, too long or has a NUL. Too much text is refused by
@@ -344,6 +355,18 @@ impl<'a> Transaction<'a> {
     }
 
     /// Takes the text under a key away, if there is any.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("epoch", "3")?;
+    /// let mut txn = store.begin()?;
+    /// txn.remove_attribute("epoch");
+    /// txn.commit()?;
+    /// assert!(store.attributes().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove_attribute(&mut self, key: &str) {
         self.changes.attributes.insert(key.to_owned(), None);
     }
@@ -390,6 +413,17 @@ impl<'a> Transaction<'a> {
 
     /// Publishes all changes as one generation; gives its number. Durable when it returns, with
     /// [`Durability::Full`](crate::Durability::Full). Without changes nothing is written.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &1i32)?;
+    /// assert_eq!(txn.commit()?, store.generation());
+    /// assert_eq!(store.begin()?.commit()?, store.generation()); // nothing to commit
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Store`](crate::Store).
