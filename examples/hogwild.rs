@@ -130,13 +130,13 @@ fn train(path: &str, process: usize) -> Outcome {
             let features = point * FEATURES..(point + 1) * FEATURES;
             let mut predicted = 0.;
             for i in features.clone() {
-                predicted += weights[i] * parameters.get(&[known[i] as isize])?;
+                predicted += weights[i] * parameters.get(known[i])?;
             }
             let error = predicted - targets[point];
             for i in features {
-                parameters.fetch_add(&[known[i] as isize], -RATE * error * weights[i])?;
+                parameters.fetch_add(known[i], -RATE * error * weights[i])?;
             }
-            steps.fetch_add(&[process as isize], 1)?;
+            steps.fetch_add(process, 1)?;
         }
     }
     Ok(())

@@ -30,8 +30,8 @@ fn write() -> Outcome {
     // The storage is flat: 1 4 2 1 3 5. A 3x2 and a 2x3 tensor can stand on it at once.
     let points = store.load("points")?;
     assert_eq!((points.size(), points.stride(), points.storage_offset()), (&[3, 2][..], &[2, 1][..], 0));
-    assert_eq!(points.view(&[6])?.read::<f32>()?, [1., 4., 2., 1., 3., 5.]);
-    store.save_view("as_2x3", &points.view(&[2, 3])?)?;
+    assert_eq!(points.view([6])?.read::<f32>()?, [1., 4., 2., 1., 3., 5.]);
+    store.save_view("as_2x3", &points.view([2, 3])?)?;
 
     // points[1] is a header with an offset; points.t() is one with its strides exchanged.
     let second = points.select(0, 1)?;

@@ -71,12 +71,12 @@ impl Ring {
 
     /// Puts the transition of the next ticket into the ring.
     fn push(&self, transition: impl FnOnce(u64) -> Vec<f32>) -> Result<()> {
-        let ticket = self.cursor.fetch_add(&[], 1)?;
+        let ticket = self.cursor.fetch_add((), 1)?;
         let transition = transition(ticket);
-        let row = (ticket % ROWS as u64) as isize;
+        let row = ticket % ROWS as u64;
         // Who had the row a lap ago may still be at it. Were it killed there, the learner would end us.
         let before = if ticket < ROWS as u64 { 0 } else { 2 * (ticket - ROWS as u64) + 2 };
-        while self.numbers.compare_exchange(&[row], before, 2 * ticket + 1)?.is_err() {
+        while self.numbers.compare_exchange(row, before, 2 * ticket + 1)?.is_err() {
             yield_now();
         }
         // Whoever sees an element of this row sees the number that it is being written; and what was written into the row
@@ -85,19 +85,19 @@ impl Ring {
         self.rows.write_row_from(row, &transition)?;
         // Whoever sees the number that it is whole sees every element.
         fence(Ordering::Release);
-        self.numbers.set(&[row], 2 * ticket + 2)
+        self.numbers.set(row, 2 * ticket + 2)
     }
 
     /// Copies a row; gives its ticket, if it is whole.
-    fn sample(&self, row: isize, transition: &mut [f32]) -> Result<Option<u64>> {
-        let before = self.numbers.get(&[row])?;
+    fn sample(&self, row: u64, transition: &mut [f32]) -> Result<Option<u64>> {
+        let before = self.numbers.get(row)?;
         if before % 2 == 1 || before == 0 {
             return Ok(None);
         }
         fence(Ordering::Acquire);
         self.rows.read_row_into(row, transition)?;
         fence(Ordering::Acquire);
-        let is_whole = self.numbers.get(&[row])? == before;
+        let is_whole = self.numbers.get(row)? == before;
         Ok(is_whole.then_some((before - 2) / 2))
     }
 }
@@ -166,7 +166,7 @@ fn learn() -> Outcome {
     while actors.are_at_work()? {
         for _ in 0..1000 {
             // Any order would do; this one comes to every row.
-            row = (row + 101) % ROWS as isize;
+            row = (row + 101) % ROWS as u64;
             match ring.sample(row, &mut sampled)? {
                 None => refused += 1,
                 Some(ticket) => {
@@ -184,9 +184,9 @@ fn learn() -> Outcome {
 
     // Nobody's ticket was lost, and the ring holds the last of them.
     let given = (ACTORS * TRANSITIONS) as u64;
-    assert_eq!(ring.cursor.get(&[])?, given);
+    assert_eq!(ring.cursor.get(())?, given);
     let mut last = BTreeSet::new();
-    for row in 0..ROWS as isize {
+    for row in 0..ROWS as u64 {
         let ticket = ring.sample(row, &mut sampled)?.ok_or("a row is not whole, and nobody writes")?;
         assert_eq!(sampled, transition(sampled[1] as usize, ticket));
         last.insert(ticket);

@@ -89,7 +89,7 @@ fn consume(path: &Path, name: &str) -> Outcome {
         assert!(rows >= seen_rows && rows % BATCH_ROWS == 0, "only whole batches are ever seen");
 
         // Only what is new, borrowed where the producer's rows lie in the page cache.
-        let new = samples.narrow(0, seen_rows as isize, rows - seen_rows)?;
+        let new = samples.narrow(0, seen_rows, rows - seen_rows)?;
         let new = ArrayView2::<f32>::try_from(&new)?;
         for (row, values) in (seen_rows..).zip(new.axis_iter(Axis(0))) {
             assert!(values.iter().enumerate().all(|(column, &value)| value == sample(row, column)));

@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Corrupt,
     /// The store has no tensor of this name.
     NameNotFound,
-    /// The name is taken, and the caller asked not to replace.
+    /// There is a tensor of this name, which was not to be replaced.
     NameExists,
     /// The elements are of another type.
     DTypeMismatch,
@@ -83,6 +83,8 @@ pub enum ErrorKind {
     Poisoned,
     /// A file to import or export is not what it claims, or cannot hold what it was given.
     BadFile,
+    /// None of the others: for errors that a caller [makes](Error::new).
+    Other,
 }
 
 /// What was asked, what stands, and what to do.
@@ -126,6 +128,7 @@ const MAX_COMPARED_BYTES: usize = 120;
 /// ```
 impl Error {
     /// An error of this kind. The message states the request, the current state, and what to do.
+    #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Error(Box::new(Inner { kind, message, is_failed_sync: false, broken_path: None, source: None }))

@@ -27,11 +27,12 @@
 //! - [`Transaction`]: many changes, one commit. [`Snapshot`]: one generation, for good, and the [`NameChanges`] from one
 //!   to another.
 //! - [`Tensor`]: a header over a storage, on disk or on the heap; its views, and its elements, copied or borrowed.
+//! - [`TypedTensor`]: a slice of the elements of a tensor that owns what it borrows from.
 //! - [`SharedGuard`] and [`ExclusiveGuard`]: a tensor on a mutable storage under a lock, to be read and to be changed in
 //!   place, by an [`Operand`].
 //! - [`LiveTensor`]: a tensor on a live storage, read and written by many processes at once, [element](LiveElement) by
 //!   element, without a lock.
-//! - [`Source`]: what can be saved: a tensor, an `ndarray` array. [`Element`]: a Rust type that is a [`DType`];
+//! - [`Source`]: what can be saved: a tensor, a slice, a number, an `ndarray` array. [`Element`]: a Rust type that is a [`DType`];
 //!   [`F8E4M3FN`] and its kin are the 8-bit floats.
 //! - [`Copied`]: a [copy](Snapshot::copy_to) of a store that others may be writing.
 //! - [`Stats`], [`Collected`] and [`Compacted`]: where the space of a store is, and what was given back.
@@ -83,12 +84,17 @@ mod storage;
 mod store;
 mod tensor;
 
+pub use half;
+#[cfg(feature = "ndarray")]
+pub use ndarray;
+pub use num_complex;
+
 pub use commit::{
     Affected, Collected, Compacted, Durability, Finding, Loss, Materialized, NameChanges, OnExisting, Orphan,
     Reclaimable, Remedy, Repair, SkipReason, Skipped, SpaceReason, Verification,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use layout::{Axes, Axis, Index, Layout, Sections};
+pub use layout::{Axes, Axis, Index, Integer, Integers, Layout, Sections, SliceBound};
 pub use storage::{ExternalFile, ExternalFiles};
 pub use store::{
     Copied, Snapshot, Stats, StorageInfo, StorageKey, StorageKind, StorageStats, Store, StoreOptions,
@@ -97,7 +103,7 @@ pub use store::{
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{
     Element, ExclusiveGuard, F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, LiveElement,
-    LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor,
+    LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor, TypedTensor,
 };
 
 /// The Rust of the README and of the guide, as tests.

@@ -70,7 +70,7 @@ fn compare(model: &Path, dir: &Path, network: &Network) -> Result<String, Box<dy
     for (how, store) in
         [("an imported store", store), ("the same, mapped", mapped), ("one that adopted it", adopted)]
     {
-        let found = network(var_builder(&store.snapshot(), DType::F32, &device))?;
+        let found = network(var_builder(&store.snapshot(), "", DType::F32, &device))?;
         said += &format!("\n{:27}{}", format!("from {how}:"), shown(&found));
         let bits = |outputs: &[f32]| outputs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         if bits(&found) != bits(&expected) {

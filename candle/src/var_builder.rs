@@ -6,7 +6,8 @@ use stridemap::Snapshot;
 use crate::to_candle;
 
 /// A builder of models that takes its variables from a generation of a store, by name: what candle asks for as
-/// `vb.pp("encoder").pp("0").get(size, "weight")` is the tensor `encoder.0.weight`. The name may be any, a view's among them.
+/// `vb.pp("encoder").pp("0").get(size, "weight")` is the tensor `encoder.0.weight`, after `prefix`, which may be `""`. Views
+/// are found like other tensors.
 ///
 /// Nothing is read until a variable is asked for; its elements are then [copied](to_candle) once, to `device`, and converted
 /// by candle where the stored dtype is not `dtype`. On a mapped store that copy is from the file's pages. The builder keeps the
@@ -17,38 +18,50 @@ use crate::to_candle;
 ///
 /// ```
 /// use candle_core::{DType, Device};
-/// use stridemap::{Store, Tensor};
+/// use stridemap::Store;
 ///
 /// # let dir = tempfile::tempdir()?;
 /// let store = Store::create(dir.path().join("model.smap"))?;
-/// store.save("head.weight", &Tensor::from_vec(vec![1f32, 2., 3., 4., 5., 6.], &[2, 3])?)?;
-/// store.save_view("tail.weight", &store.load("head.weight")?.t()?)?;
+/// store.save("model.head.weight", &[[1f32, 2., 3.], [4., 5., 6.]])?;
+/// store.save_view("model.tail.weight", &store.load("model.head.weight")?.t()?)?;
 ///
-/// let weights = stridemap_candle::var_builder(&store.snapshot(), DType::F32, &Device::Cpu);
+/// let weights = stridemap_candle::var_builder(&store.snapshot(), "model.", DType::F32, &Device::Cpu);
 /// let tail = weights.pp("tail").get((3, 2), "weight")?;
 /// assert_eq!(tail.to_vec2::<f32>()?, [[1., 4.], [2., 5.], [3., 6.]]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
-pub fn var_builder(snapshot: &Snapshot, dtype: DType, device: &Device) -> VarBuilder<'static> {
-    VarBuilder::from_backend(Box::new(Generation(snapshot.clone())), dtype, device.clone())
+pub fn var_builder(snapshot: &Snapshot, prefix: &str, dtype: DType, device: &Device) -> VarBuilder<'static> {
+    let backend = Generation { snapshot: snapshot.clone(), prefix: prefix.to_owned() };
+    VarBuilder::from_backend(Box::new(backend), dtype, device.clone())
 }
 
-struct Generation(Snapshot);
+struct Generation {
+    snapshot: Snapshot,
+    prefix: String,
+}
+
+impl Generation {
+    fn full(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+}
 
 impl SimpleBackend for Generation {
     fn get(&self, size: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        let tensor = load(&self.0, name)?;
-        check_size(&tensor, name, &size)?;
-        converted(&tensor, name, dtype, device)
+        let name = self.full(name);
+        let tensor = load(&self.snapshot, &name)?;
+        check_size(&tensor, &name, &size)?;
+        converted(&tensor, &name, dtype, device)
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
-        converted(&load(&self.0, name)?, name, dtype, device)
+        let name = self.full(name);
+        converted(&load(&self.snapshot, &name)?, &name, dtype, device)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.0.contains(name).unwrap_or(false)
+        self.snapshot.contains(&self.full(name)).unwrap_or(false)
     }
 }
 

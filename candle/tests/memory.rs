@@ -34,7 +34,7 @@ fn a_variable_takes_the_memory_of_its_elements_once() {
     for (store, name, beside) in
         [(&mapped, "x", 1 << 20), (&mapped, "x_t", 1 << 20), (&store, "x", 1 << 20), (&store, "x_t", 9 << 20)]
     {
-        let vb = var_builder(&store.snapshot(), DType::F32, &Device::Cpu);
+        let vb = var_builder(&store.snapshot(), "", DType::F32, &Device::Cpu);
         let (taken, tensor) = taken_by(|| vb.get((SIDE, SIDE), name).unwrap());
         assert!(
             (BYTES..BYTES + beside).contains(&taken),

@@ -1,10 +1,9 @@
 //! `verify`: what is damaged, and whom it concerns.
 
-use std::cell::Cell;
 use std::io::Write;
 
 use serde::{Serialize, Serializer};
-use stridemap::{Affected, ErrorKind, Finding, Orphan, Verification};
+use stridemap::{Affected, ErrorKind, Finding, Orphan, StorageKind, Store, Verification};
 
 use crate::args::VerifyArgs;
 use crate::error::Result;
@@ -17,7 +16,7 @@ const SHOWN_ORPHANS: usize = 10;
 /// Gives whether the store is whole.
 pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     let verified = verified(args)?;
-    let is_whole = verified.findings.is_empty();
+    let is_whole = verified.is_whole();
     if args.json {
         write_json(out, Record::of(&verified))?;
         return Ok(is_whole);
@@ -49,25 +48,25 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
 fn verified(args: &VerifyArgs) -> Result<Verification> {
     let options = args.external.options();
     let bar = progress("verify", 0);
-    let whole = || options.verify(&args.store, |bytes| bar.set_length(bytes), |bytes| bar.inc(bytes));
-    let verified = if args.names.is_empty() {
-        whole()
-    } else {
-        match options.open(&args.store) {
-            Err(e) if e.kind() == ErrorKind::Corrupt => whole(),
-            opened => opened.and_then(|store| {
-                let (names, read_bytes): (Vec<&str>, _) =
-                    (args.names.iter().map(String::as_str).collect(), Cell::new(0));
-                let mut verified = Verification::default();
-                verified.findings =
-                    store.verify_tensors(&names, |bytes| read_bytes.set(read_bytes.get() + bytes))?;
-                verified.read_bytes = read_bytes.get();
-                Ok(verified)
-            }),
+    let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
+    let verified = match options.open(&args.store) {
+        Ok(store) if names.is_empty() => {
+            bar.set_length(own_bytes(&store));
+            store.verify(|bytes| bar.inc(bytes))
         }
+        Ok(store) => store.verify_tensors(&names, |bytes| bar.inc(bytes)),
+        Err(e) if e.kind() == ErrorKind::Corrupt => options.verify(&args.store, |bytes| bar.inc(bytes)),
+        Err(e) => Err(e),
     };
     bar.finish_and_clear();
     verified.map_err(|e| explained(&args.store, e))
+}
+
+/// The bytes of the store's own storages, as far as their records can be read.
+fn own_bytes(store: &Store) -> u64 {
+    let snapshot = store.snapshot();
+    let own = snapshot.storages().flatten().filter(|storage| storage.kind != StorageKind::External);
+    own.map(|storage| storage.size_bytes).fold(0, u64::saturating_add)
 }
 
 #[derive(Serialize)]

@@ -98,7 +98,7 @@ fn check(e: &Error) {
 }
 
 fn contents(store: &Store) -> Contents {
-    let _ = (store.uuid(), store.generation(), store.attributes(), store.unchecked_files());
+    let _ = (store.uuid(), store.generation(), store.attributes());
     let snapshot = store.snapshot();
     for storage in snapshot.storages() {
         let _ = storage.map_err(|e| check(&e));
@@ -167,9 +167,9 @@ fn views(tensor: &Tensor) {
 /// Whether there is nothing to find.
 fn verify(store: &Store) -> bool {
     match store.verify(|_| ()) {
-        Ok(findings) => {
-            findings.iter().for_each(|finding| assert!(!finding.to_string().contains('\n')));
-            findings.is_empty()
+        Ok(verified) => {
+            verified.findings.iter().for_each(|finding| assert!(!finding.to_string().contains('\n')));
+            verified.is_whole()
         }
         Err(e) => {
             check(&e);
@@ -228,7 +228,7 @@ fn mapped(root: &Path, before: &Contents) {
 
 /// What was repaired is whole, has nothing else under the names that are left, and takes a commit.
 fn repair(root: &Path, before: &Contents) {
-    let _ = options().verify(root, |_| (), |_| ()).map_err(|e| check(&e));
+    let _ = options().verify(root, |_| ()).map_err(|e| check(&e));
     let planned = options().plan_repair(root, |_| ());
     let done = match options().repair(root, |_| ()) {
         Ok(done) => done,
@@ -242,7 +242,7 @@ fn repair(root: &Path, before: &Contents) {
         assert_eq!(planned.is_empty(), done.is_empty(), "planned {planned:?}, done {done:?}");
     }
     let store = options().open(root).unwrap_or_else(|e| panic!("after {done:?}: {e}"));
-    let found = store.verify(|_| ()).unwrap_or_else(|e| panic!("after {done:?}: {e}"));
+    let found = store.verify(|_| ()).unwrap_or_else(|e| panic!("after {done:?}: {e}")).findings;
     let wrong: Vec<_> = found.iter().filter(|finding| finding.rule != Rule::ExternalFile).collect();
     assert!(wrong.is_empty(), "after {done:?}: {wrong:?}");
     let after = contents(&store);
@@ -315,7 +315,7 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
             }
         }
         if is_whole {
-            let findings = again.verify(|_| ()).expect("a store that verified");
+            let findings = again.verify(|_| ()).expect("a store that verified").findings;
             assert!(findings.is_empty(), "the store verified before it was written to: {findings:?}");
         }
     }

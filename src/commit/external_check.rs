@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{External, FileStamp, StorageKind};
+use stridemap_format::{External, FileStamp};
 
-use super::{Generation, History};
-use crate::error::{ErrorKind, Result};
+use super::History;
+use crate::error::ErrorKind;
 use crate::storage::Externals;
 
 /// How many names of tensors are listed for a file.
@@ -80,16 +80,4 @@ impl ExternalCheck {
         refused.dedup();
         (faults, refused)
     }
-}
-
-/// The external files of a generation that the handle may not open.
-pub(crate) fn unopenable(history: &History, generation: &Generation) -> Result<Vec<PathBuf>> {
-    let mut check = ExternalCheck::default();
-    for entry in generation.storages() {
-        let (id, record) = entry?;
-        if let StorageKind::External(external) = &record.kind {
-            check.add_storage(id, external);
-        }
-    }
-    Ok(check.check(history).1)
 }

@@ -32,7 +32,6 @@ pub(crate) use collect::collect_all;
 pub use compact::{Compacted, SkipReason, Skipped};
 pub(crate) use compact::{by, compact};
 pub(crate) use create::{create, hold, read_marker};
-pub(crate) use external_check::unopenable;
 pub(crate) use generation::Generation;
 pub use history::Durability;
 pub(crate) use history::{History, Options};

@@ -14,11 +14,11 @@ use crate::storage::Grown;
 /// Ids from here on are provisional: they number the storages that a transaction has staged.
 const FIRST_PROVISIONAL: u64 = 1 << 63;
 
-/// What becomes of a name that is taken.
+/// What becomes of something that is there already: a tensor of the same name, or a file to export to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnExisting {
-    /// The new tensor takes its place.
+    /// It is replaced.
     #[default]
     Replace,
     /// The change is refused.
@@ -62,7 +62,10 @@ pub(crate) struct Changes {
     pub(crate) attributes: BTreeMap<String, Option<String>>,
     /// The storages of earlier generations that the new headers stand on, as they were seen.
     pub(crate) expected: BTreeMap<u64, StorageRecord>,
+    /// For the changes to come, but for renames and copies.
     pub(crate) on_existing: OnExisting,
+    /// Whether the renames and copies to come replace as well.
+    pub(crate) renames_replace: bool,
     /// The only generation that they may be made on.
     pub(crate) expected_generation: Option<u64>,
 }
@@ -187,7 +190,8 @@ impl Draft {
     pub(crate) fn check_new(&self, action: &str, name: &str, on_existing: OnExisting) -> Result<()> {
         format::check_name(name).map_err(|e| Error::refused(action, e))?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
-            let message = format!("{action} {name:?}: the name exists, and was not to be replaced");
+            let message =
+                format!("{action} {name:?}: the name exists; choose another, or remove that tensor first");
             return Err(Error::new(ErrorKind::NameExists, message));
         }
         Ok(())
@@ -203,8 +207,12 @@ impl Draft {
         let mut draft = Draft::new(newest);
         for (change, on_existing) in &changes.names {
             draft.apply(change, *on_existing).map_err(|e| {
+                let kind = match e.kind() {
+                    ErrorKind::NameExists => ErrorKind::NameExists,
+                    _ => ErrorKind::Conflict,
+                };
                 let message = format!("another commit, generation {number}, came before this one: {e}");
-                Error::new(ErrorKind::Conflict, message).with_source(e)
+                Error::new(kind, message).with_source(e)
             })?;
         }
         Ok(draft)

@@ -2,7 +2,7 @@ use std::fmt;
 use std::fmt::Arguments;
 use std::ops::RangeFull;
 
-use super::Layout;
+use super::{Integer, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A dimension of a tensor: its position, negative from the end, or its name.
@@ -27,24 +27,17 @@ pub enum Axes<'a> {
     List(Vec<Axis<'a>>),
 }
 
-macro_rules! axis_from {
-    ($($number:ty),*) => {$(
-        impl From<$number> for Axis<'_> {
-            fn from(position: $number) -> Self {
-                // What does not fit is out of range of every tensor, and so is the highest number.
-                Axis::At(isize::try_from(position).unwrap_or(isize::MAX))
-            }
-        }
-
-        impl From<$number> for Axes<'_> {
-            fn from(position: $number) -> Self {
-                Axes::List(vec![position.into()])
-            }
-        }
-    )*};
+impl<N: Integer> From<N> for Axis<'_> {
+    fn from(position: N) -> Self {
+        Axis::At(position.to_isize())
+    }
 }
 
-axis_from!(i32, i64, isize, usize);
+impl<N: Integer> From<N> for Axes<'_> {
+    fn from(position: N) -> Self {
+        Axes::List(vec![position.into()])
+    }
+}
 
 impl<'a> From<&'a str> for Axis<'a> {
     fn from(name: &'a str) -> Self {

@@ -3,7 +3,7 @@ use std::fmt::Arguments;
 use super::axis::position_in;
 use super::header::{Dim, distance, overflow};
 use super::subscript::Subscript;
-use super::{Axes, Axis, Index, Layout};
+use super::{Axes, Axis, Index, Integers, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
@@ -19,12 +19,14 @@ impl Layout {
 
     /// The position that an index means on an axis of size `n`.
     fn position(&self, op: Arguments<'_>, axis: usize, n: usize, index: isize) -> Result<usize> {
-        position_in(index, n).ok_or_else(|| {
-            Error::new(
-                ErrorKind::OutOfRange,
-                format!("{op}: index {index} is out of range for axis {axis} with size {n}, of {self}"),
-            )
-        })
+        position_in(index, n).ok_or_else(|| self.out_of_range(op, axis, n, index))
+    }
+
+    fn out_of_range(&self, op: Arguments<'_>, axis: usize, n: usize, index: isize) -> Error {
+        Error::new(
+            ErrorKind::OutOfRange,
+            format!("{op}: index {index} is out of range for axis {axis} with size {n}, of {self}"),
+        )
     }
 
     /// `length` positions along an axis, from `start` on. Unlike a slice, it refuses what it cannot give in full.
@@ -79,16 +81,18 @@ impl Layout {
     }
 
     /// Where in the storage the element at an index stands, one position for each axis.
-    pub(crate) fn place(&self, op: Arguments<'_>, index: &[isize]) -> Result<usize> {
-        if index.len() != self.rank() {
-            let kind =
-                if index.len() < self.rank() { ErrorKind::SizeMismatch } else { ErrorKind::OutOfRange };
-            let why = format!("{op}: {} positions for the {} axes of {self}", index.len(), self.rank());
+    pub(crate) fn place(&self, op: &str, index: &impl Integers) -> Result<usize> {
+        let op = || format!("{op}({:?})", index.to_vec());
+        let count = index.each().len();
+        if count != self.rank() {
+            let kind = if count < self.rank() { ErrorKind::SizeMismatch } else { ErrorKind::OutOfRange };
+            let why = format!("{}: {count} positions for the {} axes of {self}", op(), self.rank());
             return Err(Error::new(kind, why));
         }
         let mut place = self.offset();
-        for (axis, (&index, (n, step))) in index.iter().zip(self.dims()).enumerate() {
-            let position = self.position(op, axis, n, index)?;
+        for (axis, (index, (n, step))) in index.each().zip(self.dims()).enumerate() {
+            let position = position_in(index, n)
+                .ok_or_else(|| self.out_of_range(format_args!("{}", op()), axis, n, index))?;
             // Wraps on the way, if at all: every element lies inside the storage.
             place = place.wrapping_add_signed(step.wrapping_mul(position.cast_signed()));
         }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::fmt::Arguments;
 
-use super::{Axis, Layout};
+use super::sealed::List;
+use super::{Axis, Integer, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How an axis is parted: by one number, or by a list of them. Each operation says what they mean.
@@ -16,47 +17,41 @@ pub enum Sections {
     List(Vec<isize>),
 }
 
-macro_rules! sections_from {
-    ($($number:ty),*) => {$(
-        impl From<$number> for Sections {
-            fn from(number: $number) -> Self {
-                Sections::Number(number.try_into().unwrap_or(isize::MAX))
-            }
-        }
-
-        impl From<&[$number]> for Sections {
-            fn from(list: &[$number]) -> Self {
-                Sections::List(list.iter().map(|&number| number.try_into().unwrap_or(isize::MAX)).collect())
-            }
-        }
-
-        impl From<&Vec<$number>> for Sections {
-            fn from(list: &Vec<$number>) -> Self {
-                list.as_slice().into()
-            }
-        }
-
-        impl From<Vec<$number>> for Sections {
-            fn from(list: Vec<$number>) -> Self {
-                list.as_slice().into()
-            }
-        }
-
-        impl<const N: usize> From<&[$number; N]> for Sections {
-            fn from(list: &[$number; N]) -> Self {
-                list.as_slice().into()
-            }
-        }
-
-        impl<const N: usize> From<[$number; N]> for Sections {
-            fn from(list: [$number; N]) -> Self {
-                list.as_slice().into()
-            }
-        }
-    )*};
+impl<N: Integer> From<N> for Sections {
+    fn from(number: N) -> Self {
+        Sections::Number(number.to_isize())
+    }
 }
 
-sections_from!(i32, i64, isize, usize);
+impl<N: Integer> From<&[N]> for Sections {
+    fn from(list: &[N]) -> Self {
+        Sections::List(List::to_vec(&list))
+    }
+}
+
+impl<N: Integer> From<&Vec<N>> for Sections {
+    fn from(list: &Vec<N>) -> Self {
+        Sections::List(List::to_vec(&list))
+    }
+}
+
+impl<N: Integer> From<Vec<N>> for Sections {
+    fn from(list: Vec<N>) -> Self {
+        Sections::List(List::to_vec(&list))
+    }
+}
+
+impl<N: Integer, const LEN: usize> From<&[N; LEN]> for Sections {
+    fn from(list: &[N; LEN]) -> Self {
+        Sections::List(List::to_vec(&list))
+    }
+}
+
+impl<N: Integer, const LEN: usize> From<[N; LEN]> for Sections {
+    fn from(list: [N; LEN]) -> Self {
+        Sections::List(List::to_vec(&list))
+    }
+}
 
 impl fmt::Display for Sections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,9 @@
 use std::fmt;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// One place in a subscript, as in `tensor[0, 1:3, ..., None]`. The macro [`s!`](crate::s) writes several.
+use super::Integer;
+
+/// One place in a subscript, as in `tensor[0, 1:3, ..., None]`. The macro [`ix!`](crate::ix) writes several.
 ///
 /// Made from a position (`1`, `-1`) or a range (`1..3`, `..-1`, `..`), whose bounds are those of a Python slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,82 +32,76 @@ pub enum Index {
 /// Bounds and steps are those of Python: `..;-1` is `::-1`, all positions from the last to the first.
 ///
 /// ```
-/// use stridemap::{Tensor, s};
+/// use stridemap::{Tensor, ix};
 ///
 /// let x = Tensor::from_vec((0..24i64).collect(), &[2, 3, 4])?;
-/// let view = x.index(s![1, .., 1..;2])?;      // x[1, :, 1::2]
+/// let view = x.index(ix![1, .., 1..;2])?;      // x[1, :, 1::2]
 /// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[3, 2][..], &[4, 2][..], 13));
-/// let view = x.index(s![..., -1, NewAxis])?;  // x[..., -1, None]
+/// let view = x.index(ix![..., -1, NewAxis])?;  // x[..., -1, None]
 /// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[2, 3, 1][..], &[12, 4, 1][..], 3));
 /// # Ok::<(), stridemap::Error>(())
 /// ```
 #[macro_export]
-macro_rules! s {
+macro_rules! ix {
     (@[$($done:expr),*]) => { [$($done),*] };
-    (@[$($done:expr),*] ... $(, $($rest:tt)*)?) => { $crate::s!(@[$($done,)* $crate::Index::Ellipsis] $($($rest)*)?) };
-    (@[$($done:expr),*] NewAxis $(, $($rest:tt)*)?) => { $crate::s!(@[$($done,)* $crate::Index::NewAxis] $($($rest)*)?) };
-    (@[$($done:expr),*] None $(, $($rest:tt)*)?) => { $crate::s!(@[$($done,)* $crate::Index::NewAxis] $($($rest)*)?) };
+    (@[$($done:expr),*] ... $(, $($rest:tt)*)?) => { $crate::ix!(@[$($done,)* $crate::Index::Ellipsis] $($($rest)*)?) };
+    (@[$($done:expr),*] NewAxis $(, $($rest:tt)*)?) => { $crate::ix!(@[$($done,)* $crate::Index::NewAxis] $($($rest)*)?) };
+    (@[$($done:expr),*] None $(, $($rest:tt)*)?) => { $crate::ix!(@[$($done,)* $crate::Index::NewAxis] $($($rest)*)?) };
     (@[$($done:expr),*] $place:expr $(, $($rest:tt)*)?) => {
-        $crate::s!(@[$($done,)* $crate::Index::from($place)] $($($rest)*)?)
+        $crate::ix!(@[$($done,)* $crate::Index::from($place)] $($($rest)*)?)
     };
     (@[$($done:expr),*] $place:expr; $step:expr $(, $($rest:tt)*)?) => {
-        $crate::s!(@[$($done,)* $crate::Index::from($place).with_step($step)] $($($rest)*)?)
+        $crate::ix!(@[$($done,)* $crate::Index::from($place).with_step($step)] $($($rest)*)?)
     };
-    ($($places:tt)*) => { $crate::s!(@[] $($places)*) };
+    ($($places:tt)*) => { $crate::ix!(@[] $($places)*) };
 }
 
 impl Index {
     /// The same range in other steps; what is no range stays as it is.
     #[must_use]
-    pub fn with_step(self, step: isize) -> Self {
+    pub fn with_step(self, step: impl Integer) -> Self {
         match self {
-            Index::Slice { start, end, .. } => Index::Slice { start, end, step },
+            Index::Slice { start, end, .. } => Index::Slice { start, end, step: step.to_isize() },
             place => place,
         }
     }
 }
 
-macro_rules! index_from {
-    ($($number:ty),*) => {$(
-        impl From<$number> for Index {
-            fn from(position: $number) -> Self {
-                Index::At(bound(position))
-            }
-        }
-
-        impl From<Range<$number>> for Index {
-            fn from(range: Range<$number>) -> Self {
-                slice(Some(bound(range.start)), Some(bound(range.end)))
-            }
-        }
-
-        impl From<RangeFrom<$number>> for Index {
-            fn from(range: RangeFrom<$number>) -> Self {
-                slice(Some(bound(range.start)), None)
-            }
-        }
-
-        impl From<RangeTo<$number>> for Index {
-            fn from(range: RangeTo<$number>) -> Self {
-                slice(None, Some(bound(range.end)))
-            }
-        }
-
-        impl From<RangeInclusive<$number>> for Index {
-            fn from(range: RangeInclusive<$number>) -> Self {
-                slice(Some(bound(*range.start())), after(bound(*range.end())))
-            }
-        }
-
-        impl From<RangeToInclusive<$number>> for Index {
-            fn from(range: RangeToInclusive<$number>) -> Self {
-                slice(None, after(bound(range.end)))
-            }
-        }
-    )*};
+impl<N: Integer> From<N> for Index {
+    fn from(position: N) -> Self {
+        Index::At(position.to_isize())
+    }
 }
 
-index_from!(i32, i64, isize, usize);
+impl<N: Integer> From<Range<N>> for Index {
+    fn from(range: Range<N>) -> Self {
+        slice(Some(range.start.to_isize()), Some(range.end.to_isize()))
+    }
+}
+
+impl<N: Integer> From<RangeFrom<N>> for Index {
+    fn from(range: RangeFrom<N>) -> Self {
+        slice(Some(range.start.to_isize()), None)
+    }
+}
+
+impl<N: Integer> From<RangeTo<N>> for Index {
+    fn from(range: RangeTo<N>) -> Self {
+        slice(None, Some(range.end.to_isize()))
+    }
+}
+
+impl<N: Integer> From<RangeInclusive<N>> for Index {
+    fn from(range: RangeInclusive<N>) -> Self {
+        slice(Some(range.start().to_isize()), after(range.end().to_isize()))
+    }
+}
+
+impl<N: Integer> From<RangeToInclusive<N>> for Index {
+    fn from(range: RangeToInclusive<N>) -> Self {
+        slice(None, after(range.end.to_isize()))
+    }
+}
 
 impl From<RangeFull> for Index {
     fn from(_: RangeFull) -> Self {
@@ -117,14 +113,25 @@ fn slice(start: Option<isize>, end: Option<isize>) -> Index {
     Index::Slice { start, end, step: 1 }
 }
 
-/// What does not fit lies past the end of every tensor, and so does the highest number.
-fn bound(position: impl TryInto<isize>) -> isize {
-    position.try_into().unwrap_or(isize::MAX)
-}
-
 /// The bound behind an inclusive end; behind the last position, -1, there is none.
 fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
+}
+
+/// Where a [slice](crate::Tensor::slice) begins or ends: an integer, or `None` for the end of the axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceBound(pub(crate) Option<isize>);
+
+impl<N: Integer> From<N> for SliceBound {
+    fn from(position: N) -> Self {
+        SliceBound(Some(position.to_isize()))
+    }
+}
+
+impl From<Option<isize>> for SliceBound {
+    fn from(position: Option<isize>) -> Self {
+        SliceBound(position)
+    }
 }
 
 /// As it stands in a subscript: `-1`, `1:3`, `::2`, `...`, `None`.

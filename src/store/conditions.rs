@@ -1,43 +1,8 @@
 //! Commits that are made only if the store is as their writer last saw it.
 
-use super::handle::Store;
 use super::transaction::Transaction;
-use crate::commit::OnExisting;
-use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::Source;
-
-impl Store {
-    /// As [`save`](Self::save), under a name that no tensor has: of several writers that save a new name at the same time,
-    /// one succeeds.
-    ///
-    /// # Errors
-    /// Those of [`save`](Self::save); [`ErrorKind::Conflict`] when the name exists, or another writer was first to commit
-    /// it. The source is then an [`Error`] of the kind [`ErrorKind::NameExists`].
-    pub fn save_new(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.commit_one(|txn| txn.save_new(name, source)).map(drop)
-    }
-}
 
 impl Transaction<'_> {
-    /// As [`save`](Self::save), under a name that no tensor has, now and when the transaction commits.
-    ///
-    /// # Errors
-    /// Those of [`save`](Self::save); [`ErrorKind::Conflict`] when the name exists, with an [`Error`] of the kind
-    /// [`ErrorKind::NameExists`] as its source. [`commit`](Self::commit) ends in the same when another writer was first.
-    pub fn save_new(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        let on_existing = std::mem::replace(&mut self.changes.on_existing, OnExisting::Refuse);
-        let saved = self.save(name, source);
-        self.changes.on_existing = on_existing;
-        saved.map_err(|e| match e.kind() {
-            ErrorKind::NameExists => {
-                let message =
-                    format!("save_new: generation {} has the name: {e}", self.generation().number());
-                Error::new(ErrorKind::Conflict, message).with_source(e)
-            }
-            _ => e,
-        })
-    }
-
     /// Commits only as the generation after `generation`, so that what was read there still holds; of several calls the last
     /// counts. Without it, a transaction is made again on whatever other writers have committed.
     ///

@@ -14,7 +14,7 @@ use crate::commit::{self, Change, Changes, Draft};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
-use crate::tensor::Source;
+use crate::tensor::{Source, Tensor};
 
 impl Store {
     /// Writes rows behind those of a tensor, along dimension 0, and makes it as much longer; gives which rows they are,
@@ -46,14 +46,11 @@ impl Store {
     /// holds the storage for longer than the timeout, at once when it is a transaction that began to append in this thread; `Conflict` for a
     /// storage whose file has several names; `Corrupt` when the end of the storage is damaged.
     pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
-        let mut txn = self.begin()?;
-        let rows = txn.append(name, source)?;
-        txn.commit()?;
-        Ok(rows)
+        self.write(|txn| txn.append(name, source))
     }
 
     /// Creates a tensor of zeros, in a sealed storage of its own, to [`append`](Self::append) to: dimension 0 of its size
-    /// is usually 0. A tensor that had the name loses it.
+    /// is usually 0. Returns it; a tensor of the same name is replaced.
     ///
     /// `capacity`, in rows, is advice to those who open the store mapped: they set as much address space aside, and need
     /// not map the storage again until it is longer. It takes no room on the disk, and the tensor may outgrow it.
@@ -61,8 +58,14 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `SizeMismatch` for a size without dimensions; `LimitExceeded` for too large a size, and a capacity of
     /// more than 2^46 bytes; `InvalidArgument` for the name.
-    pub fn create_growable(&self, name: &str, dtype: DType, size: &[usize], capacity: usize) -> Result<()> {
-        self.commit_one(|txn| txn.create_growable(name, dtype, size, capacity)).map(drop)
+    pub fn create_growable(
+        &self,
+        name: &str,
+        dtype: DType,
+        size: &[usize],
+        capacity: usize,
+    ) -> Result<Tensor> {
+        self.commit_created(name, |txn| txn.create_growable(name, dtype, size, capacity))
     }
 }
 
@@ -107,7 +110,7 @@ impl Transaction<'_> {
         Ok(new_rows)
     }
 
-    /// A tensor of zeros under a name to be, to append to once it is committed. As [`Store::create_growable`].
+    /// Creates a tensor of zeros to append to once it is committed, and returns it. As [`Store::create_growable`].
     ///
     /// # Errors
     /// Those of [`Store::create_growable`], and its own.
@@ -117,7 +120,7 @@ impl Transaction<'_> {
         dtype: DType,
         size: &[usize],
         capacity: usize,
-    ) -> Result<()> {
+    ) -> Result<Tensor> {
         let op = format!("create_growable {name:?}");
         let Some((_, row)) = size.split_first() else {
             let message = format!("{op}: a tensor without dimensions has no rows; size [0] begins a vector");
@@ -138,7 +141,8 @@ impl Transaction<'_> {
                 writer.reserve_address_space(reserved_bytes);
                 writer.write_zeros(size_bytes)
             })
-        })
+        })?;
+        self.load(name)
     }
 
     /// Takes the growth lock of the storage that a name stands on, unless this transaction has it, and looks at the newest

@@ -3,17 +3,15 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::DType;
-
 use super::loader::Loader;
 use super::options::StoreOptions;
-use super::snapshot::{Snapshot, StorageKind};
+use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::commit::{self, Collected, Generation, History};
+use crate::commit::{self, Collected, History};
 use crate::disk::Disk;
 use crate::error::Result;
 use crate::storage::MapPermit;
-use crate::tensor::{Source, Tensor};
+use crate::tensor::Tensor;
 
 /// A store on disk: a directory of storages and a table of named tensors.
 ///
@@ -48,10 +46,7 @@ pub struct Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store")
-            .field("path", &self.path())
-            .field("generation", &self.generation())
-            .finish_non_exhaustive()
+        write!(f, "Store({:?}, generation {})", self.path(), self.generation())
     }
 }
 
@@ -62,6 +57,14 @@ impl Store {
 
     /// Creates an empty store at a path where nothing is, or in an empty directory, which keeps its owner and permissions.
     /// Durable when it returns.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("model.smap"))?;
+    /// assert!(store.names()?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `Io`, `ReadOnly`; those of [`open`](Self::open).
@@ -74,6 +77,16 @@ impl Store {
     ///
     /// The handle stays in the directory that it opened when that is renamed, or when a link to it is pointed elsewhere. Messages
     /// keep the path that it was opened by.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// # store.save("x", &[1i32, 2])?;
+    /// let path = dir.path().join("x.smap");
+    /// assert_eq!(Store::open(&path)?.load("x")?.read::<i32>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// By [`ErrorKind`](crate::ErrorKind): `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt` when a part of the
@@ -89,6 +102,19 @@ impl Store {
     /// external file, however many storages are ranges of it; a mutable
     /// one when a guard first lends it, once a handle for reading and once for writing; a live one when it is first asked
     /// for, once a process. All processes share the pages.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// # store.save("x", &[1i32, 2])?;
+    /// let path = dir.path().join("x.smap");
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.load("x")?;
+    /// assert_eq!(x.as_slice::<i32>()?, [1, 2]); // the pages of the file
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     /// While the store's files, and the external files that it opens, are mapped, nobody but this library writes, truncates
@@ -109,24 +135,62 @@ impl Store {
     }
 
     /// The path by which the store was opened. The handle holds the store's directory, which may have been renamed since.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// assert_eq!(store.path(), dir.path().join("x.smap"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn path(&self) -> &Path {
         self.loader.history.paths.root()
     }
 
     /// The store's identity, as a hyphenated UUID.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// assert_eq!(Store::open(store.path())?.uuid(), store.uuid());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn uuid(&self) -> String {
         uuid::Uuid::from_bytes(self.loader.history.uuid).to_string()
     }
 
     /// The number of the generation that this handle is on.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// assert_eq!(store.generation(), 1); // the empty store
+    /// store.save("x", &1i32)?;
+    /// assert_eq!(store.generation(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.loader.history.number()
     }
 
     /// Moves to the newest generation; gives whether that was another.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let other = Store::open(store.path())?;
+    /// store.save("x", &1i32)?;
+    /// assert!(!other.contains("x")?);
+    /// assert!(other.refresh()?);
+    /// assert!(other.contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `Corrupt` when the newest generation does not validate, `UnsupportedVersion`, `Busy` as in [`open`](Self::open),
@@ -136,12 +200,34 @@ impl Store {
     }
 
     /// The generation that this handle is on, for as long as the snapshot lives.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let snapshot = store.snapshot();
+    /// store.save("x", &2i32)?;
+    /// assert_eq!(snapshot.load("x")?.item::<i32>()?, 1);
+    /// assert_eq!(store.load("x")?.item::<i32>()?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.loader), self.loader.history.current())
     }
 
     /// All names, ascending.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("b", &1i32)?;
+    /// store.save("a", &2i32)?;
+    /// assert_eq!(store.names()?, ["a", "b"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Snapshot::names`].
@@ -151,6 +237,15 @@ impl Store {
 
     /// Whether there is a tensor of this name.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// assert!(store.contains("x")? && !store.contains("y")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Snapshot::contains`].
     pub fn contains(&self, name: &str) -> Result<bool> {
@@ -159,6 +254,17 @@ impl Store {
 
     /// The tensor of a name: its header, and its storage opened. No element is read.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[[1f32, 2.], [3., 4.]])?;
+    /// let x = store.load("x")?;
+    /// assert_eq!(x.shape(), [2, 2]);
+    /// assert_eq!(x.select(0, 1)?.read::<f32>()?, [3., 4.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Snapshot::load`].
     pub fn load(&self, name: &str) -> Result<Tensor> {
@@ -166,12 +272,34 @@ impl Store {
     }
 
     /// What was written on the store: text by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("license", "MIT")?;
+    /// assert_eq!(store.attributes()["license"], "MIT");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn attributes(&self) -> BTreeMap<String, String> {
         self.snapshot().attributes().clone()
     }
 
     /// Begins a transaction: many changes, one commit. It starts from the newest generation; nothing is locked.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("weight", &[[1f32, 2.], [3., 4.]])?;
+    /// txn.save("bias", &[0f32, 0.])?;
+    /// assert!(store.names()?.is_empty());
+    /// txn.commit()?;
+    /// assert_eq!(store.names()?, ["bias", "weight"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `Poisoned`; `LimitExceeded` when the store has no more storage ids; those of [`refresh`](Self::refresh).
@@ -183,106 +311,24 @@ impl Store {
         Ok(Transaction::new(&self.loader, newest))
     }
 
-    /// Copies the elements of a tensor or an array into a sealed storage, in row-major order, and gives them a name. A
-    /// tensor that had the name loses it.
-    ///
-    /// # Errors
-    /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or has a NUL.
-    pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.commit_one(|txn| txn.save(name, source)).map(drop)
-    }
-
-    /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable`, whose elements can then be changed
-    /// in place under a lock, or `Live`, whose elements everybody changes at the same time.
-    ///
-    /// # Errors
-    /// Those of [`save`](Self::save); `InvalidArgument` for another kind, and for a dtype that cannot be
-    /// [live](crate::LiveElement).
-    pub fn save_as(&self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
-        self.commit_one(|txn| txn.save_as(name, source, kind)).map(drop)
-    }
-
-    /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place: large
-    /// data need not exist in memory first. A tensor that had the name loses it.
-    ///
-    /// The zeros and the name are durable when it returns, with [`Durability::Full`](crate::Durability::Full): with
-    /// `Process` no later flush makes the name so. The disk has room for all elements. What is written in
-    /// place later is not a commit: after a power cut any mix of old and new can be there, down to the last flush; and a
-    /// [`Snapshot`] isolates names, headers and sealed elements, not these.
-    ///
-    /// ```
-    /// use stridemap::{DType, StorageKind, Store};
-    ///
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// let counts = store.create_tensor("counts", DType::I64, &[1000, 1000], StorageKind::Mutable)?;
-    /// assert_eq!(counts.get::<i64>(&[999, 999])?, 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`]; `Io` when the disk is full; `LimitExceeded` for too large a size; `InvalidArgument` for the name,
-    /// for a kind other than `Mutable` and `Live`, as a sealed tensor can only be [saved](Self::save), and for a dtype that
-    /// cannot be [live](crate::LiveElement).
-    pub fn create_tensor(
-        &self,
-        name: &str,
-        dtype: DType,
-        size: &[usize],
-        kind: StorageKind,
-    ) -> Result<Tensor> {
-        let generation = self.commit_one(|txn| txn.create_tensor(name, dtype, size, kind))?;
-        // Not from where the handle is now: another commit may have taken the name since.
-        Snapshot::new(Arc::clone(&self.loader), generation).load(name)
-    }
-
-    /// Gives a view of a tensor of this store a name: a header of some fifty bytes, no element is copied. A tensor that
-    /// had the name loses it.
-    ///
-    /// # Errors
-    /// See [`Store`]; `ForeignStorage` for a tensor that does not stand on a storage of this store:
-    /// [`save`](Self::save) copies its elements.
-    pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
-        self.commit_one(|txn| txn.save_view(name, tensor)).map(drop)
-    }
-
-    /// Takes a name away. The storage goes when no name, snapshot or loaded tensor needs it.
-    ///
-    /// # Errors
-    /// See [`Store`]; `NameNotFound`.
-    pub fn remove(&self, name: &str) -> Result<()> {
-        self.commit_one(|txn| txn.remove(name)).map(drop)
-    }
-
-    /// Gives a tensor another name. A tensor that had the new name loses it.
-    ///
-    /// # Errors
-    /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
-    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.commit_one(|txn| txn.rename(from, to)).map(drop)
-    }
-
-    /// Gives a tensor a second name: its header, as it is. No element is copied.
-    ///
-    /// # Errors
-    /// See [`Store`]; `NameNotFound`, `InvalidArgument` for the new name.
-    pub fn copy(&self, from: &str, to: &str) -> Result<()> {
-        self.commit_one(|txn| txn.copy(from, to)).map(drop)
-    }
-
-    pub(super) fn commit_one(
-        &self,
-        change: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
-    ) -> Result<Arc<Generation>> {
-        let mut txn = self.begin()?;
-        change(&mut txn)?;
-        txn.publish()
-    }
-
     /// Deletes every file that no generation needs that is the newest or held by a snapshot, in any process.
     ///
     /// Commits do so for what they leave behind themselves; this finds what a power cut or a killed writer left too. The
     /// handle moves to the newest generation, so that it does not hold an older one back.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let reader = Store::open(store.path())?;
+    /// store.save("x", &[0u8; 1000])?;
+    /// reader.refresh()?;
+    /// store.remove("x")?;
+    /// assert!(store.gc()?.size_bytes < 1000); // the reader is on a generation that has it
+    /// reader.refresh()?;
+    /// assert!(store.gc()?.size_bytes >= 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Store`]. What had been deleted until then stays so.

@@ -8,6 +8,8 @@ mod handle;
 mod loader;
 mod maintain;
 mod options;
+mod prefix;
+mod save_view;
 mod snapshot;
 mod staged;
 mod staging;
@@ -15,6 +17,7 @@ mod stats;
 mod transaction;
 mod verify;
 mod watch;
+mod write;
 
 pub use copy::Copied;
 pub use handle::Store;

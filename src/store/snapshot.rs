@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,10 +14,16 @@ use crate::tensor::Tensor;
 /// One generation of a store, for good: whatever is committed later, by whatever process, is not seen here.
 ///
 /// While it lives, the files of its generation are not collected. Snapshots isolate names, headers and sealed elements.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Snapshot {
     pub(super) loader: Arc<Loader>,
     generation: Arc<Generation>,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Snapshot({:?}, generation {})", self.loader.history.paths.root(), self.generation())
+    }
 }
 
 /// The header of a tensor, without its storage being opened.
@@ -49,7 +56,7 @@ impl TensorInfo {
         TensorInfo { name, dtype, storage_id, dim_names: None, layout }
     }
 
-    fn of_record(name: String, record: &TensorRecord) -> Result<Self> {
+    pub(super) fn of_record(name: String, record: &TensorRecord) -> Result<Self> {
         let layout = layout_of(record)?;
         let dim_names = record.dim_names.clone();
         Ok(TensorInfo { name, dtype: record.dtype, storage_id: record.storage_id, dim_names, layout })
@@ -59,6 +66,23 @@ impl TensorInfo {
     #[must_use]
     pub fn size(&self) -> &[usize] {
         self.layout.size()
+    }
+
+    /// [`size`](Self::size), by NumPy's and `ndarray`'s name.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.create_tensor("x", DType::F32, &[2, 3], StorageKind::Mutable)?;
+    /// for info in store.snapshot().tensors("")? {
+    ///     assert_eq!(info?.shape(), [2, 3]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        self.size()
     }
 
     /// The stride of each dimension, in elements.
@@ -108,6 +132,12 @@ pub enum StorageKind {
 
 impl StorageKind {
     /// `sealed`, `mutable`, `live` or `external`.
+    ///
+    /// ```
+    /// # use stridemap::StorageKind;
+    /// assert_eq!(StorageKind::Mutable.name(), "mutable");
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -142,12 +172,35 @@ impl Snapshot {
     }
 
     /// The number of the commit that made this generation; 1 is the empty store.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let snapshot = store.snapshot();
+    /// store.save("x", &1i32)?;
+    /// assert_eq!((snapshot.generation(), store.generation()), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.number()
     }
 
     /// The tensor of a name: its header, and its storage opened. No element is read.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("weight", &[1f32, 2.])?;
+    /// let snapshot = store.snapshot();
+    /// store.remove("weight")?;
+    /// assert_eq!(snapshot.load("weight")?.read::<f32>()?, [1., 2.]);
+    /// let refused = snapshot.load("wieght").unwrap_err().to_string();
+    /// assert!(refused.contains("did you mean \"weight\""));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), which says the nearest names;
@@ -164,6 +217,20 @@ impl Snapshot {
 
     /// The tensors whose name begins with `prefix`, by ascending name: one scan, where a [`load`](Self::load) of each
     /// would be a search of each.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("encoder.weight", &[1f32, 2.])?;
+    /// store.save("head.weight", &[3f32])?;
+    /// let snapshot = store.snapshot();
+    /// for entry in snapshot.load_all("encoder.")? {
+    ///     let (name, tensor) = entry?;
+    ///     assert_eq!((name.as_str(), tensor.numel()), ("encoder.weight", 2));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of reading the metadata, here and for each item; for each item those of [`load`](Self::load).
@@ -182,6 +249,15 @@ impl Snapshot {
 
     /// Whether there is a tensor of this name.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// assert!(store.snapshot().contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of reading the metadata.
     pub fn contains(&self, name: &str) -> Result<bool> {
@@ -190,6 +266,15 @@ impl Snapshot {
     }
 
     /// All names, ascending.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// assert_eq!(store.snapshot().names()?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of reading the metadata.
@@ -200,6 +285,20 @@ impl Snapshot {
 
     /// The headers of the tensors whose name begins with `prefix`, by ascending name: one seek, then a scan that reads
     /// as it goes.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("encoder.weight", &[1f32, 2.])?;
+    /// store.save("head.weight", &[3f32])?;
+    /// let snapshot = store.snapshot();
+    /// for info in snapshot.tensors("encoder.")? {
+    ///     let info = info?;
+    ///     assert_eq!((info.name.as_str(), info.dtype, info.shape()), ("encoder.weight", DType::F32, &[2][..]));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of reading the metadata, here and for each item.
@@ -213,6 +312,18 @@ impl Snapshot {
     /// change of it would change too. Goes through all headers; no element is read.
     ///
     /// Exact, with the exception that [`Tensor::overlaps`] has.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[[1f32, 2.], [3., 4.]])?;
+    /// let x = store.load("x")?;
+    /// store.save_view("row", &x.select(0, 0)?)?;
+    /// store.save_view("other row", &x.select(0, 1)?)?;
+    /// assert_eq!(store.snapshot().overlapping("row")?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); those of reading the metadata.
@@ -236,6 +347,18 @@ impl Snapshot {
     }
 
     /// The storages, by ascending id.
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[1f32, 2.])?;
+    /// for storage in store.snapshot().storages() {
+    ///     let storage = storage?;
+    ///     assert_eq!((storage.kind, storage.size_bytes, storage.tensor_count), (StorageKind::Sealed, 8, 1));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of reading the metadata, for each item.
@@ -261,6 +384,15 @@ impl Snapshot {
     }
 
     /// What was written on the store: text by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("epoch", "3")?;
+    /// assert_eq!(store.snapshot().attributes()["epoch"], "3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn attributes(&self) -> &BTreeMap<String, String> {
         &self.generation.manifest().attributes

@@ -1,17 +1,17 @@
 use std::collections::BTreeMap;
-use std::io;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, check_name};
+use stridemap_format::{DType, TensorRecord, check_name};
 
 use super::loader::{Loader, layout_of};
 use super::snapshot::StorageKind;
-use super::staging::{Stage, in_place_kind, layout_for, record_of, write_elements};
+use super::staging::{Stage, in_place_kind, layout_for, write_elements};
 use crate::commit::{self, Change, Changes, Draft, Generation, OnExisting};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::storage::{Grown, Growth, Identity, StagedStorage, Storage};
+use crate::storage::{Grown, Growth, StagedStorage, Storage};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that become one commit, or none.
@@ -19,7 +19,6 @@ use crate::tensor::{Source, Tensor};
 /// Elements go to disk as they are saved; names are given by [`commit`](Self::commit). Dropped without it, nothing of
 /// the store has changed. When another writer commits first, the changes are made on its generation: a save is
 /// last-writer-wins, and removing or renaming what is gone is a `Conflict`.
-#[derive(Debug)]
 pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
     pub(super) number: u64,
@@ -32,6 +31,14 @@ pub struct Transaction<'a> {
     pub(super) pack: Option<usize>,
     /// Why it cannot be committed: elements that were half written may lie among those of other tensors.
     pub(super) failure: Option<Error>,
+}
+
+impl fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, generation) = (self.loader.history.paths.root(), self.generation().number());
+        let change_count = self.changes.names.len() + self.changes.attributes.len();
+        write!(f, "Transaction({path:?}, on generation {generation}, changes {change_count})")
+    }
 }
 
 impl<'a> Transaction<'a> {
@@ -49,13 +56,52 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// What becomes of names that are taken, for the changes from here on, now and when the transaction commits: by
-    /// default, the new tensor takes the place of the old.
+    /// Whether the changes from here on replace a tensor that has the name. By default those that save or create do, and
+    /// those that rename or copy refuse.
+    ///
+    /// What is refused ends in [`ErrorKind::NameExists`]: at the change when the name is there, and at
+    /// [`commit`](Self::commit) when another writer was first to commit it. So of several writers that save a new name at
+    /// the same time one succeeds.
+    ///
+    /// ```
+    /// use stridemap::{ErrorKind, OnExisting, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// let save_new = |value: i32| {
+    ///     store.write(|txn| {
+    ///         txn.on_existing(OnExisting::Refuse);
+    ///         txn.save("x", &value)
+    ///     })
+    /// };
+    /// save_new(1)?;
+    /// assert_eq!(save_new(2).unwrap_err().kind(), ErrorKind::NameExists);
+    ///
+    /// store.save("y", &3)?;
+    /// assert_eq!(store.rename("y", "x").unwrap_err().kind(), ErrorKind::NameExists);
+    /// store.write(|txn| {
+    ///     txn.on_existing(OnExisting::Replace);
+    ///     txn.rename("y", "x")
+    /// })?;
+    /// assert_eq!(store.load("x")?.item::<i32>()?, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_existing(&mut self, on_existing: OnExisting) {
         self.changes.on_existing = on_existing;
+        self.changes.renames_replace = on_existing == OnExisting::Replace;
     }
 
     /// All names as they stand in this transaction, ascending.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &1i32)?;
+    /// assert_eq!(txn.names()?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of reading the metadata.
@@ -64,13 +110,48 @@ impl<'a> Transaction<'a> {
         self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
     }
 
+    /// Whether there is a tensor of this name in this transaction.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &1i32)?;
+    /// assert!(txn.contains("x")? && !store.contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of reading the metadata.
+    pub fn contains(&self, name: &str) -> Result<bool> {
+        self.loader.history.check_process()?;
+        Ok(self.draft.tensor(name)?.is_some())
+    }
+
     /// The tensor of a name as it stands in this transaction, one just saved among them.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &[1i32, 2])?;
+    /// assert_eq!(txn.load("x")?.read::<i32>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for one that rows were appended to.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        self.check_failure("load")?;
+        self.loader.history.check_process()?;
         let record = self.draft.existing("load", name)?;
+        self.tensor(name, &record)
+    }
+
+    /// The tensor that a record of this transaction says.
+    pub(super) fn tensor(&self, name: &str, record: &TensorRecord) -> Result<Tensor> {
+        self.check_failure("load")?;
         let Some(index) = Changes::staged_index(record.storage_id) else {
             let generation = self.draft.generation();
             if self.growths.contains_key(&record.storage_id)
@@ -81,7 +162,7 @@ impl<'a> Transaction<'a> {
                 let message = format!("load {name:?}: rows were appended in this transaction; commit first");
                 return Err(Error::new(ErrorKind::ForeignStorage, message));
             }
-            return self.loader.tensor(generation, name, &record);
+            return self.loader.tensor(generation, name, record);
         };
         let identity = (self.number, record.storage_id);
         let storage: Arc<Storage> = match self.staged.get(index) {
@@ -94,10 +175,22 @@ impl<'a> Transaction<'a> {
                 ));
             }
         };
-        Tensor::new(storage, record.dtype, layout_of(&record)?).map_err(|e| Error::refused("load", e))
+        Tensor::new(storage, record.dtype, layout_of(record)?).map_err(|e| Error::refused("load", e))
     }
 
     /// Copies elements into a storage, under a name to be. A tensor that had the name loses it.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("a", &[1f32, 2.])?;
+    /// txn.save("b", &3f32)?;
+    /// txn.commit()?;
+    /// assert_eq!(store.load("a")?.storage_id(), store.load("b")?.storage_id()); // small ones share a file
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, a full disk among them;
@@ -108,6 +201,18 @@ impl<'a> Transaction<'a> {
     }
 
     /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable` or `Live`, which it then has for itself.
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save_as("counter", &0i64, StorageKind::Mutable)?;
+    /// txn.commit()?;
+    /// store.load("counter")?.lock_exclusive()?.add_(1)?;
+    /// assert_eq!(store.load("counter")?.item::<i64>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`save`](Self::save); `InvalidArgument` for another kind, and for a dtype that cannot be live.
@@ -123,8 +228,21 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// A tensor of zeros under a name to be, with a mutable or live storage of its own, to be filled in place once
-    /// it is committed. No element is in memory. A tensor that had the name loses it.
+    /// Creates a tensor of zeros with a mutable or live storage of its own, and returns it. No element is in memory. Views of
+    /// it can be saved in this transaction; to fill it in place, commit, and load it.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     let counts = txn.create_tensor("counts", DType::I64, &[3, 2], StorageKind::Mutable)?;
+    ///     txn.save_view("first", &counts.select(0, 0)?)
+    /// })?;
+    /// store.load("first")?.lock_exclusive()?.fill_(7)?;
+    /// assert_eq!(store.load("counts")?.read::<i64>()?, [7, 7, 0, 0, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Store::create_tensor`](crate::Store::create_tensor).
@@ -134,7 +252,7 @@ impl<'a> Transaction<'a> {
         dtype: DType,
         size: &[usize],
         kind: StorageKind,
-    ) -> Result<()> {
+    ) -> Result<Tensor> {
         let op = format!("create_tensor {name:?}");
         let Some(kind) = in_place_kind(&op, kind, dtype)? else {
             let message = format!(
@@ -145,99 +263,22 @@ impl<'a> Transaction<'a> {
         let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
         self.put("create_tensor", name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_in_place(kind, size_bytes, |writer| writer.write_zeros(size_bytes))
-        })
-    }
-
-    /// Gives a view of a tensor of this store, or of this transaction, a name to be. No element is copied.
-    ///
-    /// # Errors
-    /// `ForeignStorage` for a tensor that stands elsewhere; `InvalidArgument` for the name; `NameExists` after
-    /// [`OnExisting::Refuse`].
-    pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
-        self.loader.history.check_process()?;
-        self.draft.check_new("save_view", name, self.changes.on_existing)?;
-        let foreign = |what: &str| {
-            Err(Error::new(
-                ErrorKind::ForeignStorage,
-                format!(
-                    "save_view {name:?}: the tensor stands on {what}; use save, which copies its elements"
-                ),
-            ))
-        };
-        if let Identity::Stored { store, id, record } = tensor.storage().identity()
-            && *store == self.loader.history.uuid
-        {
-            self.catch_up(&format!("save_view {name:?}"), (*id, record))?;
-        }
-        let storage_id = match tensor.storage().identity() {
-            Identity::Stored { store, id, record }
-                if *store == self.loader.history.uuid && self.is_of_a_copy(tensor, (*id, record))? =>
-            {
-                return foreign(
-                    "a storage of a copy of this store, or on a file that is no longer this one's",
-                );
-            }
-            Identity::Stored { store, id, record } if *store == self.loader.history.uuid => {
-                self.changes.expected.insert(*id, record.clone());
-                *id
-            }
-            Identity::Staged { transaction, id } if *transaction == self.number => *id,
-            Identity::Heap => return foreign("memory"),
-            Identity::Foreign => {
-                let file = tensor.storage().as_external().map(|file| file.path().display().to_string());
-                let message = format!(
-                    "save_view {name:?}: the tensor stands on {}, which is not the store's; import that file, which copies \
-                     its elements, or adopt it, which does not",
-                    file.as_deref().unwrap_or("a file")
-                );
-                return Err(Error::new(ErrorKind::ForeignStorage, message));
-            }
-            Identity::Stored { .. } => return foreign("a storage of another store"),
-            Identity::Staged { .. } => return foreign("a storage of another transaction"),
-        };
-        let (dtype, layout) = (tensor.dtype(), tensor.layout());
-        let record = record_of("save_view", dtype, layout, tensor.storage_offset() as u64, storage_id)?;
-        self.apply(Change::Put { name: name.to_owned(), record })
-    }
-
-    /// Moves to the newest generation for a tensor that was loaded from a later one than this transaction began on, and
-    /// whose storage is not known yet, or has grown since.
-    fn catch_up(&mut self, op: &str, (id, seen): (u64, &StorageRecord)) -> Result<()> {
-        let known = self.draft.generation().storage(id)?;
-        if known.is_some_and(|known| known.length_bytes >= seen.length_bytes) {
-            return Ok(());
-        }
-        let newest = commit::newest_for_certain(&self.loader.history)?;
-        if newest.number() != self.draft.generation().number() {
-            self.draft = Draft::rebased(&self.changes, newest)?;
-        }
-        match self.draft.generation().storage(id)? {
-            Some(_) => Ok(()),
-            None => Err(commit::storage_gone(op, id, self.draft.generation().number())),
-        }
-    }
-
-    /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed and
-    /// external storages with one record that does not matter: it says that their bytes are the same. After that the two may have grown
-    /// apart.
-    fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
-        let is_sealed = matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_));
-        let is_as_here =
-            |now: StorageRecord| (now.length_bytes, &now.kind) == (record.length_bytes, &record.kind);
-        if is_sealed && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
-            return Ok(false);
-        }
-        let path = self.loader.history.paths.storage(id);
-        match self.loader.history.disk.stat(&path) {
-            // To commit finds out whether the storage is gone.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            stat => {
-                Ok(!tensor.storage().is_on_file(stat.map_err(|e| Error::io("save_view: look at", &path, e))?))
-            }
-        }
+        })?;
+        self.load(name)
     }
 
     /// Takes a name away.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let mut txn = store.begin()?;
+    /// txn.remove("x")?;
+    /// assert!(!txn.contains("x")? && store.contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `NameNotFound`.
@@ -245,10 +286,23 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Remove { name: name.to_owned() })
     }
 
-    /// Gives a tensor another name. A tensor that had the new name loses it. Its own name is no change.
+    /// Gives a tensor another name. Its own name is no change.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let mut txn = store.begin()?;
+    /// txn.rename("x", "old")?;
+    /// txn.save("x", &2i32)?;
+    /// txn.commit()?;
+    /// assert_eq!(store.load("old")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// `NameNotFound`; `NameExists` after [`OnExisting::Refuse`]; `InvalidArgument` for the new name.
+    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
         if from == to {
             self.loader.history.check_process()?;
@@ -259,13 +313,36 @@ impl<'a> Transaction<'a> {
 
     /// Gives a tensor a second name: its header, as it is. No element is copied.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("embedding", &[1f32, 2.])?;
+    /// txn.copy("embedding", "head")?;
+    /// txn.commit()?;
+    /// assert!(store.load("head")?.shares_storage(&store.load("embedding")?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// `NameNotFound`; `NameExists` after [`OnExisting::Refuse`]; `InvalidArgument` for the new name.
+    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
     pub fn copy(&mut self, from: &str, to: &str) -> Result<()> {
         self.apply(Change::Copy { from: from.to_owned(), to: to.to_owned() })
     }
 
     /// Writes text on the store, under a key. All attributes together are at most 1 MiB.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.set_attribute("epoch", "3")?;
+    /// txn.commit()?;
+    /// assert_eq!(store.attributes()["epoch"], "3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` for a key that is empty, too long or has a NUL. Too much text is refused by
@@ -278,8 +355,24 @@ impl<'a> Transaction<'a> {
     }
 
     /// Takes the text under a key away, if there is any.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("epoch", "3")?;
+    /// let mut txn = store.begin()?;
+    /// txn.remove_attribute("epoch");
+    /// txn.commit()?;
+    /// assert!(store.attributes().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove_attribute(&mut self, key: &str) {
         self.changes.attributes.insert(key.to_owned(), None);
+    }
+
+    pub(super) fn on_existing_renamed(&self) -> OnExisting {
+        if self.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
     }
 
     /// The generation that its changes are made on, until it commits.
@@ -289,7 +382,10 @@ impl<'a> Transaction<'a> {
 
     pub(super) fn apply(&mut self, change: Change) -> Result<()> {
         self.loader.history.check_process()?;
-        let on_existing = self.changes.on_existing;
+        let on_existing = match change {
+            Change::Rename { .. } | Change::Copy { .. } => self.on_existing_renamed(),
+            _ => self.changes.on_existing,
+        };
         self.draft.apply(&change, on_existing)?;
         self.changes.names.push((change, on_existing));
         Ok(())
@@ -317,6 +413,17 @@ impl<'a> Transaction<'a> {
 
     /// Publishes all changes as one generation; gives its number. Durable when it returns, with
     /// [`Durability::Full`](crate::Durability::Full). Without changes nothing is written.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &1i32)?;
+    /// assert_eq!(txn.commit()?, store.generation());
+    /// assert_eq!(store.begin()?.commit()?, store.generation()); // nothing to commit
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Store`](crate::Store).

@@ -1,70 +1,97 @@
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::handle::Store;
 use super::options::StoreOptions;
-use crate::commit::{self, Finding, Repair, RepairMode, Verification};
+use crate::commit::{self, Repair, RepairMode, Verification};
 use crate::error::Result;
 
 impl Store {
-    /// Reads all metadata and elements of the generation that this handle is on, and returns a finding for each broken rule of
+    /// Reads all metadata and elements of the generation that this handle is on, and reports a finding for each broken rule of
     /// the format, with the tensors that it affects. A whole store has none. `progress` is called on this thread with the bytes
     /// of elements read since the last call; other threads read, some MiB at a time.
     ///
     /// The name of a tensor whose entry in a table cannot be read is not known, and not in the finding.
     ///
     /// External files have no digests: each is compared with the stamp of the file that was adopted, and its elements are not
-    /// read. A file that this handle may not open is skipped, and listed by [`unchecked_files`](Self::unchecked_files). Mutable
+    /// read. A file that this handle may not open is skipped, and listed in [`Verification::unchecked_files`]. Mutable
     /// and live storages change, and have no digests either: only the length of their files is checked.
     ///
-    /// [`StoreOptions::verify`] does the same to a store that is too damaged to be opened.
+    /// A store that is too damaged to be opened is verified by [`StoreOptions::verify`].
+    ///
+    /// ```
+    /// use stridemap::Store;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("x.smap");
+    /// let store = Store::create(&path)?;
+    /// store.save("x", &[1f32, 2.])?;
+    /// let verified = store.verify(|_| ())?;
+    /// assert!(verified.is_whole());
+    /// assert_eq!(verified.read_bytes, 8);
+    ///
+    /// std::fs::write(path.join("storages/0000000000000001.bin"), [0; 8])?;
+    /// let verified = store.verify(|_| ())?;
+    /// assert!(verified.findings[0].affected.contains("x"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `Io` for metadata that cannot be read, and `Busy` as in [`open`](Self::open).
-    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Vec<Finding>> {
+    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
         let history = &self.loader.history;
         history.check_process()?;
-        let verified = commit::verify(history, self.snapshot().inner(), &mut |_| (), &mut progress)?;
-        Ok(verified.findings)
+        commit::verify(history, self.snapshot().inner(), &mut progress)
     }
 
-    /// Verifies some tensors alone, and returns what is wrong with them. Reads the entries that their lookups need, all digests
+    /// Verifies some tensors alone, and reports what is wrong with them. Reads the entries that their lookups need, all digests
     /// of their storages (16 bytes for each MiB), and the chunks of 1 MiB that have their elements.
     ///
     /// A finding about the digests of a storage may affect only other tensors: [`verify`](Self::verify) reads enough to tell.
     ///
-    /// # Errors
-    /// `NameNotFound`; `ExternalRefused` for one on a file that this handle may not open; `Io`.
-    pub fn verify_tensors(&self, names: &[&str], mut progress: impl FnMut(u64)) -> Result<Vec<Finding>> {
-        let history = &self.loader.history;
-        history.check_process()?;
-        commit::verify_tensors(history, self.snapshot().inner(), names, &mut progress)
-    }
-
-    /// The external files of tensors that this handle [may not open](crate::StoreOptions::external), and that
-    /// [`verify`](Self::verify) therefore skips.
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[1f32, 2.])?;
+    /// assert!(store.verify_tensors(&["x"], |_| ())?.is_whole());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata.
-    pub fn unchecked_files(&self) -> Result<Vec<PathBuf>> {
-        self.loader.history.check_process()?;
-        commit::unopenable(&self.loader.history, self.snapshot().inner())
+    /// `NameNotFound`; `ExternalRefused` for one on a file that this handle may not open; `Io`.
+    pub fn verify_tensors(&self, names: &[&str], mut progress: impl FnMut(u64)) -> Result<Verification> {
+        let history = &self.loader.history;
+        history.check_process()?;
+        let mut read_bytes = 0;
+        let findings = commit::verify_tensors(history, self.snapshot().inner(), names, &mut |bytes| {
+            read_bytes += bytes;
+            progress(bytes);
+        })?;
+        Ok(Verification { findings, read_bytes, ..Verification::default() })
     }
 }
 
 impl StoreOptions {
     /// As [`Store::verify`], for the newest generation of the store in a directory. A store that is too damaged to be opened has
-    /// findings, too. Also returns the files that no generation needs, and how much was read. `begin` is called with the bytes
-    /// of elements to read, and `progress` with those read since the last call.
+    /// findings, too.
+    ///
+    /// ```
+    /// use stridemap::{Store, StoreOptions};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("x.smap");
+    /// Store::create(&path)?.save("x", &[1f32, 2.])?;
+    /// std::fs::write(path.join("meta/0000000000000002.man"), "no manifest")?;
+    /// assert!(Store::open(&path).is_err());
+    /// let verified = StoreOptions::new().verify(&path, |_| ())?;
+    /// assert!(verified.findings[0].affected.contains("x"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// `NotFound`, `NotAStore`, `Busy`, `Io`.
-    pub fn verify(
-        &self,
-        path: impl AsRef<Path>,
-        mut begin: impl FnMut(u64),
-        mut progress: impl FnMut(u64),
-    ) -> Result<Verification> {
-        commit::verify_path(&self.disk, path.as_ref(), self.options, &mut begin, &mut progress)
+    /// `NotFound`, `NotAStore`, `Busy`, `Io`: what is there may be no store, or cannot be read.
+    pub fn verify(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Verification> {
+        commit::verify_path(&self.disk, path.as_ref(), self.options, &mut progress)
     }
 
     /// Returns what [`repair`](Self::repair) would do and what would be lost, and changes nothing. The plan of a whole store is

@@ -5,7 +5,7 @@ use stridemap_format::DType;
 use super::element::Element;
 use super::{Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::Index;
+use crate::layout::{Index, Integers};
 
 /// Elements, copied out or borrowed.
 ///
@@ -16,6 +16,13 @@ use crate::layout::Index;
 /// those of a live one, which [`as_live`](Self::as_live) reads whole.
 impl Tensor {
     /// Copies all elements, in row-major order.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?;
+    /// assert_eq!(x.t()?.read::<i32>()?, [1, 3, 2, 4]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::InvalidArgument`] for bytes that are no `bool`;
@@ -28,6 +35,15 @@ impl Tensor {
     }
 
     /// Copies all elements, in row-major order, into `out`.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?;
+    /// let mut row = [0; 2];
+    /// x.select(0, 1)?.read_into(&mut row)?;
+    /// assert_eq!(row, [3, 4]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::SizeMismatch`] unless `out` holds exactly as many;
@@ -50,6 +66,13 @@ impl Tensor {
 
     /// The only element.
     ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?;
+    /// assert_eq!(x.select(0, 1)?.select(0, 0)?.item::<i32>()?, 3);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] unless there is exactly one; [`ErrorKind::DTypeMismatch`]; [`ErrorKind::Io`].
     pub fn item<T: Element>(&self) -> Result<T> {
@@ -67,10 +90,18 @@ impl Tensor {
 
     /// The element at an index, one position for each dimension; negative ones count from the end.
     ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?;
+    /// assert_eq!(x.get::<i32>([1, -1])?, 4);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions; [`ErrorKind::DTypeMismatch`];
     /// [`ErrorKind::Io`].
-    pub fn get<T: Element>(&self, index: &[isize]) -> Result<T> {
+    pub fn get<T: Element>(&self, index: impl Integers) -> Result<T> {
+        let index = index.to_vec();
         if index.len() < self.ndim() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
@@ -82,6 +113,14 @@ impl Tensor {
     }
 
     /// Borrows the elements of a contiguous tensor.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?;
+    /// assert_eq!(x.select(0, 1)?.as_slice::<i32>()?, [3, 4]);
+    /// assert!(x.t()?.as_slice::<i32>().is_err());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotContiguous`]; [`ErrorKind::NotMapped`] for a file that was not
@@ -143,6 +182,13 @@ impl Tensor {
     }
 
     /// Copies the bytes of all elements, little-endian, in row-major order. Works for every dtype.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1u16, 256], &[2])?;
+    /// assert_eq!(x.to_bytes()?, [1, 0, 0, 1]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].

@@ -172,7 +172,7 @@ impl SharedGuard {
 /// The tensor under the lock.
 impl fmt::Debug for SharedGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SharedGuard").field(&self.tensor).finish()
+        write!(f, "SharedGuard({:?})", self.tensor)
     }
 }
 
@@ -308,7 +308,7 @@ impl ExclusiveGuard<'_> {
 /// The tensor under the lock.
 impl fmt::Debug for ExclusiveGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ExclusiveGuard").field(&self.tensor).finish()
+        write!(f, "ExclusiveGuard({:?})", self.tensor)
     }
 }
 

@@ -86,6 +86,13 @@ impl Tensor {
 
     /// Zeros, in row-major order.
     ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F16, &[2, 3])?;
+    /// assert_eq!((x.dtype(), x.numel(), x.nbytes()), (DType::F16, 6, 12));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or when there is not so much memory.
     pub fn zeros(dtype: DType, size: &[usize]) -> Result<Tensor> {
@@ -93,6 +100,14 @@ impl Tensor {
     }
 
     /// Takes elements over, in row-major order, without copying them.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1f32, 2., 3., 4.], &[2, 2])?;
+    /// assert_eq!(x.get::<f32>([1, 0])?, 3.);
+    /// assert!(Tensor::from_vec(vec![1f32], &[2, 2]).is_err());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when `size` does not hold as many elements; [`ErrorKind::LimitExceeded`] for more
@@ -122,6 +137,13 @@ impl Tensor {
     }
 
     /// Copies the bytes of elements of any dtype, in row-major order and little-endian.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// let x = Tensor::from_bytes(DType::U16, &[2], &[1, 0, 0, 1])?;
+    /// assert_eq!(x.read::<u16>()?, [1, 256]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when `size` does not hold as many bytes; [`ErrorKind::LimitExceeded`] for more than
@@ -156,43 +178,105 @@ impl Tensor {
     }
 
     /// The type of the elements.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// assert_eq!(Tensor::from_vec(vec![1i16], &[1])?.dtype(), DType::I16);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// The size of each dimension, in elements.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![0u8; 6], &[2, 3])?;
+    /// assert_eq!(x.size(), [2, 3]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn size(&self) -> &[usize] {
         self.layout.size()
     }
 
+    /// [`size`](Self::size), by NumPy's and `ndarray`'s name.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, &[2, 3])?;
+    /// assert_eq!(x.shape(), [2, 3]);
+    /// assert_eq!(x.view(x.shape())?.shape(), x.size());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        self.size()
+    }
+
     /// For each dimension, how many elements of the storage lie between one index and the next: negative for a
     /// reversed dimension, zero for a repeated one.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![0u8; 6], &[2, 3])?;
+    /// assert_eq!(x.stride(), [3, 1]);
+    /// assert_eq!(x.flip(0)?.stride(), [-3, 1]);
+    /// assert_eq!(x.unsqueeze(0)?.expand([5, 2, 3])?.stride(), [0, 3, 1]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn stride(&self) -> &[isize] {
         self.layout.stride()
     }
 
     /// Where in the storage the element of index 0, 0, ... stands, in elements.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![0u8; 6], &[2, 3])?;
+    /// assert_eq!(x.select(0, 1)?.storage_offset(), 3);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn storage_offset(&self) -> usize {
         self.layout.offset()
     }
 
     /// The number of dimensions.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// assert_eq!(Tensor::from_vec(vec![0u8; 6], &[2, 3])?.ndim(), 2);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn ndim(&self) -> usize {
         self.layout.rank()
     }
 
     /// The number of elements: 1 without dimensions.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// assert_eq!(Tensor::from_vec(vec![0u8; 6], &[2, 3])?.numel(), 6);
+    /// assert_eq!(Tensor::from_vec(vec![0u8], &[])?.numel(), 1);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn numel(&self) -> usize {
         self.layout.numel()
     }
 
     /// The bytes that the elements would take if they stood alone: `numel` times the size of one.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// assert_eq!(Tensor::from_vec(vec![0f32; 6], &[2, 3])?.select(0, 0)?.nbytes(), 12);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn nbytes(&self) -> usize {
         self.numel().saturating_mul(self.dtype.itemsize())
@@ -200,6 +284,13 @@ impl Tensor {
 
     /// Whether the elements stand one after another in row-major order, by PyTorch's rule: dimensions of size 1 do not
     /// matter, and no elements are contiguous.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![0u8; 6], &[2, 3])?;
+    /// assert!(x.is_contiguous() && !x.t()?.is_contiguous());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
@@ -208,6 +299,13 @@ impl Tensor {
     /// Whether the elements of a batch of images, by dimensions N, C, H, W, stand in memory with the channels
     /// innermost: PyTorch's `is_contiguous(memory_format=torch.channels_last)`. A query of the strides: images of one
     /// channel are in both orders.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let images = Tensor::from_vec(vec![0u8; 2 * 4 * 4 * 3], &[2, 4, 4, 3])?; // N, H, W, C
+    /// assert!(images.permute([0, 3, 1, 2])?.is_channels_last());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn is_channels_last(&self) -> bool {
         self.ndim() == 4 && self.layout.is_channels_last()
@@ -221,6 +319,13 @@ impl Tensor {
 
     /// Whether two indices lead to one element, as in an expanded or unfolded tensor. Exact, but for tensors of many
     /// dimensions with strides that nobody uses: of those it may say so when none do.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1u8, 2, 3], &[3])?;
+    /// assert!(x.unfold(0, 2, 1)?.overlaps_itself() && !x.flip(0)?.overlaps_itself());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn overlaps_itself(&self) -> bool {
         self.layout.overlaps_itself()
@@ -228,6 +333,14 @@ impl Tensor {
 
     /// Whether the two have a byte in common: they [share a storage](Self::shares_storage), and an element of one
     /// overlaps an element of the other. As exact as [`overlaps_itself`](Self::overlaps_itself).
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![0u8; 6], &[2, 3])?;
+    /// let (left, right) = (x.select(1, 0)?, x.select(1, 2)?);
+    /// assert!(left.overlaps(&x) && !left.overlaps(&right));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn overlaps(&self, other: &Tensor) -> bool {
         self.shares_storage(other)
@@ -235,12 +348,29 @@ impl Tensor {
     }
 
     /// The bytes of the storage underneath, those that this tensor does not reach included.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![0u8; 6], &[2, 3])?;
+    /// assert_eq!(x.select(0, 0)?.storage_nbytes(), 6);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn storage_nbytes(&self) -> u64 {
         self.storage.length_bytes()
     }
 
     /// The id of the storage in its store; none on the heap, or before its transaction commits.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// assert_eq!(store.load("x")?.storage_id(), Some(1));
+    /// assert_eq!(store.load("x")?.clone_data()?.storage_id(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn storage_id(&self) -> Option<u64> {
         match self.storage.identity() {
@@ -251,6 +381,13 @@ impl Tensor {
 
     /// Whether the two stand on one storage, in whatever part of it. Storages in files are told by the file: a copy of a
     /// store shares nothing with it.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![0u8; 6], &[2, 3])?;
+    /// assert!(x.t()?.shares_storage(&x) && !x.clone_data()?.shares_storage(&x));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn shares_storage(&self, other: &Tensor) -> bool {
         self.storage.is_same(&other.storage)
@@ -268,15 +405,15 @@ impl Tensor {
 /// The header, not the elements.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut header = f.debug_struct("Tensor");
-        header
-            .field("dtype", &self.dtype)
-            .field("size", &self.size())
-            .field("stride", &self.stride())
-            .field("storage_offset", &self.storage_offset());
+        let (dtype, size, stride) = (self.dtype(), self.size(), self.stride());
+        write!(
+            f,
+            "Tensor({dtype}, size {size:?}, stride {stride:?}, storage_offset {}",
+            self.storage_offset()
+        )?;
         if self.layout.has_names() {
-            header.field("names", &self.names());
+            write!(f, ", names {:?}", self.names())?;
         }
-        header.field("storage", &self.storage).finish()
+        write!(f, ", storage {})", self.storage.identity())
     }
 }

@@ -43,11 +43,11 @@ impl Tensor {
                 let rows_out = out.chunks_exact_mut(row_bytes(&by.tensor));
                 rows.iter()
                     .zip(rows_out)
-                    .try_for_each(|(&row, out)| copy::gather(&by.tensor.select(0, row as isize)?, out))
+                    .try_for_each(|(&row, out)| copy::gather(&by.tensor.select(0, row)?, out))
             })?,
             None => by.spread(&size)?.look_up()?,
         };
-        if self.ndim() == 0 { picked.view(&[]) } else { Ok(picked) }
+        if self.ndim() == 0 { picked.view(()) } else { Ok(picked) }
     }
 
     /// For every index of `index`, the element where the position along `axis` is replaced by what stands in `index`
@@ -68,7 +68,7 @@ impl Tensor {
     pub fn gather<'a>(&self, axis: impl Into<Axis<'a>>, index: &Tensor) -> Result<Tensor> {
         let by = Indices::each(self, "gather", axis.into(), index)?;
         let found = by.look_up()?;
-        if index.ndim() == 0 { found.view(&[]) } else { Ok(found) }
+        if index.ndim() == 0 { found.view(()) } else { Ok(found) }
     }
 }
 
@@ -116,7 +116,7 @@ impl ExclusiveGuard<'_> {
         match by.rows()? {
             Some(rows) => {
                 for (row, i) in rows.into_iter().zip(0..) {
-                    self.at(&by.tensor.select(0, row as isize)?)?.copy_(&source.select(0, i)?)?;
+                    self.at(&by.tensor.select(0, row)?)?.copy_(&source.select(0, i)?)?;
                 }
             }
             None => by.spread(&size)?.put(self, Some(&source), &[])?,
@@ -344,7 +344,7 @@ fn read_indices(index: &Tensor) -> Result<Vec<i64>> {
 
 /// PyTorch's indexing takes a tensor without dimensions for a vector of one element.
 fn at_least_a_vector(tensor: &Tensor) -> Result<Tensor> {
-    if tensor.ndim() == 0 { tensor.view(&[1]) } else { Ok(tensor.clone()) }
+    if tensor.ndim() == 0 { tensor.view([1]) } else { Ok(tensor.clone()) }
 }
 
 /// The bytes of the elements at one position of the first axis.

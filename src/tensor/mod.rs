@@ -17,7 +17,9 @@ mod ndarray;
 mod print;
 mod scalar;
 mod small_float;
+mod source;
 mod stream;
+mod typed;
 mod view;
 
 pub use element::Element;
@@ -28,4 +30,5 @@ pub(crate) use live::is_live;
 pub use live::{LiveElement, LiveTensor};
 pub use scalar::Scalar;
 pub use small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
-pub use stream::Source;
+pub use source::Source;
+pub use typed::TypedTensor;

@@ -108,10 +108,10 @@ fn collect_shown(view: &Tensor, is_summary: bool, out: &mut Vec<Scalar>) -> Resu
     };
     for range in shown_ranges(n, is_summary) {
         if view.ndim() == 1 {
-            out.extend(view.narrow(0, range.start as isize, range.len())?.to_scalars()?);
+            out.extend(view.narrow(0, range.start, range.len())?.to_scalars()?);
         } else {
             for position in range {
-                collect_shown(&view.select(0, position as isize)?, is_summary, out)?;
+                collect_shown(&view.select(0, position)?, is_summary, out)?;
             }
         }
     }

@@ -3,7 +3,7 @@ use std::sync::{Mutex, PoisonError};
 
 use stridemap_format::DType;
 
-use super::{Tensor, copy};
+use super::{Source, Tensor, copy};
 use crate::error::{ErrorKind, Result};
 use crate::memory::try_resize;
 use crate::parallel;
@@ -23,28 +23,6 @@ const LEAST_PIECE_BYTES: usize = 1 << 20;
 
 /// More do not read faster than one thread writes.
 const MAX_THREADS: usize = 4;
-
-/// What can be saved: a tensor on whatever storage, or an array of `ndarray`.
-///
-/// Its elements are taken in row-major order, a piece at a time, straight into the new storage.
-pub trait Source {
-    /// The type of the elements.
-    fn dtype(&self) -> DType;
-
-    /// The size of each dimension.
-    fn size(&self) -> Vec<usize>;
-
-    /// The name of each dimension, if it has one; an empty list for no names at all.
-    fn names(&self) -> Vec<Option<&str>> {
-        Vec::new()
-    }
-
-    /// Gives the bytes of all elements, little-endian and in row-major order, to `sink`, in pieces of any length.
-    ///
-    /// # Errors
-    /// Those of reading the elements, and the sink's own.
-    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
-}
 
 impl Source for Tensor {
     fn dtype(&self) -> DType {
@@ -152,12 +130,12 @@ pub(super) fn for_each_piece(
     let cut = |cut: &dyn Fn(&Tensor) -> Result<Tensor>| views.iter().map(cut).collect::<Result<Vec<_>>>();
     if row_elems > limit {
         for row in 0..count {
-            for_each_piece(&cut(&|view| view.select(0, row as isize))?, limit, body)?;
+            for_each_piece(&cut(&|view| view.select(0, row))?, limit, body)?;
         }
     } else {
         let rows = limit / row_elems;
         for first in (0..count).step_by(rows) {
-            body(&cut(&|view| view.narrow(0, first as isize, rows.min(count - first)))?)?;
+            body(&cut(&|view| view.narrow(0, first, rows.min(count - first)))?)?;
         }
     }
     Ok(())

@@ -54,7 +54,7 @@ fn other_process() {
             }
             "share" => {
                 let guard = guarded.lock_shared().unwrap();
-                turns.fetch_add(&[], 1).unwrap();
+                turns.fetch_add((), 1).unwrap();
                 thread::sleep(Duration::from_millis(1));
                 drop(guard);
             }
@@ -95,7 +95,7 @@ fn contend(roles: &[(&str, usize)]) {
         println!("{count} processes, {role}: {all}; the least of one process: {least}");
     }
     let store = Store::open(&path).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -119,13 +119,13 @@ fn exclusive_guard_is_had_after_few_turns_of_those_who_share() {
     let turns = turns.as_live::<i64>().unwrap();
     let mut children: Vec<Child> = (0..PROCESSES).map(|_| start("share", &path)).collect();
     let passed_by = || {
-        let before = turns.get(&[]).unwrap();
-        while turns.get(&[]).unwrap() == before {
+        let before = turns.get(()).unwrap();
+        while turns.get(()).unwrap() == before {
             thread::yield_now();
         }
-        let began = turns.get(&[]).unwrap();
+        let began = turns.get(()).unwrap();
         drop(guarded.lock_exclusive().unwrap());
-        turns.get(&[]).unwrap() - began
+        turns.get(()).unwrap() - began
     };
     let mut passed_by: Vec<i64> = (0..9).map(|_| passed_by()).collect();
     children.iter_mut().for_each(|child| child.kill().and_then(|()| child.wait()).map(drop).unwrap());

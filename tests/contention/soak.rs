@@ -81,7 +81,7 @@ impl Worker {
             90..94 => self.hold(),
             94..97 => drop(self.store.gc().unwrap()),
             97..99 => drop(self.store.compact(|_| ()).unwrap()),
-            _ => assert_eq!(self.store.verify(|_| ()).unwrap(), []),
+            _ => assert_eq!(self.store.verify(|_| ()).unwrap().findings, []),
         }
     }
 
@@ -246,7 +246,7 @@ fn no_value_is_wrong_and_no_commit_lost_while_the_store_is_renamed() {
     assert!(waited.join().unwrap(), "a process failed");
 
     let store = Store::open(&live).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     let log: Vec<i64> = store.load("log").unwrap().read().unwrap();
     let mut all_added = 0;
     for process in 0..PROCESSES {
@@ -264,7 +264,7 @@ fn no_value_is_wrong_and_no_commit_lost_while_the_store_is_renamed() {
     let counter = store.load("counter").unwrap();
     assert_eq!(counter.lock_shared().unwrap().read::<i64>().unwrap(), [all_added; ELEMENTS]);
     let untouched = Store::open(&other).unwrap();
-    assert_eq!((untouched.generation(), untouched.verify(|_| ()).unwrap()), (foreign, vec![]));
+    assert_eq!((untouched.generation(), untouched.verify(|_| ()).unwrap().findings), (foreign, vec![]));
     assert!(shuffles > 0, "the store was never renamed");
     println!(
         "{PROCESSES} processes for {:?}, {shuffles} renames: generation {}, {} rows, {all_added} additions",

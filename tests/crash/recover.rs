@@ -101,7 +101,7 @@ fn find(found: &Content, candidates: &[&Option<Content>]) -> Result<Content, Str
 }
 
 pub(crate) fn check_verified(store: &Store) -> Result<(), String> {
-    match store.verify(|_| ()).map_err(|e| format!("verify: {e}"))?.first() {
+    match store.verify(|_| ()).map_err(|e| format!("verify: {e}"))?.findings.first() {
         None => Ok(()),
         Some(finding) => Err(format!("verify: {finding}")),
     }

@@ -61,7 +61,7 @@ fn two_stores() -> PowerCut {
 
 fn content(disk: &SimulatedDisk, path: &str) -> Content {
     let store = options(Arc::new(disk.clone())).open(path).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     Content::of(&store).unwrap()
 }
 
@@ -195,7 +195,7 @@ fn store_replaced_before_any_operation_of_a_repair_leaves_the_other_untouched() 
         assert_eq!(content(&disk, STORE), other, "before operation {nth}: {result:?}");
         result.unwrap();
         let found = options(Arc::new(disk.clone())).open(MOVED).unwrap();
-        assert_eq!(found.verify(|_| ()).unwrap(), [], "before operation {nth}");
+        assert_eq!(found.verify(|_| ()).unwrap().findings, [], "before operation {nth}");
         assert_eq!(found.names().unwrap(), ["log", "part", "small"], "before operation {nth}");
         repaired += 1;
     }

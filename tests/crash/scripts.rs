@@ -20,7 +20,7 @@ pub(crate) fn creation() -> Script {
 pub(crate) fn commits() -> Script {
     Script::new("commits", |recorder| {
         recorder.create();
-        recorder.commit(|store| store.save("a", &vector(12, 1).view(&[3, 4]).unwrap()).unwrap());
+        recorder.commit(|store| store.save("a", &vector(12, 1).view([3, 4]).unwrap()).unwrap());
         recorder.commit(|store| {
             let mut txn = store.begin().unwrap();
             txn.save("b", &vector(200, 2)).unwrap();
@@ -163,7 +163,7 @@ pub(crate) fn adoption(file: &Path, materializes: bool) -> Script {
 /// Writes a file of two tensors.
 pub(crate) fn write_model(path: &Path) {
     let tensors = [
-        ("weight".to_owned(), vector(12, 8).view(&[3, 4]).unwrap()),
+        ("weight".to_owned(), vector(12, 8).view([3, 4]).unwrap()),
         ("bias".to_owned(), Tensor::from_vec(vec![1f64, 2., 3.], &[3]).unwrap()),
     ];
     safetensors::write(path, &tensors, &BTreeMap::new(), OnExisting::Replace, &mut |_| ()).unwrap();

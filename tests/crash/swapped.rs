@@ -49,7 +49,7 @@ fn run_script() -> Script {
         &|store| {
             let mut txn = store.begin().unwrap();
             txn.save("chunked", &vector(300_000, 1)).unwrap();
-            txn.save("small", &vector(12, 2).view(&[3, 4]).unwrap()).unwrap();
+            txn.save("small", &vector(12, 2).view([3, 4]).unwrap()).unwrap();
             txn.commit().unwrap();
         },
         &|store| store.save("doomed", &vector(270_000, 3)).unwrap(),
@@ -80,7 +80,7 @@ fn run_growth() -> Script {
         }
     };
     run(&[
-        &|store| store.create_growable("log", DType::U32, &[1000], 0).unwrap(),
+        &|store| drop(store.create_growable("log", DType::U32, &[1000], 0).unwrap()),
         &append(200_000, 1),
         &append(62_000, 2),
         &append(270_000, 3),
@@ -182,7 +182,7 @@ fn check(disk: &SimulatedDisk, contents: &[Content], returned: usize, under_way:
         let older = contents.iter().position(|content| *content == found);
         return Err(format!("after commit {returned} the content is that of {older:?}"));
     };
-    let findings = store.verify(|_| ()).map_err(|e| fails("verify", e))?;
+    let findings = store.verify(|_| ()).map_err(|e| fails("verify", e))?.findings;
     if let Some(finding) = findings.first() {
         return Err(format!("verify: {finding}"));
     }

@@ -123,7 +123,7 @@ fn broadcast_arrays_are_copied_and_broadcast_tensors_are_borrowed() {
     assert_eq!((tensor.size(), tensor.stride()), (&[4, 3][..], &[3, 1][..]));
     assert_eq!(tensor.read::<i32>().unwrap(), [1, 2, 3].repeat(4));
 
-    let expanded = Tensor::from(row).expand(&[4, -1]).unwrap();
+    let expanded = Tensor::from(row).expand([4, -1]).unwrap();
     let view = ArrayView2::<i32>::try_from(&expanded).unwrap();
     assert_eq!((view.strides(), view.row(3).to_vec()), (&[0, 1][..], vec![1, 2, 3]));
     let owned = Array2::<i32>::try_from(&expanded).unwrap();
@@ -147,7 +147,7 @@ fn arrays_without_elements_keep_their_size() {
     assert_eq!(Tensor::from(end).size(), [0]);
     // A size that is no size of an array: without its zero it has too many elements.
     let vast =
-        Tensor::from(Array::<f32, Ix1>::zeros(0)).as_strided(&[0, 1 << 40, 1 << 40], &[1, 1, 1], 0).unwrap();
+        Tensor::from(Array::<f32, Ix1>::zeros(0)).as_strided([0, 1i64 << 40, 1 << 40], [1, 1, 1], 0).unwrap();
     assert_refused(Array3::<f32>::try_from(&vast), ErrorKind::LimitExceeded, &["ndarray", "1099511627776"]);
     assert_refused(ArrayView::<f32, Ix3>::try_from(&vast), ErrorKind::LimitExceeded, &["ndarray"]);
 }
@@ -163,7 +163,7 @@ fn shared_and_borrowed_arrays_are_copied() {
 
 #[test]
 fn steps_of_dimensions_of_size_1_do_not_matter() {
-    let wide = Tensor::from(counted(Ix1(4))).as_strided(&[1, 2, 1], &[1 << 40, 2, 999], 1).unwrap();
+    let wide = Tensor::from(counted(Ix1(4))).as_strided([1, 2, 1], [1i64 << 40, 2, 999], 1).unwrap();
     let view = ArrayView::<i32, Ix3>::try_from(&wide).unwrap();
     assert_eq!(view, array![[[1], [3]]]);
 }
@@ -175,13 +175,13 @@ fn steps_of_dimensions_of_size_1_that_nothing_could_take_are_not_passed_on() {
     for step in [isize::MIN, isize::MIN + 1, isize::MAX] {
         let mut txn = store.begin().unwrap();
         txn.save("x", &Tensor::from(counted(Ix1(4)))).unwrap();
-        let x = txn.load("x").unwrap().as_strided(&[1, 2, 1], &[step, 2, step], 1).unwrap();
+        let x = txn.load("x").unwrap().as_strided([1, 2, 1], [step, 2, step], 1).unwrap();
         txn.save_view("view", &x).unwrap();
         txn.commit().unwrap();
         let view = store.load("view").unwrap();
         assert_eq!(view.stride(), [step, 2, step]);
         let view = Tensor::from_vec(vec![0, 1, 2, 3], &[4]).unwrap();
-        let view = view.as_strided(&[1, 2, 1], &[step, 2, step], 1).unwrap();
+        let view = view.as_strided([1, 2, 1], [step, 2, step], 1).unwrap();
         let array = view.as_array::<i32>().unwrap();
         assert_eq!(array, array![[[1], [3]]].into_dyn());
         assert_eq!(array.strides(), [1, 2, 1]);
@@ -191,7 +191,7 @@ fn steps_of_dimensions_of_size_1_that_nothing_could_take_are_not_passed_on() {
         assert_eq!(view.flip([0, 1, 2]).unwrap().as_array::<i32>().unwrap(), array![[[3], [1]]].into_dyn());
     }
     let empty = Tensor::from_vec(Vec::<i32>::new(), &[0]).unwrap();
-    let empty = empty.as_strided(&[0, 3, 1], &[isize::MIN; 3], 0).unwrap();
+    let empty = empty.as_strided([0, 3, 1], [isize::MIN; 3], 0).unwrap();
     assert_eq!(empty.as_array::<i32>().unwrap().shape(), [0, 3, 1]);
     assert_eq!(empty.to_dlpack().unwrap().validate_export().unwrap().strides(), Some(&[1, 1, 1][..]));
 }

@@ -71,7 +71,7 @@ fn change(store: &Store, what: &str) -> String {
         "elsewhere" => store.save("elsewhere", &vector(5, 5)),
         "append" => {
             // The growth lock is taken: who appends waits for the end of the compaction.
-            let busy = store.append("rows", &vector(1000, 9).view(&[1, 1000]).unwrap()).unwrap_err();
+            let busy = store.append("rows", &vector(1000, 9).view([1, 1000]).unwrap()).unwrap_err();
             assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
             Ok(())
         }
@@ -96,7 +96,7 @@ fn sum(tensor: &Tensor) -> u64 {
 /// A store with a matrix of 4 MiB that has lost its name; one in ten of its rows has one, `thin`.
 pub(crate) fn thin_store(path: &Path, options: &StoreOptions) -> (Store, Vec<u32>) {
     let store = options.create(path).unwrap();
-    let matrix = vector(1 << 20, 1).view(&[1 << 10, 1 << 10]).unwrap();
+    let matrix = vector(1 << 20, 1).view([1 << 10, 1 << 10]).unwrap();
     store.save("matrix", &matrix).unwrap();
     let thin = store.load("matrix").unwrap().slice(0, Some(3), None, 10).unwrap();
     store.save_view("thin", &thin).unwrap();
@@ -135,7 +135,7 @@ pub(crate) fn content(store: &Store) -> Content {
 }
 
 pub(crate) fn assert_whole(store: &Store) {
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 /// The reasons in statistics, with their bytes.
@@ -329,7 +329,7 @@ fn random_view(base: Tensor, draws: &mut Random) -> Tensor {
     let columns = 4 + draws.below(60);
     let rows = 1 + draws.below(((n - start) / columns).clamp(1, 40));
     let part = base.narrow(0, start as isize, rows * columns).unwrap();
-    let mut view = part.view(&[rows as isize, columns as isize]).unwrap();
+    let mut view = part.view([rows as isize, columns as isize]).unwrap();
     for axis in [0, 1] {
         let step = 1 + draws.below(4) as isize;
         let step = if draws.below(4) == 0 { -step } else { step };
@@ -423,16 +423,16 @@ fn tensor_that_grows_is_compacted_between_two_appends() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = fast().create(&path).unwrap();
-    let rows = vector(600_000, 4).view(&[600, 1000]).unwrap();
+    let rows = vector(600_000, 4).view([600, 1000]).unwrap();
     store.save("all", &rows).unwrap();
-    store.append("all", &vector(100_000, 5).view(&[100, 1000]).unwrap()).unwrap();
+    store.append("all", &vector(100_000, 5).view([100, 1000]).unwrap()).unwrap();
     // The last rows, behind which there is room to grow.
     store.save_view("rows", &store.load("all").unwrap().narrow(0, 300, 400).unwrap()).unwrap();
     store.remove("all").unwrap();
     let before = store.load("rows").unwrap();
     let compacted = compact_during(&path, &store, "append");
     assert_eq!((compacted.storage_count, compacted.after_bytes), (1, 400 * 4000), "{compacted:?}");
-    store.append("rows", &vector(1000, 6).view(&[1, 1000]).unwrap()).unwrap();
+    store.append("rows", &vector(1000, 6).view([1, 1000]).unwrap()).unwrap();
     let after = store.load("rows").unwrap();
     assert_eq!(after.size(), [401, 1000]);
     assert_eq!(after.narrow(0, 0, 400).unwrap().to_bytes().unwrap(), before.to_bytes().unwrap());
@@ -454,7 +454,7 @@ fn address_space_to_grow_into_is_reserved_as_before() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = fast().create(&path).unwrap();
-    let rows = |n: usize| vector(n * 256, 1).view(&[n as isize, 256]).unwrap();
+    let rows = |n: usize| vector(n * 256, 1).view([n as isize, 256]).unwrap();
     store.create_growable("all", DType::U32, &[0, 256], 1 << 20).unwrap();
     store.append("all", &rows(600)).unwrap();
     store.save_view("rows", &store.load("all").unwrap().narrow(0, 300, 300).unwrap()).unwrap();
@@ -509,7 +509,7 @@ fn damage_gets_no_digests_of_its_own() {
         assert_eq!((compacted.storage_count, skipped.storage_id), (0, 1));
         let SkipReason::Damaged(finding) = &skipped.reason else { panic!("{skipped:?}") };
         assert!(finding.contains(file), "{finding}");
-        assert_eq!(store.verify(|_| ()).unwrap().len(), 1, "the damage is no longer found");
+        assert_eq!(store.verify(|_| ()).unwrap().findings.len(), 1, "the damage is no longer found");
         assert_eq!(content(&store), before);
         assert_eq!(fs::read_dir(path.join("storages")).unwrap().count(), 2, "a copy was left");
     }
@@ -527,7 +527,7 @@ fn damage_that_nothing_reaches_is_dropped() {
     let mut bytes = fs::read(&file).unwrap();
     bytes[5] ^= 1;
     fs::write(&file, bytes).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap().len(), 1);
+    assert_eq!(store.verify(|_| ()).unwrap().findings.len(), 1);
     assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
     assert_whole(&store);
 }
@@ -686,7 +686,7 @@ fn full_disk_while_compacting_leaves_the_store_whole() {
     // Two storages of 4 MiB of which half is reached: together with what is beside them there is no room for one half.
     for i in 0..2 {
         store.save("all", &vector(1 << 20, i)).unwrap();
-        let all = store.load("all").unwrap().view(&[1 << 10, 1 << 10]).unwrap();
+        let all = store.load("all").unwrap().view([1 << 10, 1 << 10]).unwrap();
         store.save_view(&format!("half.{i}"), &all.slice(0, None, None, 2).unwrap()).unwrap();
     }
     store.remove("all").unwrap();
@@ -715,7 +715,7 @@ fn compact_bit_by_bit(disk: &Path) {
     let store = fast().create(&path).unwrap();
     // 40 MiB, of which 27 are kept: there is room for one copy at first, and not for all.
     for i in 0..8 {
-        let rows = vector(5 << 18, i).view(&[5 << 10, 1 << 8]).unwrap();
+        let rows = vector(5 << 18, i).view([5 << 10, 1 << 8]).unwrap();
         store.save("all", &rows).unwrap();
         store
             .save_view(&format!("part.{i}"), &store.load("all").unwrap().narrow(0, 0, 3500).unwrap())
@@ -771,5 +771,5 @@ fn what_is_appended_to_without_a_pause_is_compacted_all_the_same() {
     println!("compacted {compacted_count} times, skipped {skipped_count}");
     writer.kill().unwrap();
     writer.wait().unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }

@@ -1,10 +1,9 @@
 //! Commits on a condition: that a name is new, and that a generation is the newest. The other processes are this test
 //! binary, started again.
 
-use std::error::Error as _;
 use std::path::Path;
 
-use stridemap::{Error, ErrorKind, Store};
+use stridemap::{DType, ErrorKind, OnExisting, Result, StorageKind, Store};
 
 use crate::processes::{say, wait_for_a_line};
 use crate::refusals::assert_refused;
@@ -23,9 +22,9 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
             wait_for_a_line();
             let mut won = 0;
             for i in 0..NEW_NAMES {
-                match store.save_new(&format!("name.{i}"), &scalar(i64::from(std::process::id()))) {
+                match save_new(&store, &format!("name.{i}"), i64::from(std::process::id())) {
                     Ok(()) => won += 1,
-                    Err(e) => assert_conflict_of_names(&e),
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::NameExists, "{e}"),
                 }
             }
             say(won);
@@ -47,10 +46,12 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
     true
 }
 
-fn assert_conflict_of_names(e: &Error) {
-    assert_eq!(e.kind(), ErrorKind::Conflict, "{e}");
-    let source = e.source().unwrap().downcast_ref::<Error>().unwrap();
-    assert_eq!(source.kind(), ErrorKind::NameExists, "{e}");
+/// Saves a scalar unless its name exists.
+fn save_new(store: &Store, name: &str, value: i64) -> Result<()> {
+    store.write(|txn| {
+        txn.on_existing(OnExisting::Refuse);
+        txn.save(name, &value)
+    })
 }
 
 /// Reads, adds and commits, if nobody else did meanwhile.
@@ -86,28 +87,75 @@ fn new_name_is_saved_by_one_of_several_processes() {
 }
 
 #[test]
-fn new_name_that_exists_or_that_another_takes_first_is_a_conflict() {
+fn new_name_that_exists_or_that_another_takes_first_is_refused() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
-    store.save("x", &scalar(1)).unwrap();
-    assert_conflict_of_names(&store.save_new("x", &scalar(2)).unwrap_err());
-    assert_refused(
-        store.save_new("x", &scalar(2)),
-        ErrorKind::Conflict,
-        &["save_new", "\"x\"", "generation 2"],
-    );
+    store.save("x", &1i64).unwrap();
+    let said = ["save \"x\"", "the name exists", "choose another"];
+    assert_refused(save_new(&store, "x", 2), ErrorKind::NameExists, &said);
     let mut txn = store.begin().unwrap();
-    txn.save_new("y", &scalar(2)).unwrap();
-    // The policy is that of this one change.
-    txn.save("x", &scalar(3)).unwrap();
-    Store::open(&path).unwrap().save("y", &scalar(9)).unwrap();
-    let lost = txn.commit().unwrap_err();
-    assert_conflict_of_names(&lost);
-    assert!(lost.to_string().contains("generation 3"), "{lost}");
+    txn.on_existing(OnExisting::Refuse);
+    txn.save("y", &2i64).unwrap();
+    // The choice is that of the changes after it.
+    txn.on_existing(OnExisting::Replace);
+    txn.save("x", &3i64).unwrap();
+    Store::open(&path).unwrap().save("y", &9i64).unwrap();
+    assert_refused(txn.commit(), ErrorKind::NameExists, &["another commit, generation 3", "\"y\""]);
     store.refresh().unwrap();
     assert_eq!(store.load("x").unwrap().item::<i64>().unwrap(), 1);
     assert_eq!(store.load("y").unwrap().item::<i64>().unwrap(), 9);
+}
+
+#[test]
+fn renames_and_copies_refuse_an_existing_name_unless_they_are_to_replace() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store
+        .write(|txn| ["a", "b", "c.a", "d.a"].iter().zip(0i64..).try_for_each(|(name, i)| txn.save(name, &i)))
+        .unwrap();
+    let generation = store.generation();
+    assert_refused(store.rename("a", "b"), ErrorKind::NameExists, &["rename to \"b\""]);
+    assert_refused(store.copy("a", "b"), ErrorKind::NameExists, &["copy to \"b\""]);
+    assert_refused(store.rename_prefix("c.", "d."), ErrorKind::NameExists, &["rename_prefix", "\"d.a\""]);
+    store.rename("a", "a").unwrap();
+    assert_eq!(store.generation(), generation);
+
+    let mut overtaken = store.begin().unwrap();
+    overtaken.rename("a", "new").unwrap();
+    store.save("new", &9i64).unwrap();
+    assert_refused(overtaken.commit(), ErrorKind::NameExists, &["another commit"]);
+
+    let replaced = store.write(|txn| {
+        txn.on_existing(OnExisting::Replace);
+        txn.copy("a", "new")?;
+        txn.rename("a", "b")?;
+        txn.rename_prefix("c.", "d.")
+    });
+    assert_eq!(replaced.unwrap(), 1);
+    let items =
+        store.load_all("").unwrap().into_iter().map(|(name, tensor)| (name, tensor.item::<i64>().unwrap()));
+    let expected = [("b", 0), ("d.a", 2), ("new", 0)].map(|(name, i)| (name.to_owned(), i));
+    assert_eq!(items.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn what_is_created_is_returned_by_stores_and_transactions() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let log = store.create_growable("log", DType::I64, &[2], 100).unwrap();
+    assert_eq!((log.read::<i64>().unwrap(), log.storage_id()), (vec![0, 0], Some(1)));
+    let sizes = store.write(|txn| {
+        let counts = txn.create_tensor("counts", DType::I64, &[2, 3], StorageKind::Mutable)?;
+        txn.save_view("row", &counts.select(0, 1)?)?;
+        let rows = txn.create_growable("rows", DType::F32, &[0, 4], 0)?;
+        Ok((counts.size().to_vec(), rows.size().to_vec()))
+    });
+    assert_eq!(sizes.unwrap(), (vec![2, 3], vec![0, 4]));
+    store.load("row").unwrap().lock_exclusive().unwrap().fill_(1).unwrap();
+    assert_eq!(store.load("counts").unwrap().read::<i64>().unwrap(), [0, 0, 0, 1, 1, 1]);
+    assert_eq!(store.append("rows", &[[1f32; 4]]).unwrap(), 0..1);
 }
 
 #[test]

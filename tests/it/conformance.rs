@@ -70,19 +70,19 @@ fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
         "squeeze_all" => x.squeeze(..),
         "squeeze" => x.squeeze(args.axes("dim")),
         "unsqueeze" => x.unsqueeze(args.int("dim")),
-        "expand" => x.expand(&args.ints("size")),
-        "broadcast_to" => x.broadcast_to(&args.ints("size")),
-        "view" => x.view(&args.ints("shape")),
-        "reshape" => x.reshape(&args.ints("shape")),
+        "expand" => x.expand(args.ints("size")),
+        "broadcast_to" => x.broadcast_to(args.ints("size")),
+        "view" => x.view(args.ints("shape")),
+        "reshape" => x.reshape(args.ints("shape")),
         "flatten" => x.flatten(args.axis("start_dim"), args.axis("end_dim")),
-        "unflatten" => x.unflatten(args.axis("dim"), &args.ints("sizes")),
+        "unflatten" => x.unflatten(args.axis("dim"), args.ints("sizes")),
         "ravel" => x.ravel(),
         "unfold" => x.unfold(args.axis("dim"), args.count("size"), args.count("step")),
-        "sliding_window_view" => x.sliding_window_view(&list::<usize>(&args.0["window"]), args.axes("dim")),
+        "sliding_window_view" => x.sliding_window_view(list::<usize>(&args.0["window"]), args.axes("dim")),
         "diagonal" => x.diagonal(args.int("offset"), args.axis("dim1"), args.axis("dim2")),
         "movedim" => x.movedim(args.axes("source"), args.axes("destination")),
         "as_strided" => {
-            x.as_strided(&list::<usize>(&args.0["size"]), &args.ints("stride"), args.count("offset"))
+            x.as_strided(list::<usize>(&args.0["size"]), args.ints("stride"), args.count("offset"))
         }
         "chunk" => return pick(x.chunk(args.count("parts"), args.axis("dim"))),
         "split" => return pick(x.split(args.sections("split_size"), args.axis("dim"))),

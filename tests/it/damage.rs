@@ -79,7 +79,7 @@ fn case_30_flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing(
                     refused += 1;
                 } else {
                     // An entry of the table that a later change replaced is read by nobody but `verify`.
-                    let findings = Store::open(&path).unwrap().verify(|_| ()).unwrap();
+                    let findings = Store::open(&path).unwrap().verify(|_| ()).unwrap().findings;
                     assert!(!findings.is_empty(), "{damage}: not seen by verify");
                 }
             }
@@ -118,16 +118,16 @@ fn case_27_verify_names_the_file_and_the_chunk_that_was_changed() {
     let path = dir.path().join("large.smap");
     let store = Store::create(&path).unwrap();
     store.save("x", &Tensor::from_vec(vec![7u8; 3 << 20], &[3 << 20]).unwrap()).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     let file = path.join("storages/0000000000000001.bin");
     let mut bytes = fs::read(&file).unwrap();
     bytes[(1 << 20) + 5] ^= 1;
     fs::write(&file, &bytes).unwrap();
-    let findings = store.verify(|_| ()).unwrap();
+    let findings = store.verify(|_| ()).unwrap().findings;
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert_eq!((&findings[0].path, findings[0].offset_bytes), (&file, Some(1 << 20)));
     fs::write(&file, &bytes[..1 << 20]).unwrap();
-    let findings = store.verify(|_| ()).unwrap();
+    let findings = store.verify(|_| ()).unwrap().findings;
     assert_eq!(findings[0].rule.number(), 26, "{findings:?}");
     assert_eq!(Store::open(&path).unwrap().load("x").unwrap_err().kind(), ErrorKind::Corrupt);
 }
@@ -144,7 +144,7 @@ fn case_27_verify_by_a_handle_that_was_open_names_the_metadata_that_was_changed_
         let mut changed = whole.clone();
         changed[30] ^= 1;
         fs::write(&file, changed).unwrap();
-        let findings = store.verify(|_| ()).unwrap();
+        let findings = store.verify(|_| ()).unwrap().findings;
         assert_eq!((findings.len(), &findings[0].path), (1, &file), "{findings:?}");
         let line = findings[0].to_string();
         assert_eq!(line.matches(rule).count(), 1, "{line}");
@@ -172,9 +172,9 @@ fn verify_reads_the_digests_of_any_number_of_chunks() {
     let file = fs::File::create(path.join("storages/0000000000000001.bin")).unwrap();
     file.set_len(CHUNKS << 20).unwrap();
     let store = Store::open(&path).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     file.write_all_at(b"x", (280 << 20) + 5).unwrap();
-    let findings = store.verify(|_| ()).unwrap();
+    let findings = store.verify(|_| ()).unwrap().findings;
     assert_eq!((findings.len(), findings[0].offset_bytes), (1, Some(280 << 20)), "{findings:?}");
 }
 

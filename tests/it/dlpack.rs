@@ -11,7 +11,7 @@ use dlpark::ffi::{
 };
 use dlpark::metadata::Dynamic;
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
-use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor, s};
+use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor, ix};
 
 use crate::refusals::assert_refused;
 use crate::support::temporary;
@@ -116,12 +116,12 @@ fn views_keep_their_strides_and_begin_where_they_begin() {
         base.clone(),
         base.transpose(0, 2).unwrap(),
         base.flip([0, 1, 2]).unwrap(),
-        base.flip([1]).unwrap().index(s![1, .., 1..3]).unwrap(),
-        base.index(s![.., ..;2, ..;-3]).unwrap(),
-        base.select(0, 1).unwrap().unsqueeze(0).unwrap().expand(&[5, 3, 4]).unwrap(),
-        base.index(s![1, 2, 3]).unwrap(),
+        base.flip([1]).unwrap().index(ix![1, .., 1..3]).unwrap(),
+        base.index(ix![.., ..;2, ..;-3]).unwrap(),
+        base.select(0, 1).unwrap().unsqueeze(0).unwrap().expand([5, 3, 4]).unwrap(),
+        base.index(ix![1, 2, 3]).unwrap(),
         base.unfold(2, 2, 1).unwrap(),
-        base.as_strided(&[1, 2], &[1 << 40, 3], 5).unwrap(),
+        base.as_strided([1, 2], [1i64 << 40, 3], 5).unwrap(),
     ];
     for view in views {
         let lent = view.to_dlpack().unwrap();

@@ -59,7 +59,7 @@ fn any_operation_that_fails_leaves_the_old_content_or_the_new_and_a_store_that_g
         let another = StoreOptions::new().disk(Arc::new(disk.clone())).open("x").unwrap();
         another.save("later", &vector(4)).unwrap();
         assert!(names(&disk).contains(&"later".to_owned()));
-        assert_eq!(another.verify(|_| ()).unwrap(), [], "operation {failing}");
+        assert_eq!(another.verify(|_| ()).unwrap().findings, [], "operation {failing}");
         assert_eq!(
             another.gc().unwrap().file_count,
             0,
@@ -114,7 +114,7 @@ fn any_operation_of_an_append_that_fails_leaves_the_old_rows_or_the_new_and_a_te
             expected.extend(vec![3; 300_000]);
             let x = another.load("x").unwrap();
             assert!(x.read::<u32>().unwrap() == expected, "operation {failing}");
-            assert_eq!(another.verify(|_| ()).unwrap(), [], "operation {failing}");
+            assert_eq!(another.verify(|_| ()).unwrap().findings, [], "operation {failing}");
             let collected = another.gc().unwrap();
             assert_eq!(
                 (collected.file_count, collected.size_bytes),
@@ -176,7 +176,7 @@ fn transaction_in_which_a_write_failed_can_only_be_dropped() {
     assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(names(&disk), ["old"]);
     store.save("new", &vector(3)).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 /// A writer that dies between the name of its manifest and the sync of that name leaves a newest generation that a power
@@ -204,7 +204,12 @@ fn collection_or_commit_after_a_commit_of_unknown_fate_survives_a_power_cut() {
             for outcome in (0..SimulatedDisk::pending_names(ops)).map(Outcome::OneNameKept) {
                 let after = SimulatedDisk::after_power_cut(ops, outcome);
                 let store = StoreOptions::new().disk(Arc::new(after)).open("x").unwrap();
-                assert_eq!(store.verify(|_| ()).unwrap(), [], "{outcome:?} of {} operations", ops.len());
+                assert_eq!(
+                    store.verify(|_| ()).unwrap().findings,
+                    [],
+                    "{outcome:?} of {} operations",
+                    ops.len()
+                );
             }
         }
     }

@@ -229,8 +229,8 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
             let live = x.as_live::<i64>().unwrap();
             let child = fork(|| {
                 let own = live.clone();
-                assert_eq!(own.fetch_add(&[0], 5).unwrap(), 0);
-                own.at(&own.flip([0]).unwrap()).unwrap().set(&[0], 7).unwrap();
+                assert_eq!(own.fetch_add([0], 5).unwrap(), 0);
+                own.at(&own.flip([0]).unwrap()).unwrap().set([0], 7).unwrap();
                 assert_refused(x.as_live::<i64>(), ErrorKind::Forked, &["as_live", "forked"]);
                 assert_refused(own.flush(), ErrorKind::Forked, &["flush", "forked"]);
             });
@@ -294,12 +294,18 @@ fn everything_that_can_be_refused(
         store.begin().map(drop),
         store.save("y", x),
         store.save_as("y", x, StorageKind::Mutable),
-        store.save_new("y", x),
         store.save_view("y", x),
         store.append("x", x).map(drop),
-        store.create_growable("y", DType::F32, &[0], 0),
+        store.create_growable("y", DType::F32, &[0], 0).map(drop),
         store.create_tensor("y", DType::F32, &[1], StorageKind::Mutable).map(drop),
         store.remove("x"),
+        store.remove_prefix("x").map(drop),
+        store.rename_prefix("x", "y").map(drop),
+        store.tensors("").map(drop),
+        store.load_all("").map(drop),
+        store.write(|_| Ok(())),
+        store.set_attribute("key", "another"),
+        store.remove_attribute("key"),
         store.rename("x", "y"),
         store.rename("x", "x"),
         store.copy("x", "y"),
@@ -320,14 +326,18 @@ fn everything_that_can_be_refused(
         snapshot.copy_tensors_to("nowhere.smap", &["x"], |_| ()).map(drop),
         snapshot.changes_since(snapshot).map(drop),
         txn.names().map(drop),
+        txn.contains("x").map(drop),
+        txn.tensors("").map(drop),
+        txn.load_all("").map(drop),
+        txn.remove_prefix("x").map(drop),
+        txn.rename_prefix("x", "y").map(drop),
         txn.load("x").map(drop),
         txn.save("y", x),
         txn.save_as("y", x, StorageKind::Mutable),
-        txn.save_new("y", x),
         txn.save_view("y", x),
         txn.append("x", x).map(drop),
-        txn.create_growable("y", DType::F32, &[0], 0),
-        txn.create_tensor("y", DType::F32, &[1], StorageKind::Mutable),
+        txn.create_growable("y", DType::F32, &[0], 0).map(drop),
+        txn.create_tensor("y", DType::F32, &[1], StorageKind::Mutable).map(drop),
         txn.remove("x"),
         txn.rename("x", "y"),
         txn.rename("x", "x"),

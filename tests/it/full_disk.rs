@@ -110,7 +110,7 @@ fn remove_on_a_full_disk(disk: &Path) {
     std::fs::rename(&filler, &orphan).unwrap();
     assert!(store.gc().unwrap().file_count >= 1);
     store.remove("large").unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 /// What a started process does; false for another's role.
@@ -150,5 +150,5 @@ fn fill(disk: &Path) {
     store.save("fits", &bytes(2 << 20)).unwrap();
     let store = Store::open(&path).unwrap();
     assert_eq!(store.names().unwrap(), ["fits", "small"]);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }

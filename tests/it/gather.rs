@@ -69,7 +69,7 @@ fn views<T>(base: &Tensor) -> stridemap::Result<Vec<View>> {
         view("reversed", base.flip([0, 1, 2])?, count - 1, [-plane, -cols, -1]),
         view(
             "long rows reversed",
-            base.view(&[1, 2, -1])?.flip([2])?,
+            base.view([1, 2, -1])?.flip([2])?,
             count / 2 - 1,
             [0, count as isize / 2, -1],
         ),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use half::bf16;
 use stridemap::disk::Counted;
 use stridemap::{
-    DType, Durability, Element, Error, ErrorKind, Snapshot, StorageKind, Store, StoreOptions, Tensor, s,
+    DType, Durability, Element, Error, ErrorKind, Snapshot, StorageKind, Store, StoreOptions, Tensor, ix,
 };
 
 use crate::processes::{hear, proc, say, start, wait_for_a_line};
@@ -80,8 +80,8 @@ fn check_appends<T: Element + PartialEq + std::fmt::Debug>(
             }
             assert_eq!(tensors[1].as_slice::<T>().unwrap().len(), total * width);
         }
-        assert_eq!(store.verify(|_| ()).unwrap(), [], "after {total} rows");
-        assert_eq!(Store::open(&path).unwrap().verify(|_| ()).unwrap(), []);
+        assert_eq!(store.verify(|_| ()).unwrap().findings, [], "after {total} rows");
+        assert_eq!(Store::open(&path).unwrap().verify(|_| ()).unwrap().findings, []);
     }
     assert_eq!(
         bytes_of(&path.join(BIN)),
@@ -129,7 +129,7 @@ fn saved_tensor_with_a_storage_of_its_own_grows_too_and_keeps_its_names() {
     assert_eq!(rows_of_last, 1..4);
     let last = store.load("last").unwrap();
     assert!(last.read::<f32>().unwrap() == rows(5009, 4, &[256], |i| i as f32).read::<f32>().unwrap());
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     // The tensor that `last` outgrew is not the last of its storage any more.
     let refused = store.append("x", &rows(0, 1, &[256], |i| i as f32));
     assert_refused(
@@ -154,7 +154,7 @@ fn growable_of_any_size_begins_with_zeros_and_takes_rows_without_bytes() {
     let generation = store.generation();
     store.append("x", &Tensor::zeros(DType::I16, &[0, 2]).unwrap()).unwrap();
     assert_eq!(store.generation(), generation, "no rows are no change");
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn rows_of_the_tensor_itself_are_appended_to_it() {
     for reader in [Store::open(&path).unwrap(), mapped(&path)] {
         reader.refresh().unwrap();
         let before: Vec<f32> = reader.load("x").unwrap().read().unwrap();
-        let reversed = reader.load("x").unwrap().index(s![..;-1]).unwrap();
+        let reversed = reader.load("x").unwrap().index(ix![..;-1]).unwrap();
         store.append("x", &reversed).unwrap();
         reader.refresh().unwrap();
         let x = reader.load("x").unwrap();
@@ -182,7 +182,7 @@ fn rows_of_the_tensor_itself_are_appended_to_it() {
         store.load("x").unwrap().narrow(0, 0, 3000).unwrap().read::<f32>().unwrap()
             == expected.read::<f32>().unwrap()
     );
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn transaction_appends_again_and_to_several_and_makes_other_changes() {
     let expected = |count| rows(0, count, &[3], element).read::<i32>().unwrap();
     assert!(store.load("z").unwrap().read::<i32>().unwrap() == expected(400_003));
     assert_eq!(store.load("y").unwrap().read::<i32>().unwrap(), expected(7));
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn transaction_that_is_dropped_leaves_nothing_and_frees_the_storage() {
     drop(txn);
     assert_eq!((bytes_of(&path.join(BIN)), bytes_of(&path.join(SUM))), before);
     store.append("x", &rows(MIB + 10, 1, &[], |i| i as u8)).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn rows_behind_a_name_that_another_writer_moved_are_a_conflict() {
         change(&Store::open(&path).unwrap());
         let refused = txn.commit().map(drop);
         assert_refused(refused, ErrorKind::Conflict, &["\"x\""]);
-        assert_eq!(store.verify(|_| ()).unwrap(), []);
+        assert_eq!(store.verify(|_| ()).unwrap().findings, []);
         store.refresh().unwrap();
     }
     // A change of something else is none.
@@ -265,7 +265,7 @@ fn rows_behind_a_name_that_another_writer_moved_are_a_conflict() {
     txn.commit().unwrap();
     assert_eq!(store.load("x").unwrap().size(), [1]);
     assert_eq!(store.load("empty").unwrap().size(), [0]);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn append_that_cannot_be_is_refused_and_changes_nothing() {
     store.append("x", &rows(0, 4, &[3], element)).unwrap();
     let x = store.load("x").unwrap();
     store.save_view("transposed", &x.t().unwrap()).unwrap();
-    store.save_view("stepped", &x.index(s![..;2]).unwrap()).unwrap();
+    store.save_view("stepped", &x.index(ix![..;2]).unwrap()).unwrap();
     store.save_view("middle", &x.narrow(0, 1, 2).unwrap()).unwrap();
     let before = (store.generation(), bytes_of(&path.join(BIN)));
     let append = |name: &str| store.append(name, &rows(0, 1, &[3], element));
@@ -321,7 +321,7 @@ fn append_that_cannot_be_is_refused_and_changes_nothing() {
     store.remove("scalar").unwrap();
     assert_refused(append("second"), ErrorKind::NotGrowable, &["no name reaches"]);
     assert_eq!((store.generation(), bytes_of(&path.join(BIN))), (before.0 + 1, before.1));
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -391,10 +391,10 @@ fn damaged_tail_is_found_by_the_append_and_not_sealed() {
     // What is elsewhere is not read; nor does it get another digest.
     flip(5);
     append().unwrap();
-    let findings = store.verify(|_| ()).unwrap();
+    let findings = store.verify(|_| ()).unwrap().findings;
     assert_eq!((findings.len(), findings[0].offset_bytes), (1, Some(0)), "{findings:?}");
     flip(5);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     // Nor is a chunk digest of before.
     let sum = fs::OpenOptions::new().write(true).open(path.join(SUM)).unwrap();
     sum.set_len(17).unwrap();
@@ -584,7 +584,7 @@ fn two_processes_append_whole_batches_to_one_tensor() {
         last = process;
     }
     println!("{turns} turns of two processes");
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     assert_eq!(bytes_of(&path.join(BIN)), (2 * BATCHES * BATCH * 3 * 8) as u64);
 }
 
@@ -622,7 +622,7 @@ fn killed_appender_blocks_nobody_and_its_bytes_are_written_over_or_given_back() 
         killed.wait().unwrap();
         assert!(bytes_of(&path.join(BIN)) > 3 * MIB as u64);
         append().unwrap();
-        assert_eq!(store.verify(|_| ()).unwrap(), []);
+        assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     }
     let left = bytes_of(&path.join(BIN)) - (MIB as u64 + 9);
     let collected = store.gc().unwrap();
@@ -634,7 +634,7 @@ fn killed_appender_blocks_nobody_and_its_bytes_are_written_over_or_given_back() 
     let sum = fs::OpenOptions::new().append(true).open(path.join(SUM)).unwrap();
     (&sum).write_all(&[7; 100]).unwrap();
     assert_eq!(store.gc().unwrap().size_bytes, 100);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -648,7 +648,7 @@ fn collection_keeps_what_an_older_and_the_newest_generation_need_of_a_storage() 
     store.append("x", &rows(5, 2 * MIB, &[], |i| i as u8)).unwrap();
     // The older one has no chunk digests, and less than a chunk.
     assert_eq!(store.gc().unwrap().size_bytes, 0);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     assert_eq!(pinned.load("x").unwrap().size(), [5]);
     let longer = Store::open(&path).unwrap().snapshot();
     store.remove("x").unwrap();
@@ -717,7 +717,7 @@ fn reader_follows_rows_as_they_are_appended_and_sees_none_before_it_is_whole() {
         "{written_bytes} bytes written for {data_bytes}"
     );
     let store = Store::open(&path).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     // Each row is written once, and the names and digests of it all once an append.
     assert_eq!(store.load("x").unwrap().size(), [count, WIDTH]);
 }
@@ -762,7 +762,7 @@ fn borrowed_rows_stay_when_a_repair_steps_back_to_fewer() {
         // What was given up is kept, unless a reader needs the file where it is.
         let is_kept = repair.kept.iter().any(|kept| kept.ends_with("lost+found/0000000000000001.bin"));
         assert_eq!(is_kept, !has_reader);
-        assert_eq!(store.verify(|_| ()).unwrap(), []);
+        assert_eq!(store.verify(|_| ()).unwrap().findings, []);
         drop(holder.stdin.take());
         assert!(holder.wait().unwrap().success());
     }

@@ -91,7 +91,7 @@ pub(crate) fn assert_same(store: &Store, tensors: &[(String, Tensor)]) {
         assert_eq!((loaded.dtype(), loaded.size()), (tensor.dtype(), tensor.size()), "{name}");
         assert!(loaded.to_bytes().unwrap() == tensor.to_bytes().unwrap(), "{name}");
     }
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 /// Whether each extent of a file is shared, by what the kernel says.

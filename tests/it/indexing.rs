@@ -63,7 +63,7 @@ fn index_select_and_gather_read_what_the_indices_name() {
                 let selected = x.index_select(axis as isize - 3, &indices(&picked, &[5])).unwrap();
                 let expected: Vec<i64> = indices_of(selected.size())
                     .iter()
-                    .map(|at| plain.get(&with(at, axis, picked[at[axis] as usize])).unwrap())
+                    .map(|at| plain.get(with(at, axis, picked[at[axis] as usize])).unwrap())
                     .collect();
                 assert_eq!(selected.read::<i64>().unwrap(), expected, "{x:?} {axis}");
 
@@ -77,7 +77,7 @@ fn index_select_and_gather_read_what_the_indices_name() {
                 let gathered = x.gather(axis as isize, &by).unwrap();
                 let expected: Vec<i64> = indices_of(&by_size)
                     .iter()
-                    .map(|at| plain.get(&with(at, axis, by.get(at).unwrap())).unwrap())
+                    .map(|at| plain.get(with(at, axis, by.get(at).unwrap())).unwrap())
                     .collect();
                 assert_eq!(gathered.size(), by_size);
                 assert_eq!(gathered.read::<i64>().unwrap(), expected, "{x:?} {axis}");
@@ -182,12 +182,12 @@ fn wrong_indices_are_refused_and_change_nothing() {
     let rows = arange(&[2, 2]);
     let mut guard = x.lock_exclusive().unwrap();
     assert_refused(guard.index_copy_(0, &far, &rows), ErrorKind::OutOfRange, &["index_copy_", "index 3"]);
-    assert_refused(guard.scatter_(0, &far.view(&[2, 1]).unwrap(), 7), ErrorKind::OutOfRange, &["index 3"]);
+    assert_refused(guard.scatter_(0, &far.view([2, 1]).unwrap(), 7), ErrorKind::OutOfRange, &["index 3"]);
 
     let narrow = indices(&[0, 1], &[2]).to_dtype(DType::I32).unwrap();
     assert_eq!(x.index_select(0, &narrow).unwrap().size(), [2, 2]);
     let says = &["int32", "int64", "to_dtype"];
-    assert_refused(x.gather(0, &narrow.view(&[1, 2]).unwrap()), ErrorKind::DTypeMismatch, says);
+    assert_refused(x.gather(0, &narrow.view([1, 2]).unwrap()), ErrorKind::DTypeMismatch, says);
     assert_refused(guard.index_copy_(0, &narrow, &rows), ErrorKind::DTypeMismatch, says);
     assert_refused(
         x.index_select(0, &rows.to_dtype(DType::F32).unwrap()),

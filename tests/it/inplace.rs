@@ -47,7 +47,7 @@ fn created_and_saved_mutable_tensors_have_a_storage_of_their_own_each() {
     assert_eq!((mutable.size(), mutable.stride(), mutable.storage_nbytes()), (&[3, 2][..], &[2, 1][..], 12));
     assert_eq!(mutable.read::<i16>().unwrap(), [0, 3, 1, 4, 2, 5]);
     assert_eq!(store.load("empty").unwrap().size(), [0, 4]);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn elements_of_a_mutable_tensor_are_not_verified_and_its_length_is() {
     store.create_tensor("x", DType::U8, &[3 << 20], StorageKind::Mutable).unwrap();
     let file = store.snapshot().storages().next().unwrap().unwrap().file;
     fs::write(&file, vec![7; 3 << 20]).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     assert_eq!(Store::open(&path).unwrap().load("x").unwrap().get::<u8>(&[-1]).unwrap(), 7);
     fs::write(&file, [7; 9]).unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap().len(), 1);
+    assert_eq!(store.verify(|_| ()).unwrap().findings.len(), 1);
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn case_38_views_with_one_element_at_several_indices_are_read_and_not_written() 
     Store::create(&path).unwrap().create_tensor("x", DType::I64, &[3, 1], StorageKind::Mutable).unwrap();
     for (_, store) in handles(&path) {
         let x = store.load("x").unwrap();
-        for view in [x.expand(&[3, 2]).unwrap(), x.view(&[3]).unwrap().unfold(0, 2, 1).unwrap()] {
+        for view in [x.expand([3, 2]).unwrap(), x.view([3]).unwrap().unfold(0, 2, 1).unwrap()] {
             let shown = format!("{:?}", view.stride());
             let mut guard = view.lock_exclusive().unwrap();
             assert_refused(guard.fill_(1), ErrorKind::Overlapping, &["fill_", &shown]);
@@ -412,7 +412,7 @@ fn case_38_views_with_one_element_at_several_indices_are_read_and_not_written() 
             assert_refused(guard.as_array_mut::<i64>(), ErrorKind::Overlapping, &["as_array_mut"]);
             assert!(guard.read::<i64>().unwrap().iter().all(|&element| element == 0));
         }
-        x.lock_exclusive().unwrap().add_(&x.expand(&[3, 1]).unwrap()).unwrap();
+        x.lock_exclusive().unwrap().add_(&x.expand([3, 1]).unwrap()).unwrap();
     }
 }
 
@@ -517,7 +517,7 @@ fn view_whose_elements_ndarray_cannot_tell_apart_is_changed_by_the_guard() {
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap().save_as("x", &arange(&[8], |i| i), StorageKind::Mutable).unwrap();
     let [_, (_, store)] = handles(&path);
-    let tangled = store.load("x").unwrap().as_strided(&[3, 2], &[2, 3], 0).unwrap();
+    let tangled = store.load("x").unwrap().as_strided([3, 2], [2, 3], 0).unwrap();
     let mut guard = tangled.lock_exclusive().unwrap();
     assert_refused(guard.as_array_mut::<i64>(), ErrorKind::LimitExceeded, &["ndarray", "[2, 3]"]);
     guard.add_(10).unwrap();
@@ -762,7 +762,7 @@ fn tutorials_of_changing_in_place() {
 
     // T-2: the storage's first element. T-6: a row's. T-7: a clone is another storage.
     let points = mutable("points", &Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2]).unwrap());
-    points.view(&[6]).unwrap().select(0, 0).unwrap().lock_exclusive().unwrap().fill_(2).unwrap();
+    points.view([6]).unwrap().select(0, 0).unwrap().lock_exclusive().unwrap().fill_(2).unwrap();
     assert_eq!(seen("points").read::<f32>().unwrap(), [2., 4., 2., 1., 3., 5.]);
     let second = points.select(0, 1).unwrap();
     second.select(0, 0).unwrap().lock_exclusive().unwrap().fill_(10).unwrap();

@@ -116,7 +116,7 @@ fn append(path: &Path) {
         is_right(&store.load("log").unwrap(), count);
         is_right(&before, ROWS);
     }
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 fn change(path: &Path) {
@@ -138,7 +138,7 @@ fn change(path: &Path) {
     live.as_live::<i64>().unwrap().fill(5);
     assert_eq!(other.read::<i64>().unwrap(), [5; 1000]);
     other.as_live::<i64>().unwrap().fill(6);
-    assert_eq!(live.as_live::<i64>().unwrap().get(&[3]).unwrap(), 6);
+    assert_eq!(live.as_live::<i64>().unwrap().get([3]).unwrap(), 6);
 }
 
 fn read(path: &Path) {
@@ -147,7 +147,7 @@ fn read(path: &Path) {
         assert_eq!(store.names().unwrap(), ["live", "log", "mutable", "sealed"]);
         assert_eq!(store.load("mutable").unwrap().lock_shared().unwrap().read::<i64>().unwrap(), [1; 1000]);
         assert_eq!(store.load("live").unwrap().read::<i64>().unwrap(), [0; 1000]);
-        assert_eq!(store.verify(|_| ()).unwrap(), []);
+        assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     }
     let (sealed, mutable) = (store.load("sealed").unwrap(), store.load("mutable").unwrap());
     assert!(sealed.as_slice::<u8>().unwrap() == rows(0, 3 << 20).as_slice::<u8>().unwrap());

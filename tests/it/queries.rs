@@ -1,7 +1,7 @@
 //! What a header tells without reading: overlaps, names that share bytes, memory formats.
 
 use ndarray::array;
-use stridemap::{DType, ErrorKind, Result, StorageKind, Store, Tensor, s};
+use stridemap::{DType, ErrorKind, Result, StorageKind, Store, Tensor, ix};
 
 use crate::support::temporary;
 
@@ -18,8 +18,8 @@ fn names_that_share_bytes_are_those_whose_elements_meet() -> Result<()> {
         ("row 0", matrix.select(0, 0)?),
         ("row 1", matrix.select(0, 1)?),
         ("column 1", matrix.select(1, 1)?),
-        ("even columns", matrix.index(s![.., ..;2])?),
-        ("odd columns", matrix.index(s![.., 1..;2])?),
+        ("even columns", matrix.index(ix![.., ..;2])?),
+        ("odd columns", matrix.index(ix![.., 1..;2])?),
         ("bytes of row 0", matrix.select(0, 0)?.view_dtype(DType::U8)?.slice(0, Some(2), Some(3), 1)?),
         ("nothing", matrix.slice(0, Some(4), None, 1)?),
     ] {
@@ -43,7 +43,7 @@ fn names_that_share_bytes_are_those_whose_elements_meet() -> Result<()> {
 fn tensors_of_different_storages_never_overlap() -> Result<()> {
     let (a, b) = (Tensor::zeros(DType::F32, &[4])?, Tensor::zeros(DType::F32, &[4])?);
     assert!(!a.overlaps(&b) && a.overlaps(&a.clone()) && !a.shares_storage(&a.clone_data()?));
-    assert!(a.expand(&[2, 4])?.overlaps_itself() && a.unfold(0, 2, 1)?.overlaps_itself());
+    assert!(a.expand([2, 4])?.overlaps_itself() && a.unfold(0, 2, 1)?.overlaps_itself());
     assert!(!a.unfold(0, 2, 2)?.overlaps_itself() && !a.flip(0)?.overlaps_itself());
     Ok(())
 }

@@ -69,12 +69,12 @@ fn exercise(store: &Store, value: f32) {
     mutable.lock_exclusive().unwrap().fill_(value).unwrap();
     assert_eq!(mutable.lock_shared().unwrap().read::<f32>().unwrap(), [value; 4]);
     mutable.lock_exclusive().unwrap().flush().unwrap();
-    store.load("live").unwrap().as_live::<i64>().unwrap().fetch_add(&[0], 1).unwrap();
+    store.load("live").unwrap().as_live::<i64>().unwrap().fetch_add([0], 1).unwrap();
     store.remove("new").unwrap();
     store.gc().unwrap();
     store.compact(|_| ()).unwrap();
     store.refresh().unwrap();
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     assert_eq!(values(store.load("t3")), [value; 4]);
 }
 
@@ -82,7 +82,7 @@ fn exercise(store: &Store, value: f32) {
 fn assert_untouched(path: &Path, generation: u64, value: f32) {
     let store = Store::open(path).unwrap();
     assert_eq!((store.generation(), store.names().unwrap()), (generation, names()));
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     assert_eq!(values(store.load("t1")), [value; 4]);
 }
 
@@ -354,7 +354,7 @@ fn commit_is_refused_when_an_older_copy_was_restored_into_the_directories_of_the
         assert_refused(store.snapshot().load("t2"), ErrorKind::Replaced, replaced);
         assert_refused(mutable.lock_exclusive(), ErrorKind::Replaced, &["replaced", "load it again"]);
         let whole = Store::open(at("x.smap")).unwrap();
-        assert_eq!(whole.verify(|_| ()).unwrap(), []);
+        assert_eq!(whole.verify(|_| ()).unwrap().findings, []);
         assert_eq!(whole.generation(), generation + extra_commits);
         assert_eq!(values(whole.load("t1")), [1.; 4]);
         restore(&at("backup"), &at("x.smap"));

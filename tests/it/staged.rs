@@ -29,7 +29,7 @@ fn storage_of_unknown_length_is_as_long_as_what_was_written() {
     txn.commit().unwrap();
     assert_eq!(store.names().unwrap(), ["last"]);
     assert_eq!(store.load("last").unwrap().storage_nbytes(), 2_560_000);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn storage_without_a_header_is_not_committed() {
     let store = options.create(dir.path().join("x.smap")).unwrap();
     let mut txn = store.begin().unwrap();
     txn.stage(Some(10), |sink| sink(&[7; 10])).unwrap();
-    txn.adopt(&ExternalFile::open(&file).unwrap(), [0..10]).unwrap();
+    txn.adopt(&ExternalFile::open(&file).unwrap(), std::iter::once(0..10)).unwrap();
     txn.set_attribute("key", "value").unwrap();
     txn.commit().unwrap();
     assert_eq!((store.snapshot().storages().count(), files(&store)), (0, 0));

@@ -141,12 +141,9 @@ fn case_40_empty_single_and_rank_zero_tensors_round_trip() {
         assert_eq!((empty.size(), empty.numel(), empty.is_contiguous()), (&[3, 0, 2][..], 0, true));
         assert!(empty.read::<f64>().unwrap().is_empty());
         let scalar = store.load("scalar").unwrap();
-        assert_eq!(
-            (scalar.ndim(), scalar.item::<i32>().unwrap(), scalar.get::<i32>(&[]).unwrap()),
-            (0, 7, 7)
-        );
+        assert_eq!((scalar.ndim(), scalar.item::<i32>().unwrap(), scalar.get::<i32>(()).unwrap()), (0, 7, 7));
         assert_eq!(store.load("ones").unwrap().t().unwrap_err().kind(), ErrorKind::InvalidArgument);
-        assert_eq!(store.load("ones").unwrap().view(&[]).unwrap().item::<i32>().unwrap(), 7);
+        assert_eq!(store.load("ones").unwrap().view(()).unwrap().item::<i32>().unwrap(), 7);
     }
     store.save_view("empty.view", &store.load("empty").unwrap().select(0, 2).unwrap()).unwrap();
     assert_eq!(store.load("empty.view").unwrap().size(), [0, 2]);
@@ -177,7 +174,7 @@ fn transaction_reads_its_own_changes_and_ties_tensors_in_one_commit() {
     assert!(store.load("large").unwrap().shares_storage(&store.load("large.tied").unwrap()));
     assert!(!store.load("large").unwrap().shares_storage(&store.load("small.tied").unwrap()));
     assert_eq!(store.attributes()["by"], "test");
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -207,7 +204,7 @@ fn storage_goes_with_its_last_name_and_ids_are_not_given_again() {
     assert_eq!(storages_bytes(&path), 0, "the space did not come back with the commit");
     store.save("d", &arange(10)).unwrap();
     assert_eq!(store.load("d").unwrap().storage_id(), Some(2));
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -268,4 +265,51 @@ fn store_lives_on_a_simulated_disk_as_well() {
     let tensor = options.open("x").unwrap().load("a").unwrap();
     let last_two = tensor.index([Index::Slice { start: Some(-2), end: None, step: 1 }]).unwrap();
     assert_eq!(last_two.read::<i64>().unwrap(), [2, 3]);
+}
+
+#[test]
+fn slices_arrays_vectors_and_single_elements_are_saved_as_they_are() {
+    let dir = temporary();
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let list = vec![true, false, true];
+    store.save("vector", &list).unwrap();
+    store.save("slice", &list[1..]).unwrap();
+    store.save("cube", &[[[1u8, 2], [3, 4]], [[5, 6], [7, 8]]]).unwrap();
+    store.save("none", &[[0f64; 0]; 3]).unwrap();
+    store.save("complex", &Complex::new(1f32, -1.)).unwrap();
+    store.save_as("live", &7i64, stridemap::StorageKind::Live).unwrap();
+    assert_eq!(store.load("vector").unwrap().read::<bool>().unwrap(), list);
+    assert_eq!(store.load("slice").unwrap().read::<bool>().unwrap(), list[1..]);
+    let cube = store.load("cube").unwrap();
+    assert_eq!((cube.shape(), cube.read::<u8>().unwrap()), (&[2, 2, 2][..], (1..=8).collect()));
+    assert_eq!(store.load("none").unwrap().shape(), [3, 0]);
+    assert_eq!(store.load("complex").unwrap().item::<Complex<f32>>().unwrap(), Complex::new(1., -1.));
+    assert_eq!(store.load("live").unwrap().item::<i64>().unwrap(), 7);
+
+    store.save("log", &vec![[0f32; 2]; 1 << 20]).unwrap();
+    assert_eq!(store.append("log", &[[1f32, 2.]]).unwrap(), 1 << 20..(1 << 20) + 1);
+    assert_eq!(store.load("log").unwrap().select(0, -1).unwrap().read::<f32>().unwrap(), [1., 2.]);
+}
+
+#[test]
+fn handles_print_as_one_short_line() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    let matrix = Tensor::zeros(DType::F32, &[2, 3]).unwrap().refine_names(&["row", "..."]).unwrap();
+    store.save_as("x", &matrix, stridemap::StorageKind::Mutable).unwrap();
+    let x = store.load("x").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("y", &matrix).unwrap();
+    txn.set_attribute("key", "value").unwrap();
+    let on = format!("({path:?}, on generation 2, changes 2)");
+    assert_eq!(format!("{store:#?}"), format!("Store({path:?}, generation 2)"));
+    assert_eq!(format!("{:#?}", store.snapshot()), format!("Snapshot({path:?}, generation 2)"));
+    assert_eq!(format!("{txn:#?}"), format!("Transaction{on}"));
+    let header = "float32, size [2, 3], stride [3, 1], storage_offset 0, names [Some(\"row\"), None]";
+    assert_eq!(format!("{matrix:#?}"), format!("Tensor({header}, storage heap)"));
+    let header = format!("Tensor({header}, storage 0000000000000001)");
+    assert_eq!(format!("{x:#?}"), header);
+    assert_eq!(format!("{:#?}", x.lock_shared().unwrap()), format!("SharedGuard({header})"));
+    assert_eq!(format!("{:#?}", x.lock_exclusive().unwrap()), format!("ExclusiveGuard({header})"));
 }

@@ -57,7 +57,7 @@ fn panic_in_closures(path: &Path) {
         assert_eq!(stopped.downcast_ref::<&str>(), Some(&"stopped by the closure"));
         assert_eq!(thread_count(), before, "a thread is still running");
     }
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 fn start_no_threads(path: &Path) {
@@ -77,7 +77,7 @@ fn start_no_threads(path: &Path) {
         }
         let store = Store::open(path).unwrap();
         let mut read_bytes = 0;
-        assert_eq!(store.verify(|bytes| read_bytes += bytes).unwrap(), []);
+        assert_eq!(store.verify(|bytes| read_bytes += bytes).unwrap().findings, []);
         assert_eq!(read_bytes, (LARGE_BYTES + STORAGE_COUNT * 8) as u64);
         assert!(StoreOptions::new().plan_repair(path, |_| ()).unwrap().is_empty());
         let mut first = Vec::new();

@@ -6,7 +6,7 @@ use std::io::{BufReader, Write as _};
 use std::path::PathBuf;
 
 use ndarray::{ArrayD, ArrayViewD};
-use stridemap::{DType, Element, ErrorKind, Source, StorageKind, Store, Tensor, s};
+use stridemap::{DType, Element, ErrorKind, Source, StorageKind, Store, Tensor, ix};
 
 use crate::processes;
 use crate::support::temporary;
@@ -104,7 +104,7 @@ fn points() -> Tensor {
 fn t_01_storage_is_one_dimensional_whatever_stands_on_it() {
     let disk = OnDisk::holding("points", &points());
     let tall = disk.load("points");
-    let wide = disk.save_view("wide", &tall.view(&[2, 3]).unwrap());
+    let wide = disk.save_view("wide", &tall.view([2, 3]).unwrap());
     assert_eq!(disk.storage_of::<f32>(&tall), [1., 4., 2., 1., 3., 5.]);
     assert_eq!((tall.size(), wide.size()), (&[3, 2][..], &[2, 3][..]));
     assert_eq!((floats(&tall), floats(&wide)), (floats(&points()), floats(&points())));
@@ -116,15 +116,7 @@ fn t_01_storage_is_one_dimensional_whatever_stands_on_it() {
 fn t_02_element_written_in_the_storage_is_read_through_the_tensor() {
     let disk = OnDisk::new();
     let points = disk.save_mutable("points", &points());
-    points
-        .as_strided(&[6], &[1], 0)
-        .unwrap()
-        .select(0, 0)
-        .unwrap()
-        .lock_exclusive()
-        .unwrap()
-        .fill_(2)
-        .unwrap();
+    points.as_strided([6], [1], 0).unwrap().select(0, 0).unwrap().lock_exclusive().unwrap().fill_(2).unwrap();
     assert_eq!(floats(&disk.load("points")), [2., 4., 2., 1., 3., 5.]);
     assert_eq!(disk.storage_of::<f32>(&points)[0], 2.);
 }
@@ -149,7 +141,7 @@ fn t_04_row_is_a_view_at_an_offset() {
 fn t_05_offset_and_strides_lead_to_every_element() {
     let elements = vec![0i64, 5, 7, 4, 1, 3, 2, 7, 3, 8];
     let disk = OnDisk::holding("storage", &Tensor::from_vec(elements.clone(), &[10]).unwrap());
-    let x = disk.load("storage").as_strided(&[3, 3], &[3, 1], 1).unwrap();
+    let x = disk.load("storage").as_strided([3, 3], [3, 1], 1).unwrap();
     for (name, view) in [("x", x.clone()), ("x_t", x.t().unwrap())] {
         let view = disk.save_view(name, &view);
         assert_eq!(view.storage_offset(), 1);
@@ -167,7 +159,7 @@ fn t_05_offset_and_strides_lead_to_every_element() {
 fn t_06_element_of_a_row_is_an_element_of_the_whole() {
     let disk = OnDisk::new();
     let points = disk.save_mutable("points", &points());
-    points.index(s![1, 0]).unwrap().lock_exclusive().unwrap().fill_(10).unwrap();
+    points.index(ix![1, 0]).unwrap().lock_exclusive().unwrap().fill_(10).unwrap();
     assert_eq!(floats(&disk.load("points")), [1., 4., 10., 1., 3., 5.]);
 }
 
@@ -220,11 +212,11 @@ fn t_11_contiguous_is_when_each_stride_is_the_next_ones_size_times_stride() {
         let inner = x.stride().iter().zip(x.size()).map(|(step, &n)| step * n as isize).skip(1);
         x.stride().iter().zip(inner).map(|(&step, inner)| step == inner).collect()
     };
-    let disk = OnDisk::holding("a", &arange(6).view(&[2, 3]).unwrap());
+    let disk = OnDisk::holding("a", &arange(6).view([2, 3]).unwrap());
     let (a, a_t) = (disk.load("a"), disk.save_view("a_t", &disk.load("a").t().unwrap()));
     assert_eq!((equations(&a), a.is_contiguous()), (vec![true], true));
     assert_eq!((equations(&a_t), a_t.is_contiguous()), (vec![false], false));
-    let deep = disk.save("deep", &arange(120).view(&[2, 3, 4, 5]).unwrap());
+    let deep = disk.save("deep", &arange(120).view([2, 3, 4, 5]).unwrap());
     assert_eq!((equations(&deep), deep.is_contiguous()), (vec![true; 3], true));
     let swapped = disk.save_view("swapped", &deep.transpose(1, 2).unwrap());
     assert_eq!((equations(&swapped), swapped.is_contiguous()), (vec![false; 3], false));
@@ -243,7 +235,7 @@ fn t_12_in_place_is_the_same_storage_and_other_processes_see_it() {
     points.lock_exclusive().unwrap().add_(&ones).unwrap();
     writeln!(other.stdin.as_mut().unwrap()).unwrap();
     assert_eq!(processes::hear(&mut said), "[2.0, 5.0, 3.0, 2.0, 4.0, 6.0]");
-    points.index(s![..]).unwrap().lock_exclusive().unwrap().copy_(&ones).unwrap();
+    points.index(ix![..]).unwrap().lock_exclusive().unwrap().copy_(&ones).unwrap();
     writeln!(other.stdin.as_mut().unwrap()).unwrap();
     assert_eq!(processes::hear(&mut said), "[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]");
     drop(other.stdin.take());
@@ -276,7 +268,7 @@ fn t_13_sum_is_a_new_storage_and_the_old_one_is_unchanged() {
 fn t_14_in_place_changes_both_names_and_a_sum_only_its_own() {
     let disk = OnDisk::new();
     let t1 = disk.save_mutable("t1", &Tensor::from_vec(vec![6i64, 7, 8, 9], &[4]).unwrap());
-    let t2 = disk.save_view("t2", &t1.index(s![..]).unwrap());
+    let t2 = disk.save_view("t2", &t1.index(ix![..]).unwrap());
     t2.lock_exclusive().unwrap().add_(1).unwrap();
     for name in ["t1", "t2"] {
         assert_eq!(ints(&disk.load(name)), [7, 8, 9, 10]);
@@ -292,7 +284,7 @@ fn t_14_in_place_changes_both_names_and_a_sum_only_its_own() {
 fn t_15_slice_is_a_view() {
     let disk = OnDisk::holding("t2", &Tensor::from_vec(vec![5i64, 6, 7, 8], &[4]).unwrap());
     let t2 = disk.load("t2");
-    let middle = disk.save_view("middle", &t2.index(s![1..3]).unwrap());
+    let middle = disk.save_view("middle", &t2.index(ix![1..3]).unwrap());
     assert_eq!((header(&middle), ints(&middle)), ((&[2][..], &[1][..], 1), vec![6, 7]));
     assert!(middle.shares_storage(&t2));
 }
@@ -301,11 +293,11 @@ fn t_15_slice_is_a_view() {
 fn t_16_reshape_stays_on_the_storage_while_strides_can_say_it() {
     let disk = OnDisk::holding("p1", &arange(12));
     let p1 = disk.load("p1");
-    let p2 = disk.save_view("p2", &p1.reshape(&[3, 4]).unwrap());
-    let p3 = disk.save_view("p3", &p2.index(s![..;2, ..;2]).unwrap());
-    let p4 = disk.save_view("p4", &p3.reshape(&[2, 2]).unwrap());
+    let p2 = disk.save_view("p2", &p1.reshape([3, 4]).unwrap());
+    let p3 = disk.save_view("p3", &p2.index(ix![..;2, ..;2]).unwrap());
+    let p4 = disk.save_view("p4", &p3.reshape([2, 2]).unwrap());
     let p5 = disk.save_view("p5", &p2.t().unwrap());
-    let copied = p5.reshape(&[6, 2]).unwrap();
+    let copied = p5.reshape([6, 2]).unwrap();
     let refusal = disk.open().save_view("p6", &copied).unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::ForeignStorage, "it is on p1's storage");
     let p6 = disk.save("p6", &copied);
@@ -323,7 +315,7 @@ fn t_16_reshape_stays_on_the_storage_while_strides_can_say_it() {
 fn t_17_write_through_a_slice_is_a_write_to_the_whole() {
     let disk = OnDisk::new();
     let a = disk.save_mutable("a", &arange(5));
-    let b = disk.save_view("b", &a.index(s![2..]).unwrap());
+    let b = disk.save_view("b", &a.index(ix![2..]).unwrap());
     b.select(0, 1).unwrap().lock_exclusive().unwrap().fill_(0).unwrap();
     assert_eq!(ints(&disk.load("a")), [0, 1, 2, 0, 4]);
     assert_eq!(ints(&disk.load("b")), [2, 0, 4]);
@@ -332,16 +324,16 @@ fn t_17_write_through_a_slice_is_a_write_to_the_whole() {
 
 #[test]
 fn t_18_view_gives_the_strides_of_its_size() {
-    let disk = OnDisk::holding("two_by_three", &arange(6).view(&[2, 3]).unwrap());
+    let disk = OnDisk::holding("two_by_three", &arange(6).view([2, 3]).unwrap());
     let x = disk.load("two_by_three");
-    let y = disk.save_view("three_by_two", &x.view(&[3, 2]).unwrap());
+    let y = disk.save_view("three_by_two", &x.view([3, 2]).unwrap());
     assert_eq!((x.stride(), y.stride()), (&[3, 1][..], &[2, 1][..]));
     assert_eq!(ints(&y), ints(&x));
 }
 
 /// `a`, three by three, and `b`, its transpose.
 fn nine() -> (OnDisk, Tensor, Tensor) {
-    let disk = OnDisk::holding("a", &arange(9).view(&[3, 3]).unwrap());
+    let disk = OnDisk::holding("a", &arange(9).view([3, 3]).unwrap());
     let a = disk.load("a");
     let b = disk.save_view("b", &a.permute([1, 0]).unwrap());
     (disk, a, b)
@@ -359,7 +351,7 @@ fn t_19_permute_leaves_the_bytes_in_order() {
 #[test]
 fn t_20_view_that_strides_cannot_say_is_refused_with_advice() {
     let (_disk, _, b) = nine();
-    let refusal = b.view(&[9]).unwrap_err();
+    let refusal = b.view([9]).unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::NeedsCopy);
     assert_eq!(refusal.to_string(), "view([9]): size [3, 3] with stride [1, 3] needs a copy; use reshape");
 }
@@ -370,8 +362,8 @@ fn t_21_contiguous_copy_can_be_viewed_and_reshape_does_both() {
     let order = [0, 3, 6, 1, 4, 7, 2, 5, 8];
     let c = disk.save("c", &b.contiguous().unwrap());
     assert_eq!((c.stride(), disk.storage_of::<i64>(&c)), (&[3, 1][..], order.to_vec()));
-    assert_eq!(ints(&disk.save_view("flat", &c.view(&[9]).unwrap())), order);
-    let reshaped = disk.save("reshaped", &b.reshape(&[9]).unwrap());
+    assert_eq!(ints(&disk.save_view("flat", &c.view([9]).unwrap())), order);
+    let reshaped = disk.save("reshaped", &b.reshape([9]).unwrap());
     assert_eq!((ints(&reshaped), disk.storage_of::<i64>(&reshaped)), (order.to_vec(), order.to_vec()));
 }
 
@@ -399,18 +391,18 @@ fn t_24_storage_takes_one_index_whatever_tensors_stand_on_it() {
     let disk = OnDisk::holding("points", &points());
     let points = disk.load("points");
     for tensor in [points.clone(), points.t().unwrap(), points.unfold(0, 2, 1).unwrap()] {
-        let storage = tensor.as_strided(&[6], &[1], 0).unwrap();
+        let storage = tensor.as_strided([6], [1], 0).unwrap();
         let refusal = storage.get::<f32>(&[1, 0]).unwrap_err();
         assert_eq!(refusal.kind(), ErrorKind::OutOfRange);
         assert_eq!(refusal.to_string(), "index [1, 0]: 2 indices for the 1 axes of size [6] with stride [1]");
-        let elements: Vec<f32> = (0..6).map(|i| storage.get(&[i]).unwrap()).collect();
+        let elements: Vec<f32> = (0..6).map(|i| storage.get([i]).unwrap()).collect();
         assert_eq!(elements, disk.storage_of::<f32>(&tensor));
     }
 }
 
 #[test]
 fn t_25_names_of_dimensions_are_kept_and_used() {
-    let image = arange(24).view(&[2, 3, 4]).unwrap().rename(&["channel", "row", "column"]).unwrap();
+    let image = arange(24).view([2, 3, 4]).unwrap().rename(&["channel", "row", "column"]).unwrap();
     let disk = OnDisk::holding("image", &image);
     let image = disk.load("image");
     assert_eq!(image.names(), [Some("channel"), Some("row"), Some("column")]);

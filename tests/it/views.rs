@@ -183,3 +183,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn integers_of_any_type_and_the_lists_of_them_mean_the_same() {
+    let x = Tensor::from_vec((0..24i64).collect(), &[2, 3, 4]).unwrap();
+    let one = (1usize, 1isize, 1i64, 1u8);
+    let picked = x.select(0, 1).unwrap();
+    let same = [
+        x.select(0, one.0),
+        x.select(one.3 - 1, one.1),
+        x.select(one.0 - 1, one.2),
+        x.narrow(0, one.0, one.1),
+        x.narrow(0, one.3, one.2),
+        x.slice(0, one.0, None, one.3),
+        x.slice(0, one.1, Some(2), one.2),
+    ];
+    for other in same {
+        assert_eq!(other.unwrap().read::<i64>().unwrap(), picked.read::<i64>().unwrap());
+    }
+    let wide = [6usize, 4];
+    for other in [x.view(wide), x.view(wide), x.view(wide.to_vec()), x.reshape(&wide[..]), x.view([6, -1])] {
+        assert_eq!(other.unwrap().shape(), wide);
+    }
+    assert_eq!(x.unflatten(2, [2usize, 2]).unwrap().shape(), [2, 3, 2, 2]);
+    assert_eq!(picked.expand(x.shape()).unwrap().shape(), x.shape());
+    assert_eq!(x.unfold(2, 2usize, 1i32).unwrap().shape(), x.unfold(2, 2, 1).unwrap().shape());
+    assert_eq!(x.chunk(2usize, 0).unwrap().len(), x.chunk(2i64, 0).unwrap().len());
+    assert_eq!(x.as_strided(wide, [4isize, 1], 0).unwrap().stride(), [4, 1]);
+    assert_eq!(x.get::<i64>([1usize, 2, 3]).unwrap(), x.get::<i64>(&[-1, -1, -1]).unwrap());
+    assert_eq!(x.view(-1).unwrap().get::<i64>(23usize).unwrap(), 23);
+    assert_eq!(picked.select(0, 0).unwrap().select(0, 2).unwrap().get::<i64>(()).unwrap(), 14);
+}

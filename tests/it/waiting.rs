@@ -87,11 +87,11 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
                 let name = format!("{}.{thread}", std::process::id());
                 let mut count = 0;
                 // The first element counts those who have begun.
-                let own = counts.fetch_add(&[0], 1).unwrap() as isize + 1;
+                let own = counts.fetch_add([0], 1).unwrap() as isize + 1;
                 while counts.read().unwrap()[1..].iter().any(|&turns| turns < TURNS) {
                     store.save(&name, &scalar(count)).unwrap();
                     count += 1;
-                    counts.fetch_add(&[own], 1).unwrap();
+                    counts.fetch_add([own], 1).unwrap();
                 }
             };
             thread::scope(|scope| {
@@ -252,7 +252,7 @@ fn two_processes_prepare_large_saves_while_a_third_commits() {
         assert!(large.iter().all(|&element| element == i64::from(id)));
     }
     assert_eq!(store.names().unwrap().len(), 3);
-    assert_eq!(store.verify(|_| ()).unwrap(), []);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]

@@ -99,10 +99,10 @@ fn cut_everywhere(damage: impl Fn(&SimulatedDisk), gone: &[&str]) -> usize {
             options(&cut).repair(STORE, |_| ()).unwrap_or_else(|e| panic!("{what}: {e}"));
             let store = options(&cut).open(STORE).unwrap_or_else(|e| panic!("{what}: {e}"));
             assert_eq!(content(&store), expected, "{what}");
-            assert_eq!(store.verify(|_| ()).unwrap(), [], "{what}");
+            assert_eq!(store.verify(|_| ()).unwrap().findings, [], "{what}");
             store.save("after", &Tensor::from_vec(vec![1u8], &[1]).unwrap()).unwrap();
             store.gc().unwrap();
-            assert_eq!(store.verify(|_| ()).unwrap(), [], "{what}");
+            assert_eq!(store.verify(|_| ()).unwrap().findings, [], "{what}");
             assert!(kept(&cut).is_superset(&expected_kept), "{what}: something is not kept");
             states += 1;
         }
@@ -177,7 +177,7 @@ fn repair_of_which_an_operation_fails_is_made_again_and_says_when_its_generation
         options(&disk).repair(STORE, |_| ()).unwrap();
         let store = options(&disk).open(STORE).unwrap();
         assert_eq!(store.names().unwrap(), ["whole"], "operation {failing}");
-        assert_eq!(store.verify(|_| ()).unwrap(), [], "operation {failing}");
+        assert_eq!(store.verify(|_| ()).unwrap().findings, [], "operation {failing}");
     }
     assert!(unknown == 2 && refused > 5, "{count} operations: {unknown} {refused}");
 }

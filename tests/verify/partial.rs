@@ -23,7 +23,7 @@ fn verifying_a_tensor_reads_the_chunks_that_it_reaches() {
     {
         disk.take();
         let mut told = 0;
-        assert_eq!(store.verify_tensors(&[name], |bytes| told += bytes).unwrap(), []);
+        assert_eq!(store.verify_tensors(&[name], |bytes| told += bytes).unwrap().findings, []);
         let counts = disk.take();
         assert_eq!(told, chunk_bytes, "{name}");
         // Beside the chunks, the digests of three.
@@ -33,7 +33,7 @@ fn verifying_a_tensor_reads_the_chunks_that_it_reaches() {
     let bin = fs::File::options().write(true).open(path.join("storages/0000000000000001.bin")).unwrap();
     bin.write_all_at(b"x", CHUNK + 100).unwrap();
     for (name, count) in [("chunk0", 0), ("chunk1", 1), ("chunk2", 0), ("ends", 0), ("all", 1)] {
-        let findings = store.verify_tensors(&[name], |_| ()).unwrap();
+        let findings = store.verify_tensors(&[name], |_| ()).unwrap().findings;
         assert_eq!(findings.len(), count, "{name}: {findings:?}");
         for finding in findings {
             assert_eq!(finding.offset_bytes, Some(CHUNK));

@@ -2,7 +2,7 @@
 
 use candle_core::{D, DType, Device, Tensor};
 use half::{bf16, f16};
-use stridemap::{StorageKind, Store, s};
+use stridemap::{StorageKind, Store, ix};
 use stridemap_candle::{from_candle, to_candle};
 
 use stridemap::Tensor as Own;
@@ -111,7 +111,7 @@ fn every_kind_of_storage_is_read_mapped_or_not() {
     for store in [&store, &mapped] {
         for name in ["sealed", "mutable", "live"] {
             let tensor = store.load(name).unwrap();
-            for view in [tensor.clone(), tensor.t().unwrap(), tensor.index(s![..;-1, 1..3]).unwrap()] {
+            for view in [tensor.clone(), tensor.t().unwrap(), tensor.index(ix![..;-1, 1..3]).unwrap()] {
                 let converted = to_candle(&view, &Device::Cpu).unwrap().flatten_all().unwrap();
                 assert_eq!(converted.to_vec1::<i32>().unwrap(), view.read::<i32>().unwrap(), "{name}");
             }

@@ -15,7 +15,7 @@ fn store() -> (TempDir, Store) {
 }
 
 fn builder(snapshot: &Snapshot) -> VarBuilder<'static> {
-    var_builder(snapshot, DType::F32, &Device::Cpu)
+    var_builder(snapshot, "", DType::F32, &Device::Cpu)
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn variables_are_saved_and_loaded_again() {
     };
     let trained = outputs(&layers(vb));
     let mut txn = store.begin().unwrap();
-    save_var_map(&mut txn, &made).unwrap();
+    save_var_map(&mut txn, "", &made).unwrap();
     txn.commit().unwrap();
     assert_eq!(store.names().unwrap(), ["a.bias", "a.weight", "b.bias", "b.weight"]);
     assert_eq!(outputs(&layers(builder(&store.snapshot()))), trained);
@@ -106,16 +106,16 @@ fn variables_are_saved_and_loaded_again() {
     let fresh = VarMap::new();
     let untrained = layers(VarBuilder::from_varmap(&fresh, DType::F32, &Device::Cpu));
     assert_ne!(outputs(&untrained), trained);
-    load_var_map(&store.snapshot(), &fresh).unwrap();
+    load_var_map(&store.snapshot(), "", &fresh).unwrap();
     assert_eq!(outputs(&untrained), trained, "the layers share the variables");
 
     // One that is missing leaves all as they were.
     store.save("a.bias", &Own::zeros(stridemap::DType::F32, &[4]).unwrap()).unwrap();
     store.rename("b.bias", "b.gone").unwrap();
-    let error = load_var_map(&store.snapshot(), &fresh).unwrap_err().to_string();
+    let error = load_var_map(&store.snapshot(), "", &fresh).unwrap_err().to_string();
     assert!(error.contains("b.bias"), "{error}");
     store.save("b.bias", &Own::zeros(stridemap::DType::F32, &[3]).unwrap()).unwrap();
-    let error = load_var_map(&store.snapshot(), &fresh).unwrap_err().to_string();
+    let error = load_var_map(&store.snapshot(), "", &fresh).unwrap_err().to_string();
     assert!(error.contains("b.bias") && error.contains("[3]"), "{error}");
     assert_eq!(outputs(&untrained), trained);
 }

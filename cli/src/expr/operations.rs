@@ -122,7 +122,7 @@ fn is_no_view(view: &LibraryResult<Tensor>) -> bool {
 /// A tensor of the same size and names, one element behind all places: no operation has anything to copy.
 fn hollow(x: &Tensor) -> LibraryResult<Tensor> {
     let element = Tensor::zeros(x.dtype(), &[1])?;
-    element.as_strided(x.size(), &vec![0; x.size().len()], 0)?.refine_names(&x.names())
+    element.as_strided(x.size(), vec![0; x.size().len()], 0)?.refine_names(&x.names())
 }
 
 impl Operation {

@@ -109,7 +109,7 @@ fn operations_are_applied_from_left_to_right() {
 #[test]
 fn refusal_to_copy_is_told_without_copying() {
     // With one element behind so many places, a copy would be far more than memory holds.
-    let x = Tensor::zeros(DType::U8, &[1]).unwrap().as_strided(&[1 << 40, 1 << 20], &[0, 0], 0).unwrap();
+    let x = Tensor::zeros(DType::U8, &[1]).unwrap().as_strided([1i64 << 40, 1i64 << 20], [0, 0], 0).unwrap();
     for text in ["x.contiguous()", "x.ravel()", "x[:, None].expand(-1, 3, -1)[:, :2].contiguous()"] {
         let e = parsed(text).apply(x.clone(), Copies::Refused).unwrap_err();
         assert!(e.to_string().starts_with("a view moves no data, and "), "{e}");

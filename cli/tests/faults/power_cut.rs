@@ -241,7 +241,7 @@ fn case_02_real_power_cut_loses_nothing_where_storages_are_on_a_file_system_of_t
     data.power_comes_back();
     metadata.power_comes_back();
     let _bind = Bind::new(&data.mounted(), &path.join("storages"));
-    assert_eq!(Store::open(&path).unwrap().verify(|_| ()).unwrap(), []);
+    assert_eq!(Store::open(&path).unwrap().verify(|_| ()).unwrap().findings, []);
     assert!(content(&path).unwrap() == before);
 }
 

@@ -107,7 +107,7 @@ fn apply(change: &Change, txn: &mut Transaction<'_>) -> Result<()> {
             txn.save_view(name, &part)
         }
         Change::Append(n, first) => txn.append(LOG, &vector(*n, *first)).map(drop),
-        Change::Begin => txn.create_growable(LOG, DType::U8, &[0], 0),
+        Change::Begin => txn.create_growable(LOG, DType::U8, &[0], 0).map(drop),
         Change::Remove(name) => txn.remove(name),
     }
 }

@@ -75,7 +75,8 @@ pub(crate) fn content(path: &Path) -> Result<Content> {
 pub(crate) fn which(path: &Path, allowed: &[&Content], what: &str) -> usize {
     let _shared = STARTING.read().unwrap();
     let found = content(path).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let findings = Store::open(path).unwrap().verify(|_| ()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let findings =
+        Store::open(path).unwrap().verify(|_| ()).unwrap_or_else(|e| panic!("{what}: {e}")).findings;
     assert_eq!(findings, [], "{what}");
     let which = allowed.iter().position(|&content| *content == found);
     which.unwrap_or_else(|| {

@@ -186,7 +186,7 @@ fn what_both_broadcast_is_compared_once() {
     let dir = Dir::empty();
     for (name, last) in [("a", 3f32), ("b", 4.)] {
         let store = dir.store_of(name, &[("x", Tensor::from_vec(vec![1f32, 2., last], &[3, 1]).unwrap())]);
-        let wide = store.load("x").unwrap().expand(&[1 << 30, 3, 1 << 20]).unwrap();
+        let wide = store.load("x").unwrap().expand([1 << 30, 3, 1 << 20]).unwrap();
         store.save_view("wide", &wide).unwrap();
     }
     let (_, text) = dir.diff(&["a", "b"]);

@@ -26,7 +26,7 @@ fn view(name: &str, x: &Tensor) -> Tensor {
     match name {
         "transposed" => x.t(),
         "flipped" => x.flip([0, 1]),
-        "repeated" => x.select(0, 1).and_then(|row| row.expand(&[x.size()[0] as isize, -1])),
+        "repeated" => x.select(0, 1).and_then(|row| row.expand([x.size()[0] as isize, -1])),
         _ => x.slice(1, None, None, 2),
     }
     .unwrap()

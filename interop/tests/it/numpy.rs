@@ -74,7 +74,7 @@ fn fortran_order_arrives_as_strides_under_one_name() {
     assert_eq!((tensor.size(), tensor.stride(), tensor.storage_offset()), (&[2, 3][..], &[1, 2][..], 0));
     assert_eq!(tensor.read::<i16>().unwrap(), [0, 1, 2, 3, 4, 5]);
     assert_eq!(place.store.names().unwrap(), ["other", "x"]);
-    assert!(place.store.verify(|_| ()).unwrap().is_empty());
+    assert!(place.store.verify(|_| ()).unwrap().findings.is_empty());
     place.import(&path).unwrap();
     assert_eq!(logical(&place.store.load("x").unwrap()), logical(&tensor));
 }

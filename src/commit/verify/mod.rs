@@ -25,13 +25,14 @@ pub use orphans::Orphan;
 pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
 
-/// What a verification found.
+/// What a verification found: [`Store::verify`](crate::Store::verify).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {
     /// What breaks a rule of the format: nothing, for a whole store.
     pub findings: Vec<Finding>,
-    /// Files that nobody needs, which is no damage. Not looked for in a store that cannot be opened.
+    /// Files that nobody needs, which is no damage. They are not looked for when only some tensors are verified, nor in a
+    /// store that is too damaged to be opened.
     pub orphans: Vec<Orphan>,
     /// The external files that may not be opened, and were left alone.
     pub unchecked_files: Vec<PathBuf>,
@@ -39,26 +40,26 @@ pub struct Verification {
     pub read_bytes: u64,
 }
 
+impl Verification {
+    /// Whether no damage was found. Files that nobody needs or that could not be checked are no damage.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
 /// Verifies the newest generation of the store in a directory, which may be too damaged to be opened.
 pub(crate) fn verify_path(
     disk: &Arc<dyn Disk>,
     path: &Path,
     options: Options,
-    begin: &mut dyn FnMut(u64),
     progress: &mut dyn FnMut(u64),
 ) -> Result<Verification> {
     let (disk, paths) = hold(disk, path)?;
     let opened = read_marker(&*disk, &paths)
         .and_then(|uuid| History::open(Arc::clone(&disk), paths.clone(), uuid, options));
     match opened {
-        Ok(history) => {
-            let mut verified = verify(&history, &history.current(), begin, progress)?;
-            verified.orphans = match orphans::orphans(&history) {
-                Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
-                orphans => orphans?,
-            };
-            Ok(verified)
-        }
+        Ok(history) => verify(&history, &history.current(), progress),
         Err(e) => {
             let mut findings = Findings::default();
             findings.metadata(e, Affected::Everything)?;
@@ -70,11 +71,10 @@ pub(crate) fn verify_path(
 
 /// Reads all of a generation, and every byte of its storages. External files are looked at, and not read.
 ///
-/// `begin` is called with the bytes of data that there are to read, `progress` with those read since the last call.
+/// `progress` is called with the bytes read since the last call.
 pub(crate) fn verify(
     history: &History,
     generation: &Generation,
-    begin: &mut dyn FnMut(u64),
     progress: &mut dyn FnMut(u64),
 ) -> Result<Verification> {
     let mut findings = Findings::default();
@@ -98,7 +98,6 @@ pub(crate) fn verify(
         let all = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
         all.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)))
     };
-    begin(own().map(|(_, record)| record.length_bytes).fold(0, u64::saturating_add));
     let mut read_bytes = 0;
     let damage = check_all(&*history.disk, &history.paths, own().collect(), &mut |bytes| {
         read_bytes += bytes;
@@ -110,7 +109,11 @@ pub(crate) fn verify(
         let affected = Affected::Tensors { names: fault.names, more: fault.more };
         findings.push(fault.path, &FormatError::new(Rule::ExternalFile, fault.detail), affected);
     }
-    Ok(Verification { findings: findings.finish(), orphans: Vec::new(), unchecked_files, read_bytes })
+    let orphans = match orphans::orphans(history) {
+        Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
+        orphans => orphans?,
+    };
+    Ok(Verification { findings: findings.finish(), orphans, unchecked_files, read_bytes })
 }
 
 /// LOCK has no content, but without it no commit can be made.

@@ -7,7 +7,7 @@ use stridemap_format::StorageKind;
 use super::LiveElement;
 use super::walk::for_each;
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::Layout;
+use crate::layout::{Integer, Integers, Layout};
 use crate::storage::{Identity, LiveFile, LiveMapping};
 use crate::tensor::{Element, Tensor};
 
@@ -73,10 +73,10 @@ impl Tensor {
 /// let counts = store.create_tensor("counts", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
 /// std::thread::scope(|scope| {
 ///     for _ in 0..4 {
-///         scope.spawn(|| (0..1000).try_for_each(|_| counts.fetch_add(&[0, -1], 1).map(drop)));
+///         scope.spawn(|| (0..1000).try_for_each(|_| counts.fetch_add([0, -1], 1).map(drop)));
 ///     }
 /// });
-/// assert_eq!(counts.get(&[0, 2])?, 4000);
+/// assert_eq!(counts.get([0, 2])?, 4000);
 /// counts.at(&counts.select(0, 1)?)?.write_from(&[1, 2, 3])?;
 /// assert_eq!(counts.read()?, [0, 0, 4000, 1, 2, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -130,7 +130,7 @@ impl<T: LiveElement> LiveTensor<T> {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions.
-    pub fn get(&self, index: &[isize]) -> Result<T> {
+    pub fn get(&self, index: impl Integers) -> Result<T> {
         Ok(T::load(self.atom("get", index)?))
     }
 
@@ -138,7 +138,7 @@ impl<T: LiveElement> LiveTensor<T> {
     ///
     /// # Errors
     /// Those of [`get`](Self::get).
-    pub fn set(&self, index: &[isize], value: T) -> Result<()> {
+    pub fn set(&self, index: impl Integers, value: T) -> Result<()> {
         self.atom("set", index).map(|atom| value.store(atom))
     }
 
@@ -147,7 +147,7 @@ impl<T: LiveElement> LiveTensor<T> {
     ///
     /// # Errors
     /// Those of [`get`](Self::get).
-    pub fn fetch_add(&self, index: &[isize], value: T) -> Result<T> {
+    pub fn fetch_add(&self, index: impl Integers, value: T) -> Result<T> {
         Ok(T::fetch_add(self.atom("fetch_add", index)?, value))
     }
 
@@ -158,7 +158,7 @@ impl<T: LiveElement> LiveTensor<T> {
     ///
     /// # Errors
     /// Those of [`get`](Self::get).
-    pub fn compare_exchange(&self, index: &[isize], current: T, new: T) -> Result<Result<T, T>> {
+    pub fn compare_exchange(&self, index: impl Integers, current: T, new: T) -> Result<Result<T, T>> {
         Ok(T::compare_exchange(self.atom("compare_exchange", index)?, current, new))
     }
 
@@ -184,8 +184,8 @@ impl<T: LiveElement> LiveTensor<T> {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a row that is not there; [`ErrorKind::SizeMismatch`].
-    pub fn read_row_into(&self, row: isize, out: &mut [T]) -> Result<()> {
-        self.load_into("read_row_into", &self.row("read_row_into", row)?, out)
+    pub fn read_row_into(&self, row: impl Integer, out: &mut [T]) -> Result<()> {
+        self.load_into("read_row_into", &self.row("read_row_into", row.to_isize())?, out)
     }
 
     /// Puts elements, given in row-major order, at all indices.
@@ -201,8 +201,8 @@ impl<T: LiveElement> LiveTensor<T> {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a row that is not there; [`ErrorKind::SizeMismatch`].
-    pub fn write_row_from(&self, row: isize, elements: &[T]) -> Result<()> {
-        self.store_from("write_row_from", &self.row("write_row_from", row)?, elements)
+    pub fn write_row_from(&self, row: impl Integer, elements: &[T]) -> Result<()> {
+        self.store_from("write_row_from", &self.row("write_row_from", row.to_isize())?, elements)
     }
 
     /// Puts one value at all indices.
@@ -233,8 +233,8 @@ impl<T: LiveElement> LiveTensor<T> {
         self.mapping.atoms().unwrap_or_default()
     }
 
-    fn atom(&self, op: &str, index: &[isize]) -> Result<&T::Atom> {
-        let place = self.tensor.layout().place(format_args!("{op}({index:?})"), index)?;
+    fn atom(&self, op: &str, index: impl Integers) -> Result<&T::Atom> {
+        let place = self.tensor.layout().place(op, &index)?;
         self.atoms()
             .get(place)
             .ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{op}: outside the storage")))
@@ -293,7 +293,7 @@ impl<T> Clone for LiveTensor<T> {
 /// The tensor, not the elements.
 impl<T> fmt::Debug for LiveTensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LiveTensor").field(&self.tensor).finish()
+        write!(f, "LiveTensor({:?})", self.tensor)
     }
 }
 

@@ -1,5 +1,5 @@
 use crate::error::Result;
-use crate::layout::{Axes, Axis, Index};
+use crate::layout::{Axes, Axis, Index, Integer, SliceBound, count};
 use crate::tensor::Tensor;
 
 /// Views of some of the elements.
@@ -20,8 +20,8 @@ impl Tensor {
     ///
     /// # Errors
     /// `OutOfRange`.
-    pub fn select<'a>(&self, axis: impl Into<Axis<'a>>, index: isize) -> Result<Tensor> {
-        self.viewed(self.layout().select(axis.into(), index))
+    pub fn select<'a>(&self, axis: impl Into<Axis<'a>>, index: impl Integer) -> Result<Tensor> {
+        self.viewed(self.layout().select(axis.into(), index.to_isize()))
     }
 
     /// `length` positions along an axis from `start` on, which may count from the end.
@@ -36,13 +36,20 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// `OutOfRange` unless all of them are there; [`slice`](Self::slice) clamps instead.
-    pub fn narrow<'a>(&self, axis: impl Into<Axis<'a>>, start: isize, length: usize) -> Result<Tensor> {
-        self.viewed(self.layout().narrow(axis.into(), start, length))
+    /// `OutOfRange` unless all of them are there; [`slice`](Self::slice) clamps instead. `InvalidArgument` for a length
+    /// below 0.
+    pub fn narrow<'a>(
+        &self,
+        axis: impl Into<Axis<'a>>,
+        start: impl Integer,
+        length: impl Integer,
+    ) -> Result<Tensor> {
+        let length = count("narrow", "length", length)?;
+        self.viewed(self.layout().narrow(axis.into(), start.to_isize(), length))
     }
 
-    /// The positions of a Python slice `start:end:step` along an axis. Bounds may be left out, may count from the end,
-    /// and are clamped; a negative step runs backwards.
+    /// The positions of a Python slice `start:end:step` along an axis. A bound may be `None`, may count from the end, and is
+    /// clamped; a negative step runs backwards.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -50,7 +57,7 @@ impl Tensor {
     /// assert_eq!(x.stride(), [1]);
     /// let even = x.slice(0, None, None, 2)?;
     /// assert_eq!((even.size(), even.stride(), even.storage_offset()), (&[3][..], &[2][..], 0));
-    /// let backwards = x.slice(0, Some(4), Some(0), -2)?;
+    /// let backwards = x.slice(0, 4, 0, -2)?;
     /// assert_eq!((backwards.size(), backwards.stride(), backwards.storage_offset()), (&[2][..], &[-2][..], 4));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -60,22 +67,23 @@ impl Tensor {
     pub fn slice<'a>(
         &self,
         axis: impl Into<Axis<'a>>,
-        start: Option<isize>,
-        end: Option<isize>,
-        step: isize,
+        start: impl Into<SliceBound>,
+        end: impl Into<SliceBound>,
+        step: impl Integer,
     ) -> Result<Tensor> {
-        self.viewed(self.layout().slice(axis.into(), start, end, step))
+        let (SliceBound(start), SliceBound(end)) = (start.into(), end.into());
+        self.viewed(self.layout().slice(axis.into(), start, end, step.to_isize()))
     }
 
-    /// A subscript: `x[1, ::2, ..., None]`, one [`Index`] a place; [`s!`](crate::s) writes it. Axes that are not named
+    /// A subscript: `x[1, ::2, ..., None]`, one [`Index`] a place; [`ix!`](crate::ix) writes it. Axes that are not named
     /// stay whole.
     ///
     /// ```
-    /// use stridemap::{DType, Tensor, s};
+    /// use stridemap::{DType, Tensor, ix};
     ///
     /// let x = Tensor::zeros(DType::F32, &[2, 3, 4])?;
     /// assert_eq!(x.stride(), [12, 4, 1]);
-    /// let view = x.index(s![1, ..., ..;2])?;
+    /// let view = x.index(ix![1, ..., ..;2])?;
     /// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[3, 2][..], &[4, 2][..], 12));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -119,10 +127,10 @@ impl Tensor {
     /// `InvalidArgument` when the axes are one; `OutOfRange`.
     pub fn diagonal<'a>(
         &self,
-        offset: isize,
+        offset: impl Integer,
         axis0: impl Into<Axis<'a>>,
         axis1: impl Into<Axis<'a>>,
     ) -> Result<Tensor> {
-        self.viewed(self.layout().diagonal(offset, axis0.into(), axis1.into()))
+        self.viewed(self.layout().diagonal(offset.to_isize(), axis0.into(), axis1.into()))
     }
 }

@@ -1,5 +1,5 @@
 use crate::error::{ErrorKind, Result};
-use crate::layout::{Axes, Axis, Layout};
+use crate::layout::{Axes, Axis, Integer, Integers, Layout};
 use crate::tensor::Tensor;
 use crate::tensor::copy;
 
@@ -40,8 +40,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`OutOfRange`](ErrorKind::OutOfRange); [`LimitExceeded`](ErrorKind::LimitExceeded) for a 65th axis.
-    pub fn unsqueeze(&self, axis: isize) -> Result<Tensor> {
-        self.viewed(self.layout().unsqueeze(axis))
+    pub fn unsqueeze(&self, axis: impl Integer) -> Result<Tensor> {
+        self.viewed(self.layout().unsqueeze(axis.to_isize()))
     }
 
     /// Repeats axes of size 1, and puts new ones in front, by strides of 0: no element is copied. A size of -1 stays what
@@ -51,7 +51,7 @@ impl Tensor {
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[3, 1])?;
     /// assert_eq!(x.stride(), [1, 1]);
-    /// let view = x.expand(&[2, -1, 4])?;
+    /// let view = x.expand([2, -1, 4])?;
     /// assert_eq!((view.size(), view.stride()), (&[2, 3, 4][..], &[0, 1, 0][..]));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -59,8 +59,8 @@ impl Tensor {
     /// # Errors
     /// [`SizeMismatch`](ErrorKind::SizeMismatch) for an axis of another size than 1;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a -1 where no axis is.
-    pub fn expand(&self, size: &[isize]) -> Result<Tensor> {
-        self.viewed(self.layout().expand(size))
+    pub fn expand(&self, size: impl Integers) -> Result<Tensor> {
+        self.viewed(self.layout().expand(&size.to_vec()))
     }
 
     /// [`expand`](Self::expand) to the size of another tensor.
@@ -86,14 +86,14 @@ impl Tensor {
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[3])?;
     /// assert_eq!(x.stride(), [1]);
-    /// let view = x.broadcast_to(&[2, 3])?;
+    /// let view = x.broadcast_to([2, 3])?;
     /// assert_eq!((view.size(), view.stride()), (&[2, 3][..], &[0, 1][..]));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     ///
     /// # Errors
     /// Those of [`expand`](Self::expand).
-    pub fn broadcast_to(&self, size: &[isize]) -> Result<Tensor> {
+    pub fn broadcast_to(&self, size: impl Integers) -> Result<Tensor> {
         self.expand(size)
     }
 
@@ -103,9 +103,9 @@ impl Tensor {
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[3, 4])?;
     /// assert_eq!(x.stride(), [4, 1]);
-    /// let view = x.view(&[2, -1])?;
+    /// let view = x.view([2, -1])?;
     /// assert_eq!((view.size(), view.stride()), (&[2, 6][..], &[6, 1][..]));
-    /// assert_eq!(x.t()?.view(&[12]).unwrap_err().kind(), stridemap::ErrorKind::NeedsCopy);
+    /// assert_eq!(x.t()?.view([12]).unwrap_err().kind(), stridemap::ErrorKind::NeedsCopy);
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     ///
@@ -113,8 +113,8 @@ impl Tensor {
     /// [`NeedsCopy`](ErrorKind::NeedsCopy) when no strides can say it: [`reshape`](Self::reshape) copies then.
     /// [`SizeMismatch`](ErrorKind::SizeMismatch) when the number of elements is another;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument).
-    pub fn view(&self, size: &[isize]) -> Result<Tensor> {
-        self.viewed(self.layout().view(size))
+    pub fn view(&self, size: impl Integers) -> Result<Tensor> {
+        self.viewed(self.layout().view(&size.to_vec()))
     }
 
     /// [`view`](Self::view) under the size of another tensor.
@@ -131,9 +131,7 @@ impl Tensor {
     /// # Errors
     /// Those of [`view`](Self::view).
     pub fn view_as(&self, other: &Tensor) -> Result<Tensor> {
-        let size: Vec<isize> =
-            other.size().iter().map(|&n| isize::try_from(n).unwrap_or(isize::MAX)).collect();
-        self.view(&size)
+        self.view(other.size())
     }
 
     /// Parts one axis into several; one size may be -1, for what is left.
@@ -142,7 +140,7 @@ impl Tensor {
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[2, 12])?;
     /// assert_eq!(x.stride(), [12, 1]);
-    /// let view = x.unflatten(1, &[3, -1])?;
+    /// let view = x.unflatten(1, [3, -1])?;
     /// assert_eq!((view.size(), view.stride()), (&[2, 3, 4][..], &[12, 4, 1][..]));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -150,8 +148,8 @@ impl Tensor {
     /// # Errors
     /// [`SizeMismatch`](ErrorKind::SizeMismatch); [`InvalidArgument`](ErrorKind::InvalidArgument);
     /// [`OutOfRange`](ErrorKind::OutOfRange).
-    pub fn unflatten<'a>(&self, axis: impl Into<Axis<'a>>, sizes: &[isize]) -> Result<Tensor> {
-        self.viewed(self.layout().unflatten(axis.into(), sizes))
+    pub fn unflatten<'a>(&self, axis: impl Into<Axis<'a>>, sizes: impl Integers) -> Result<Tensor> {
+        self.viewed(self.layout().unflatten(axis.into(), &sizes.to_vec()))
     }
 
     /// [`view`](Self::view) where strides can say it, and a view of a [`contiguous`](Self::contiguous) copy elsewhere.
@@ -160,9 +158,9 @@ impl Tensor {
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[3, 4])?;
     /// assert_eq!(x.stride(), [4, 1]);
-    /// assert_eq!(x.reshape(&[6, 2])?.stride(), [2, 1]);
-    /// assert!(x.reshape(&[6, 2])?.shares_storage(&x));
-    /// let copy = x.t()?.reshape(&[6, 2])?;
+    /// assert_eq!(x.reshape([6, 2])?.stride(), [2, 1]);
+    /// assert!(x.reshape([6, 2])?.shares_storage(&x));
+    /// let copy = x.t()?.reshape([6, 2])?;
     /// assert_eq!((copy.size(), copy.stride()), (&[6, 2][..], &[2, 1][..]));
     /// assert!(!copy.shares_storage(&x));
     /// # Ok::<(), stridemap::Error>(())
@@ -170,8 +168,9 @@ impl Tensor {
     ///
     /// # Errors
     /// Those of [`view`](Self::view) but `NeedsCopy`, and those of reading when it copies.
-    pub fn reshape(&self, size: &[isize]) -> Result<Tensor> {
-        self.view_or_copy(|layout| layout.view_by(format_args!("reshape({size:?})"), size))
+    pub fn reshape(&self, size: impl Integers) -> Result<Tensor> {
+        let size = size.to_vec();
+        self.view_or_copy(|layout| layout.view_by(format_args!("reshape({size:?})"), &size))
     }
 
     /// Joins the axes from `start` to `end`, that one included, as [`reshape`](Self::reshape) would. A single element
@@ -210,7 +209,7 @@ impl Tensor {
     /// # Errors
     /// Those of reading when it copies.
     pub fn ravel(&self) -> Result<Tensor> {
-        self.contiguous()?.view(&[-1])
+        self.contiguous()?.view([-1])
     }
 
     fn view_or_copy(&self, view: impl Fn(&Layout) -> Result<Layout>) -> Result<Tensor> {

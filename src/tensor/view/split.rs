@@ -1,5 +1,5 @@
 use crate::error::Result;
-use crate::layout::{Axis, Sections};
+use crate::layout::{Axis, Integer, Sections, count};
 use crate::tensor::Tensor;
 
 /// Views that part an axis. Parts that have more than 2^22 dimensions together are refused
@@ -20,8 +20,8 @@ impl Tensor {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for no parts;
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange).
-    pub fn chunk<'a>(&self, count: usize, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().chunk(count, axis.into()))
+    pub fn chunk<'a>(&self, chunks: impl Integer, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
+        self.parted(self.layout().chunk(count("chunk", "number", chunks)?, axis.into()))
     }
 
     /// Parts of a size along an axis, the last one smaller; or of several sizes, which make up the whole axis.

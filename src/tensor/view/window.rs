@@ -1,5 +1,5 @@
 use crate::error::{Error, Result};
-use crate::layout::{Axes, Axis};
+use crate::layout::{Axes, Axis, Integer, Integers, count, counts};
 use crate::tensor::Tensor;
 
 /// Views in which an element may stand more than once.
@@ -19,7 +19,13 @@ impl Tensor {
     /// # Errors
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange); [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a step
     /// of 0.
-    pub fn unfold<'a>(&self, axis: impl Into<Axis<'a>>, size: usize, step: usize) -> Result<Tensor> {
+    pub fn unfold<'a>(
+        &self,
+        axis: impl Into<Axis<'a>>,
+        size: impl Integer,
+        step: impl Integer,
+    ) -> Result<Tensor> {
+        let (size, step) = (count("unfold", "size", size)?, count("unfold", "step", step)?);
         self.viewed(self.layout().unfold(axis.into(), size, step))
     }
 
@@ -30,7 +36,7 @@ impl Tensor {
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[3, 4])?;
     /// assert_eq!(x.stride(), [4, 1]);
-    /// let view = x.sliding_window_view(&[2, 2], ..)?;
+    /// let view = x.sliding_window_view([2, 2], ..)?;
     /// assert_eq!((view.size(), view.stride()), (&[2, 3, 2, 2][..], &[4, 1, 4, 1][..]));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -38,8 +44,13 @@ impl Tensor {
     /// # Errors
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange); [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless there
     /// are as many sizes as axes.
-    pub fn sliding_window_view<'a>(&self, window: &[usize], axes: impl Into<Axes<'a>>) -> Result<Tensor> {
-        self.viewed(self.layout().sliding_window_view(window, &axes.into()))
+    pub fn sliding_window_view<'a>(
+        &self,
+        window: impl Integers,
+        axes: impl Into<Axes<'a>>,
+    ) -> Result<Tensor> {
+        let window = counts("sliding_window_view", "window", window)?;
+        self.viewed(self.layout().sliding_window_view(&window, &axes.into()))
     }
 
     /// Any size and stride over the same storage, in elements, from an offset in the storage; `None` is the offset that
@@ -49,7 +60,7 @@ impl Tensor {
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[3, 3])?;
     /// assert_eq!(x.stride(), [3, 1]);
-    /// let view = x.as_strided(&[2, 2], &[1, 2], 1)?;
+    /// let view = x.as_strided([2, 2], [1, 2], 1)?;
     /// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[2, 2][..], &[1, 2][..], 1));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -60,11 +71,12 @@ impl Tensor {
     /// [`LimitExceeded`](crate::ErrorKind::LimitExceeded).
     pub fn as_strided(
         &self,
-        size: &[usize],
-        stride: &[isize],
+        size: impl Integers,
+        stride: impl Integers,
         storage_offset: impl Into<Option<usize>>,
     ) -> Result<Tensor> {
-        let layout = self.layout().as_strided(size, stride, storage_offset.into())?;
+        let (size, stride) = (counts("as_strided", "size", size)?, stride.to_vec());
+        let layout = self.layout().as_strided(&size, &stride, storage_offset.into())?;
         let op = format_args!("as_strided({size:?}, {stride:?}, {})", layout.offset());
         layout.extent(self.dtype(), self.storage_nbytes()).map_err(|e| Error::refused(op, e))?;
         Ok(self.with_layout(self.dtype(), layout))

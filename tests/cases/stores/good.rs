@@ -75,15 +75,15 @@ fn views(path: &Path) {
         ("transposed", base.t()),
         ("reversed", base.flip([0, 1])),
         ("stepped", base.slice(1, None, None, -2)),
-        ("broadcast", base.select(0, 1).and_then(|row| row.expand(&[3, 6]))),
+        ("broadcast", base.select(0, 1).and_then(|row| row.expand([3, 6]))),
         ("tied", Ok(base.clone())),
         ("no elements", base.narrow(0, 2, 0)),
-        ("no elements, large", base.narrow(0, 0, 0).and_then(|none| none.expand(&[1 << 40, 0, 6]))),
+        ("no elements, large", base.narrow(0, 0, 0).and_then(|none| none.expand([1i64 << 40, 0, 6]))),
         ("scalar", base.index([Index::At(3), Index::At(-1)])),
-        ("odd strides", base.as_strided(&[1, 4, 1], &[999, 6, -77], 5)),
-        ("overlapping", base.as_strided(&[20, 5], &[1, 1], 0)),
-        ("diagonal", base.as_strided(&[4], &[7], 0)),
-        ("rank 64", base.as_strided(&[1; 64], &[1; 64], 23)),
+        ("odd strides", base.as_strided([1, 4, 1], [999, 6, -77], 5)),
+        ("overlapping", base.as_strided([20, 5], [1, 1], 0)),
+        ("diagonal", base.as_strided([4], [7], 0)),
+        ("rank 64", base.as_strided([1; 64], [1; 64], 23)),
         ("as bytes", base.view_dtype(DType::U8)),
     ] {
         txn.save_view(name, &view.unwrap()).unwrap();
@@ -216,7 +216,7 @@ fn live(path: &Path) {
         store.create_tensor(name, dtype, &[3], StorageKind::Live).unwrap();
     }
     let last = store.load("8").unwrap().as_live::<i64>().unwrap();
-    last.set(&[1], i64::MIN).unwrap();
+    last.set([1], i64::MIN).unwrap();
     last.flush().unwrap();
     store.save_view("reversed", &store.load("8").unwrap().flip([0]).unwrap()).unwrap();
 }

@@ -152,7 +152,7 @@ impl Episode {
         let collected = self.handles[0].gc();
         self.did("collect", collected)?;
         let verified = self.handles[0].verify(|_| ());
-        if let Some(finding) = self.did("verify", verified)?.first() {
+        if let Some(finding) = self.did("verify", verified)?.findings.first() {
             return Err(End::Wrong(format!("verify: {finding}")));
         }
         match check_nothing_left(&self.disk, &self.handles[0]) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stridemap::{DType, Durability, ErrorKind, StorageKind, Tensor, Transaction};
+use stridemap::{DType, Durability, ErrorKind, OnExisting, StorageKind, Tensor, Transaction};
 
 use super::episode::{End, Episode, Lived};
 use super::model::{Elements, Half, Known};
@@ -88,6 +88,7 @@ impl Episode {
         self.did("refresh", refreshed)?;
         let begun = store.begin();
         let mut txn = self.did("begin", begun)?;
+        txn.on_existing(OnExisting::Replace);
         let mut draft = self.half(half).clone();
         let count = match self.random.below(if self.is_wide { 4 } else { 1000 }) {
             0 => 70,
@@ -140,7 +141,7 @@ impl Episode {
                 let elements = Elements::Sealed(Arc::default());
                 let known = Known { grows: true, ..Known::of(&tensor, elements) };
                 let created = txn.create_growable(&name, DType::U32, &[0], 0);
-                created.map(|()| drop(draft.tensors.insert(name, known)))
+                created.map(|_| drop(draft.tensors.insert(name, known)))
             }
             (9, _) => {
                 let value = random.next().to_string();

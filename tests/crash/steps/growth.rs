@@ -107,7 +107,7 @@ pub(crate) fn tail_that_is_damaged(play: &Play) -> Fate {
     let file = play.disk.open(&Path::new(STORE).join(BIN), Access::Write).map_err(|e| e.to_string())?;
     file.write_all_at(&[1], 7).map_err(|e| e.to_string())?;
     let appended = store.append("log", &bytes(10, 1));
-    let findings = told("verify", open(&play.seat())?.verify(|_| ()))?;
+    let findings = told("verify", open(&play.seat())?.verify(|_| ()))?.findings;
     holds("the damage was given a digest of its own", !findings.is_empty())?;
     refused("the append to damaged bytes", appended, ErrorKind::Corrupt)
 }

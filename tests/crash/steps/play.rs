@@ -98,7 +98,7 @@ pub(crate) fn is_whole(play: &Play, names: &[&str]) -> Fate {
     let store = open(&play.seat())?;
     let found = told("names", store.names())?;
     holds(format!("the names are {found:?}, and not {names:?}"), found == names)?;
-    match told("verify", store.verify(|_| ()))?.first() {
+    match told("verify", store.verify(|_| ()))?.findings.first() {
         None => Ok(()),
         Some(finding) => Err(format!("verify finds {finding}")),
     }

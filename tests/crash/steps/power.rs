@@ -173,7 +173,7 @@ fn recover(seat: &Seat, candidates: &[Option<Content>]) -> Fate {
 }
 
 fn check_verified(store: &Store) -> Fate {
-    match told("verify", store.verify(|_| ()))?.first() {
+    match told("verify", store.verify(|_| ()))?.findings.first() {
         None => Ok(()),
         Some(finding) => Err(format!("verify finds {finding}")),
     }

@@ -47,7 +47,7 @@ fn case_27_external_file_that_is_rewritten_in_place_is_refused_by_its_mtime_and_
     file.write_all_at(&[0; 4], file.metadata().unwrap().len() - 4).unwrap();
     assert_refused(weight.read::<f32>(), ErrorKind::ExternalChanged, &["mtime in ns"]);
     adopted.assert_changed(&["mtime in ns"]);
-    let findings = adopted.open().verify(|_| ()).unwrap();
+    let findings = adopted.open().verify(|_| ()).unwrap().findings;
     let [finding] = findings.as_slice() else { panic!("{findings:?}") };
     assert_eq!((&finding.path, finding.rule), (&adopted.file, Rule::ExternalFile));
     for part in ["affects \"bias\", \"weight\"", "mtime in ns", "F-29"] {
@@ -99,7 +99,7 @@ fn file_that_is_deleted_is_missed_and_taken_again_when_it_is_back() {
     let away = adopted.dir.path().join("away");
     fs::rename(&adopted.file, &away).unwrap();
     adopted.assert_changed(&["model.safetensors", "no file is there"]);
-    assert_eq!(adopted.open().verify(|_| ()).unwrap().len(), 1);
+    assert_eq!(adopted.open().verify(|_| ()).unwrap().findings.len(), 1);
     fs::rename(&away, &adopted.file).unwrap();
     assert_eq!(adopted.load().unwrap(), weight());
 }
@@ -150,7 +150,8 @@ fn verify_leaves_what_it_may_not_open_and_says_so() {
     let adopted = Adopted::new();
     fs::remove_file(&adopted.file).unwrap();
     let store = Store::open(&adopted.path).unwrap();
-    assert!(store.verify(|_| ()).unwrap().is_empty());
-    assert_eq!(store.unchecked_files().unwrap(), std::slice::from_ref(&adopted.file));
-    assert!(adopted.open().unchecked_files().unwrap().is_empty());
+    assert!(store.verify(|_| ()).unwrap().findings.is_empty());
+    let unchecked = |store: &Store| store.verify(|_| ()).unwrap().unchecked_files;
+    assert_eq!(unchecked(&store), std::slice::from_ref(&adopted.file));
+    assert!(unchecked(&adopted.open()).is_empty());
 }

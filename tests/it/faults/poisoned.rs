@@ -188,7 +188,7 @@ fn fail_one(
     assert!(expected.contains(&&found), "{told}: {found:?} is neither of {expected:?}");
     let another = options(disk).open("x").unwrap();
     another.save("later", &vector(6)).unwrap();
-    assert_eq!(another.verify(|_| ()).unwrap(), [], "{told}");
+    assert_eq!(another.verify(|_| ()).unwrap().findings, [], "{told}");
     assert!(names(disk).contains(&"later".to_owned()), "{told}");
     first.kind()
 }
@@ -227,7 +227,7 @@ fn case_06_failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard
     assert_eq!(refused.source().unwrap().to_string(), first.to_string());
     drop(guard);
     another.save("new", &vector(3)).unwrap();
-    assert_eq!(another.verify(|_| ()).unwrap(), []);
+    assert_eq!(another.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn case_04_any_sync_of_a_creation_that_fails_leaves_nothing_or_a_whole_store() {
         assert_eq!(syncs, 0, "sync {nth} failed, and was tried again");
         let store = options(&disk).create("x").or_else(|_| options(&disk).open("x")).unwrap();
         store.save("new", &vector(1)).unwrap();
-        assert_eq!(store.verify(|_| ()).unwrap(), []);
+        assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     }
     println!("{count} syncs of a creation failed in turn");
     assert!(count >= 6, "{count}");

@@ -65,13 +65,13 @@ fn leaves_the_old_content(errno: i32, is_due: fn(&Path) -> bool) -> usize {
         assert_eq!(cause.and_then(io::Error::raw_os_error), Some(errno), "write {nth}: {error}");
         let reader = Store::open(&path).unwrap();
         assert_eq!(reader.names().unwrap(), ["old"], "write {nth}");
-        assert_eq!(reader.verify(|_| ()).unwrap(), [], "write {nth}");
+        assert_eq!(reader.verify(|_| ()).unwrap().findings, [], "write {nth}");
         drop(reader);
         // A storage and a table have their names before the manifest: the next commit replaces them.
         assert!(files(&path) <= before + 2, "write {nth} left files");
         save().unwrap();
         assert_eq!(store.names().unwrap().len(), 71, "write {nth}");
-        assert_eq!(store.verify(|_| ()).unwrap(), [], "write {nth}");
+        assert_eq!(store.verify(|_| ()).unwrap().findings, [], "write {nth}");
         assert_eq!(store.gc().unwrap().file_count, 0, "write {nth} left files");
         nth += 1;
     }

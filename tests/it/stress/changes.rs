@@ -21,9 +21,8 @@ impl Writer<'_> {
         generation: u64,
         is_numbered: bool,
     ) -> Result<(), Error> {
-        if self.random.one_in(8) {
-            txn.on_existing(OnExisting::Refuse);
-        }
+        let is_refused = self.random.one_in(8);
+        txn.on_existing(if is_refused { OnExisting::Refuse } else { OnExisting::Replace });
         let least = u64::from(!is_numbered);
         // Now and then so many that a table is due.
         let count = if self.random.one_in(15) { 80 } else { least + self.random.below(6) };
@@ -125,7 +124,7 @@ impl Writer<'_> {
             return txn.save(&name, &content.tensor(0, batch_count));
         }
         let capacity = self.random.below(2000) as usize;
-        txn.create_growable(&name, content.dtype(), &[0, content.size()[1]], capacity)
+        txn.create_growable(&name, content.dtype(), &[0, content.size()[1]], capacity).map(drop)
     }
 
     /// A tensor that nobody has seen, and its name.

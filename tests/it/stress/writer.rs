@@ -184,7 +184,7 @@ impl Writer<'_> {
                 store.save(&name, &tensor)
             }
         };
-        if self.is_done(is_done, &[ErrorKind::NameNotFound, ErrorKind::Conflict]) {
+        if self.is_done(is_done, &[ErrorKind::NameExists, ErrorKind::NameNotFound, ErrorKind::Conflict]) {
             self.diary.count(Count::Commits, 1);
         }
     }
@@ -210,7 +210,7 @@ impl Writer<'_> {
         }
         if !is_numbered {
             self.diary.note("commit");
-            if self.is_done(txn.commit().map(drop), &[ErrorKind::Conflict]) {
+            if self.is_done(txn.commit().map(drop), &[ErrorKind::Conflict, ErrorKind::NameExists]) {
                 self.diary.count(Count::Commits, 1);
             }
             return;
@@ -224,7 +224,7 @@ impl Writer<'_> {
             txn.remove(&own_name(self.number, commit - WINDOW)).unwrap();
         }
         self.ledger.begin(commit);
-        if self.is_done(txn.commit().map(drop), &[ErrorKind::Conflict]) {
+        if self.is_done(txn.commit().map(drop), &[ErrorKind::Conflict, ErrorKind::NameExists]) {
             self.ledger.acknowledge(commit);
             self.diary.count(Count::Commits, 1);
         }

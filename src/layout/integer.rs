@@ -1,0 +1,122 @@
+//! Integers as callers have them: of any type, alone or in a list.
+
+use std::fmt;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// An integer of any type: a position, a size, a step. Functions that take one accept a literal, a `usize` and an `isize`
+/// alike. Whether it may be negative is up to the function.
+///
+/// ```
+/// use stridemap::Tensor;
+///
+/// let rows = Tensor::from_vec(vec![1f32, 2., 3., 4.], &[2, 2])?;
+/// for i in 0..rows.shape()[0] {
+///     rows.select(0, i)?;  // a usize
+/// }
+/// assert_eq!(rows.select(0, -1)?.read::<f32>()?, [3., 4.]);
+/// # Ok::<(), stridemap::Error>(())
+/// ```
+pub trait Integer: sealed::Sealed + Copy + fmt::Debug {}
+
+/// Integers, one for each dimension: a slice, an array or a `Vec` of them; one alone for one
+/// dimension, and `()` for none.
+///
+/// ```
+/// use stridemap::Tensor;
+///
+/// let x = Tensor::from_vec((0..6i64).collect(), &[2, 3])?;
+/// let (row, column): (usize, usize) = (1, 2);
+/// assert_eq!(x.get::<i64>([row, column])?, 5);
+/// assert_eq!(x.get::<i64>(&[-1, -1])?, 5);
+/// assert_eq!(x.view(-1)?.get::<i64>(row)?, 1);
+/// assert_eq!(x.select(0, 0)?.select(0, 1)?.get::<i64>(())?, 1);
+/// # Ok::<(), stridemap::Error>(())
+/// ```
+pub trait Integers: sealed::List {}
+
+pub(crate) mod sealed {
+    use super::Integer;
+
+    pub trait Sealed {
+        /// What is too high for an `isize` is higher than any position or size, and so is the highest `isize`.
+        fn to_isize(self) -> isize;
+    }
+
+    pub trait List {
+        fn each(&self) -> impl ExactSizeIterator<Item = isize> + Clone;
+
+        fn to_vec(&self) -> Vec<isize> {
+            self.each().collect()
+        }
+    }
+
+    impl<N: Integer> List for [N] {
+        fn each(&self) -> impl ExactSizeIterator<Item = isize> + Clone {
+            self.iter().map(|&n| n.to_isize())
+        }
+    }
+
+    impl<N: Integer, const LEN: usize> List for [N; LEN] {
+        fn each(&self) -> impl ExactSizeIterator<Item = isize> + Clone {
+            self.as_slice().each()
+        }
+    }
+
+    impl<N: Integer> List for Vec<N> {
+        fn each(&self) -> impl ExactSizeIterator<Item = isize> + Clone {
+            self.as_slice().each()
+        }
+    }
+
+    impl<L: List + ?Sized> List for &L {
+        fn each(&self) -> impl ExactSizeIterator<Item = isize> + Clone {
+            (**self).each()
+        }
+    }
+
+    impl List for () {
+        fn each(&self) -> impl ExactSizeIterator<Item = isize> + Clone {
+            std::iter::empty()
+        }
+    }
+}
+
+impl<L: sealed::List + ?Sized> Integers for L {}
+
+macro_rules! integers {
+    ($($type:ty),*) => {$(
+        impl Integer for $type {}
+
+        impl sealed::Sealed for $type {
+            fn to_isize(self) -> isize {
+                self.try_into().unwrap_or(isize::MAX)
+            }
+        }
+
+        impl sealed::List for $type {
+            fn each(&self) -> impl ExactSizeIterator<Item = isize> + Clone {
+                std::iter::once(sealed::Sealed::to_isize(*self))
+            }
+        }
+    )*};
+}
+
+integers!(u8, i8, u16, i16, u32, i32, u64, i64, usize, isize);
+
+/// A number of something that an operation was given.
+///
+/// # Errors
+/// `InvalidArgument` below 0.
+pub(crate) fn count(op: &str, what: &str, n: impl Integer) -> Result<usize> {
+    usize::try_from(n.to_isize())
+        .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{op}: a {what} of {n:?} is below 0")))
+}
+
+/// Numbers of something that an operation was given.
+///
+/// # Errors
+/// `InvalidArgument` for one below 0.
+pub(crate) fn counts(op: &str, what: &str, list: impl Integers) -> Result<Vec<usize>> {
+    list.each().map(|n| count(op, what, n)).collect()
+}

@@ -1,0 +1,225 @@
+//! Many tensors at once: those whose names begin alike.
+
+use std::cmp::Reverse;
+
+use stridemap_format::check_name;
+
+use super::handle::Store;
+use super::snapshot::TensorInfo;
+use super::transaction::Transaction;
+use crate::commit::{Change, OnExisting};
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::Tensor;
+
+/// Tensors whose names begin with a prefix: any text, `""` for all of them.
+impl Store {
+    /// The headers of the tensors whose name begins with `prefix`, by ascending name. [`Snapshot::tensors`] reads them one
+    /// by one, which takes less memory where there are many.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("encoder.weight", &[[1f32, 2.], [3., 4.]])?;
+    /// store.save("head.weight", &[5f32])?;
+    /// let encoder = store.tensors("encoder.")?;
+    /// assert_eq!((encoder[0].name.as_str(), encoder[0].shape()), ("encoder.weight", &[2, 2][..]));
+    /// assert_eq!(store.tensors("")?.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::tensors`].
+    ///
+    /// [`Snapshot::tensors`]: crate::Snapshot::tensors
+    pub fn tensors(&self, prefix: &str) -> Result<Vec<TensorInfo>> {
+        self.snapshot().tensors(prefix)?.collect()
+    }
+
+    /// The tensors whose name begins with `prefix`, by ascending name. No element is read.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("encoder.weight", &[1f32, 2.])?;
+    /// store.save("head.weight", &[3f32])?;
+    /// for (name, tensor) in store.load_all("encoder.")? {
+    ///     assert_eq!((name.as_str(), tensor.read::<f32>()?), ("encoder.weight", vec![1., 2.]));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::load_all`](crate::Snapshot::load_all).
+    pub fn load_all(&self, prefix: &str) -> Result<Vec<(String, Tensor)>> {
+        self.snapshot().load_all(prefix)?.collect()
+    }
+
+    /// Removes the tensors whose name begins with `prefix`, and returns how many. None is no error.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("epoch.1.weight", &1f32)?;
+    /// store.save("epoch.2.weight", &2f32)?;
+    /// assert_eq!(store.remove_prefix("epoch.1.")?, 1);
+    /// assert_eq!(store.names()?, ["epoch.2.weight"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`].
+    pub fn remove_prefix(&self, prefix: &str) -> Result<usize> {
+        self.write(|txn| txn.remove_prefix(prefix))
+    }
+
+    /// Renames the tensors whose name begins with `from`: they begin with `to` instead. Returns how many. None is no error.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("model.weight", &1f32)?;
+    /// store.save("model.bias", &2f32)?;
+    /// assert_eq!(store.rename_prefix("model.", "old.")?, 2);
+    /// assert_eq!(store.names()?, ["old.bias", "old.weight"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`rename`](Self::rename).
+    pub fn rename_prefix(&self, from: &str, to: &str) -> Result<usize> {
+        self.write(|txn| txn.rename_prefix(from, to))
+    }
+}
+
+/// Tensors whose names begin with a prefix: any text, `""` for all of them.
+impl Transaction<'_> {
+    /// The headers of the tensors whose name begins with `prefix`, as they are in this transaction, by ascending name. One
+    /// that was saved in it has a provisional storage id, from 2^63 on.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("head.bias", &[1f32, 2.])?;
+    /// let sizes = txn.tensors("head.")?.map(|info| Ok(info?.shape().to_vec()));
+    /// assert_eq!(sizes.collect::<stridemap::Result<Vec<_>>>()?, [[2]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of reading the metadata, here and for each item.
+    pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
+        self.loader.history.check_process()?;
+        let entries = self.draft.tensors(prefix)?;
+        Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::of_record(name, &record))))
+    }
+
+    /// The tensors whose name begins with `prefix`, as they are in this transaction, by ascending name.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("head.bias", &[1f32, 2.])?;
+    /// for entry in txn.load_all("head.")? {
+    ///     assert_eq!(entry?.1.read::<f32>()?, [1., 2.]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of reading the metadata, here and for each item; for each item those of [`load`](Self::load).
+    pub fn load_all<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> Result<impl Iterator<Item = Result<(String, Tensor)>> + 'a> {
+        self.loader.history.check_process()?;
+        let entries = self.draft.tensors(prefix)?;
+        Ok(entries.map(|entry| {
+            let (name, record) = entry?;
+            let tensor = self.tensor(&name, &record)?;
+            Ok((name, tensor))
+        }))
+    }
+
+    /// Removes the tensors whose name begins with `prefix` now, and returns how many. When another writer has removed one
+    /// of them before this transaction commits, that is a `Conflict`, as for [`remove`](Self::remove).
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// # store.save("epoch.1.weight", &1f32)?;
+    /// let mut txn = store.begin()?;
+    /// assert_eq!(txn.remove_prefix("epoch.")?, 1);
+    /// assert!(txn.names()?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of reading the metadata.
+    pub fn remove_prefix(&mut self, prefix: &str) -> Result<usize> {
+        let names = self.names_with(prefix)?;
+        let count = names.len();
+        names.into_iter().try_for_each(|name| self.apply(Change::Remove { name }))?;
+        Ok(count)
+    }
+
+    /// Renames the tensors whose name begins with `from` now: they begin with `to` instead. Returns how many. Either all are
+    /// renamed or none.
+    ///
+    /// ```
+    /// # use stridemap::{ErrorKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("new.weight", &1f32)?;
+    /// txn.save("weight", &2f32)?;
+    /// assert_eq!(txn.rename_prefix("new.", "").unwrap_err().kind(), ErrorKind::NameExists);
+    /// txn.remove("weight")?;
+    /// assert_eq!(txn.rename_prefix("new.", "")?, 1);
+    /// assert_eq!(txn.names()?, ["weight"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`rename`](Self::rename), for any of them.
+    pub fn rename_prefix(&mut self, from: &str, to: &str) -> Result<usize> {
+        let mut names = self.names_with(from)?;
+        if from == to {
+            return Ok(names.len());
+        }
+        let renamed = |name: &str| format!("{to}{}", &name[from.len()..]);
+        for name in &names {
+            let (op, new) = (format!("rename_prefix {from:?} to {to:?}"), renamed(name));
+            check_name(&new).map_err(|e| Error::refused(&op, e))?;
+            // A name that is itself renamed makes room.
+            let is_refused = self.on_existing_renamed() == OnExisting::Refuse;
+            if is_refused && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
+                let message = format!("{op}: the name {new:?} exists; choose another, or remove that tensor");
+                return Err(Error::new(ErrorKind::NameExists, message));
+            }
+        }
+        // Of `a` and `aa`, where `a` becomes `aa`, the longer goes first; where names become shorter, the shorter.
+        match to.len() > from.len() {
+            true => names.sort_unstable_by_key(|name| Reverse(name.len())),
+            false => names.sort_unstable_by_key(String::len),
+        }
+        let count = names.len();
+        names.into_iter().try_for_each(|name| {
+            let to = renamed(&name);
+            self.apply(Change::Rename { from: name, to })
+        })?;
+        Ok(count)
+    }
+
+    fn names_with(&self, prefix: &str) -> Result<Vec<String>> {
+        self.tensors(prefix)?.map(|info| Ok(info?.name)).collect()
+    }
+}

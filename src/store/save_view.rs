@@ -1,0 +1,115 @@
+//! Views under a name: which tensors stand on storages that a commit can refer to.
+
+use std::io;
+
+use stridemap_format::{StorageKind as RecordKind, StorageRecord};
+
+use super::staging::record_of;
+use super::transaction::Transaction;
+use crate::commit::{self, Change, Draft};
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::Identity;
+use crate::tensor::Tensor;
+
+impl Transaction<'_> {
+    /// Gives a view of a tensor of this store, or of this transaction, a name to be. No element is copied.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("embedding", &[[1f32, 2.], [3., 4.]])?;
+    /// txn.save_view("head", &txn.load("embedding")?.t()?)?;
+    /// txn.commit()?;
+    /// assert_eq!(store.load("head")?.read::<f32>()?, [1., 3., 2., 4.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `ForeignStorage` for a tensor that stands elsewhere; `InvalidArgument` for the name; `NameExists` after
+    /// [`OnExisting::Refuse`].
+    pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        self.loader.history.check_process()?;
+        self.draft.check_new("save_view", name, self.changes.on_existing)?;
+        let foreign = |what: &str| {
+            Err(Error::new(
+                ErrorKind::ForeignStorage,
+                format!(
+                    "save_view {name:?}: the tensor stands on {what}; use save, which copies its elements"
+                ),
+            ))
+        };
+        if let Identity::Stored { store, id, record } = tensor.storage().identity()
+            && *store == self.loader.history.uuid
+        {
+            self.catch_up(&format!("save_view {name:?}"), (*id, record))?;
+        }
+        let storage_id = match tensor.storage().identity() {
+            Identity::Stored { store, id, record }
+                if *store == self.loader.history.uuid && self.is_of_a_copy(tensor, (*id, record))? =>
+            {
+                return foreign(
+                    "a storage of a copy of this store, or on a file that is no longer this one's",
+                );
+            }
+            Identity::Stored { store, id, record } if *store == self.loader.history.uuid => {
+                self.changes.expected.insert(*id, record.clone());
+                *id
+            }
+            Identity::Staged { transaction, id } if *transaction == self.number => *id,
+            Identity::Heap => return foreign("memory"),
+            Identity::Foreign => {
+                let file = tensor.storage().as_external().map(|file| file.path().display().to_string());
+                let message = format!(
+                    "save_view {name:?}: the tensor stands on {}, which is not the store's; import that file, which copies \
+                     its elements, or adopt it, which does not",
+                    file.as_deref().unwrap_or("a file")
+                );
+                return Err(Error::new(ErrorKind::ForeignStorage, message));
+            }
+            Identity::Stored { .. } => return foreign("a storage of another store"),
+            Identity::Staged { .. } => return foreign("a storage of another transaction"),
+        };
+        let (dtype, layout) = (tensor.dtype(), tensor.layout());
+        let record = record_of("save_view", dtype, layout, tensor.storage_offset() as u64, storage_id)?;
+        self.apply(Change::Put { name: name.to_owned(), record })
+    }
+
+    /// Moves to the newest generation for a tensor that was loaded from a later one than this transaction began on, and
+    /// whose storage is not known yet, or has grown since.
+    fn catch_up(&mut self, op: &str, (id, seen): (u64, &StorageRecord)) -> Result<()> {
+        let known = self.draft.generation().storage(id)?;
+        if known.is_some_and(|known| known.length_bytes >= seen.length_bytes) {
+            return Ok(());
+        }
+        let newest = commit::newest_for_certain(&self.loader.history)?;
+        if newest.number() != self.draft.generation().number() {
+            self.draft = Draft::rebased(&self.changes, newest)?;
+        }
+        match self.draft.generation().storage(id)? {
+            Some(_) => Ok(()),
+            None => Err(commit::storage_gone(op, id, self.draft.generation().number())),
+        }
+    }
+
+    /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed and
+    /// external storages with one record that does not matter: it says that their bytes are the same. After that the two may have grown
+    /// apart.
+    fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
+        let is_sealed = matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_));
+        let is_as_here =
+            |now: StorageRecord| (now.length_bytes, &now.kind) == (record.length_bytes, &record.kind);
+        if is_sealed && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
+            return Ok(false);
+        }
+        let path = self.loader.history.paths.storage(id);
+        match self.loader.history.disk.stat(&path) {
+            // To commit finds out whether the storage is gone.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            stat => {
+                Ok(!tensor.storage().is_on_file(stat.map_err(|e| Error::io("save_view: look at", &path, e))?))
+            }
+        }
+    }
+}

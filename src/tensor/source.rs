@@ -1,0 +1,168 @@
+use stridemap_format::DType;
+
+use super::Element;
+use super::element::sealed::Sealed;
+use crate::error::Result;
+
+/// Elements that can be saved: a [`Tensor`](crate::Tensor), a slice, array or `Vec` of elements, a single element, an array
+/// of `ndarray`.
+///
+/// A `Vec` or slice is a vector, an array of arrays a matrix, and so on; a single element has no dimensions.
+///
+/// ```
+/// use stridemap::Store;
+///
+/// # let dir = tempfile::tempdir()?;
+/// let store = Store::create(dir.path().join("x.smap"))?;
+/// store.save("bias", &vec![0.5f32, -0.5])?;
+/// store.save("points", &[[1f32, 4.], [2., 1.], [3., 5.]])?;
+/// store.save("rate", &0.1f32)?;
+/// assert_eq!(store.load("points")?.shape(), [3, 2]);
+/// assert_eq!(store.load("rate")?.item::<f32>()?, 0.1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A type of your own can be a source: it is asked for its elements in row-major order, a piece at a time, and they go
+/// straight into the new storage. What fails there is an [`Error`](crate::Error) that it [makes](crate::Error::new).
+///
+/// ```
+/// use stridemap::{DType, Error, ErrorKind, Result, Source, Store};
+///
+/// /// Squares, which are never in memory together.
+/// struct Squares(u32);
+///
+/// impl Source for Squares {
+///     fn dtype(&self) -> DType {
+///         DType::U64
+///     }
+///
+///     fn size(&self) -> Vec<usize> {
+///         vec![self.0 as usize]
+///     }
+///
+///     fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+///         if self.0 > 1000 {
+///             return Err(Error::new(ErrorKind::Other, format!("{} squares are too many", self.0)));
+///         }
+///         (0..u64::from(self.0)).try_for_each(|i| sink(&(i * i).to_le_bytes()))
+///     }
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// let store = Store::create(dir.path().join("x.smap"))?;
+/// store.save("squares", &Squares(4))?;
+/// assert_eq!(store.load("squares")?.read::<u64>()?, [0, 1, 4, 9]);
+/// let refused = store.save("more", &Squares(2000)).unwrap_err();
+/// assert_eq!(refused.kind(), ErrorKind::Other);
+/// assert_eq!(refused.to_string(), "save \"more\": 2000 squares are too many");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Source {
+    /// The type of the elements.
+    fn dtype(&self) -> DType;
+
+    /// The size of each dimension.
+    fn size(&self) -> Vec<usize>;
+
+    /// The name of each dimension, if it has one; an empty list for no names at all.
+    fn names(&self) -> Vec<Option<&str>> {
+        Vec::new()
+    }
+
+    /// Passes the bytes of all elements, little-endian and in row-major order, to `sink`, in pieces of any length.
+    ///
+    /// # Errors
+    /// Those of reading the elements, and the sink's own.
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
+}
+
+/// An element, or an array of such.
+pub(crate) trait Nested: Sized {
+    type Element: Element;
+
+    /// The sizes of the dimensions that one of these has.
+    fn size() -> Vec<usize>;
+
+    /// The elements of several, in row-major order.
+    fn elements(list: &[Self]) -> &[Self::Element];
+}
+
+impl<T: Element> Nested for T {
+    type Element = T;
+
+    fn size() -> Vec<usize> {
+        Vec::new()
+    }
+
+    fn elements(list: &[T]) -> &[T] {
+        list
+    }
+}
+
+impl<N: Nested, const LEN: usize> Nested for [N; LEN] {
+    type Element = N::Element;
+
+    fn size() -> Vec<usize> {
+        [vec![LEN], N::size()].concat()
+    }
+
+    fn elements(list: &[Self]) -> &[N::Element] {
+        N::elements(list.as_flattened())
+    }
+}
+
+impl<N: Nested> Source for [N] {
+    fn dtype(&self) -> DType {
+        N::Element::DTYPE
+    }
+
+    fn size(&self) -> Vec<usize> {
+        [vec![self.len()], N::size()].concat()
+    }
+
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        sink(N::Element::as_bytes(N::elements(self)))
+    }
+}
+
+impl<N: Nested> Source for Vec<N> {
+    fn dtype(&self) -> DType {
+        self.as_slice().dtype()
+    }
+
+    fn size(&self) -> Vec<usize> {
+        self.as_slice().size()
+    }
+
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.as_slice().write_to(sink)
+    }
+}
+
+impl<N: Nested, const LEN: usize> Source for [N; LEN] {
+    fn dtype(&self) -> DType {
+        self.as_slice().dtype()
+    }
+
+    fn size(&self) -> Vec<usize> {
+        self.as_slice().size()
+    }
+
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.as_slice().write_to(sink)
+    }
+}
+
+impl<T: Element> Source for T {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    fn size(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        sink(T::as_bytes(std::slice::from_ref(self)))
+    }
+}

@@ -1,0 +1,175 @@
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, Range};
+
+use stridemap_format::DType;
+
+use super::{Element, Tensor};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Integer;
+
+impl Tensor {
+    /// The elements of a contiguous tensor as a value that owns what it borrows from, and so can be kept in a struct, sent
+    /// to a thread and returned. Nothing is copied; the dtype is checked here, once.
+    ///
+    /// # Errors
+    /// Those of [`as_slice`](Self::as_slice); [`ErrorKind::DTypeMismatch`] for `bool`, whose bytes would have to be checked
+    /// at every access: use [`read`](Self::read), or [`view_dtype`](Self::view_dtype) as `uint8`.
+    pub fn typed<T: Element>(&self) -> Result<TypedTensor<T>> {
+        let op = "typed";
+        self.check_slice::<T>(op)?;
+        if T::DTYPE == DType::Bool {
+            let message = format!(
+                "{op}::<bool>: not every byte is a bool, and each access would check them all; use read, or view_dtype as \
+                 uint8"
+            );
+            return Err(Error::new(ErrorKind::DTypeMismatch, message));
+        }
+        self.reach::<T>(op)?;
+        let bytes = if self.numel() == 0 { 0..0 } else { self.reached_bytes(op)? };
+        Ok(TypedTensor { tensor: self.clone(), bytes, element: PhantomData })
+    }
+}
+
+/// A contiguous tensor whose elements are of a known type: [`Tensor::typed`]. It is a slice of its elements, in row-major
+/// order.
+///
+/// It keeps the storage alive: a mapping lasts as long as the last tensor on it, also after the store is dropped or the name
+/// removed. A clone costs no more than that of a [`Tensor`].
+///
+/// ```
+/// use stridemap::{Store, TypedTensor};
+///
+/// struct Model {
+///     embedding: TypedTensor<f32>,
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.smap");
+/// # Store::create(&path)?.save("embedding", &[[1f32, 2.], [3., 4.], [5., 6.]])?;
+/// // SAFETY: only stridemap writes this store.
+/// let store = unsafe { Store::open_mapped(&path)? };
+/// let model = Model { embedding: store.load("embedding")?.typed()? };
+/// drop(store);
+/// assert_eq!(model.embedding.row(1), [3., 4.]);
+/// assert_eq!(model.embedding.iter().sum::<f32>(), 21.);
+///
+/// let clone = model.embedding.clone();
+/// assert_eq!(std::thread::spawn(move || clone[5]).join().unwrap(), 6.);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TypedTensor<T> {
+    tensor: Tensor,
+    /// Where in the storage the elements are, which `typed` has seen to be aligned.
+    bytes: Range<usize>,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> TypedTensor<T> {
+    /// All elements, in row-major order.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?.typed::<i32>()?;
+    /// assert_eq!(x.as_slice(), [1, 2, 3, 4]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    #[must_use]
+    pub fn as_slice(&self) -> &[T] {
+        // Memory stays where it is: what `typed` could borrow can be borrowed again.
+        let bytes = self.tensor.storage().borrow().and_then(|all| all.get(self.bytes.clone()));
+        bytes.and_then(T::borrow).unwrap_or_default()
+    }
+
+    /// The elements at one position of dimension 0, in row-major order. A negative position counts from the end.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec((0..12i32).collect(), &[3, 2, 2])?.typed::<i32>()?;
+    /// assert_eq!(x.row(1), [4, 5, 6, 7]);
+    /// assert_eq!(x.row(-1), [8, 9, 10, 11]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// For a position that is not there, as indexing a slice does.
+    #[must_use]
+    #[track_caller]
+    pub fn row(&self, position: impl Integer) -> &[T] {
+        let size = self.shape();
+        let count = size.first().copied().unwrap_or_default();
+        let given = position.to_isize();
+        let position = if given < 0 { given.checked_add_unsigned(count) } else { Some(given) };
+        let position = position.and_then(|position| usize::try_from(position).ok()).filter(|&i| i < count);
+        let Some(position) = position else { panic!("row {given} of a tensor of size {size:?}") };
+        let row_elems: usize = size.iter().skip(1).product();
+        &self.as_slice()[position * row_elems..][..row_elems]
+    }
+
+    /// The elements as an array of `ndarray`, which borrows them.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1f64, 2., 3., 4.], &[2, 2])?.typed::<f64>()?;
+    /// assert_eq!(x.as_array()?.sum_axis(ndarray::Axis(0)), ndarray::arr1(&[4., 6.]).into_dyn());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] for a size that `ndarray` cannot have: without its zeros it has more than 2^63 elements.
+    #[cfg(feature = "ndarray")]
+    pub fn as_array(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
+        ndarray::ArrayViewD::from_shape(self.shape(), self.as_slice()).map_err(|e| {
+            let message = format!("as_array: ndarray refuses size {:?}: {e}", self.shape());
+            Error::new(ErrorKind::LimitExceeded, message)
+        })
+    }
+}
+
+impl<T> TypedTensor<T> {
+    /// The size of each dimension.
+    #[must_use]
+    pub fn size(&self) -> &[usize] {
+        self.tensor.size()
+    }
+
+    /// [`size`](Self::size), by NumPy's and `ndarray`'s name.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        self.tensor.shape()
+    }
+
+    /// The tensor, with its views.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?.typed::<i32>()?;
+    /// assert_eq!(x.tensor().t()?.read::<i32>()?, [1, 3, 2, 4]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    #[must_use]
+    pub fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+impl<T: Element> Deref for TypedTensor<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.as_slice()
+    }
+}
+
+impl<T> Clone for TypedTensor<T> {
+    fn clone(&self) -> Self {
+        TypedTensor { tensor: self.tensor.clone(), bytes: self.bytes.clone(), element: PhantomData }
+    }
+}
+
+/// The tensor, not the elements.
+impl<T> fmt::Debug for TypedTensor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TypedTensor({:?})", self.tensor)
+    }
+}
