@@ -89,23 +89,22 @@ impl VerifiedStorage {
                 Err(e) => (None, Some(e)),
             },
         };
-        let (corrected, chunk) = (Vec::new(), Vec::new());
-        let sealed = *sealed;
         let mut storage = VerifiedStorage {
             file,
             path,
             found_bytes,
             length_bytes,
-            sealed,
+            sealed: *sealed,
             sum,
-            corrected,
+            corrected: Vec::new(),
             chunk_index: None,
-            chunk,
+            chunk: Vec::new(),
         };
         if error.is_none() {
             error = storage.check_digests().err();
         }
         if error.as_ref().is_some_and(|e| e.broken().is_none()) {
+            // What the system refuses to read is not damage to each chunk.
             storage.sum = None;
         }
         Ok((storage, error))
