@@ -1,5 +1,4 @@
 use std::path::Path;
-use std::sync::Arc;
 
 use stridemap::{Error, ErrorKind, Result, Store, Transaction};
 
@@ -57,13 +56,8 @@ impl ForeignFile {
             let contents = &self.contents;
             let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
             contents.tensors.iter().try_for_each(|tensor| txn.check_name(&named(tensor)))?;
-            let mut keys = Vec::with_capacity(contents.storages.len());
-            // A model may be several files.
-            for storages in contents.storages.chunk_by(|one, other| Arc::ptr_eq(&one.file, &other.file)) {
-                let Some(first) = storages.first() else { continue };
-                let ranges = storages.iter().map(|storage| storage.bytes_range());
-                keys.extend(txn.adopt(first.file.external(), ranges)?);
-            }
+            let adopted = contents.storages.iter().map(|it| txn.adopt(it.file.external(), it.bytes_range()));
+            let keys = adopted.collect::<Result<Vec<_>>>()?;
             for tensor in &contents.tensors {
                 let Some(&key) = keys.get(tensor.storage) else { continue };
                 txn.save_header(&named(tensor), tensor.dtype, &tensor.layout, key)?;

@@ -125,7 +125,7 @@ impl Transaction<'_> {
         }))
     }
 
-    /// Stages ranges of a file, in bytes, as external storages. Nothing is copied or written.
+    /// Stages a range of a file, in bytes, as an external storage. Nothing is copied or written.
     ///
     /// From then on the file must stay as it is. The store records its path, relative to the directory that holds the store
     /// if it is beneath that, else absolute; and its device, inode, length and mtime. A tensor is loaded only while these are
@@ -139,8 +139,8 @@ impl Transaction<'_> {
     /// std::fs::write(&path, b"head0123")?;
     /// let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
-    /// let keys = txn.adopt(&ExternalFile::open(&path)?, [4..8])?;
-    /// txn.save_header("digits", DType::U8, &Layout::contiguous(&[4])?, keys[0])?;
+    /// let key = txn.adopt(&ExternalFile::open(&path)?, 4..8)?;
+    /// txn.save_header("digits", DType::U8, &Layout::contiguous(&[4])?, key)?;
     /// txn.commit()?;
     /// assert_eq!(store.load("digits")?.read::<u8>()?, b"0123");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -150,23 +150,14 @@ impl Transaction<'_> {
     /// [`ErrorKind::ExternalRefused`] when this handle may not open the file; [`ErrorKind::ExternalChanged`] when it was
     /// changed since it was opened; [`ErrorKind::OutOfRange`] for a range that leaves it; [`ErrorKind::InvalidArgument`] for a
     /// path that is not UTF-8; [`ErrorKind::Io`]. After an error the transaction is as it was before.
-    pub fn adopt(
-        &mut self,
-        file: &ExternalFile,
-        ranges: impl IntoIterator<Item = Range<u64>>,
-    ) -> Result<Vec<StorageKey>> {
+    pub fn adopt(&mut self, file: &ExternalFile, range: Range<u64>) -> Result<StorageKey> {
         self.check_writable("adopt")?;
-        let ranges: Vec<Range<u64>> = ranges.into_iter().collect();
-        ranges.iter().try_for_each(|range| file.check_range(range))?;
+        file.check_range(&range)?;
         let (path, file) = self.loader.externals.adopt(file)?;
-        let keys = ranges.into_iter().map(|range| {
-            let disk = &self.loader.history.disk;
-            let length_bytes = range.end - range.start;
-            let whole = StagedStorage::external(disk, (path.clone(), &file), range.start, length_bytes);
-            let id = self.stage_whole(whole);
-            self.key(id)
-        });
-        Ok(keys.collect())
+        let disk = &self.loader.history.disk;
+        let length_bytes = range.end - range.start;
+        let id = self.stage_whole(StagedStorage::external(disk, (path, &file), range.start, length_bytes));
+        Ok(self.key(id))
     }
 
     /// Saves a tensor: a header over a storage that this transaction has staged. Saving under an existing name replaces that

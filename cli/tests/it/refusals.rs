@@ -204,7 +204,7 @@ fn what_is_not_a_file_is_not_imported() {
     for (args, line) in [
         (["s.smap", "w.npy"], "import s.smap: a store, which comes last; files to import come before it"),
         (["model", "s.smap"], "import model: a directory; name the files in it"),
-        (["/dev/null", "s.smap"], "read /dev/null: not a regular file"),
+        (["/dev/null", "s.smap"], "open /dev/null: not a regular file"),
     ] {
         assert_eq!(dir.refusal(&["import", args[0], args[1]]), line);
     }
