@@ -30,8 +30,8 @@ impl Transaction<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// [`commit`](Self::commit) ends in [`ErrorKind::Conflict`] when another generation is the newest, and nothing has
-    /// changed: the next append writes over what was appended until then, or [`Store::gc`] cuts it off.
+    /// [`commit`](Self::commit) ends in [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when another generation is the newest, and nothing has
+    /// changed: the next append writes over what was appended until then, or [`Store::gc`](crate::Store::gc) cuts it off.
     pub fn expect_generation(&mut self, generation: u64) {
         self.changes.expected_generation = Some(generation);
     }

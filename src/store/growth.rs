@@ -17,13 +17,15 @@ use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
 impl Store {
-    /// Writes rows behind those of a tensor, along dimension 0, and makes it as much longer; gives which rows they are,
-    /// for others may append too. Only the new rows are written; tensors that are loaded, snapshots and other names keep
-    /// what they have. The names of its dimensions stay, and those of the source do not matter. No rows are no change.
+    /// Adds rows at the end of a tensor, along dimension 0, and returns their range: other processes may append too. The new
+    /// rows are written after the last bytes of the tensor's storage; nothing that is there is copied or changed. The commit
+    /// then makes this one name longer. Tensors that are loaded, snapshots and other names keep their size; to see the new
+    /// rows, [`refresh`](Self::refresh) and load again. To append no rows changes nothing. The names of the dimensions stay.
     ///
-    /// The tensor must be contiguous and end its sealed storage, as one made by [`create_growable`](Self::create_growable)
-    /// does, or a saved one of 4 MiB and more. One appends at a time, for each storage: others wait, in any process, for as
-    /// long as the lock timeout.
+    /// The tensor must be contiguous and the last in its sealed storage, as one made by
+    /// [`create_growable`](Self::create_growable) is, or a saved one of at least 4 MiB. Appends to one storage wait for each
+    /// other, in all processes, up to the lock timeout. Rows that were written and not committed are overwritten by the next
+    /// append.
     ///
     /// ```
     /// use ndarray::array;
@@ -70,7 +72,7 @@ impl Store {
 }
 
 impl Transaction<'_> {
-    /// Writes rows behind those of a tensor; they are part of it once this transaction commits. As [`Store::append`].
+    /// Adds rows at the end of a tensor. They are part of it once this transaction commits. As [`Store::append`].
     ///
     /// The transaction goes on from the newest generation, and nobody else appends to the storage until it ends. Two
     /// transactions that append to the same two storages, each to another first, wait for each other until one is `Busy`:

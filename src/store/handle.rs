@@ -19,8 +19,17 @@ use crate::tensor::Tensor;
 /// [`refresh`](Self::refresh) moves it to what other processes have committed, and
 /// [`wait_for_change`](Self::wait_for_change) waits until there is such a commit.
 ///
-/// Handles, transactions, snapshots and tensors are `Send` and `Sync`: threads share them, or clone them at no cost. A
-/// guard stays on its thread.
+/// Handles, transactions, snapshots and tensors are `Send` and `Sync`. Threads share them or clone them; a clone copies no
+/// data. A guard stays on its thread.
+///
+/// Every method that changes the store is one commit, whole or not at all, and durable when it returns, with
+/// [`Durability::Full`](crate::Durability::Full). [`write`](Self::write) makes several changes in one commit.
+///
+/// # Disk space
+/// A handle keeps the files of its generation on disk, as a [`Snapshot`] does, in whatever process it is. So a handle that
+/// stays idle on an old generation holds the space of everything removed or replaced since. Drop it, or call `refresh` now
+/// and then. A loaded tensor holds the space of its own storage until it is dropped. [`stats`](Self::stats) shows which
+/// space is held, and by which processes; [`gc`](Self::gc) deletes what is held no longer, as does the next commit.
 ///
 /// # Forks
 /// A forked child shares the open files of its parent, and with them its locks. So what it inherits is refused there, with
@@ -29,9 +38,6 @@ use crate::tensor::Tensor;
 /// that was loaded before, to go on with a [`LiveTensor`](crate::LiveTensor), and to open the store again, for a handle of
 /// its own. The last takes locks within the process, and so wants a parent that had no other thread at work in this
 /// library; after an `exec` there is no such limit.
-///
-/// Every method that changes the store is one commit, whole or not at all, and durable when it returns, with
-/// [`Durability::Full`](crate::Durability::Full). For several changes in one commit there is [`begin`](Self::begin).
 ///
 /// # Errors
 /// All share `Forked`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` when other writers hold
@@ -96,12 +102,14 @@ impl Store {
         StoreOptions::new().open(path)
     }
 
-    /// Opens a store whose elements can be borrowed: [`Tensor::as_slice`], [`Tensor::as_array`], and those of mutable
-    /// tensors through the guards of [`Tensor::lock_shared`] and [`Tensor::lock_exclusive`]; or read and written beside
-    /// everybody else, by [`Tensor::as_live`]. A sealed storage is mapped into memory once a process, read-only, and an
-    /// external file, however many storages are ranges of it; a mutable
-    /// one when a guard first lends it, once a handle for reading and once for writing; a live one when it is first asked
-    /// for, once a process. All processes share the pages.
+    /// Opens a store whose elements can be borrowed: by [`Tensor::as_slice`], [`Tensor::typed`] and [`Tensor::as_array`]; those
+    /// of mutable tensors through the guards of [`Tensor::lock_shared`] and [`Tensor::lock_exclusive`]; those of live tensors
+    /// are read and written by [`Tensor::as_live`].
+    ///
+    /// All processes share the pages. A sealed storage or an external file is mapped read-only, once in a process, when a
+    /// tensor on it is first loaded; a live storage once in a process, at the first `as_live`; a mutable one when a guard
+    /// first borrows its elements, once per handle for reading and once for writing. A mapping lasts until the last tensor,
+    /// guard or live tensor on it is dropped: it outlives the store, the snapshot and the name.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -178,7 +186,8 @@ impl Store {
         self.loader.history.number()
     }
 
-    /// Moves to the newest generation; gives whether that was another.
+    /// Moves to the newest generation, and returns whether that was another one. What only the old generation needed can then
+    /// be deleted.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -199,7 +208,7 @@ impl Store {
         Ok(self.loader.history.install(self.loader.history.newest()?))
     }
 
-    /// The generation that this handle is on, for as long as the snapshot lives.
+    /// The generation that this handle is on. Its files stay on disk for as long as the snapshot lives.
     ///
     /// ```
     /// # use stridemap::Store;

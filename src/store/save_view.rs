@@ -12,7 +12,7 @@ use crate::storage::Identity;
 use crate::tensor::Tensor;
 
 impl Transaction<'_> {
-    /// Gives a view of a tensor of this store, or of this transaction, a name to be. No element is copied.
+    /// Saves a view of a tensor of this store, or of this transaction, under a name. No element is copied.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -28,7 +28,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// `ForeignStorage` for a tensor that stands elsewhere; `InvalidArgument` for the name; `NameExists` after
-    /// [`OnExisting::Refuse`].
+    /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         self.loader.history.check_process()?;
         self.draft.check_new("save_view", name, self.changes.on_existing)?;

@@ -11,9 +11,10 @@ use crate::error::Result;
 use crate::layout::Layout;
 use crate::tensor::Tensor;
 
-/// One generation of a store, for good: whatever is committed later, by whatever process, is not seen here.
+/// One generation of a store: it never changes, whatever any process commits later.
 ///
-/// While it lives, the files of its generation are not collected. Snapshots isolate names, headers and sealed elements.
+/// While it lives, the files of its generation stay on disk. A snapshot isolates names, headers and sealed elements, and not
+/// those of mutable and live storages, which are changed in place.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(super) loader: Arc<Loader>,

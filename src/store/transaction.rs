@@ -16,9 +16,9 @@ use crate::tensor::{Source, Tensor};
 
 /// Several changes that become one commit, or none.
 ///
-/// Elements go to disk as they are saved; names are given by [`commit`](Self::commit). Dropped without it, nothing of
-/// the store has changed. When another writer commits first, the changes are made on its generation: a save is
-/// last-writer-wins, and removing or renaming what is gone is a `Conflict`.
+/// Elements are written to disk as they are saved; [`commit`](Self::commit) makes the names visible. A transaction that is
+/// dropped without a commit changes nothing. When another writer commits first, the changes are repeated on that generation:
+/// the last save of a name wins, and to remove or rename a name that is gone is a `Conflict`.
 pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
     pub(super) number: u64,
@@ -178,7 +178,8 @@ impl<'a> Transaction<'a> {
         Tensor::new(storage, record.dtype, layout_of(record)?).map_err(|e| Error::refused("load", e))
     }
 
-    /// Copies elements into a storage, under a name to be. A tensor that had the name loses it.
+    /// Copies elements into a sealed storage, under a name. A tensor of the same name is replaced; its other names keep the
+    /// old elements, as in [`Store::save`](crate::Store::save).
     ///
     /// ```
     /// # use stridemap::Store;
@@ -267,7 +268,7 @@ impl<'a> Transaction<'a> {
         self.load(name)
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -286,7 +287,7 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Remove { name: name.to_owned() })
     }
 
-    /// Gives a tensor another name. Its own name is no change.
+    /// Renames a tensor. To its own name is no change.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -354,7 +355,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Takes the text under a key away, if there is any.
+    /// Removes the text under a key, if there is any.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -411,7 +412,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Publishes all changes as one generation; gives its number. Durable when it returns, with
+    /// Publishes all changes as one generation, and returns its number. Durable when it returns, with
     /// [`Durability::Full`](crate::Durability::Full). Without changes nothing is written.
     ///
     /// ```
@@ -431,7 +432,7 @@ impl<'a> Transaction<'a> {
         Ok(self.publish()?.number())
     }
 
-    /// As [`commit`](Self::commit); gives the generation.
+    /// As [`commit`](Self::commit); returns the generation.
     pub(super) fn publish(self) -> Result<Arc<Generation>> {
         let history = &self.loader.history;
         self.check_writable("commit")?;

@@ -12,8 +12,13 @@ use crate::error::Result;
 use crate::tensor::{Source, Tensor};
 
 impl Store {
-    /// Copies the elements of a tensor or an array into a sealed storage, in row-major order, and gives them a name. A
-    /// tensor that had the name loses it.
+    /// Copies the elements of a tensor, a slice or an array into a new sealed storage, in row-major order, under a name. A
+    /// tensor of the same name is replaced.
+    ///
+    /// Only this name refers to the new storage. Other names of the old tensor keep the old elements: to save one of two
+    /// tied weights again unties them. To keep them tied, save the other one again too, by
+    /// [`copy`](Self::copy) or [`save_view`](Self::save_view); or use [a mutable storage](Self::save_as), which is changed
+    /// in place.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -22,6 +27,10 @@ impl Store {
     /// store.save("x", &[[1f32, 2.], [3., 4.]])?;
     /// store.save("column", &store.load("x")?.select(1, 0)?)?; // a copy of two elements
     /// assert_eq!(store.load("column")?.read::<f32>()?, [1., 3.]);
+    ///
+    /// store.copy("x", "tied")?;
+    /// store.save("x", &[5f32])?;
+    /// assert_eq!(store.load("tied")?.read::<f32>()?, [1., 2., 3., 4.]); // as it was
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -95,8 +104,8 @@ impl Store {
         Snapshot::new(Arc::clone(&self.loader), generation).load(name)
     }
 
-    /// Gives a view of a tensor of this store a name: a header of some fifty bytes, no element is copied. A tensor that
-    /// had the name loses it.
+    /// Saves a view of a tensor of this store under a name: a header of some fifty bytes, no element is copied. A tensor of
+    /// the same name is replaced.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -112,13 +121,14 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `ForeignStorage` for a tensor that does not stand on a storage of this store:
-    /// [`save`](Self::save) copies its elements.
+    /// See [`Store`]; `ForeignStorage` for a tensor whose storage is not one of this store: [`save`](Self::save) copies its
+    /// elements.
     pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
         self.write(|txn| txn.save_view(name, tensor))
     }
 
-    /// Takes a name away. The storage goes when no name, snapshot or loaded tensor needs it.
+    /// Removes a name. The storage is deleted when no name, snapshot or handle needs it; tensors that are loaded keep
+    /// their elements.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -136,7 +146,7 @@ impl Store {
         self.write(|txn| txn.remove(name))
     }
 
-    /// Gives a tensor another name.
+    /// Renames a tensor.
     ///
     /// ```
     /// # use stridemap::Store;

@@ -313,3 +313,20 @@ fn handles_print_as_one_short_line() {
     assert_eq!(format!("{:#?}", x.lock_shared().unwrap()), format!("SharedGuard({header})"));
     assert_eq!(format!("{:#?}", x.lock_exclusive().unwrap()), format!("ExclusiveGuard({header})"));
 }
+
+#[test]
+fn idle_handle_and_loaded_tensor_hold_the_space_of_what_was_removed() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let store = Store::create(&path).unwrap();
+    store.save("x", &vec![1u8; 1000]).unwrap();
+    let idle = Store::open(&path).unwrap();
+    let loaded = idle.load("x").unwrap();
+    store.save("x", &2u8).unwrap();
+    store.gc().unwrap();
+    assert!(storages_bytes(&path) >= 1000, "the files of a handle's generation were deleted");
+    assert!(idle.refresh().unwrap());
+    store.gc().unwrap();
+    assert!(storages_bytes(&path) < 1000);
+    assert_eq!(loaded.read::<u8>().unwrap(), vec![1; 1000]);
+}
