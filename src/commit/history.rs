@@ -64,12 +64,12 @@ pub(crate) struct History {
     pub(crate) uuid: Uuid,
     pub(crate) options: Options,
     current: Mutex<Arc<Generation>>,
-    /// Of `current`, for who may not wait for it.
+    /// The number of `current`, for callers that must not wait for its mutex.
     number: AtomicU64,
     pub(crate) poison: Poison,
-    /// Whether this handle has deleted what dead writers left.
+    /// Whether this handle has deleted the leftovers of crashed writers.
     pub(super) is_swept: AtomicBool,
-    /// What is known of the generations before the newest. Locked by who holds the writers' lock.
+    /// The known part of the generations before the newest. Only locked under the writers' lock.
     pub(super) older: Mutex<Older>,
     listed: Mutex<Option<Listed>>,
     /// The process that opened the store.
@@ -94,7 +94,7 @@ impl History {
         })
     }
 
-    /// On no generation that can be read: for who repairs a store.
+    /// A history without a readable generation, to repair a store.
     pub(super) fn of(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Self {
         History {
             number: AtomicU64::new(0),
@@ -111,8 +111,9 @@ impl History {
         }
     }
 
-    /// Refuses a child that was forked from the process that opened the store, before it waits for a mutex that another
-    /// thread of its parent held, or does anything to a lock that is its parent's.
+    /// # Errors
+    /// `Forked` in a forked child of the process that opened the store. It must call this first, because it may wait forever
+    /// for a mutex that another thread of its parent had locked, and it shares the parent's locks.
     pub(crate) fn check_process(&self) -> Result<()> {
         self.owner.check(|| format!("{}: the store was opened", self.paths.root().display()))
     }
@@ -122,8 +123,8 @@ impl History {
         self.number.load(Ordering::Acquire)
     }
 
-    /// The generation that this handle is on; in a forked child one of the same number and without content, for another
-    /// thread of the parent may have held the mutex, and nobody is left here to give it back.
+    /// Returns the generation that this handle is on. In a forked child, returns one of the same number without content: the mutex
+    /// may have been locked by another thread of the parent, and then stays locked.
     pub(crate) fn current(&self) -> Arc<Generation> {
         if self.check_process().is_err() {
             return Arc::new(Generation::stand_in(self.uuid, self.number()));
@@ -179,7 +180,7 @@ impl History {
         }
     }
 
-    /// Moves this handle to a generation, unless it is on a later one already; gives whether it moved.
+    /// Moves this handle to a generation, unless it is on a later one already. Returns whether it moved.
     pub(crate) fn install(&self, generation: Arc<Generation>) -> bool {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let moves = current.number() < generation.number();
@@ -190,12 +191,12 @@ impl History {
         moves
     }
 
-    /// A watch for new generations, that tells of nothing before this call; none where the system has none to give.
+    /// Returns a watch that reports new generations from this call on, or nothing where the system has none left.
     pub(crate) fn watch(&self) -> Option<Box<dyn Watch>> {
         idle_watch::watch(&self.disk, &self.paths.meta_dir())
     }
 
-    /// Keeps a watch for who waits next.
+    /// Keeps a watch for the next wait.
     pub(crate) fn keep_watch(&self, watch: Box<dyn Watch>) {
         idle_watch::keep(&self.disk, self.paths.meta_dir(), watch);
     }

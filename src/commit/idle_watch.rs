@@ -1,5 +1,5 @@
-//! The watch of whoever waited last in this process. To end one takes the kernel longer than to begin it, so it is kept for
-//! the next wait; and it gives a user only so many, so it is one a process, and not one a handle.
+//! The watch of the last wait in this process, kept for the next one because the kernel takes long to end a watch. It also limits
+//! the watches of a user, so one is kept for the whole process, and not one for each handle.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
@@ -9,7 +9,7 @@ use crate::disk::{Disk, Watch};
 use crate::process::OwnerProcess;
 
 struct Idle {
-    /// Not kept open by this.
+    /// Does not keep the disk alive.
     disk: Weak<dyn Disk>,
     dir: PathBuf,
     watch: Box<dyn Watch>,
@@ -17,10 +17,10 @@ struct Idle {
     owner: OwnerProcess,
 }
 
-/// Never waited for: in a forked child, nobody might be left to give it back.
+/// Only tried: in a forked child it may stay locked for good.
 static IDLE: Mutex<Option<Idle>> = Mutex::new(None);
 
-/// A watch of a directory that tells of nothing before this call; none where the system has none to give.
+/// Returns a watch of a directory that reports changes from this call on, or nothing where the system has none left.
 pub(super) fn watch(disk: &Arc<dyn Disk>, dir: &Path) -> Option<Box<dyn Watch>> {
     let is_ours = |idle: &mut Idle| {
         Weak::ptr_eq(&idle.disk, &Arc::downgrade(disk)) && idle.dir == dir && idle.owner.is_current()
@@ -32,10 +32,10 @@ pub(super) fn watch(disk: &Arc<dyn Disk>, dir: &Path) -> Option<Box<dyn Watch>> 
     }
 }
 
-/// Keeps a watch for who waits next.
+/// Keeps a watch for the next wait.
 pub(super) fn keep(disk: &Arc<dyn Disk>, dir: PathBuf, watch: Box<dyn Watch>) {
     let idle = Idle { disk: Arc::downgrade(disk), dir, watch, owner: OwnerProcess::current() };
     let replaced = IDLE.try_lock().map(|mut slot| slot.replace(idle));
-    // Not under the mutex: it takes the kernel a while.
+    // Ended after the mutex is unlocked, because it takes long.
     drop(replaced);
 }

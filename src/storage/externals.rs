@@ -3,10 +3,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use stridemap_format::{External, FileStamp};
+use stridemap_format::External;
 
 use super::external::{ExternalFile, difference};
-use crate::disk::{Disk, ExternalError, Reach, Step};
+use crate::disk::{Disk, ExternalError, FileId, Reach, Step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Which files outside the store a handle opens, for external storages.
@@ -50,7 +50,7 @@ pub(crate) struct Externals {
     disk: Arc<dyn Disk>,
     store: PathBuf,
     options: ExternalOptions,
-    open: Mutex<HashMap<(u64, u64), Weak<ExternalFile>>>,
+    open: Mutex<HashMap<FileId, Weak<ExternalFile>>>,
 }
 
 impl Externals {
@@ -106,10 +106,9 @@ impl Externals {
 
     /// Returns the file as it is open already, or else this one, which later calls return.
     fn shared(&self, file: Arc<ExternalFile>) -> Arc<ExternalFile> {
-        let FileStamp { device, inode, .. } = file.stamp();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // While a file is open, its inode is not reused.
-        if let Some(known) = open.get(&(device, inode)).and_then(Weak::upgrade)
+        if let Some(known) = open.get(&file.id()).and_then(Weak::upgrade)
             && known.stamp() == file.stamp()
         {
             return known;
@@ -117,7 +116,7 @@ impl Externals {
         if open.len() == open.capacity() {
             open.retain(|_, file| file.strong_count() > 0);
         }
-        open.insert((device, inode), Arc::downgrade(&file));
+        open.insert(file.id(), Arc::downgrade(&file));
         file
     }
 

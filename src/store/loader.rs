@@ -35,7 +35,7 @@ impl Loader {
         record: &TensorRecord,
     ) -> Result<Tensor> {
         let layout = layout_of(record).map_err(|e| e.context(format!("load {name:?}")))?;
-        if let Some(storage) = self.standing(record.storage_id)
+        if let Some(storage) = self.cached(record.storage_id)
             && let Ok(tensor) = Tensor::new(storage, record.dtype, layout.clone())
         {
             return Ok(tensor);
@@ -48,7 +48,7 @@ impl Loader {
         })
     }
 
-    fn standing(&self, id: u64) -> Option<Arc<Storage>> {
+    fn cached(&self, id: u64) -> Option<Arc<Storage>> {
         self.storages.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
     }
 
