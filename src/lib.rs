@@ -67,14 +67,15 @@ compile_error!("stridemap maps files of any size, and so needs 64-bit addresses"
 #[cfg(not(target_endian = "little"))]
 compile_error!("stridemap lends the bytes of files as elements, and these are little-endian");
 
-mod commit;
 #[cfg(feature = "simulation")]
 pub mod disk;
 #[cfg(not(feature = "simulation"))]
 #[expect(unreachable_pub, reason = "public with the feature `simulation`")]
 mod disk;
 mod error;
+mod generation;
 mod layout;
+mod maintenance;
 mod memory;
 mod process;
 // For the command line too; not covered by semver.
@@ -89,12 +90,13 @@ pub use half;
 pub use ndarray;
 pub use num_complex;
 
-pub use commit::{
-    Affected, Collected, Compacted, Durability, Finding, Loss, Materialized, NameChanges, OnExisting, Orphan,
-    Reclaimable, Remedy, Repair, SkipReason, Skipped, SpaceReason, Verification,
-};
 pub use error::{Error, ErrorKind, Result};
+pub use generation::{Collected, Durability, NameChanges, OnExisting};
 pub use layout::{Axes, Axis, Index, Integer, Integers, Layout, Sections, SliceBound};
+pub use maintenance::{
+    Affected, Compacted, Finding, Loss, Materialized, Orphan, Reclaimable, Remedy, Repair, SkipReason,
+    Skipped, SpaceReason, Verification,
+};
 pub use storage::{ExternalFile, ExternalFiles};
 pub use store::{
     Copied, Snapshot, Stats, StorageInfo, StorageKey, StorageKind, StorageStats, Store, StoreOptions,

@@ -1,8 +1,8 @@
 //! What has changed from one snapshot to another.
 
 use super::snapshot::Snapshot;
-use crate::commit::{self, NameChanges};
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{self, NameChanges};
 
 impl Snapshot {
     /// The names that came, went, or have another header, since an earlier snapshot of the same store, by whatever handle or
@@ -37,6 +37,6 @@ impl Snapshot {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        commit::changes_between(earlier.inner(), self.inner())
+        generation::changes_between(earlier.inner(), self.inner())
     }
 }

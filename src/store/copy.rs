@@ -11,9 +11,9 @@ use super::handle::Store;
 use super::options::StoreOptions;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::commit::{self, Building, Change};
 use crate::disk::LockMode;
 use crate::error::{Error, Result};
+use crate::generation::{self, Building, Change};
 use crate::layout::{Placed, View, reached_bytes, repack};
 use crate::storage::{StagedStorage, StorageWriter, VerifiedStorage};
 
@@ -109,7 +109,7 @@ impl Snapshot {
         self.loader.history.check_process()?;
         let mut tensors: BTreeMap<String, TensorRecord> = BTreeMap::new();
         for &name in names {
-            let not_found = || commit::not_found("copy", name, |prefix| self.inner().tensors(prefix));
+            let not_found = || generation::not_found("copy", name, |prefix| self.inner().tensors(prefix));
             tensors.insert(name.to_owned(), self.inner().tensor(name)?.ok_or_else(not_found)?);
         }
         let mut parts: BTreeMap<u64, Part> = BTreeMap::new();

@@ -10,8 +10,8 @@ use super::handle::Store;
 use super::loader::layout_of;
 use super::staging::{record_of, write_elements};
 use super::transaction::Transaction;
-use crate::commit::{self, Change, Changes, Draft};
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{self, Change, Changes, Draft};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
@@ -169,7 +169,7 @@ impl Transaction<'_> {
             let left = history.options.lock_timeout.saturating_sub(began.elapsed());
             let lock = GrowthLock::take(&history.disk, &path, left);
             let lock = lock.map_err(|e| e.context(op))?;
-            let newest = commit::newest_for_certain(history)?;
+            let newest = generation::newest_for_certain(history)?;
             if newest.number() != self.draft.generation().number() {
                 self.draft = Draft::rebased(&self.changes, newest)?;
             }
@@ -199,7 +199,7 @@ impl Transaction<'_> {
         let generation = self.draft.generation();
         generation.storage(id)?.ok_or_else(|| {
             if self.changes.expected.contains_key(&id) {
-                return commit::storage_gone(op, id, generation.number());
+                return generation::storage_gone(op, id, generation.number());
             }
             let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
             let missing = stridemap_format::Error::new(stridemap_format::Rule::StorageMissing, detail);

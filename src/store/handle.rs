@@ -7,9 +7,10 @@ use super::loader::Loader;
 use super::options::StoreOptions;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::commit::{self, Collected, History};
 use crate::disk::Disk;
 use crate::error::Result;
+use crate::generation::{self, Collected, History};
+use crate::maintenance::{self};
 use crate::storage::MapPermit;
 use crate::tensor::Tensor;
 
@@ -316,7 +317,7 @@ impl Store {
         self.loader.history.check_process()?;
         self.loader.history.check_poison()?;
         let newest = self.loader.history.newest()?;
-        commit::check_ids_left(&newest)?;
+        generation::check_ids_left(&newest)?;
         Ok(Transaction::new(&self.loader, newest))
     }
 
@@ -343,6 +344,6 @@ impl Store {
     /// See [`Store`]. What had been deleted until then stays so.
     pub fn gc(&self) -> Result<Collected> {
         self.loader.history.check_process()?;
-        commit::collect_all(&self.loader.history)
+        maintenance::collect_all(&self.loader.history)
     }
 }

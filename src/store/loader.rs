@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord, TensorRecord};
 
-use crate::commit::{self, Generation, History};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{self, Generation, History};
 use crate::layout::Layout;
 use crate::storage::{Externals, InUse, MapPermit, Storage};
 use crate::tensor::Tensor;
@@ -91,12 +91,12 @@ impl Loader {
     fn in_use(&self, id: u64, generation: &Generation) -> InUse {
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
         let (uuid, known) = (self.history.uuid, AtomicU64::new(generation.number()));
-        let ask = move || commit::newest_has_storage(&*disk, &paths, uuid, id, &known);
+        let ask = move || generation::newest_has_storage(&*disk, &paths, uuid, id, &known);
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
         let is_settled = AtomicBool::new(generation.is_synced() || !self.history.is_durable());
         let settle = move || {
             if !is_settled.load(Ordering::Relaxed) {
-                commit::settle_name(&*disk, &paths)?;
+                generation::settle_name(&*disk, &paths)?;
                 is_settled.store(true, Ordering::Relaxed);
             }
             Ok(())

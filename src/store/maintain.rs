@@ -1,6 +1,6 @@
 use super::handle::Store;
-use crate::commit::{self, Compacted, Materialized};
 use crate::error::Result;
+use crate::maintenance::{self, Compacted, Materialized};
 
 impl Store {
     /// Writes sealed storages again without the bytes that no tensor reaches: those of which at least a quarter can be
@@ -36,7 +36,7 @@ impl Store {
     /// See [`Store`]. What had been compacted until then stays so, and nothing else has changed.
     pub fn compact(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
         self.loader.history.check_process()?;
-        commit::compact(&self.loader.history, &mut progress)
+        maintenance::compact(&self.loader.history, &mut progress)
     }
 
     /// Copies what tensors reach of external storages into sealed storages of the store, so that it needs no file of others
@@ -54,6 +54,6 @@ impl Store {
     /// is not any more what was adopted. What had been copied and committed until then stays so.
     pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
         self.loader.history.check_process()?;
-        commit::materialize(&self.loader.history, &mut progress)
+        maintenance::materialize(&self.loader.history, &mut progress)
     }
 }

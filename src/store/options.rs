@@ -3,9 +3,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::handle::Store;
-use crate::commit::{self, Durability, History, Options};
 use crate::disk::{Disk, RealDisk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{self, Durability, History, Options};
 use crate::storage::{ExternalFiles, MapPermit};
 
 /// How to open or create a store, when the defaults of [`Store`] do not fit.
@@ -90,7 +90,7 @@ impl StoreOptions {
     /// Those of [`Store::create`].
     pub fn create(&self, path: impl AsRef<Path>) -> Result<Store> {
         let path = path.as_ref();
-        let uuid = commit::create(&self.disk, path, self.options.durability == Durability::Full)?;
+        let uuid = generation::create(&self.disk, path, self.options.durability == Durability::Full)?;
         let store = self.open_with(path, None)?;
         if store.loader.history.uuid != uuid {
             let message =
@@ -124,8 +124,8 @@ impl StoreOptions {
     }
 
     pub(super) fn open_with(&self, path: &Path, permit: Option<MapPermit>) -> Result<Store> {
-        let (disk, paths) = commit::hold(&self.disk, path)?;
-        let uuid = commit::read_marker(&*disk, &paths)?;
+        let (disk, paths) = generation::hold(&self.disk, path)?;
+        let uuid = generation::read_marker(&*disk, &paths)?;
         if permit.is_some() && !self.options.externals.allows_network_mapping {
             check_local(&*disk, &paths)?;
         }

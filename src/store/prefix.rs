@@ -7,8 +7,8 @@ use stridemap_format::check_name;
 use super::handle::Store;
 use super::snapshot::TensorInfo;
 use super::transaction::Transaction;
-use crate::commit::{Change, OnExisting};
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{Change, OnExisting};
 use crate::tensor::Tensor;
 
 /// Tensors whose names begin with a prefix: any text, `""` for all of them.

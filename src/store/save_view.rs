@@ -6,8 +6,8 @@ use stridemap_format::{StorageKind as RecordKind, StorageRecord};
 
 use super::staging::record_of;
 use super::transaction::Transaction;
-use crate::commit::{self, Change, Draft};
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{self, Change, Draft};
 use crate::storage::Identity;
 use crate::tensor::Tensor;
 
@@ -83,13 +83,13 @@ impl Transaction<'_> {
         if known.is_some_and(|known| known.length_bytes >= seen.length_bytes) {
             return Ok(());
         }
-        let newest = commit::newest_for_certain(&self.loader.history)?;
+        let newest = generation::newest_for_certain(&self.loader.history)?;
         if newest.number() != self.draft.generation().number() {
             self.draft = Draft::rebased(&self.changes, newest)?;
         }
         match self.draft.generation().storage(id)? {
             Some(_) => Ok(()),
-            None => Err(commit::storage_gone(op, id, self.draft.generation().number())),
+            None => Err(generation::storage_gone(op, id, self.draft.generation().number())),
         }
     }
 

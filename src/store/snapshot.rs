@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
 use super::loader::{Loader, layout_of};
-use crate::commit::{self, Generation};
 use crate::error::Result;
+use crate::generation::{self, Generation};
 use crate::layout::Layout;
 use crate::tensor::Tensor;
 
@@ -212,7 +212,7 @@ impl Snapshot {
         self.loader.history.check_process()?;
         match self.generation.tensor(name)? {
             Some(record) => self.loader.tensor(&self.generation, name, &record),
-            None => Err(commit::not_found("load", name, |prefix| self.generation.tensors(prefix))),
+            None => Err(generation::not_found("load", name, |prefix| self.generation.tensors(prefix))),
         }
     }
 

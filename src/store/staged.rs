@@ -7,8 +7,8 @@ use stridemap_format::limits::MAX_STORAGE_BYTES;
 
 use super::staging::{Stage, record_of};
 use super::transaction::Transaction;
-use crate::commit::{Change, Changes};
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{Change, Changes};
 use crate::layout::Layout;
 use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
 

@@ -7,9 +7,9 @@ use stridemap_format::{DType, StorageKind as RecordKind, TensorParts, TensorReco
 
 use super::snapshot::StorageKind;
 use super::transaction::Transaction;
-use crate::commit::{Change, Changes};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{Change, Changes};
 use crate::layout::Layout;
 use crate::storage::{StagedStorage, StorageWriter};
 use crate::tensor::{Source, is_live};

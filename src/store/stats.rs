@@ -5,10 +5,11 @@ use stridemap_format::StorageKind as RecordKind;
 
 use super::handle::Store;
 use super::snapshot::StorageKind;
-use crate::commit::{self, History, Inventory, ListedFile, Reclaimable, SpaceReason, Standing, Worth};
 use crate::disk::StoreFile;
 use crate::error::{Error, Result};
+use crate::generation::History;
 use crate::layout::reached_bytes;
+use crate::maintenance::{self, Inventory, ListedFile, Reclaimable, SpaceReason, StorageTensors, Worth};
 
 /// How many names are given of those that stand on a storage.
 const MOST_NAMES: usize = 3;
@@ -141,7 +142,7 @@ impl Store {
                 stats.external_bytes = stats.external_bytes.saturating_add(record.length_bytes);
             }
         }
-        commit::each_standing(&newest, |standing| {
+        maintenance::each_storage(&newest, |standing| {
             let files = storages.remove(&standing.id).unwrap_or_default();
             let storage = of_standing(history, standing, files)?;
             stats.reachable_bytes = stats.reachable_bytes.saturating_add(storage.reachable_bytes);
@@ -160,7 +161,7 @@ impl Store {
 }
 
 /// A storage with a record.
-fn of_standing(history: &History, standing: Standing, files: Files) -> Result<StorageStats> {
+fn of_standing(history: &History, standing: StorageTensors, files: Files) -> Result<StorageStats> {
     let path = history.paths.storage(standing.id);
     let length_bytes = standing.record.length_bytes;
     let compacted_bytes = standing.repacked(history)?.length_bytes;
@@ -173,7 +174,7 @@ fn of_standing(history: &History, standing: Standing, files: Files) -> Result<St
         RecordKind::External(_) => StorageKind::External,
     };
     let mut reclaimable = Vec::new();
-    let unreached = match (commit::worth(length_bytes, compacted_bytes), kind) {
+    let unreached = match (maintenance::worth(length_bytes, compacted_bytes), kind) {
         (Worth::Nothing, _) => None,
         (Worth::Little, _) => Some(SpaceReason::TooLittle),
         (Worth::Much, StorageKind::Mutable) => Some(SpaceReason::Mutable),

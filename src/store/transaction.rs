@@ -8,8 +8,8 @@ use stridemap_format::{DType, TensorRecord, check_name};
 use super::loader::{Loader, layout_of};
 use super::snapshot::StorageKind;
 use super::staging::{Stage, in_place_kind, layout_for, write_elements};
-use crate::commit::{self, Change, Changes, Draft, Generation, OnExisting};
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{Grown, Growth, StagedStorage, Storage};
 use crate::tensor::{Source, Tensor};
@@ -452,7 +452,7 @@ impl<'a> Transaction<'a> {
             self.growths.into_values().map(|growth| growth.finish(&history.disk, &history.paths, durable));
         let grown: Result<Vec<Grown>> = grown.collect();
         history.watched(
-            grown.and_then(|grown| commit::publish(history, &self.changes, self.draft, staged, grown)),
+            grown.and_then(|grown| generation::publish(history, &self.changes, self.draft, staged, grown)),
         )
     }
 }

@@ -2,8 +2,8 @@ use std::path::Path;
 
 use super::handle::Store;
 use super::options::StoreOptions;
-use crate::commit::{self, Repair, RepairMode, Verification};
 use crate::error::Result;
+use crate::maintenance::{self, Repair, RepairMode, Verification};
 
 impl Store {
     /// Reads all metadata and elements of the generation that this handle is on, and reports a finding for each broken rule of
@@ -40,7 +40,7 @@ impl Store {
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
         let history = &self.loader.history;
         history.check_process()?;
-        commit::verify(history, self.snapshot().inner(), &mut progress)
+        maintenance::verify(history, self.snapshot().inner(), &mut progress)
     }
 
     /// Verifies some tensors alone, and reports what is wrong with them. Reads the entries that their lookups need, all digests
@@ -63,7 +63,7 @@ impl Store {
         let history = &self.loader.history;
         history.check_process()?;
         let mut read_bytes = 0;
-        let findings = commit::verify_tensors(history, self.snapshot().inner(), names, &mut |bytes| {
+        let findings = maintenance::verify_tensors(history, self.snapshot().inner(), names, &mut |bytes| {
             read_bytes += bytes;
             progress(bytes);
         })?;
@@ -91,7 +91,7 @@ impl StoreOptions {
     /// # Errors
     /// `NotFound`, `NotAStore`, `Busy`, `Io`: what is there may be no store, or cannot be read.
     pub fn verify(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Verification> {
-        commit::verify_path(&self.disk, path.as_ref(), self.options, &mut progress)
+        maintenance::verify_path(&self.disk, path.as_ref(), self.options, &mut progress)
     }
 
     /// Returns what [`repair`](Self::repair) would do and what would be lost, and changes nothing. The plan of a whole store is
@@ -101,7 +101,7 @@ impl StoreOptions {
     /// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` when no manifest can be read,
     /// or `meta` or `storages` is not a directory; `LimitExceeded` for a file of a generation that no store reaches; `Io`.
     pub fn plan_repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
-        commit::repair(&self.disk, path.as_ref(), self.options, RepairMode::Plan, &mut progress)
+        maintenance::repair(&self.disk, path.as_ref(), self.options, RepairMode::Plan, &mut progress)
     }
 
     /// Makes a damaged store usable again, and returns what was done and what was lost. Afterwards [`verify`](Self::verify)
@@ -130,6 +130,6 @@ impl StoreOptions {
     /// be moved; `CommitUnknown` when the new generation may or may not be there; `ReadOnly`, `Io`. Until the new generation is
     /// published, the content is as it was.
     pub fn repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
-        commit::repair(&self.disk, path.as_ref(), self.options, RepairMode::Apply, &mut progress)
+        maintenance::repair(&self.disk, path.as_ref(), self.options, RepairMode::Apply, &mut progress)
     }
 }

@@ -7,8 +7,8 @@ use stridemap_format::DType;
 use super::handle::Store;
 use super::snapshot::{Snapshot, StorageKind};
 use super::transaction::Transaction;
-use crate::commit::Generation;
 use crate::error::Result;
+use crate::generation::Generation;
 use crate::tensor::{Source, Tensor};
 
 impl Store {

@@ -1,0 +1,96 @@
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::History;
+use super::create::sync_name;
+use super::unsynced;
+use super::writer_lock::WriterLock;
+use crate::disk::{Disk, STAGE_PREFIX, Step, StorePaths, dir_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::process::OwnerProcess;
+
+/// A store that is filled beside its place, where nobody looks for it: deleted when dropped, unless it was renamed to its place.
+#[derive(Debug)]
+pub(crate) struct Building {
+    disk: Arc<dyn Disk>,
+    /// Where it is built.
+    path: PathBuf,
+    /// Where it will be.
+    place: PathBuf,
+    /// The process that deletes it.
+    owner: OwnerProcess,
+    is_placed: bool,
+}
+
+impl Building {
+    /// Nothing is created yet.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when anything is at `place`; `Io` when the directory that will hold it cannot be looked at.
+    pub(crate) fn beside(disk: &Arc<dyn Disk>, place: &Path) -> Result<Self> {
+        match disk.is_dir(place) {
+            Ok(_) => return Err(taken(place)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io("look at", place, e)),
+        }
+        let dir = dir_of(place);
+        disk.stat(dir).map_err(|e| Error::io("look at", dir, e))?;
+        let path = dir.join(format!("{STAGE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
+        let (disk, place, owner) = (Arc::clone(disk), place.to_path_buf(), OwnerProcess::current());
+        Ok(Building { disk, path, place, owner, is_placed: false })
+    }
+
+    /// Where to create the store, and fill it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Renames the store to its place, durably if its handle syncs.
+    ///
+    /// A writer that opens it there relies on the name, which a killed copy may not have synced; so the store is marked for
+    /// as long as that can be. The lock keeps writers that do not sync from relying on the mark.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when something is there now; `Io`.
+    pub(crate) fn place(mut self, history: &History) -> Result<()> {
+        let _lock = WriterLock::take(history)?;
+        if history.is_durable() {
+            unsynced::mark(history)?; // crash: a directory beside the place
+        }
+        let renamed = Step::RenameStore.on(&*self.disk, || self.disk.rename_new(&self.path, &self.place));
+        renamed.map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => taken(&self.place),
+            _ => Error::denied("rename to", &self.place, e),
+        })?; // crash: the store, whose next writer makes its name durable
+        self.is_placed = true;
+        if history.is_durable() {
+            sync_name(Step::SyncParent, &*self.disk, &self.place)?; // crash: the store, for good
+            let _ = history.disk.remove(&history.paths.unsynced());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        if self.is_placed || !self.owner.is_current() {
+            return;
+        }
+        // What cannot be deleted stays, under a name that no one opens.
+        let paths = StorePaths::new(&self.path);
+        for dir in [&paths.storages_dir(), &paths.meta_dir(), &self.path] {
+            for name in self.disk.list(dir).unwrap_or_default() {
+                let _ = self.disk.remove(&dir.join(name));
+            }
+            let _ = self.disk.remove_dir(dir);
+        }
+    }
+}
+
+fn taken(place: &Path) -> Error {
+    Error::new(
+        ErrorKind::AlreadyExists,
+        format!("{}: something is there; choose another path", place.display()),
+    )
+}

@@ -1,0 +1,215 @@
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
+
+use super::recover;
+use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, Step, StorePaths, dir_of, read_capped};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Creates an empty store. A new path is built under a temporary name and renamed, so it appears whole or not at all.
+///
+/// An empty directory may be one that cannot be replaced, a mount point or the current directory: the store is built in it,
+/// and FORMAT, without which it is no store, comes last.
+pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
+    let failed = |e: io::Error| match e.kind() {
+        io::ErrorKind::AlreadyExists => taken(path, "something is there; choose another path"),
+        _ => Error::denied("create store", path, e),
+    };
+    let is_dir = is_empty_dir(&**disk, path, failed)?;
+    let id = uuid::Uuid::new_v4();
+    let beside = || dir_of(path).join(format!("{STAGE_PREFIX}{}", id.simple()));
+    let building = if is_dir { path.to_path_buf() } else { beside() };
+    if !is_dir {
+        disk.create_dir(&building).map_err(failed)?;
+    }
+    // From here on, nothing is looked up by a path that another process may lead elsewhere.
+    let held = disk.hold(&building).map_err(|e| {
+        if !is_dir {
+            let _ = disk.remove_dir(&building);
+        }
+        failed(e)
+    })?;
+    let mut made = Made { disk: &held, dirs: Vec::new(), files: Vec::new() };
+    let built = made.build(&building, Manifest::first(id.into_bytes()), durable, is_dir);
+    let built = built.and_then(|()| {
+        if is_dir {
+            return Ok(());
+        }
+        Step::RenameStore.on(&**disk, || disk.rename_new(&building, path))
+    });
+    if let Err(e) = built {
+        made.undo();
+        if !is_dir {
+            let _ = disk.remove_dir(&building);
+        }
+        return Err(failed(e));
+    }
+    if durable {
+        if is_dir {
+            // Others may use the store by now: it stays, and the first commit makes sure of its names as well.
+            let synced = Step::SyncNewRoot.on(&*held, || held.sync_dir(&building));
+            synced.map_err(|e| Error::io("sync", path, e))?;
+        }
+        sync_name(Step::SyncParent, &**disk, path)?;
+    }
+    Ok(id.into_bytes())
+}
+
+fn taken(path: &Path, what: &str) -> Error {
+    Error::new(ErrorKind::AlreadyExists, format!("create {}: {what}", path.display()))
+}
+
+/// Whether an empty directory is there, and not nothing.
+fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Error) -> Result<bool> {
+    match disk.stat(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Ok(stat) if stat.is_regular => {
+            return Err(taken(path, "a file is there; open it, or choose another path"));
+        }
+        found => found.map_err(&failed)?,
+    };
+    let names = disk.list(path).map_err(&failed)?;
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    if has("FORMAT") {
+        return Err(taken(path, "a store is there; open it, or choose another path"));
+    }
+    if has("storages") {
+        let what = "a part of a store is there, without FORMAT; repair it, or delete it if its creation was interrupted";
+        return Err(taken(path, what));
+    }
+    // A new file system has one directory.
+    if names.iter().any(|name| name != "lost+found") {
+        return Err(taken(path, "a directory that is not empty is there; choose another path"));
+    }
+    Ok(true)
+}
+
+/// What a creation has made, to be deleted if it fails.
+struct Made<'a> {
+    disk: &'a Arc<dyn Disk>,
+    dirs: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+impl Made<'_> {
+    /// Fills a directory. Where it is seen by others, FORMAT is the last thing that can fail.
+    fn build(&mut self, root: &Path, manifest: Manifest, durable: bool, is_seen: bool) -> io::Result<()> {
+        let (disk, paths) = (&**self.disk, StorePaths::new(root));
+        let bytes = manifest.encode().map_err(io::Error::other)?;
+        // Of two processes that create a store in one directory, this lets one go on.
+        self.dir(paths.storages_dir())?;
+        self.dir(paths.meta_dir())?;
+        self.file(paths.manifest(manifest.generation), &bytes, durable)?;
+        self.file(paths.lock(), &[], durable)?;
+        if !durable {
+            self.file(paths.unsynced(), &[], durable)?;
+        } else {
+            // Not `storages/`, which is empty: its name is in the root.
+            Step::SyncNewMeta.on(disk, || disk.sync_dir(&paths.meta_dir()))?;
+        }
+        if durable && is_seen {
+            Step::SyncNewNames.on(disk, || disk.sync_dir(root))?; // crash: a directory that is no store
+        }
+        self.file(paths.marker(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
+        if durable && !is_seen {
+            Step::SyncNewRoot.on(disk, || disk.sync_dir(root))?;
+        }
+        Ok(())
+    }
+
+    fn dir(&mut self, path: PathBuf) -> io::Result<()> {
+        self.disk.create_dir(&path)?;
+        self.dirs.push(path);
+        Ok(())
+    }
+
+    fn file(&mut self, path: PathBuf, bytes: &[u8], durable: bool) -> io::Result<()> {
+        write_new(self.disk, &path, bytes, durable)?;
+        self.files.push(path);
+        Ok(())
+    }
+
+    /// FORMAT first: what is left of a deletion that is cut short is no store.
+    fn undo(&self) {
+        self.files.iter().rev().for_each(|file| drop(self.disk.remove(file)));
+        self.dirs.iter().rev().for_each(|dir| drop(self.disk.remove_dir(dir)));
+    }
+}
+
+fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
+    let mut staged = Staged::create(disk, path.parent().unwrap_or(path))?;
+    staged.file().write_all_at(bytes, 0)?;
+    if durable {
+        Step::SyncNewFile.on(&**disk, || staged.file().sync())?;
+    }
+    Step::RenameNewFile.on(&**disk, || staged.publish(path))
+}
+
+/// Makes the name of a store's directory durable.
+pub(crate) fn sync_name(step: Step, disk: &dyn Disk, root: &Path) -> Result<()> {
+    // Where the directory is, whatever link led to it.
+    let parent = root.join("..");
+    let sync = || match disk.sync_dir(&parent) {
+        // A user who may write the store need not be allowed to read the directory that holds it; and some directories
+        // cannot be synced.
+        Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => {
+            disk.sync_file_system(root)
+        }
+        synced => synced,
+    };
+    step.on(disk, sync).map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
+}
+
+/// Holds the directories of the store that a path leads to now: from then on nothing is looked up by that path.
+pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, StorePaths)> {
+    let held = disk.hold(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound if path.as_os_str().is_empty() => {
+            Error::new(ErrorKind::NotFound, "open: the path is empty; the current directory is \".\"")
+        }
+        io::ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, format!("open {}: no store there", path.display()))
+        }
+        io::ErrorKind::NotADirectory => Error::new(
+            ErrorKind::NotAStore,
+            format!("open {}: not a stridemap store: it is not a directory", path.display()),
+        ),
+        _ => Error::io("open", path, e),
+    })?;
+    Ok((held, StorePaths::new(path)))
+}
+
+/// Reads what makes a directory a store.
+///
+/// A directory without a FORMAT of ours is no store, unless it has manifests: then it is a damaged one.
+pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
+    let (root, path) = (paths.root().display(), paths.marker());
+    let unmarked = |why: &str| {
+        if recover::manifest_numbers(disk, paths).is_ok_and(|numbers| !numbers.is_empty()) {
+            return Error::corrupt(&path, format::Error::new(Rule::MarkerMagic, why));
+        }
+        Error::new(ErrorKind::NotAStore, format!("open {root}: not a stridemap store: {why}"))
+    };
+    let file = match disk.open(&path, Access::Read) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(unmarked("it has no FORMAT file")),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Err(unmarked(&format!("FORMAT is {e}"))),
+        opened => opened.map_err(|e| Error::io("open", &path, e))?,
+    };
+    let bytes = read_capped(&*file, Marker::LENGTH as u64).map_err(|e| Error::io("read", &path, e))?;
+    let marker = Marker::decode(&bytes).map_err(|e| match e.rule() {
+        Rule::MarkerMagic => unmarked("FORMAT has another magic"),
+        _ => Error::corrupt(&path, e),
+    })?;
+    for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::ManifestFrame)] {
+        let broken = |what| Err(Error::corrupt(&dir, format::Error::new(rule, what)));
+        match disk.is_dir(&dir) {
+            Ok(true) => {}
+            // A link could lead anywhere, and files would be written and deleted there.
+            Ok(false) => return broken("not a directory of its own"),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return broken("the directory is missing"),
+            Err(e) => return Err(Error::io("look at", &dir, e)),
+        }
+    }
+    Ok(marker.uuid)
+}

@@ -1,0 +1,318 @@
+//! What a commit deletes: older manifests that nobody holds, and the files that only they needed.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use stridemap_format::{Manifest, ManifestHead, limits};
+
+use super::pins::Pin;
+use super::recover::{list, numbers_among};
+use super::writer_lock::WriterLock;
+use super::{Generation, History};
+use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, Step, StoreFile, number_in, read_capped};
+use crate::error::{Error, Result};
+
+/// What a collection deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Collected {
+    /// How many files.
+    pub file_count: u64,
+    /// Their bytes together, and those that were cut off where an append had not become a commit.
+    pub size_bytes: u64,
+}
+
+/// A store may lie: what has a record is no garbage.
+fn is_really_garbage(history: &History, newest: &Generation, id: u64) -> bool {
+    Step::GarbageIsGarbage.holds(&*history.disk, || matches!(newest.storage(id), Ok(None)))
+}
+
+/// How many manifests before the newest a commit looks at: half of them the latest ones, and half others in turn.
+const LOOKED_AT: usize = 8;
+
+/// How many of them it reads, unless there are no others.
+const READ: usize = 1;
+
+/// The manifests before the newest, and what is known of them. A handle keeps it from one commit to the next, so that what
+/// a commit does about them does not grow with their number.
+#[derive(Debug, Default)]
+pub(crate) struct Older {
+    /// By ascending generation. None for one that was not read: a reader of it may need anything.
+    manifests: Vec<(u64, Option<Facts>)>,
+    /// The newest generation then: while it is, none before it comes.
+    as_of: u64,
+    /// Garbage dropped up to this generation is needed by one of them, so that a commit need not look at it.
+    needed_to: u64,
+    /// What `needed_to` becomes once the commit under way is published.
+    needed_to_after: u64,
+    /// The tables that were there.
+    tables: Vec<u64>,
+    /// The unfinished files that were there. Only the holder of the writers' lock has some in `meta/`.
+    unfinished: Vec<String>,
+}
+
+/// What a manifest says of the files that a reader of it needs. While the file is there, it stays true.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    next_storage_id: u64,
+    pub(crate) table: Option<u64>,
+}
+
+impl Facts {
+    /// Whether it may have a storage that was removed later: ids only grow.
+    pub(crate) fn has_storage(self, id: u64) -> bool {
+        id < self.next_storage_id
+    }
+}
+
+impl From<ManifestHead> for Facts {
+    fn from(head: ManifestHead) -> Self {
+        Facts { next_storage_id: head.next_storage_id, table: head.table.map(|table| table.generation) }
+    }
+}
+
+impl Older {
+    /// Those before `newest`, by the names in `meta/`: without them, as they are known, or by a listing.
+    pub(crate) fn listed<'h>(
+        history: &'h History,
+        names: Option<Vec<String>>,
+        newest: &Generation,
+        _lock: &WriterLock,
+    ) -> Result<MutexGuard<'h, Self>> {
+        let mut older = history.older.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = match names {
+            None if older.as_of == newest.number() => return Ok(older),
+            None => list(&*history.disk, &history.paths)?,
+            Some(names) => names,
+        };
+        let numbers = numbers_among(&names).filter(|&number| number < newest.number());
+        let mut manifests: Vec<_> = numbers.map(|number| (number, older.facts(number))).collect();
+        manifests.sort_unstable_by_key(|&(number, _)| number);
+        older.manifests = manifests;
+        older.as_of = newest.number();
+        older.needed_to = 0;
+        older.tables = names.iter().filter_map(|name| number_in(name, "tab")).collect();
+        older.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
+        Ok(older)
+    }
+
+    /// Adds the generation that was the newest.
+    pub(crate) fn add(&mut self, newest: Arc<Generation>) {
+        let facts = Facts::from(newest.manifest().head());
+        self.tables.extend(facts.table.filter(|table| !self.tables.contains(table)));
+        self.manifests.push((newest.number(), Some(facts)));
+    }
+
+    /// Where the first one is that is not before a generation.
+    fn position(&self, generation: u64) -> usize {
+        self.manifests.partition_point(|&(number, _)| number < generation)
+    }
+
+    fn facts(&self, generation: u64) -> Option<Facts> {
+        self.manifests.get(self.position(generation)).filter(|(number, _)| *number == generation)?.1
+    }
+
+    /// Deletes the files of garbage that no older generation can need, and forgets it; returns whether it forgot any, because
+    /// then `storages/` must be synced before the manifest says so. Here each manifest that is there counts as held.
+    ///
+    /// A reader that stays on an old generation holds back what that one needs, and nothing else: the list, which every
+    /// manifest repeats and every commit goes through, must not grow with the commits that the reader sleeps through.
+    pub(crate) fn delete_garbage(
+        &mut self,
+        history: &History,
+        newest: &Generation,
+        next: &mut Manifest,
+    ) -> bool {
+        let before = next.garbage.len();
+        let mut deleted = Collected::default();
+        let generation = next.generation;
+        let mut needed_to = newest.number();
+        next.garbage.retain(|&id, &mut dropped| {
+            // What this commit drops still has a record in the generation before it.
+            if dropped <= self.needed_to || dropped >= generation || self.need(history, id, dropped) {
+                return true;
+            }
+            let is_deleted = is_really_garbage(history, newest, id) && deleted.remove_storage(history, id);
+            if !is_deleted {
+                needed_to = needed_to.min(dropped - 1);
+            }
+            !is_deleted
+        });
+        self.needed_to_after = needed_to;
+        next.garbage.len() < before
+    }
+
+    /// After a commit: deletes what the new generation no longer needs; and, once a handle, what dead writers left. Best
+    /// effort: what stays is tried again.
+    pub(crate) fn after_commit(&mut self, history: &History, newest: &Generation) {
+        self.as_of = newest.number();
+        self.needed_to = self.needed_to_after;
+        let mut collected = Collected::default();
+        let others = self.manifests.len().saturating_sub(LOOKED_AT / 2) as u64;
+        // Successive commits come to all of them.
+        let start = newest.number().wrapping_mul(LOOKED_AT as u64 / 2) % others.max(1);
+        let turn = |index: u64| (index + others - start) % others < LOOKED_AT as u64 / 2;
+        let is_looked_at = |index| index as u64 >= others || turn(index as u64);
+        let reads = if others == 0 { LOOKED_AT } else { READ };
+        self.collect(history, is_looked_at, reads, &mut collected);
+        collected.remove_garbage(history, newest, self);
+        if !history.is_swept.swap(true, Ordering::Relaxed) {
+            let next_id = newest.manifest().next_storage_id;
+            let is_later =
+                |file| matches!(file, StoreFile::Chunks(id) | StoreFile::Digests(id) if id >= next_id);
+            let _ = collected.sweep(history, is_later);
+        }
+    }
+
+    /// Deletes those of the manifests at some positions that nobody holds, and reads so many of the others, later ones first.
+    pub(crate) fn collect(
+        &mut self,
+        history: &History,
+        is_looked_at: impl Fn(usize) -> bool,
+        mut reads_left: usize,
+        collected: &mut Collected,
+    ) {
+        for index in (0..self.manifests.len()).rev().filter(|&index| is_looked_at(index)) {
+            let Some((number, facts)) = self.manifests.get_mut(index) else { continue };
+            let (number, read) = (*number, facts.is_none() && reads_left > 0);
+            reads_left -= usize::from(read);
+            let is_there = match collect_one(history, number, read, collected) {
+                Ok(None) => false,
+                Ok(Some(read)) => {
+                    *facts = facts.or(read);
+                    true
+                }
+                // It has gone; or it is not a file, which no reader can be on.
+                Err(e) => !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
+            };
+            if !is_there {
+                self.manifests.remove(index);
+            }
+            if !is_there || read {
+                // What was dropped after it may have been needed by it alone.
+                self.needed_to = self.needed_to.min(number);
+            }
+        }
+    }
+
+    /// Those that are there, each of which counts as held.
+    pub(crate) fn pins(&self, history: &History) -> impl Iterator<Item = Pin> {
+        let manifests =
+            self.manifests.iter().filter(|(_, facts)| facts.is_some() || Self::is_unclear(history, *facts));
+        manifests.map(|&(generation, facts)| Pin { generation, processes: Vec::new(), facts })
+    }
+
+    fn is_unclear(history: &History, facts: Option<Facts>) -> bool {
+        facts.is_none() && Step::UnreadHoldsBack.is_taken(&*history.disk)
+    }
+
+    /// Whether a storage that lost its last name at generation `dropped` may be read by somebody. Ids only grow: what the
+    /// last generation before does not need, none before that does.
+    fn need(&self, history: &History, id: u64, dropped: u64) -> bool {
+        let before = self.position(dropped).checked_sub(1);
+        let Some(&(_, facts)) = before.and_then(|at| self.manifests.get(at)) else { return false };
+        let holds_back = Step::PinnedHoldsBack.is_taken(&*history.disk);
+        Self::is_unclear(history, facts) || holds_back && facts.is_some_and(|it| it.has_storage(id))
+    }
+
+    /// Whether a table may be read by somebody. A later generation has the same table or a later one: what the first
+    /// generation that could have it does not need, none after that does.
+    fn need_table(&self, history: &History, table: u64) -> bool {
+        let Some(&(_, facts)) = self.manifests.get(self.position(table)) else { return false };
+        let is_pinned = Step::PinnedTables.is_taken(&*history.disk);
+        Self::is_unclear(history, facts) || is_pinned && facts.is_some_and(|it| it.table == Some(table))
+    }
+}
+
+/// Deletes a manifest unless somebody holds it; returns what it says then, if it is to be read.
+fn collect_one(
+    history: &History,
+    number: u64,
+    read: bool,
+    collected: &mut Collected,
+) -> io::Result<Option<Option<Facts>>> {
+    let path = history.paths.manifest(number);
+    let file = history.disk.open(&path, Access::Read)?;
+    // Held until the file is gone: a reader that comes between sees the lock, or that the file has no name left.
+    if Step::LockOlderManifest.locks(&*history.disk, || file.try_lock(LockMode::Exclusive))? {
+        collected.remove(history, &path)?;
+        return Ok(None);
+    }
+    if !read {
+        return Ok(Some(None));
+    }
+    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
+    let head = ManifestHead::decode(&bytes, history.uuid, number).map_err(io::Error::other)?;
+    Ok(Some(Some(head.into())))
+}
+
+impl Collected {
+    fn remove(&mut self, history: &History, path: &Path) -> io::Result<()> {
+        let size_bytes = history.disk.stat(path).map_or(0, |stat| stat.size_bytes);
+        history.disk.remove(path)?;
+        self.file_count += 1;
+        self.size_bytes += size_bytes;
+        Ok(())
+    }
+
+    /// Gives whether the storage's files are gone.
+    fn remove_storage(&mut self, history: &History, id: u64) -> bool {
+        let mut is_gone = |path: &Path| match self.remove(history, path) {
+            Ok(()) => true,
+            Err(e) => e.kind() == io::ErrorKind::NotFound,
+        };
+        let is_bytes_gone = is_gone(&history.paths.storage(id));
+        is_gone(&history.paths.sum(id)) && is_bytes_gone
+    }
+
+    /// Deletes what neither the newest generation nor an older one that may be held needs: the storages of the list of garbage,
+    /// and tables; and the unfinished files of `meta/`.
+    pub(crate) fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &mut Older) {
+        for (&id, &dropped) in &newest.manifest().garbage {
+            if dropped > older.needed_to
+                && !older.need(history, id, dropped)
+                && is_really_garbage(history, newest, id)
+            {
+                self.remove_storage(history, id);
+            }
+        }
+        let own = newest.manifest().table.map(|table| table.generation);
+        let mut tables = std::mem::take(&mut older.tables);
+        tables.retain(|&table| {
+            let is_needed = Some(table) == own || older.need_table(history, table);
+            is_needed || self.remove(history, &history.paths.table(table)).is_err()
+        });
+        older.tables = tables;
+        for name in older.unfinished.drain(..) {
+            let _ = self.remove(history, &history.paths.meta_dir().join(name));
+        }
+    }
+
+    /// Deletes the unfinished files of dead writers, and the files of `storages/` that are not needed.
+    pub(crate) fn sweep(&mut self, history: &History, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
+        let (dir, root) = (history.paths.storages_dir(), history.paths.root());
+        for dir in [root, &dir] {
+            for name in history.disk.list(dir).map_err(|e| Error::io("list", dir, e))? {
+                let (file, path) = (StoreFile::of(&name), dir.join(&name));
+                // Held until the file is gone: its writer may be about to lock it, and must then see that it went.
+                let abandoned = match file {
+                    StoreFile::Unfinished => lock_abandoned(history, &path),
+                    _ => None,
+                };
+                if abandoned.is_some() || dir != root && is_unneeded(file) {
+                    let _ = self.remove(history, &path);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The file, under its lock: none while a live writer holds it.
+fn lock_abandoned(history: &History, path: &Path) -> Option<Arc<dyn DiskFile>> {
+    let file = history.disk.open(path, Access::Read).ok()?;
+    let is_locked = Step::StageIsAbandoned.locks(&*history.disk, || file.try_lock(LockMode::Exclusive));
+    is_locked.ok()?.then_some(file)
+}

@@ -1,0 +1,233 @@
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use stridemap_format::Uuid;
+
+use super::garbage::Older;
+use super::writer_lock::WriterLock;
+use super::{Generation, idle_watch, recover};
+use crate::disk::{Disk, Step, StorePaths, Watch};
+use crate::error::{Error, Result};
+use crate::process::OwnerProcess;
+use crate::storage::{ExternalOptions, Poison};
+
+/// What a commit survives once it has returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// The end of the process, of the system, and of the power: everything is synced.
+    #[default]
+    Full,
+    /// The end of the process, by `kill -9` too. Nothing is synced: after a power cut the store may be damaged. The next
+    /// commit that is `Full`, by whatever handle, or collection, syncs the whole file system once, and with it all that
+    /// came before. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor syncs its elements all the same, and
+    /// not the commit that gave it its name.
+    Process,
+}
+
+/// What a handle was asked to do differently.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) durability: Durability,
+    pub(crate) lock_timeout: Duration,
+    pub(crate) externals: ExternalOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            durability: Durability::Full,
+            lock_timeout: Duration::from_secs(30),
+            externals: ExternalOptions::default(),
+        }
+    }
+}
+
+/// A listing of `meta/` that is longer than this is not made again while a watch tells of no new name.
+const LONG_LISTING: usize = 64;
+
+/// A watch of `meta/`, begun once a listing was long.
+#[derive(Debug)]
+struct Listed {
+    watch: Box<dyn Watch>,
+    /// The newest generation of a listing, unless there have been new names since.
+    newest: Option<u64>,
+}
+
+/// The generations of one store, as one handle sees them: the one it is on, and the way to the next.
+#[derive(Debug)]
+pub(crate) struct History {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) paths: StorePaths,
+    pub(crate) uuid: Uuid,
+    pub(crate) options: Options,
+    current: Mutex<Arc<Generation>>,
+    /// The number of `current`, for callers that must not wait for its mutex.
+    number: AtomicU64,
+    pub(crate) poison: Poison,
+    /// Whether this handle has deleted the leftovers of crashed writers.
+    pub(crate) is_swept: AtomicBool,
+    /// The known part of the generations before the newest. Only locked under the writers' lock.
+    pub(crate) older: Mutex<Older>,
+    listed: Mutex<Option<Listed>>,
+    /// The process that opened the store.
+    owner: OwnerProcess,
+}
+
+impl History {
+    pub(crate) fn open(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Result<Self> {
+        let newest = recover::newest(&*disk, &paths, uuid, None)?;
+        Ok(History {
+            number: AtomicU64::new(newest.number()),
+            disk,
+            paths,
+            uuid,
+            options,
+            current: Mutex::new(newest),
+            poison: Poison::default(),
+            is_swept: AtomicBool::new(false),
+            older: Mutex::default(),
+            listed: Mutex::default(),
+            owner: OwnerProcess::current(),
+        })
+    }
+
+    /// A history without a readable generation, to repair a store.
+    pub(crate) fn of(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Self {
+        History {
+            number: AtomicU64::new(0),
+            disk,
+            paths,
+            uuid,
+            options: Options { durability: Durability::Full, ..options },
+            current: Mutex::new(Arc::new(Generation::stand_in(uuid, 0))),
+            poison: Poison::default(),
+            is_swept: AtomicBool::new(false),
+            older: Mutex::default(),
+            listed: Mutex::default(),
+            owner: OwnerProcess::current(),
+        }
+    }
+
+    /// # Errors
+    /// `Forked` in a forked child of the process that opened the store. It must call this first, because it may wait forever
+    /// for a mutex that another thread of its parent had locked, and it shares the parent's locks.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.owner.check(|| format!("{}: the store was opened", self.paths.root().display()))
+    }
+
+    /// The number of the generation that this handle is on.
+    pub(crate) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Returns the generation that this handle is on. In a forked child, returns one of the same number without content: the mutex
+    /// may have been locked by another thread of the parent, and then stays locked.
+    pub(crate) fn current(&self) -> Arc<Generation> {
+        if self.check_process().is_err() {
+            return Arc::new(Generation::stand_in(self.uuid, self.number()));
+        }
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The newest generation on disk.
+    pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
+        Ok(self.newest_by(recover::settled_list)?.0)
+    }
+
+    /// The newest generation on disk, and the names in `meta/` if they had to be listed. Nobody else commits meanwhile.
+    pub(crate) fn newest_listed(&self, _lock: &WriterLock) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
+        self.newest_by(recover::list)
+    }
+
+    fn newest_by(&self, list: recover::List) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
+        self.check_process()?;
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current();
+        if let Some(listed) = &mut *listed {
+            // Before the listing: what comes after it is news next time.
+            let has_news = listed.watch.wait(Duration::ZERO).unwrap_or(true);
+            listed.newest = listed.newest.filter(|_| !has_news);
+            if listed.newest == Some(current.number()) {
+                current.check_named(&*self.disk, &self.paths)?;
+                return Ok((current, None));
+            }
+        }
+        let (newest, names) =
+            recover::newest_listed(&*self.disk, &self.paths, self.uuid, Some(current), list)?;
+        let meta = self.paths.meta_dir();
+        match &mut *listed {
+            Some(listed) => listed.newest = Some(newest.number()),
+            None if names.len() > LONG_LISTING && self.disk.tells_all(&meta) => {
+                let watch = self.disk.watch(&meta).ok().flatten();
+                *listed = watch.map(|watch| Listed { watch, newest: None });
+            }
+            None => {}
+        }
+        Ok((newest, Some(names)))
+    }
+
+    /// Takes note that this handle has published a generation, under the writers' lock: all new names are its own.
+    pub(crate) fn note_published(&self, generation: u64, _lock: &WriterLock) {
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listed) = &mut *listed
+            && listed.newest.is_some()
+        {
+            let is_told = listed.watch.wait(Duration::ZERO).is_ok();
+            listed.newest = is_told.then_some(generation);
+        }
+    }
+
+    /// Moves this handle to a generation, unless it is on a later one already. Returns whether it moved.
+    pub(crate) fn install(&self, generation: Arc<Generation>) -> bool {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let moves = current.number() < generation.number();
+        if moves {
+            self.number.store(generation.number(), Ordering::Release);
+            *current = generation;
+        }
+        moves
+    }
+
+    /// Returns a watch that reports new generations from this call on, or nothing where the system has none left.
+    pub(crate) fn watch(&self) -> Option<Box<dyn Watch>> {
+        idle_watch::watch(&self.disk, &self.paths.meta_dir())
+    }
+
+    /// Keeps a watch for the next wait.
+    pub(crate) fn keep_watch(&self, watch: Box<dyn Watch>) {
+        idle_watch::keep(&self.disk, self.paths.meta_dir(), watch);
+    }
+
+    /// Whether syncs are asked for.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.options.durability == Durability::Full
+    }
+
+    /// Makes the names in a directory durable, if that is asked for: as this step.
+    pub(crate) fn sync_dir(&self, step: Step, dir: &Path) -> Result<()> {
+        if self.is_durable() {
+            let synced = step.on(&*self.disk, || self.disk.sync_dir(dir));
+            synced.map_err(|e| Error::io("sync", dir, e).after_failed_sync())?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to write once a sync has failed.
+    pub(crate) fn check_poison(&self) -> Result<()> {
+        self.poison.check(&*self.disk)
+    }
+
+    /// Looks at how a write ended: a failed sync poisons the handle, and any failure may have left files behind.
+    pub(crate) fn watched<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(e) = &result {
+            self.is_swept.store(false, Ordering::Relaxed);
+            if e.is_failed_sync() {
+                self.poison.set(e);
+            }
+        }
+        result
+    }
+}

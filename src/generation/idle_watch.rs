@@ -1,0 +1,41 @@
+//! The watch of the last wait in this process, kept for the next one because the kernel takes long to end a watch. It also limits
+//! the watches of a user, so one is kept for the whole process, and not one for each handle.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use crate::disk::{Disk, Watch};
+use crate::process::OwnerProcess;
+
+struct Idle {
+    /// Does not keep the disk alive.
+    disk: Weak<dyn Disk>,
+    dir: PathBuf,
+    watch: Box<dyn Watch>,
+    /// A forked child would take the notifications of its parent.
+    owner: OwnerProcess,
+}
+
+/// Only tried: in a forked child it may stay locked for good.
+static IDLE: Mutex<Option<Idle>> = Mutex::new(None);
+
+/// Returns a watch of a directory that reports changes from this call on, or nothing where the system has none left.
+pub(crate) fn watch(disk: &Arc<dyn Disk>, dir: &Path) -> Option<Box<dyn Watch>> {
+    let is_ours = |idle: &mut Idle| {
+        Weak::ptr_eq(&idle.disk, &Arc::downgrade(disk)) && idle.dir == dir && idle.owner.is_current()
+    };
+    let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.take_if(is_ours));
+    match idle {
+        Some(Idle { watch, .. }) if watch.wait(Duration::ZERO).is_ok() => Some(watch),
+        _ => disk.watch(dir).ok().flatten(),
+    }
+}
+
+/// Keeps a watch for the next wait.
+pub(crate) fn keep(disk: &Arc<dyn Disk>, dir: PathBuf, watch: Box<dyn Watch>) {
+    let idle = Idle { disk: Arc::downgrade(disk), dir, watch, owner: OwnerProcess::current() };
+    let replaced = IDLE.try_lock().map(|mut slot| slot.replace(idle));
+    // Ended after the mutex is unlocked, because it takes long.
+    drop(replaced);
+}

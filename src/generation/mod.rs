@@ -1,0 +1,38 @@
+//! Generations of a store: how the newest is found and pinned, how the next is published, and what a commit deletes.
+
+mod building;
+mod changes;
+mod create;
+mod garbage;
+mod history;
+mod idle_watch;
+mod names;
+mod pinned;
+mod pins;
+mod publish;
+mod rebase;
+mod recover;
+mod relocate;
+mod table;
+pub(crate) mod unsynced;
+mod writer_lock;
+
+pub(crate) use building::Building;
+pub use changes::NameChanges;
+pub(crate) use changes::changes_between;
+pub(crate) use create::{create, hold, read_marker};
+pub use garbage::Collected;
+pub(crate) use garbage::Older;
+pub use history::Durability;
+pub(crate) use history::{History, Options};
+pub(crate) use names::not_found;
+pub(crate) use pinned::Generation;
+pub(crate) use pins::{Pin, by, held_by, holders, pins, writers_of};
+pub(crate) use publish::{publish, publish_manifest, publish_taking};
+pub use rebase::OnExisting;
+pub(crate) use rebase::{Change, Changes, Draft, check_ids_left, storage_gone};
+pub(crate) use recover::{list, manifest_numbers, newest_for_certain, newest_has_storage, pin, reread};
+pub(crate) use relocate::{Moved, Relocation};
+pub(crate) use table::{Table, lookup_path};
+pub(crate) use unsynced::settle_name;
+pub(crate) use writer_lock::WriterLock;

@@ -1,0 +1,184 @@
+use std::collections::{BTreeMap, btree_map};
+use std::io;
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap_format::{Manifest, StorageRecord, TensorRecord, Uuid};
+
+use super::table::Table;
+use crate::disk::{self, Disk, DiskFile, FileId, LockMode, LockedFile, Step, StorePaths};
+use crate::error::{Error, ErrorKind, Result};
+
+/// One generation of a store, as it is on disk: what every lookup is asked of.
+///
+/// While it lives, a shared lock on its manifest keeps its files from being collected, here and in other processes.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    manifest: Manifest,
+    table: Option<Arc<Table>>,
+    pin: Option<Pin>,
+    is_synced: bool,
+}
+
+/// A manifest's file, under a shared lock.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    _lock: LockedFile,
+    file: FileId,
+}
+
+impl Pin {
+    /// Takes the lock, as this step. Returns nothing when a collector has it.
+    pub(crate) fn take(disk: &dyn Disk, step: Step, file: &Arc<dyn DiskFile>) -> io::Result<Option<Pin>> {
+        let Some(lock) = LockedFile::try_lock(disk, step, file, LockMode::Shared)? else { return Ok(None) };
+        Ok(Some(Pin { _lock: lock, file: file.stat()?.id() }))
+    }
+
+    /// Whether a path leads to the file.
+    pub(crate) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
+        disk::is_named(disk, path, self.file).map_err(|e| Error::io("look at", path, e))
+    }
+}
+
+impl Generation {
+    /// `is_synced` says that the name of the manifest is known to be durable.
+    pub(crate) fn new(manifest: Manifest, table: Option<Arc<Table>>, pin: Pin, is_synced: bool) -> Self {
+        Generation { manifest, table, pin: Some(pin), is_synced }
+    }
+
+    /// Refuses a store whose files were replaced: a manifest that is pinned keeps its name, unless someone else takes it.
+    pub(crate) fn check_named(&self, disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
+        let Some(pin) = &self.pin else { return Ok(()) };
+        let path = paths.manifest(self.number());
+        if !Step::KnownIsNamed.is_taken(disk) || pin.is_named(disk, &path)? {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: the store was deleted or replaced while it was open: this manifest is gone, or another file has its name; \
+             open the store again",
+            path.display()
+        );
+        Err(Error::new(ErrorKind::Replaced, message))
+    }
+
+    /// One that has a number and holds nothing: for a forked child, which is refused everything else.
+    pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
+        let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
+        Generation { manifest, table: None, pin: None, is_synced: false }
+    }
+
+    /// Whether a power cut is known not to take it back.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.is_synced
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.manifest.generation
+    }
+
+    pub(crate) fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    pub(crate) fn table(&self) -> Option<&Arc<Table>> {
+        self.table.as_ref()
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
+        match (self.manifest.tensors.get(name), &self.table) {
+            (Some(changed), _) => Ok(changed.clone()),
+            (None, Some(table)) => table.tensor(name),
+            (None, None) => Ok(None),
+        }
+    }
+
+    pub(crate) fn storage(&self, id: u64) -> Result<Option<StorageRecord>> {
+        match (self.manifest.storages.get(&id), &self.table) {
+            (Some(changed), _) => Ok(changed.clone()),
+            (None, Some(table)) => table.storage(id),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Every tensor whose name begins with `prefix`, by ascending name.
+    pub(crate) fn tensors<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
+        let base = self.table.as_ref().map(|table| table.scan_tensors(prefix)).transpose()?;
+        let delta = self.manifest.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let merged = Merged::new(base.into_iter().flatten(), delta);
+        Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
+    }
+
+    /// Every storage, by ascending id.
+    pub(crate) fn storages(&self) -> impl Iterator<Item = Result<(u64, StorageRecord)>> + '_ {
+        let base = self.table.iter().flat_map(|table| table.scan_storages());
+        Merged::new(base, self.manifest.storages.range(..))
+    }
+
+    /// The records that these names have now. Many names are found by one scan, few by a lookup each.
+    pub(crate) fn tensors_named<'a, T>(
+        &self,
+        names: &'a BTreeMap<String, T>,
+    ) -> Result<BTreeMap<&'a str, TensorRecord>> {
+        let table_count = self.table.as_ref().map_or(0, |table| table.tensor_count());
+        let mut found = BTreeMap::new();
+        if (names.len() as u64).saturating_mul(LOOKUP_COST) < table_count || table_count == 0 {
+            for name in names.keys() {
+                if let Some(record) = self.tensor(name)? {
+                    found.insert(name.as_str(), record);
+                }
+            }
+        } else {
+            for entry in self.tensors("")? {
+                let (name, record) = entry?;
+                if let Some((name, _)) = names.get_key_value(&name) {
+                    found.insert(name.as_str(), record);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// How many entries a scan passes in the time that one lookup takes.
+const LOOKUP_COST: u64 = 16;
+
+/// A sorted base under sorted changes: a change replaces the entry of its key, and none removes it.
+pub(crate) struct Merged<'a, B: Iterator, K, V> {
+    base: Peekable<B>,
+    delta: Peekable<btree_map::Range<'a, K, Option<V>>>,
+}
+
+impl<'a, B: Iterator, K, V> Merged<'a, B, K, V> {
+    pub(crate) fn new(base: B, delta: btree_map::Range<'a, K, Option<V>>) -> Self {
+        Merged { base: base.peekable(), delta: delta.peekable() }
+    }
+}
+
+impl<B, K, V> Iterator for Merged<'_, B, K, V>
+where
+    B: Iterator<Item = Result<(K, V)>>,
+    K: Ord + Clone,
+    V: Clone,
+{
+    type Item = Result<(K, V)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Some((changed_key, _)) = self.delta.peek() else { return self.base.next() };
+            match self.base.peek() {
+                Some(Err(_)) => return self.base.next(),
+                Some(Ok((base_key, _))) if base_key < *changed_key => return self.base.next(),
+                Some(Ok((base_key, _))) if base_key == *changed_key => drop(self.base.next()),
+                _ => {}
+            }
+            if let Some((key, Some(value))) = self.delta.next() {
+                return Some(Ok((key.clone(), value.clone())));
+            }
+        }
+    }
+}

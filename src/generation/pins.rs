@@ -1,0 +1,105 @@
+use std::cell::LazyCell;
+use std::io;
+use std::path::Path;
+
+use stridemap_format::{ManifestHead, limits};
+
+use super::garbage::Facts;
+use super::recover::manifest_numbers;
+use super::{Generation, History};
+use crate::disk::{Access, DiskFile, LockHolders, LockMode, read_capped};
+use crate::error::{Error, Result};
+
+/// An older generation that some process is on, so that its files are needed.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    pub(crate) generation: u64,
+    /// The processes, as far as the system names them.
+    pub(crate) processes: Vec<u32>,
+    /// None when its manifest cannot be read: then it may need anything.
+    pub(crate) facts: Option<Facts>,
+}
+
+impl Pin {
+    /// Whether it needs a storage whose last name was removed in generation `dropped`.
+    pub(crate) fn needs_storage(&self, id: u64, dropped: u64) -> bool {
+        self.facts.is_none_or(|facts| facts.has_storage(id)) && self.generation < dropped
+    }
+
+    pub(crate) fn needs_table(&self, table: u64) -> bool {
+        self.facts.is_none_or(|facts| facts.table == Some(table))
+    }
+}
+
+/// The generations before `newest` that some process is on. Nothing is changed, and no lock is kept.
+pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
+    let (mut pins, holders) = (Vec::new(), LazyCell::new(|| history.disk.lock_holders()));
+    for generation in manifest_numbers(&*history.disk, &history.paths)? {
+        if generation >= newest.number() {
+            continue;
+        }
+        let path = history.paths.manifest(generation);
+        match pin(history, &path, generation, &holders) {
+            Ok(pin) => pins.extend(pin),
+            // It was deleted since it was listed; or it is not a file, which no reader can be on.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
+            Err(e) => return Err(Error::io("open manifest", &path, e)),
+        }
+    }
+    Ok(pins)
+}
+
+/// The processes that are on the generation of a manifest, as far as the system says so; none when nobody is.
+pub(crate) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>> {
+    let failed = |e| Error::io("open manifest", path, e);
+    let file = match history.disk.open(path, Access::Read) {
+        // No file of the store, which nobody can be on.
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+            return Ok(None);
+        }
+        opened => opened.map_err(failed)?,
+    };
+    let processes = file.lock_holders();
+    let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Exclusive).map_err(failed)?;
+    Ok(is_held.then_some(processes))
+}
+
+fn pin(history: &History, path: &Path, generation: u64, holders: &LockHolders) -> io::Result<Option<Pin>> {
+    let file = history.disk.open(path, Access::Read)?;
+    let processes = holders.of(file.stat()?);
+    if processes.is_empty() && !is_locked(&*file, LockMode::Exclusive)? {
+        return Ok(None);
+    }
+    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
+    let head = ManifestHead::decode(&bytes, history.uuid, generation);
+    Ok(Some(Pin { generation, processes, facts: head.ok().map(Facts::from) }))
+}
+
+/// Whether a lock of this mode is refused now. Only asked where the system does not say who holds one, and never of a lock
+/// that somebody takes who would be refused: for a moment this holds it.
+fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
+    let is_free = file.try_lock(mode)?;
+    if is_free {
+        file.unlock()?;
+    }
+    Ok(!is_free)
+}
+
+/// The processes that hold a file's lock, as far as the system says so. The lock itself is not touched.
+pub(crate) fn holders(history: &History, path: &Path) -> Vec<u32> {
+    history.disk.open(path, Access::Read).map_or(Vec::new(), |file| file.lock_holders())
+}
+
+/// The processes that are writing an unfinished file, by its exclusive lock; none when nobody is.
+pub(crate) fn writers_of(history: &History, path: &Path) -> Option<Vec<u32>> {
+    let file = history.disk.open(path, Access::Read).ok()?;
+    let processes = file.lock_holders();
+    let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Shared).ok()?;
+    is_held.then_some(processes)
+}
+
+/// " by process 12 and 13", or nothing.
+pub(crate) fn by(processes: &[u32]) -> String {
+    let listed: Vec<String> = processes.iter().map(u32::to_string).collect();
+    if listed.is_empty() { String::new() } else { format!(" by process {}", listed.join(" and ")) }
+}

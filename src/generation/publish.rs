@@ -1,0 +1,226 @@
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap_format::limits::MAX_CHANGES;
+use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableRef};
+
+use super::History;
+use super::garbage::Older;
+use super::pinned::{Generation, Merged, Pin};
+use super::rebase::{self, Changes, Draft};
+use super::table::Table;
+use super::unsynced;
+use super::writer_lock::WriterLock;
+use crate::disk::{Staged, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::{Grown, StagedStorage};
+
+/// Publishes a transaction as the next generation, and moves the handle there.
+///
+/// The storages are whole and synced, also those that have `grown`, whose growth locks are held until this returns.
+/// `draft` was made on some generation, and is rebased if another writer has published since. Returns the generation, whose
+/// files stay for as long as it is held.
+///
+/// The comments say what a crash just after the step leaves behind.
+pub(crate) fn publish(
+    history: &History,
+    changes: &Changes,
+    draft: Draft,
+    staged: Vec<StagedStorage>,
+    grown: Vec<Grown>,
+) -> Result<Arc<Generation>> {
+    Ok(publish_taking(history, changes, draft, staged, grown)?.0)
+}
+
+/// As [`publish`]; also returns the indices of the staged storages that the generation has taken.
+pub(crate) fn publish_taking(
+    history: &History,
+    changes: &Changes,
+    draft: Draft,
+    staged: Vec<StagedStorage>,
+    grown: Vec<Grown>,
+) -> Result<(Arc<Generation>, Vec<usize>)> {
+    let lock = WriterLock::take(history)?; // crash: the kernel gives it back
+    // Under the lock: a thread that waits for it must find the handle poisoned.
+    history.watched(publish_locked(history, changes, draft, staged, grown, &lock))
+}
+
+fn publish_locked(
+    history: &History,
+    changes: &Changes,
+    draft: Draft,
+    mut staged: Vec<StagedStorage>,
+    mut grown: Vec<Grown>,
+    lock: &WriterLock,
+) -> Result<(Arc<Generation>, Vec<usize>)> {
+    // 1. The newest generation under the lock.
+    let disk = &*history.disk;
+    history.check_poison()?; // of another thread too, while this one waited
+    unsynced::settle(history, lock)?; // crash: the generations so far, for good
+    let (newest, names) = history.newest_listed(lock)?;
+    let newest = if Step::NewestUnderLock.is_taken(disk) { newest } else { history.current() };
+    let mut older = Older::listed(history, names, &newest, lock)?;
+    unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, for good
+    let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
+    let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
+    if changes.are_moves() && taken.is_empty() {
+        return Ok((newest, Vec::new()));
+    }
+
+    // 2. Storages.
+    let forgotten = older.delete_garbage(history, &newest, &mut manifest); // crash: garbage, deleted again next time
+    for &(index, id) in &taken {
+        let storage = staged.get_mut(index);
+        storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later
+    }
+    let mut has_new_names = forgotten || !taken.is_empty();
+    for grown in &mut grown {
+        has_new_names |= grown.publish(&history.paths)?; // crash: chunk digests of nobody, replaced or deleted later
+    }
+    if has_new_names {
+        history.sync_dir(Step::SyncStoragesDir, &history.paths.storages_dir())?; // crash: the same, for good
+    }
+
+    // 3. to 5. The table and the manifest.
+    let table = newest.table().cloned();
+    let generation = Arc::new(publish_manifest(history, manifest, table, lock)?); // crash: this generation, for good
+
+    // 6. The handle moves on and releases its old generation, and what no reader needs is deleted.
+    history.install(Arc::clone(&generation));
+    history.note_published(generation.number(), lock);
+    older.add(newest);
+    older.after_commit(history, &generation); // crash: garbage, deleted next time
+    Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
+}
+
+/// Publishes a generation whose storages are there and durable: its changes to what is in `table`, or everything it has when
+/// there is no table.
+///
+/// # Errors
+/// `CommitUnknown` once the manifest may have its name but that is not known to be durable.
+pub(crate) fn publish_manifest(
+    history: &History,
+    mut manifest: Manifest,
+    mut table: Option<Arc<Table>>,
+    _lock: &WriterLock,
+) -> Result<Generation> {
+    let disk = &*history.disk;
+    // 3. The table if one is due, then the manifest, under names that nobody reads.
+    if is_table_due(&manifest, table.as_deref()) {
+        let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphan, deleted later
+        history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?; // crash: the same; a manifest must not outlive its table
+        manifest.storages.clear();
+        manifest.tensors.clear();
+        manifest.table = Some(reference);
+        table = Some(Arc::new(Table::open(
+            disk,
+            &history.paths,
+            history.uuid,
+            reference,
+            manifest.next_storage_id,
+        )?));
+    }
+    let (mut file, pin) = write_manifest(history, &manifest)?; // crash: an unfinished file, deleted later
+
+    // 4. and 5. The name that publishes it, and the durability point.
+    let target = history.paths.manifest(manifest.generation);
+    let unknown = |e: Error| {
+        let generation = manifest.generation;
+        let message = format!(
+            "commit of generation {generation} may or may not be there; open the store again to see, and commit or gc to make \
+             durable what is: {e}"
+        );
+        Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
+    };
+    let renamed = Step::RenameManifest.on(disk, || file.publish(&target));
+    renamed.map_err(|e| unknown(Error::io("publish manifest", &target, e)))?; // crash: the old generation or this one
+    history.sync_dir(Step::SyncManifestName, &history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
+    Ok(Generation::new(manifest, table, pin, history.is_durable()))
+}
+
+/// A table is due when the changes since the last one outgrow the square root of its entries: then neither the
+/// manifests, which repeat the changes, nor the tables, which repeat everything, cost more than about that. What a manifest
+/// may hold comes first, with so many entries that it matters.
+fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
+    const SMALL_DELTA: u64 = 64;
+    let entry_count = table.map_or(0, Table::entry_count);
+    manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
+}
+
+/// Writes the table of everything in `manifest` and the table below it, and publishes it under its name.
+fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> Result<TableRef> {
+    const FLUSH_BYTES: usize = 1 << 20;
+    let dir = history.paths.meta_dir();
+    let base_bytes = base.map_or(0, |table| table.reference().length_bytes);
+    let failed = |e| unwritten("write a table in", &dir, base_bytes, e);
+    let refused = |e| Error::refused("write a table", e);
+    let mut staged = Staged::create(&history.disk, &dir).map_err(failed)?;
+    let mut encoder = TableEncoder::new(history.uuid, manifest.generation, manifest.next_storage_id);
+    let (mut buffer, mut offset_bytes) = (Vec::with_capacity(FLUSH_BYTES), TABLE_HEADER_BYTES as u64);
+    let mut flush = |buffer: &mut Vec<u8>, at_least: usize| {
+        if buffer.len() >= at_least {
+            staged.file().write_all_at(buffer, offset_bytes).map_err(failed)?;
+            offset_bytes += buffer.len() as u64;
+            buffer.clear();
+        }
+        Ok::<_, Error>(())
+    };
+    let base_storages = base.into_iter().flat_map(Table::scan_storages);
+    for entry in Merged::new(base_storages, manifest.storages.range(..)) {
+        let (id, record) = entry?;
+        encoder.push_storage(id, &record, &mut buffer).map_err(refused)?;
+        flush(&mut buffer, FLUSH_BYTES)?;
+    }
+    let base_tensors = base.map(|table| table.scan_tensors("")).transpose()?.into_iter().flatten();
+    for entry in Merged::new(base_tensors, manifest.tensors.range::<str, _>(..)) {
+        let (name, record) = entry?;
+        encoder.push_tensor(&name, &record, &mut buffer).map_err(refused)?;
+        flush(&mut buffer, FLUSH_BYTES)?;
+    }
+    let (header, reference) = encoder.finish(&mut buffer);
+    flush(&mut buffer, 0)?;
+    staged.file().write_all_at(&header, 0).map_err(failed)?;
+    sync_file(history, Step::SyncTable, &staged)?;
+    let target = history.paths.table(manifest.generation);
+    let renamed = Step::RenameTable.on(&*history.disk, || staged.publish_over_orphan(&target));
+    renamed.map_err(|e| Error::io("publish table", &target, e))?;
+    Ok(reference)
+}
+
+/// Writes the manifest, not yet under its name, and pins it.
+fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin)> {
+    let bytes = manifest.encode().map_err(|e| Error::refused("write a manifest", e))?;
+    let dir = history.paths.meta_dir();
+    let failed = |e| unwritten("write a manifest in", &dir, bytes.len() as u64, e);
+    let staged = Staged::create(&history.disk, &dir).map_err(failed)?;
+    staged.file().write_all_at(&bytes, 0).map_err(failed)?;
+    sync_file(history, Step::SyncManifest, &staged)?;
+    // From the lock of an unfinished file to that of a reader, while nobody knows the file.
+    match Pin::take(&*history.disk, Step::PinPublished, staged.file()).map_err(failed)? {
+        Some(pin) => Ok((staged, pin)),
+        None => Err(failed(io::ErrorKind::WouldBlock.into())),
+    }
+}
+
+/// The error for a file of about so many bytes. On a full disk it says how a removal can make room.
+fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error {
+    let is_full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let error = Error::io(action, dir, e);
+    if !is_full {
+        return error;
+    }
+    error.advised(format_args!(
+        "nothing was changed; a commit needs some {} KiB, a removal too: delete other files on that file system, or run gc, \
+         which needs no room",
+        length_bytes / 1024 + 16
+    ))
+}
+
+fn sync_file(history: &History, step: Step, staged: &Staged) -> Result<()> {
+    if history.is_durable() {
+        let synced = step.on(&*history.disk, || staged.file().sync());
+        synced.map_err(|e| Error::io("sync", staged.path(), e).after_failed_sync())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,399 @@
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecord, TensorRecord};
+
+use super::pinned::Merged;
+use super::relocate::Relocation;
+use super::{Generation, History};
+use crate::disk::{Disk, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::Grown;
+
+/// Ids from here on are provisional: they number the storages that a transaction has staged.
+const FIRST_PROVISIONAL: u64 = 1 << 63;
+
+/// What becomes of something that is there already: a tensor of the same name, or a file to export to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnExisting {
+    /// It is replaced.
+    #[default]
+    Replace,
+    /// The change is refused.
+    Refuse,
+}
+
+/// One change of the names. Changes are kept as they were asked for, so that they can be made again on a newer
+/// generation when another writer was faster.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Put {
+        name: String,
+        record: TensorRecord,
+    },
+    Remove {
+        name: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Copy {
+        from: String,
+        to: String,
+    },
+    /// Made only where nothing about the storage has changed, and left out without a word where something has.
+    Move(Relocation),
+    /// Rows that were written behind the tensor of a name as it was then.
+    Grow {
+        name: String,
+        from: TensorRecord,
+        to: TensorRecord,
+    },
+}
+
+/// All that a transaction changes.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Each with what was to become of a name that is taken.
+    pub(crate) names: Vec<(Change, OnExisting)>,
+    pub(crate) attributes: BTreeMap<String, Option<String>>,
+    /// The storages of earlier generations that the new headers stand on, as they were seen.
+    pub(crate) expected: BTreeMap<u64, StorageRecord>,
+    /// For the changes to come, but for renames and copies.
+    pub(crate) on_existing: OnExisting,
+    /// Whether the renames and copies to come replace as well.
+    pub(crate) renames_replace: bool,
+    /// The only generation that they may be made on.
+    pub(crate) expected_generation: Option<u64>,
+}
+
+impl Changes {
+    /// Whether the newest generation is the one that was expected, if one was.
+    pub(crate) fn check_newest(&self, newest: &Generation) -> Result<()> {
+        match self.expected_generation {
+            Some(expected) if expected != newest.number() => Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "commit on generation {expected} only: the newest is {}; read that one, and begin again",
+                    newest.number()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, for a transaction that has nothing to commit.
+    pub(crate) fn check_generation(&self, history: &History) -> Result<()> {
+        match self.expected_generation {
+            Some(_) => self.check_newest(&*history.newest()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether nothing is lost when none of them is made.
+    pub(crate) fn are_moves(&self) -> bool {
+        self.attributes.is_empty() && self.names.iter().all(|(change, _)| matches!(change, Change::Move(_)))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.attributes.is_empty()
+    }
+
+    /// The provisional id of the staged storage at `index`.
+    pub(crate) fn provisional_id(index: usize) -> u64 {
+        FIRST_PROVISIONAL + index as u64
+    }
+
+    /// The index of the staged storage that an id stands for, when it is provisional.
+    pub(crate) fn staged_index(id: u64) -> Option<usize> {
+        id.checked_sub(FIRST_PROVISIONAL).map(|index| index as usize)
+    }
+}
+
+/// A generation with changes made on it, not yet published.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    generation: Arc<Generation>,
+    tensors: BTreeMap<String, Option<TensorRecord>>,
+}
+
+impl Draft {
+    pub(crate) fn new(generation: Arc<Generation>) -> Self {
+        Draft { generation, tensors: BTreeMap::new() }
+    }
+
+    pub(crate) fn generation(&self) -> &Arc<Generation> {
+        &self.generation
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
+        match self.tensors.get(name) {
+            Some(changed) => Ok(changed.clone()),
+            None => self.generation.tensor(name),
+        }
+    }
+
+    /// Every tensor whose name begins with `prefix`, by ascending name.
+    pub(crate) fn tensors<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
+        let delta = self.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let merged = Merged::new(self.generation.tensors(prefix)?, delta);
+        Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
+    }
+
+    pub(crate) fn apply(&mut self, change: &Change, on_existing: OnExisting) -> Result<()> {
+        match change {
+            Change::Put { name, record } => self.put("save", name, record.clone(), on_existing)?,
+            Change::Remove { name } => {
+                self.existing("remove", name)?;
+                self.tensors.insert(name.clone(), None);
+            }
+            Change::Rename { from, to } => {
+                let record = self.existing("rename", from)?;
+                self.put("rename to", to, record, on_existing)?;
+                self.tensors.insert(from.clone(), None);
+            }
+            Change::Copy { from, to } => {
+                let record = self.existing("copy", from)?;
+                self.put("copy to", to, record, on_existing)?;
+            }
+            Change::Move(relocation) => {
+                if relocation.is_up_to_date(&self.generation)? {
+                    self.tensors.extend(relocation.moved());
+                }
+            }
+            Change::Grow { name, from, to } => {
+                if self.existing("append to", name)? != *from {
+                    let message = format!(
+                        "append to {name:?}: the name stands for another tensor than the rows were written behind; append them again"
+                    );
+                    return Err(Error::new(ErrorKind::Conflict, message));
+                }
+                self.tensors.insert(name.clone(), Some(to.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, action: &str, name: &str, record: TensorRecord, on_existing: OnExisting) -> Result<()> {
+        self.check_new(action, name, on_existing)?;
+        self.tensors.insert(name.to_owned(), Some(record));
+        Ok(())
+    }
+
+    /// Whether a tensor may have this name.
+    pub(crate) fn check_new(&self, action: &str, name: &str, on_existing: OnExisting) -> Result<()> {
+        format::check_name(name).map_err(|e| Error::refused(action, e))?;
+        if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
+            let message =
+                format!("{action} {name:?}: the name exists; choose another, or remove that tensor first");
+            return Err(Error::new(ErrorKind::NameExists, message));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn existing(&self, action: &str, name: &str) -> Result<TensorRecord> {
+        self.tensor(name)?.ok_or_else(|| super::names::not_found(action, name, |prefix| self.tensors(prefix)))
+    }
+
+    /// Makes the same changes on a newer generation.
+    pub(crate) fn rebased(changes: &Changes, newest: Arc<Generation>) -> Result<Self> {
+        let number = newest.number();
+        let mut draft = Draft::new(newest);
+        for (change, on_existing) in &changes.names {
+            draft.apply(change, *on_existing).map_err(|e| {
+                let kind = match e.kind() {
+                    ErrorKind::NameExists => ErrorKind::NameExists,
+                    _ => ErrorKind::Conflict,
+                };
+                let message = format!("another commit, generation {number}, came before this one: {e}");
+                Error::new(kind, message).with_source(e)
+            })?;
+        }
+        Ok(draft)
+    }
+}
+
+/// The next generation as it will be written, and which staged storages it takes, under which ids.
+pub(crate) struct Plan {
+    pub(crate) manifest: Manifest,
+    pub(crate) taken: Vec<(usize, u64)>,
+}
+
+/// Puts a transaction on the newest generation.
+pub(crate) fn plan(
+    disk: &dyn Disk,
+    newest: &Arc<Generation>,
+    changes: &Changes,
+    draft: Draft,
+    staged: &[StorageRecord],
+    grown: &[Grown],
+) -> Result<Plan> {
+    Step::ExpectedGeneration.on(disk, || changes.check_newest(newest))?;
+    let is_on_newest = draft.generation.number() == newest.number();
+    let draft = if is_on_newest || !Step::Rebase.is_taken(disk) {
+        draft
+    } else {
+        Draft::rebased(changes, Arc::clone(newest))?
+    };
+    check_ids_left(newest)?;
+    let mut manifest = newest.manifest().clone();
+    manifest.parent = manifest.generation;
+    manifest.generation = manifest.generation.checked_add(1).ok_or_else(|| out_of_numbers("generations"))?;
+
+    // How many names each storage gains or loses.
+    let before = newest.tensors_named(&draft.tensors)?;
+    let mut gains: BTreeMap<u64, i64> = BTreeMap::new();
+    for (name, after) in &draft.tensors {
+        for (record, gain) in [(before.get(name.as_str()), -1), (after.as_ref(), 1)] {
+            if let Some(record) = record {
+                *gains.entry(record.storage_id).or_default() += gain;
+            }
+        }
+    }
+    drop(before);
+    let grown = grown_storages(disk, newest, grown)?;
+    for &id in grown.keys() {
+        gains.entry(id).or_default();
+    }
+
+    let (mut taken, mut new_ids) = (Vec::new(), BTreeMap::new());
+    for (&id, &gain) in &gains {
+        let (id, record) = match Changes::staged_index(id) {
+            Some(_) if gain == 0 => continue,
+            Some(index) => {
+                let new_id = manifest.next_storage_id;
+                manifest.next_storage_id += 1;
+                taken.push((index, new_id));
+                new_ids.insert(id, new_id);
+                (new_id, staged.get(index).cloned())
+            }
+            None => match grown.get(&id) {
+                Some(grown) => (id, Some(grown.clone())),
+                None => (id, expected_storage(disk, newest, changes, id)?),
+            },
+        };
+        let counted = record.and_then(|mut record| {
+            record.tensor_count = record.tensor_count.checked_add_signed(gain)?;
+            Some(record)
+        });
+        let Some(record) = counted else { return Err(miscounted(id)) };
+        if record.tensor_count == 0 {
+            manifest.garbage.insert(id, manifest.generation);
+            manifest.storages.insert(id, None);
+        } else if gain != 0 || grown.contains_key(&id) {
+            manifest.storages.insert(id, Some(record));
+        }
+    }
+    for (name, record) in draft.tensors {
+        let record = record.map(|record| with_final_id(record, &new_ids)).transpose()?;
+        manifest.tensors.insert(name, record);
+    }
+    if manifest.table.is_none() {
+        // Nothing underneath: a removal leaves nothing to hide.
+        manifest.tensors.retain(|_, record| record.is_some());
+        manifest.storages.retain(|_, record| record.is_some());
+    }
+    for (key, value) in &changes.attributes {
+        match value {
+            Some(value) => manifest.attributes.insert(key.clone(), value.clone()),
+            None => manifest.attributes.remove(key),
+        };
+    }
+    Ok(Plan { manifest, taken })
+}
+
+/// Whether real ids are still below the provisional ones: only a store that lies has given so many.
+pub(crate) fn check_ids_left(generation: &Generation) -> Result<()> {
+    if generation.manifest().next_storage_id < FIRST_PROVISIONAL {
+        return Ok(());
+    }
+    Err(out_of_numbers("storage ids"))
+}
+
+fn out_of_numbers(what: &str) -> Error {
+    Error::new(
+        ErrorKind::LimitExceeded,
+        format!(
+            "this store has no more {what} to give; export its tensors, and import them into a new store"
+        ),
+    )
+}
+
+/// The storages that have grown, as they are from now on. Their growth locks have been held since they were looked at, and
+/// their records must be those that the new bytes were written behind.
+fn grown_storages(
+    disk: &dyn Disk,
+    newest: &Generation,
+    grown: &[Grown],
+) -> Result<BTreeMap<u64, StorageRecord>> {
+    let is_as_before = |now: &StorageRecord, from: &StorageRecord| {
+        let is_same = || now.length_bytes == from.length_bytes && now.kind == from.kind;
+        Step::GrownIsAsBefore.holds(disk, is_same)
+    };
+    let record = |grown: &Grown| match newest.storage(grown.id)? {
+        Some(now) if is_as_before(&now, &grown.from) => {
+            Ok((grown.id, StorageRecord { tensor_count: now.tensor_count, ..grown.to.clone() }))
+        }
+        _ => Err(Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "append: storage {:016x} is another in generation {} than the rows were written behind; append them again",
+                grown.id,
+                newest.number()
+            ),
+        )),
+    };
+    grown.iter().map(record).collect()
+}
+
+/// Whether a storage is what it was, or has grown since.
+fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
+    let is_longer_sealed =
+        matches!((&now.kind, &seen.kind), (StorageKind::Sealed(_), StorageKind::Sealed(_)))
+            && now.length_bytes > seen.length_bytes;
+    is_longer_sealed || (now.kind == seen.kind && now.length_bytes >= seen.length_bytes)
+}
+
+/// The record of a storage that the newest generation must still hold.
+fn expected_storage(
+    disk: &dyn Disk,
+    newest: &Generation,
+    changes: &Changes,
+    id: u64,
+) -> Result<Option<StorageRecord>> {
+    let found = newest.storage(id)?;
+    if let Some(expected) = changes.expected.get(&id)
+        && !Step::ExpectedStorage.holds(disk, || found.as_ref().is_some_and(|now| still_holds(now, expected)))
+    {
+        return Err(storage_gone("save a view", id, newest.number()));
+    }
+    Ok(found)
+}
+
+pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
+    let message = format!(
+        "{action}: storage {id:016x}, on which it stands, is gone from generation {generation}: its names went, or were \
+         moved by a compaction; load the tensor again, or save it, which copies its elements"
+    );
+    Error::new(ErrorKind::Conflict, message)
+}
+
+fn miscounted(id: u64) -> Error {
+    let broken = format::Error::new(
+        Rule::TensorCount,
+        format!("storage {id:016x} counts fewer tensors than stand on it"),
+    );
+    Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
+}
+
+fn with_final_id(record: TensorRecord, new_ids: &BTreeMap<u64, u64>) -> Result<TensorRecord> {
+    let mut parts = record.into_parts();
+    parts.storage_id = new_ids.get(&parts.storage_id).copied().unwrap_or(parts.storage_id);
+    TensorRecord::new(parts).map_err(|e| Error::refused("save", e))
+}

@@ -1,0 +1,197 @@
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use stridemap_format::{self as format, Manifest, Uuid, limits};
+
+use super::pinned::Pin;
+use super::table::Table;
+use super::writer_lock::WriterLock;
+use super::{Generation, History};
+use crate::disk::{Access, Disk, Step, StorePaths, number_in, read_capped};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often a reader lists again because a writer took the manifest from under it. Each time a commit went by.
+const MAX_TRIES: u32 = 1000;
+
+/// How many listings are made before the highest number seen is taken.
+const MAX_LISTINGS: u32 = 10;
+
+/// Finds, validates and pins the newest generation; returns `known` when none is newer.
+///
+/// A newest manifest that does not validate is an error: an older one would undo commits that were acknowledged.
+pub(crate) fn newest(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    known: Option<Arc<Generation>>,
+) -> Result<Arc<Generation>> {
+    Ok(newest_listed(disk, paths, uuid, known, settled_list)?.0)
+}
+
+/// The same, with the names in `meta/` among which it was found.
+pub(crate) fn newest_listed(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    known: Option<Arc<Generation>>,
+    list: List,
+) -> Result<(Arc<Generation>, Vec<String>)> {
+    for tries in 0..MAX_TRIES {
+        known.as_ref().map_or(Ok(()), |known| known.check_named(disk, paths))?;
+        let names = list(disk, paths)?;
+        let Some(number) = numbers_among(&names).max() else {
+            let detail = "no manifest; a store has at least one";
+            return Err(Error::corrupt(
+                &paths.meta_dir(),
+                format::Error::new(format::Rule::ManifestFrame, detail),
+            ));
+        };
+        // A listing that a commit goes by may even show an older one.
+        if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {
+            return Ok((Arc::clone(known), names));
+        }
+        if let Some(generation) = pin(disk, paths, uuid, number)? {
+            return Ok((Arc::new(generation), names));
+        }
+        if tries > 10 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "open {}: the newest manifest was replaced {MAX_TRIES} times in a row",
+            paths.root().display()
+        ),
+    ))
+}
+
+/// Reads the newest generation from the disk again. While it is the one that is `known`, its manifest is compared with what
+/// is remembered of it, so that there are not two of them in memory.
+pub(crate) fn reread(history: &History, known: &Generation) -> Result<()> {
+    let History { disk, paths, uuid, .. } = history;
+    let manifest = known.manifest();
+    if manifest_numbers(&**disk, paths)?.last() == Some(&known.number()) {
+        let file = disk.open(&paths.manifest(known.number()), Access::Read);
+        let bytes = file.and_then(|file| read_capped(&*file, limits::MAX_MANIFEST_BYTES));
+        if bytes.is_ok_and(|bytes| manifest.is_encoded_in(&bytes)) {
+            return manifest.table.map_or(Ok(()), |reference| {
+                Table::open(&**disk, paths, *uuid, reference, manifest.next_storage_id).map(drop)
+            });
+        }
+    }
+    // Another commit, or damage: as for anybody who opens the store.
+    newest(&**disk, paths, *uuid, None).map(drop)
+}
+
+/// The newest generation, looked for while nobody commits. A listing that a commit goes by may miss what comes and what
+/// goes, and then show one that somebody is still on as if it were the newest: good enough to read, not to write behind.
+pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
+    if !Step::CertainNewest.is_taken(&*history.disk) {
+        return history.newest();
+    }
+    Ok(history.newest_listed(&WriterLock::take(history)?)?.0)
+}
+
+/// The generations whose manifests are there, ascending.
+pub(crate) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
+    let mut numbers: Vec<u64> = numbers_among(&list(disk, paths)?).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// How the names in `meta/` are found: by [`list`] under the writers' lock, and else by [`settled_list`].
+pub(crate) type List = fn(&dyn Disk, &StorePaths) -> Result<Vec<String>>;
+
+/// The names in `meta/`.
+pub(crate) fn list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
+    let dir = paths.meta_dir();
+    disk.list(&dir).map_err(|e| Error::io("list", &dir, e))
+}
+
+/// The same, while others commit. A commit during a listing may hide both the manifest that it deletes and the one that it
+/// adds, so that an older one looks newest, or none is there: two listings must agree on the newest.
+pub(crate) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
+    let mut names = list(disk, paths)?;
+    if !Step::ListAgain.is_taken(disk) {
+        return Ok(names);
+    }
+    for _ in 0..MAX_LISTINGS {
+        let again = list(disk, paths)?;
+        let [newest, newest_again] = [&names, &again].map(|names| numbers_among(names).max());
+        if newest_again == newest && newest.is_some() {
+            break;
+        }
+        // Under constant commits the later one may be the one that missed something.
+        if newest_again > newest {
+            names = again;
+        }
+    }
+    Ok(names)
+}
+
+/// The generations whose manifests have these names.
+pub(crate) fn numbers_among(names: &[String]) -> impl Iterator<Item = u64> {
+    names.iter().filter_map(|name| number_in(name, "man"))
+}
+
+/// Whether the newest generation has a record of a storage. `known` is the number of one that has, and is moved on: while
+/// it is the newest, its manifest need not be read again.
+pub(crate) fn newest_has_storage(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    id: u64,
+    known: &AtomicU64,
+) -> Result<bool> {
+    if numbers_among(&settled_list(disk, paths)?).max() == Some(known.load(Ordering::Relaxed)) {
+        return Ok(true);
+    }
+    let generation = newest(disk, paths, uuid, None)?;
+    let is_older = generation.number() < known.load(Ordering::Relaxed);
+    if is_older && Step::KnownIsNewer.is_taken(disk) {
+        // A listing that a commit went by.
+        return Ok(true);
+    }
+    let has_storage = generation.storage(id)?.is_some();
+    if has_storage {
+        known.store(generation.number(), Ordering::Relaxed);
+    }
+    Ok(has_storage)
+}
+
+/// Opens one generation under a shared lock; none when a collector has it, or had it.
+pub(crate) fn pin(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    number: u64,
+) -> Result<Option<Generation>> {
+    let path = paths.manifest(number);
+    let failed = |e| Error::io("open manifest", &path, e);
+    let file = match disk.open(&path, Access::Read) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+            return Err(Error::corrupt(
+                &path,
+                format::Error::new(format::Rule::ManifestFrame, e.to_string()),
+            ));
+        }
+        opened => opened.map_err(failed)?,
+    };
+    let Some(pin) = Pin::take(disk, Step::PinManifest, &file).map_err(failed)? else { return Ok(None) };
+    if Step::PinIsNamed.is_taken(disk) && !pin.is_named(disk, &path)? {
+        return Ok(None);
+    }
+    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(failed)?;
+    let manifest = Manifest::decode(&bytes, uuid, number).map_err(|e| Error::corrupt(&path, e))?;
+    let table = match manifest.table {
+        Some(reference) => {
+            Some(Arc::new(Table::open(disk, paths, uuid, reference, manifest.next_storage_id)?))
+        }
+        None => None,
+    };
+    Ok(Some(Generation::new(manifest, table, pin, false)))
+}

@@ -1,0 +1,95 @@
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::History;
+use crate::disk::{Access, Disk, DiskFile, LockMode, LockedFile, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::Turn;
+
+/// The right to commit: an exclusive lock on the store's `LOCK`. The kernel gives it back when its holder dies.
+pub(crate) struct WriterLock {
+    _lock: LockedFile,
+}
+
+impl WriterLock {
+    pub(crate) fn take(history: &History) -> Result<Self> {
+        history.check_process()?;
+        let path = history.paths.lock();
+        let file = match history.disk.open(&path, Access::Write) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
+            opened => opened.map_err(|e| failed(&path, e))?,
+        };
+        let lock = wait(&*history.disk, &path, &file, history.options.lock_timeout)?;
+        // If the file was deleted and created again, another writer may hold the lock of the new one.
+        let held = file.stat().map_err(|e| failed(&path, e))?;
+        let named = match history.disk.stat(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
+            stat => stat.map_err(|e| failed(&path, e))?,
+        };
+        if !Step::LockIsNamed.holds(&*history.disk, || held.id() == named.id()) {
+            return Err(Error::new(
+                ErrorKind::Replaced,
+                format!(
+                    "{}: the file was replaced while it was being locked, and nothing was written; try again, once no \
+                     other writer is at work on the old one",
+                    path.display()
+                ),
+            ));
+        }
+        let is_intact = || history.disk.is_intact();
+        let dirs = Step::DirsAreNamed.is_taken(&*history.disk).then(is_intact).unwrap_or(Ok(true));
+        if !dirs.map_err(|e| failed(&path, e))? {
+            let root = history.paths.root().display();
+            let message = format!(
+                "{root}: a directory in the store was replaced while the store was open, and nothing was written; open the \
+                 store again"
+            );
+            return Err(Error::new(ErrorKind::Replaced, message));
+        }
+        Ok(WriterLock { _lock: lock })
+    }
+}
+
+fn missing(path: &Path) -> Error {
+    let message =
+        format!("{}: the lock file is missing; an empty file in its place makes up for it", path.display());
+    Error::new(ErrorKind::Replaced, message)
+}
+
+fn failed(path: &Path, e: io::Error) -> Error {
+    Error::denied("lock the store for writing", path, e)
+}
+
+/// Waits for the lock, in the order of the queue.
+fn wait(disk: &dyn Disk, path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<LockedFile> {
+    let began = Instant::now();
+    let id = file.stat().map_err(|e| failed(path, e))?.id();
+    let turn = Turn::take(file, id, LockMode::Exclusive, timeout);
+    let at_the_front = Instant::now();
+    loop {
+        let lock = LockedFile::try_lock(disk, Step::LockWriters, file, LockMode::Exclusive);
+        if let Some(lock) = lock.map_err(|e| failed(path, e))? {
+            drop(turn);
+            return Ok(lock);
+        }
+        let left = timeout.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            // The one at the front of the queue has no lock on this file.
+            let holder = match file.lock_holders().as_slice() {
+                [] => "another writer holds it".to_owned(),
+                [id, ..] => format!("process {id} holds it"),
+            };
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "lock the store for writing: {}: {holder}, and {timeout:?} have passed; try again when it is done",
+                    path.display(),
+                ),
+            ));
+        }
+        thread::sleep(Turn::pause(at_the_front).min(left));
+    }
+}

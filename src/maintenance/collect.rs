@@ -1,0 +1,64 @@
+//! Garbage collection: files that neither the newest generation nor an older one in use needs are deleted.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap_format::{Digest, full_chunk_count};
+
+use super::inventory::Needs;
+use crate::disk::{Access, Step};
+use crate::error::Result;
+use crate::generation::{Collected, History, Older, WriterLock, list, unsynced};
+use crate::storage::GrowthLock;
+
+/// Deletes every file that neither the newest generation nor a pinned one needs, and what is past the end of sealed
+/// storages.
+pub(crate) fn collect_all(history: &History) -> Result<Collected> {
+    history.check_poison()?;
+    let lock = WriterLock::take(history)?;
+    if history.is_durable() {
+        // A collection publishes nothing that would have to be marked.
+        history.watched(unsynced::settle(history, &lock))?;
+    }
+    let newest = history.newest_listed(&lock)?.0;
+    let names = list(&*history.disk, &history.paths)?;
+    history.watched(unsynced::settle_creation(history, &newest, &lock))?;
+    if !newest.is_synced() {
+        // Its writer may have died before this. What it replaced must not go while its name can.
+        history.watched(history.sync_dir(Step::SyncBeforeCollection, &history.paths.meta_dir()))?;
+    }
+    history.install(Arc::clone(&newest));
+    let mut collected = Collected::default();
+    let mut older = Older::listed(history, Some(names), &newest, &lock)?;
+    older.collect(history, |_| true, usize::MAX, &mut collected);
+    let pins = older.pins(history).filter(|_| Step::PinnedStorages.is_taken(&*history.disk)).collect();
+    let needs = Needs::of(&newest, pins, false)?;
+    collected.remove_garbage(history, &newest, &mut older);
+    collected.sweep(history, |file| needs.unneeded(file))?;
+    for (id, length_bytes) in needs.sealed_storages() {
+        cut_storage(&mut collected, history, id, length_bytes);
+    }
+    Ok(collected)
+}
+
+/// Takes back what an append left that did not become a commit, unless one is under way. The caller holds the writers'
+/// lock: the length is the newest. Best effort.
+fn cut_storage(collected: &mut Collected, history: &History, id: u64, length_bytes: u64) {
+    let (bin, sum) = (history.paths.storage(id), history.paths.sum(id));
+    let sum_bytes = full_chunk_count(length_bytes) * size_of::<Digest>() as u64;
+    let is_longer =
+        |path: &Path, bytes: u64| history.disk.stat(path).is_ok_and(|stat| stat.size_bytes > bytes);
+    if !is_longer(&bin, length_bytes) && !is_longer(&sum, sum_bytes) {
+        return;
+    }
+    let Ok(Some(lock)) = GrowthLock::try_take(&history.disk, &bin) else { return };
+    collected.size_bytes += lock.truncate(length_bytes).unwrap_or_default();
+    if is_longer(&sum, sum_bytes)
+        && let Ok(file) = history.disk.open(&sum, Access::Write)
+        && let Ok(stat) = file.stat()
+        && stat.link_count == 1
+        && file.set_len(sum_bytes).is_ok()
+    {
+        collected.size_bytes += stat.size_bytes - sum_bytes;
+    }
+}

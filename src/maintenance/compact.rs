@@ -1,0 +1,364 @@
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stridemap_format::{Error as FormatError, Rule, Sealed, StorageKind, TensorRecord};
+
+use super::candidates::{Candidate, Candidates};
+use super::collect::collect_all;
+use super::storage_tensors::{StorageTensors, Worth, each_storage, storages_named, worth};
+use crate::disk::{Access, Disk};
+use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{
+    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, by,
+    check_ids_left, newest_for_certain, publish_taking,
+};
+use crate::layout::{Placed, Repacked};
+use crate::storage::{GrowthLock, StagedStorage, StorageWriter, VerifiedStorage, open_whole};
+
+/// What a compaction did.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// How many storages were written again.
+    pub storage_count: u64,
+    /// Their lengths before, together.
+    pub before_bytes: u64,
+    /// Their lengths after.
+    pub after_bytes: u64,
+    /// What was deleted first, as by [`Store::gc`](crate::Store::gc).
+    pub collected: Collected,
+    /// The storages that have bytes to give back, and why they stayed as they are.
+    pub skipped: Vec<Skipped>,
+}
+
+impl Compacted {
+    /// How many bytes the storages are shorter.
+    #[must_use]
+    pub fn reclaimed_bytes(&self) -> u64 {
+        self.before_bytes.saturating_sub(self.after_bytes)
+    }
+}
+
+/// A storage that a compaction left as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// The storage's id.
+    pub storage_id: u64,
+    /// How many bytes it would have been shorter.
+    pub reclaimable_bytes: u64,
+    /// Why it was left.
+    pub reason: SkipReason,
+}
+
+/// Why a compaction leaves a storage as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SkipReason {
+    /// It is changed in place: others may hold guards of its file, or have it mapped.
+    Mutable,
+    /// It is written by others at any time.
+    Live,
+    /// Somebody is appending to it, or compacting it: these processes, as far as the system says so.
+    Busy(Vec<u32>),
+    /// Another commit changed it, or a name on it, meanwhile: it can be compacted another time.
+    Changed,
+    /// Bytes that were to be kept are damaged: this is the finding. A copy would give the damage digests of its own.
+    Damaged(String),
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SkipReason::Mutable => {
+                f.write_str("mutable: its file is changed in place, and stays the same file")
+            }
+            SkipReason::Live => f.write_str("live: its file is written at any time, and stays the same file"),
+            SkipReason::Busy(processes) => write!(f, "in use{}; try again", by(processes)),
+            SkipReason::Changed => f.write_str("another commit changed it meanwhile; try again"),
+            SkipReason::Damaged(finding) => write!(f, "damaged: {finding}"),
+        }
+    }
+}
+
+/// A storage to be written again.
+struct Plan {
+    standing: StorageTensors,
+    sealed: Sealed,
+    repacked: Repacked,
+}
+
+/// Writes the sealed storages again of which much is reached by no tensor, without those bytes.
+///
+/// `progress` is called with the bytes written since the last call.
+pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
+    history.watched(compact_all(history, progress))
+}
+
+fn compact_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
+    let mut compacted = Compacted { collected: collect_all(history)?, ..Compacted::default() };
+    let mut rest = candidates(history, &mut compacted)?;
+    let mut busy = Vec::new();
+    while !rest.is_empty() {
+        let newest = history.newest()?;
+        let group = rest.next_group(&newest)?;
+        let left = compact_some(history, (newest, group), None, progress, &mut compacted)?;
+        busy.extend(left.busy);
+        rest.put_back(left.without_room);
+    }
+    // One at a time, while no other growth lock is held: who waits for two can wait for somebody who waits for us.
+    for candidate in busy {
+        compact_busy(history, candidate, progress, &mut compacted)?;
+    }
+    compacted.skipped.sort_by_key(|skipped| skipped.storage_id);
+    Ok(compacted)
+}
+
+fn candidates(history: &History, compacted: &mut Compacted) -> Result<Candidates> {
+    let mut candidates = Vec::new();
+    let visit = |standing: StorageTensors| {
+        let (id, length_bytes) = (standing.id, standing.record.length_bytes);
+        let new_bytes = match repacked(history, &standing) {
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                compacted.skip(id, 0, SkipReason::Damaged(e.to_string()));
+                return Ok(());
+            }
+            repacked => repacked?.length_bytes,
+        };
+        if worth(length_bytes, new_bytes) != Worth::Much {
+            return Ok(());
+        }
+        let reason = match standing.record.kind {
+            StorageKind::Mutable => SkipReason::Mutable,
+            StorageKind::Live { .. } => SkipReason::Live,
+            _ => {
+                let tensor_count = standing.record.tensor_count;
+                candidates.push(Candidate { id, length_bytes, new_bytes, tensor_count, names: None });
+                return Ok(());
+            }
+        };
+        compacted.skip(id, length_bytes - new_bytes, reason);
+        Ok(())
+    };
+    each_storage(&*history.newest()?, visit)?;
+    Ok(Candidates::new(candidates))
+}
+
+/// # Errors
+/// `Corrupt` for a tensor that reaches past its storage, and for a record that does not count its tensors.
+pub(super) fn repacked(history: &History, standing: &StorageTensors) -> Result<Repacked> {
+    let (stated, found) = (standing.record.tensor_count, standing.tensors.len());
+    if stated != found as u64 {
+        let detail = format!("{found} tensors and a record of {stated}");
+        let path = history.paths.storage(standing.id);
+        return Err(Error::corrupt(&path, FormatError::new(Rule::TensorCount, detail)));
+    }
+    standing.repacked(history)
+}
+
+/// The first few of the storages that are left, in one commit. They are planned again, on the newest generation.
+///
+/// `held` is the growth lock of the only one, if it is held already.
+fn compact_some(
+    history: &History,
+    (newest, mut group): (Arc<Generation>, VecDeque<Candidate>),
+    mut held: Option<GrowthLock>,
+    progress: &mut dyn FnMut(u64),
+    compacted: &mut Compacted,
+) -> Result<Left> {
+    check_ids_left(&newest)?;
+    let mut left = Left::default();
+    let mut plans = plans(history, &newest, &group, compacted)?;
+    let (mut changes, mut staged, mut moved) = (Changes::default(), Vec::new(), Vec::new());
+    // The locks are given back once the commit is done.
+    let mut locks = Vec::new();
+    while let Some(candidate) = group.pop_front() {
+        // It may have changed, and not be worth it any more.
+        let Some(plan) = plans.remove(&candidate.id) else { continue };
+        let (id, before_bytes) = (candidate.id, plan.standing.record.length_bytes);
+        let after_bytes = plan.repacked.length_bytes;
+        let reason = match rewrite(history, &plan, held.take(), progress) {
+            Ok(Some((lock, storage))) => {
+                let new_id = Changes::provisional_id(staged.len());
+                let relocation = relocation(&history.disk, plan.standing, plan.repacked, new_id)?;
+                changes.names.push((Change::Move(relocation), OnExisting::Replace));
+                staged.push(storage);
+                locks.push(lock);
+                moved.push((id, before_bytes, after_bytes));
+                continue;
+            }
+            Ok(None) => {
+                left.busy.push(candidate);
+                continue;
+            }
+            Err(e) if e.kind() == ErrorKind::Corrupt => SkipReason::Damaged(e.to_string()),
+            // Once the commit has given the space of these back, there may be room for the others.
+            Err(e) if is_disk_full(&e) && !staged.is_empty() => {
+                group.push_front(candidate);
+                left.without_room = group;
+                break;
+            }
+            Err(e) => return Err(e),
+        };
+        compacted.skip(id, before_bytes - after_bytes, reason);
+    }
+    if changes.is_empty() {
+        return Ok(left);
+    }
+    let mut draft = Draft::new(newest);
+    for (change, on_existing) in &changes.names {
+        draft.apply(change, *on_existing)?;
+    }
+    let (_, taken) = publish_taking(history, &changes, draft, staged, Vec::new())?;
+    for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
+        if taken.contains(&index) {
+            compacted.storage_count += 1;
+            compacted.before_bytes += before_bytes;
+            compacted.after_bytes += after_bytes;
+        } else {
+            compacted.skip(id, before_bytes - after_bytes, SkipReason::Changed);
+        }
+    }
+    drop(locks);
+    Ok(left)
+}
+
+/// What of a group is still to be written.
+#[derive(Default)]
+struct Left {
+    /// Somebody appends to them.
+    busy: Vec<Candidate>,
+    /// The disk was full; it may have room again.
+    without_room: VecDeque<Candidate>,
+}
+
+/// How long a compaction waits for who appends, at most.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A storage that somebody was appending to. Who does so without a pause gives the lock back between two appends; it is
+/// planned once nobody can.
+fn compact_busy(
+    history: &History,
+    candidate: Candidate,
+    progress: &mut dyn FnMut(u64),
+    compacted: &mut Compacted,
+) -> Result<()> {
+    let (id, gain_bytes) = (candidate.id, candidate.gain_bytes());
+    let path = history.paths.storage(id);
+    let patience = history.options.lock_timeout.min(PATIENCE);
+    match GrowthLock::take(&history.disk, &path, patience) {
+        Ok(Some(lock)) => {
+            let newest = newest_for_certain(history)?;
+            compact_some(history, (newest, [candidate].into()), Some(lock), progress, compacted)?;
+        }
+        Ok(None) => compacted.skip(id, gain_bytes, SkipReason::Changed),
+        Err(e) if e.kind() == ErrorKind::Busy => {
+            let holders =
+                history.disk.open(&path, Access::Read).map_or(Vec::new(), |file| file.lock_holders());
+            compacted.skip(id, gain_bytes, SkipReason::Busy(holders));
+        }
+        Err(e) => return Err(e),
+    }
+    Ok(())
+}
+
+fn is_disk_full(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+}
+
+/// What to do with a group. Only its own names are looked up; one that has other names by now has changed.
+fn plans(
+    history: &History,
+    newest: &Generation,
+    group: &VecDeque<Candidate>,
+    compacted: &mut Compacted,
+) -> Result<BTreeMap<u64, Plan>> {
+    let names = group.iter().map(|candidate| (candidate.id, candidate.names.as_deref().unwrap_or_default()));
+    let mut standings = storages_named(newest, names)?;
+    let mut plans = BTreeMap::new();
+    for candidate in group {
+        let Some(standing) = standings.remove(&candidate.id) else { continue };
+        if standing.tensors.len() as u64 != standing.record.tensor_count {
+            compacted.skip(candidate.id, candidate.gain_bytes(), SkipReason::Changed);
+            continue;
+        }
+        let repacked = standing.repacked(history)?;
+        if let StorageKind::Sealed(sealed) = standing.record.kind
+            && worth(standing.record.length_bytes, repacked.length_bytes) == Worth::Much
+        {
+            plans.insert(standing.id, Plan { standing, sealed, repacked });
+        }
+    }
+    Ok(plans)
+}
+
+type Rewritten = (GrowthLock, StagedStorage);
+
+/// Copies what is kept of a storage into one that is staged, under the storage's growth lock, which is given too.
+///
+/// Every chunk is verified before a byte of it is copied. None when somebody else has the lock.
+fn rewrite(
+    history: &History,
+    plan: &Plan,
+    held: Option<GrowthLock>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Option<Rewritten>> {
+    let Plan { standing: StorageTensors { id, record, .. }, sealed, repacked } = plan;
+    let path = history.paths.storage(*id);
+    open_whole(&*history.disk, &path, record.length_bytes)?;
+    let lock = match held {
+        Some(lock) => Some(lock),
+        None => GrowthLock::try_take(&history.disk, &path)?,
+    };
+    let Some(lock) = lock else { return Ok(None) };
+    let mut old = VerifiedStorage::open(&*history.disk, &history.paths, *id, (record.length_bytes, sealed))?;
+    let mut writer = StorageWriter::sealed(&history.disk, &history.paths)?;
+    writer.reserve_address_space(sealed.reserved_bytes);
+    writer.reserve(repacked.length_bytes)?;
+    let mut pending_bytes = 0;
+    repacked.each_move(&mut |range: Range<u64>, new_start| {
+        writer.pad_to(new_start)?;
+        pending_bytes += range.end - range.start;
+        old.read(range, |bytes| writer.write(bytes))?;
+        if pending_bytes >= PROGRESS_BYTES {
+            progress(std::mem::take(&mut pending_bytes));
+        }
+        Ok::<_, Error>(())
+    })?;
+    progress(pending_bytes);
+    let staged = writer.finish(&history.disk, &history.paths, history.is_durable())?;
+    Ok(Some((lock, staged)))
+}
+
+/// How many bytes are written before somebody is told.
+pub(super) const PROGRESS_BYTES: u64 = 1 << 20;
+
+/// The headers of all tensors of a storage on another, of a provisional id.
+pub(super) fn relocation(
+    disk: &Arc<dyn Disk>,
+    standing: StorageTensors,
+    repacked: Repacked,
+    new_id: u64,
+) -> Result<Relocation> {
+    let StorageTensors { id, record, tensors } = standing;
+    let moved = |((name, before), placed): ((String, TensorRecord), Placed)| {
+        let mut parts = before.clone().into_parts();
+        (parts.stride, parts.offset_elems, parts.storage_id) = (placed.stride, placed.offset_elems, new_id);
+        let after = TensorRecord::new(parts).map_err(|e| Error::refused("compact", e))?;
+        Ok((name, Moved { before, after }))
+    };
+    let tensors: BTreeMap<String, Moved> =
+        tensors.into_iter().zip(repacked.views).map(moved).collect::<Result<_>>()?;
+    Ok(Relocation { disk: Arc::clone(disk), storage_id: id, record, tensors })
+}
+
+impl Compacted {
+    fn skip(&mut self, storage_id: u64, reclaimable_bytes: u64, reason: SkipReason) {
+        self.skipped.push(Skipped { storage_id, reclaimable_bytes, reason });
+    }
+}

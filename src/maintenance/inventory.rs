@@ -1,0 +1,329 @@
+//! Every file of a store's directories, and why it is there: what `verify` reports, `stats` sums and `gc` deletes by.
+
+use std::cell::LazyCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stridemap_format::{Digest, StorageKind, full_chunk_count};
+
+use crate::disk::StoreFile;
+use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{Generation, History, Pin, by, holders, pins, writers_of};
+
+/// How often the files are listed again because a commit came between.
+const MAX_TRIES: u32 = 10;
+
+/// Bytes that could be freed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reclaimable {
+    /// How many.
+    pub bytes: u64,
+    /// Why they have not been freed.
+    pub reason: SpaceReason,
+}
+
+/// Why bytes that no tensor of the newest generation refers to are still on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpaceReason {
+    /// They lie between bytes that tensors refer to. [`Store::compact`](crate::Store::compact) frees them.
+    Unreached,
+    /// As `Unreached`, but below the threshold of compaction: a quarter of the storage, and a block of 4 KiB.
+    TooLittle,
+    /// As `Unreached`, in a mutable storage, whose file is changed in place. Saving its tensors again moves them to storages
+    /// of their own.
+    Mutable,
+    /// As `Unreached`, in a live storage.
+    Live,
+    /// Only an older generation needs the file, and some process still reads that generation. The first commit or
+    /// [`Store::gc`](crate::Store::gc) after these processes have moved on deletes it.
+    Pinned {
+        /// The oldest generation that needs it and is in use.
+        generation: u64,
+        /// All processes on such a generation, as far as the system names them.
+        processes: Vec<u32>,
+    },
+    /// No generation in use needs the file. The next commit, or [`Store::gc`](crate::Store::gc), deletes it.
+    Garbage,
+    /// An aborted commit left the file; [`Store::gc`](crate::Store::gc) deletes it. It may also belong to a commit in
+    /// progress that the system does not tell of.
+    Orphaned,
+    /// The file is being written, by these processes as far as the system names them.
+    Writing {
+        /// The writers.
+        processes: Vec<u32>,
+    },
+    /// The writer of this unfinished file died. The first commit of another handle, or [`Store::gc`](crate::Store::gc),
+    /// deletes it.
+    Abandoned,
+    /// The bytes are past the end of the storage, from an aborted append; [`Store::gc`](crate::Store::gc) cuts them off. They
+    /// may also belong to an append in progress that the system does not tell of.
+    PastEnd,
+    /// The file is not one of the store. Nothing deletes it.
+    Foreign,
+}
+
+impl SpaceReason {
+    /// One word: `unreached`, `too_little`, `mutable`, `live`, `pinned`, `garbage`, `orphaned`, `writing`, `abandoned`,
+    /// `past_end` or `foreign`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            SpaceReason::Unreached => "unreached",
+            SpaceReason::TooLittle => "too_little",
+            SpaceReason::Mutable => "mutable",
+            SpaceReason::Live => "live",
+            SpaceReason::Pinned { .. } => "pinned",
+            SpaceReason::Garbage => "garbage",
+            SpaceReason::Orphaned => "orphaned",
+            SpaceReason::Writing { .. } => "writing",
+            SpaceReason::Abandoned => "abandoned",
+            SpaceReason::PastEnd => "past_end",
+            SpaceReason::Foreign => "foreign",
+        }
+    }
+
+    /// The processes that keep the bytes, as far as the system names them.
+    #[must_use]
+    pub fn processes(&self) -> &[u32] {
+        match self {
+            SpaceReason::Pinned { processes, .. } | SpaceReason::Writing { processes } => processes,
+            _ => &[],
+        }
+    }
+
+    /// Whether some process needs the bytes now.
+    fn is_in_use(&self) -> bool {
+        matches!(self, SpaceReason::Pinned { .. } | SpaceReason::Writing { .. })
+    }
+}
+
+/// The reason, and what frees the bytes.
+impl fmt::Display for SpaceReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SpaceReason::Unreached => "no tensor refers to them: compact",
+            SpaceReason::TooLittle => "no tensor refers to them, but below the threshold of compact",
+            SpaceReason::Mutable => "no tensor refers to them, in a mutable storage: save the tensors again",
+            SpaceReason::Live => "no tensor refers to them, in a live storage: save the tensors again",
+            SpaceReason::Pinned { generation, processes } => {
+                return write!(f, "generation {generation} is held{}", by(processes));
+            }
+            SpaceReason::Garbage => "no generation needs it: gc, or the next commit",
+            SpaceReason::Orphaned => "left by an aborted commit: gc",
+            SpaceReason::Writing { processes } => return write!(f, "being written{}", by(processes)),
+            SpaceReason::Abandoned => "left by a writer that died: gc",
+            SpaceReason::PastEnd => "past the end, from an aborted append: gc",
+            SpaceReason::Foreign => "not a file of the store; nothing deletes it",
+        })
+    }
+}
+
+/// A file of `meta/` or `storages/`.
+#[derive(Debug)]
+pub(crate) struct ListedFile {
+    pub(crate) file: StoreFile,
+    pub(crate) path: PathBuf,
+    pub(crate) size_bytes: u64,
+    /// The bytes that the newest generation does not need, if any.
+    pub(crate) spare: Option<Reclaimable>,
+}
+
+impl ListedFile {
+    /// The bytes that no process needs now.
+    pub(crate) fn unneeded(&self) -> Option<&Reclaimable> {
+        self.spare.as_ref().filter(|spare| !spare.reason.is_in_use())
+    }
+}
+
+/// The files of a store at one moment.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    pub(crate) newest: Arc<Generation>,
+    /// In the order of their paths.
+    pub(crate) files: Vec<ListedFile>,
+}
+
+impl Inventory {
+    /// Lists the files, then finds the newest generation: every file that is needed by then has been listed or is newer. It
+    /// lists again while commits come between.
+    pub(crate) fn take(history: &History) -> Result<Self> {
+        let mut tries = 0;
+        loop {
+            let before = history.newest()?.number();
+            let files = list(history)?;
+            let newest = history.newest()?;
+            tries += 1;
+            if newest.number() == before || tries == MAX_TRIES {
+                return Self::of(history, newest, files);
+            }
+        }
+    }
+
+    fn of(history: &History, newest: Arc<Generation>, mut files: Vec<ListedFile>) -> Result<Self> {
+        let pins = pins(history, &newest)?;
+        let needs = Needs::of(&newest, pins, true)?;
+        let writers = LazyCell::new(|| holders(history, &history.paths.lock()));
+        for listed in &mut files {
+            listed.spare = needs.spare(listed.file, listed.size_bytes);
+            let Some(spare) = &mut listed.spare else { continue };
+            let processes = match (listed.file, &spare.reason) {
+                (StoreFile::Unfinished, _) => match writers_of(history, &listed.path) {
+                    Some(processes) => {
+                        spare.reason = SpaceReason::Writing { processes };
+                        continue;
+                    }
+                    // Created, but not locked yet.
+                    None => writers.clone(),
+                },
+                (StoreFile::Chunks(id) | StoreFile::Digests(id), SpaceReason::PastEnd) => {
+                    holders(history, &history.paths.storage(id))
+                }
+                (file, _) if needs.may_come(file) => writers.clone(),
+                _ => Vec::new(),
+            };
+            if !processes.is_empty() {
+                spare.reason = SpaceReason::Writing { processes };
+            }
+        }
+        // A commit may have deleted some since they were listed.
+        files.retain(|listed| listed.unneeded().is_none() || history.disk.stat(&listed.path).is_ok());
+        Ok(Inventory { newest, files })
+    }
+}
+
+fn list(history: &History) -> Result<Vec<ListedFile>> {
+    let mut files = Vec::new();
+    for dir in [history.paths.meta_dir(), history.paths.storages_dir()] {
+        for name in history.disk.list(&dir).map_err(|e| Error::io("list", &dir, e))? {
+            let path = dir.join(&name);
+            match history.disk.stat(&path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                stat => {
+                    let size_bytes = stat.map_or(0, |stat| stat.size_bytes);
+                    files.push(ListedFile { file: StoreFile::of(&name), path, size_bytes, spare: None });
+                }
+            }
+        }
+    }
+    files.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+/// What the newest generation needs, and the older ones in use.
+#[derive(Debug)]
+pub(super) struct Needs {
+    newest: u64,
+    next_storage_id: u64,
+    table: Option<u64>,
+    /// The storages of the newest generation: how many bytes of a sealed one, none for one that is changed in place.
+    storages: BTreeMap<u64, Option<u64>>,
+    garbage: BTreeMap<u64, u64>,
+    /// Whether part of the newest generation cannot be read, so that it may need anything.
+    is_damaged: bool,
+    pins: Vec<Pin>,
+}
+
+impl Needs {
+    /// # Errors
+    /// `Corrupt` for a damaged entry of the newest generation, unless `allows_damage`: then every file may be needed.
+    pub(super) fn of(newest: &Generation, pins: Vec<Pin>, allows_damage: bool) -> Result<Self> {
+        let manifest = newest.manifest();
+        let mut needs = Needs {
+            newest: newest.number(),
+            next_storage_id: manifest.next_storage_id,
+            table: manifest.table.map(|table| table.generation),
+            storages: BTreeMap::new(),
+            garbage: manifest.garbage.clone(),
+            is_damaged: false,
+            pins,
+        };
+        for entry in newest.storages() {
+            let (id, record) = match entry {
+                Err(e) if allows_damage && e.kind() == ErrorKind::Corrupt => {
+                    needs.is_damaged = true;
+                    continue;
+                }
+                entry => entry?,
+            };
+            let sealed_bytes = match record.kind {
+                StorageKind::External(_) => continue,
+                StorageKind::Sealed(_) => Some(record.length_bytes),
+                StorageKind::Mutable | StorageKind::Live { .. } => None,
+            };
+            needs.storages.insert(id, sealed_bytes);
+        }
+        Ok(needs)
+    }
+
+    /// The storages of the newest generation that are sealed, with their lengths.
+    pub(super) fn sealed_storages(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.storages.iter().filter_map(|(&id, &length_bytes)| Some((id, length_bytes?)))
+    }
+
+    /// Whether the file can be one that a commit in progress is about to publish.
+    fn may_come(&self, file: StoreFile) -> bool {
+        match file {
+            StoreFile::Table(number) => number > self.newest,
+            StoreFile::Chunks(id) | StoreFile::Digests(id) => id >= self.next_storage_id,
+            _ => false,
+        }
+    }
+
+    /// The bytes of a file that the newest generation does not need, and why they are there, whoever is writing.
+    fn spare(&self, file: StoreFile, size_bytes: u64) -> Option<Reclaimable> {
+        let all = |reason| Some(Reclaimable { bytes: size_bytes, reason });
+        match file {
+            StoreFile::Unfinished => all(SpaceReason::Abandoned),
+            StoreFile::Foreign => all(SpaceReason::Foreign),
+            // A later one was published since.
+            StoreFile::Manifest(number) if number >= self.newest => None,
+            StoreFile::Manifest(number) => {
+                all(self.reason(|pin| pin.generation == number, SpaceReason::Garbage))
+            }
+            _ if self.is_damaged && !self.has_storage(file) => None,
+            StoreFile::Table(number) if Some(number) == self.table => None,
+            StoreFile::Table(number) => all(self.reason(|pin| pin.needs_table(number), SpaceReason::Garbage)),
+            StoreFile::Chunks(id) | StoreFile::Digests(id) => {
+                let Some(&length_bytes) = self.storages.get(&id) else {
+                    let dropped = self.garbage.get(&id).copied();
+                    let unheld = dropped.map_or(SpaceReason::Orphaned, |_| SpaceReason::Garbage);
+                    let dropped = dropped.unwrap_or(u64::MAX);
+                    return all(self.reason(|pin| pin.needs_storage(id, dropped), unheld));
+                };
+                let needed_bytes = match (file, length_bytes) {
+                    (StoreFile::Chunks(_), None) => return None,
+                    (_, None) => return all(SpaceReason::Orphaned),
+                    (StoreFile::Chunks(_), Some(length_bytes)) => length_bytes,
+                    (_, Some(length_bytes)) => full_chunk_count(length_bytes) * size_of::<Digest>() as u64,
+                };
+                let bytes = size_bytes.saturating_sub(needed_bytes);
+                (bytes > 0).then_some(Reclaimable { bytes, reason: SpaceReason::PastEnd })
+            }
+        }
+    }
+
+    /// Whether a file of `storages/` can be deleted.
+    pub(super) fn unneeded(&self, file: StoreFile) -> bool {
+        let spare = self.spare(file, 0).map(|spare| spare.reason);
+        matches!(spare, Some(SpaceReason::Garbage | SpaceReason::Orphaned))
+    }
+
+    fn has_storage(&self, file: StoreFile) -> bool {
+        matches!(file, StoreFile::Chunks(id) | StoreFile::Digests(id) if self.storages.contains_key(&id))
+    }
+
+    /// `Pinned` by the older generations that need a file, or `unneeded`.
+    fn reason(&self, needs: impl Fn(&Pin) -> bool, unneeded: SpaceReason) -> SpaceReason {
+        let pins = || self.pins.iter().filter(|pin| needs(pin));
+        let Some(generation) = pins().map(|pin| pin.generation).min() else { return unneeded };
+        let mut processes: Vec<u32> = pins().flat_map(|pin| pin.processes.iter().copied()).collect();
+        processes.sort_unstable();
+        processes.dedup();
+        SpaceReason::Pinned { generation, processes }
+    }
+}

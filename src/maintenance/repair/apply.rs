@@ -1,0 +1,389 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord, TensorRecord};
+
+use super::Repair;
+use super::content::{Content, files};
+use super::copy::{Copied, copy_storage};
+use super::metadata::{NUMBER_LIMIT, Source, exists, numbers_of, read};
+use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan, undisturbed};
+use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
+use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{
+    self, Generation, History, Options, WriterLock, by, held_by, publish_manifest, unsynced,
+};
+use crate::storage::{GrowthLock, VerifiedStorage};
+
+/// Repairs. The comments say what a crash just after the step leaves behind.
+pub(super) fn apply(
+    disk: &Arc<dyn Disk>,
+    paths: &StorePaths,
+    options: Options,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Repair> {
+    // 1. The lock. A directory that is not a store does not get one.
+    let look = || read(&**disk, paths, &mut Repair::default());
+    let uuid = undisturbed(&**disk, paths, look, |_| true)?.uuid;
+    let work = Work { history: History::of(Arc::clone(disk), paths.clone(), uuid, options) };
+    let lost_lock = is_lock_lost(&**disk, paths)?;
+    let mut kept = Vec::new();
+    if lost_lock.is_some() {
+        check_dirs(&**disk, paths)?;
+        work.make_lock(&mut kept)?; // crash: the same, with a lock
+    }
+    let lock = WriterLock::take(&work.history)?;
+    let Plan { mut repair, source, content } = plan(&**disk, paths, progress)?;
+    if let Some(why) = lost_lock {
+        repair
+            .remedies
+            .insert(0, super::Remedy { path: paths.lock(), detail: format!("created again: {why}") });
+    }
+    repair.kept = kept;
+    if repair.is_empty() {
+        return Ok(repair);
+    }
+    let mut moves = if content.is_changed { work.moves(&source, &content)? } else { Moves::default() };
+    work.make_lost_found()?; // crash: the same, with an empty directory
+    let held_sums = work.hold(content.sums.keys())?;
+    unsynced::settle(&work.history, &lock)?; // crash: the same, for good
+
+    // 2. The files that need no new generation: each is as it was, missing, or right.
+    if disk.is_dir(&paths.storages_dir()).is_err() {
+        disk.create_dir(&paths.storages_dir()).map_err(|e| Error::io("create", &paths.storages_dir(), e))?;
+        work.sync(paths.root())?; // crash: an empty directory
+    }
+    if source.is_marker_lost {
+        let bytes = Marker { uuid: source.uuid }.encode();
+        work.replace(&paths.marker(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, which is made again
+        work.sync(paths.root())?;
+    }
+    for (&id, sum) in &content.sums {
+        let Some(record) = content.storages.get(&id) else { continue };
+        let StorageKind::Sealed(sealed) = &record.kind else { continue };
+        let stated = (record.length_bytes, sealed);
+        let storage = VerifiedStorage::open_corrected(&**disk, paths, id, stated, &sum.corrected)?;
+        let bytes = storage.corrected_sum()?;
+        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, which is made again
+        work.sync(&paths.storages_dir())?;
+    }
+    drop(held_sums);
+    if !content.is_changed {
+        return Ok(repair);
+    }
+
+    // 3. Copies of damaged storages as new ones, and the generation.
+    let Content { mut storages, mut tensors, copies, outgrown, .. } = content;
+    let mut next_storage_id = work.next_storage_id(&source.manifest, &storages)?;
+    let mut locks = Vec::new();
+    for (id, copy) in &copies {
+        let Some(record) = storages.remove(id) else { continue };
+        let Copied { lock, mut storage, tensors: moved } =
+            copy_storage(disk, paths, (*id, &record), copy, &tensors)?;
+        storage.publish(paths, next_storage_id)?; // crash: an orphan, deleted later
+        let copied = StorageRecord { tensor_count: record.tensor_count, ..storage.record().clone() };
+        storages.insert(next_storage_id, copied);
+        for (name, mut parts) in moved {
+            parts.storage_id = next_storage_id;
+            let record = TensorRecord::new(parts).map_err(|e| Error::refused("repair", e))?;
+            tensors.insert(name, record);
+        }
+        next_storage_id = next_storage_id.saturating_add(1);
+        locks.push(lock);
+    }
+    work.sync(&paths.storages_dir())?; // crash: the same, for good
+    let generation = source.highest + 1;
+    let mut garbage = source.manifest.garbage.clone();
+    // Readers of an older generation need them where they are.
+    garbage.extend(outgrown.into_iter().map(|id| (id, generation)));
+    garbage.retain(|id, _| !storages.contains_key(id) && !moves.storages.contains(id));
+    let manifest = Manifest {
+        generation,
+        parent: source.manifest.generation.min(generation - 1),
+        next_storage_id,
+        table: None,
+        storages: storages.into_iter().map(|(id, record)| (id, Some(record))).collect(),
+        tensors: tensors.into_iter().map(|(name, record)| (name, Some(record))).collect(),
+        attributes: source.manifest.attributes.clone(),
+        garbage,
+        uuid: source.uuid,
+    };
+    // A file that it does not need has a name in lost+found before a collection may delete it under its own.
+    moves.files.retain(|file| exists(&**disk, file));
+    let mut linked = BTreeSet::new();
+    for file in &moves.files {
+        if work.link(file, &mut repair.kept)? {
+            linked.insert(file); // crash: the same, with second names, which are found again
+        }
+    }
+    work.sync(&work.lost_found())?; // crash: the same, for good
+    drop(publish_manifest(&work.history, manifest, None, &lock)?); // crash: as before, or repaired
+    repair.generation = Some(generation);
+
+    // 4. The old names are deleted.
+    for file in &moves.files {
+        // crash: unneeded files, deleted later
+        match linked.contains(file) {
+            true => disk.remove(file).map_err(|e| Error::io("delete", file, e))?,
+            false => work.keep(file, &mut repair.kept)?,
+        }
+    }
+    if !moves.files.is_empty() {
+        work.sync(&work.lost_found())?;
+        work.sync(&paths.storages_dir())?;
+        work.sync(&paths.meta_dir())?; // crash: the same, for good
+    }
+    Ok(repair)
+}
+
+/// The files that are moved away once no generation needs them.
+#[derive(Debug, Default)]
+struct Moves {
+    storages: BTreeSet<u64>,
+    files: Vec<PathBuf>,
+}
+
+/// The files of the generations that readers are on.
+#[derive(Debug, Default)]
+struct Held {
+    generations: Vec<u64>,
+    tables: Vec<u64>,
+    storages: BTreeSet<u64>,
+}
+
+impl Held {
+    fn add(&mut self, generation: &Generation) -> Result<()> {
+        self.generations.push(generation.number());
+        self.tables.extend(generation.manifest().table.map(|table| table.generation));
+        for entry in generation.storages() {
+            let (id, record) = entry?;
+            if !matches!(record.kind, StorageKind::External(_)) {
+                self.storages.insert(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Work {
+    history: History,
+}
+
+impl Work {
+    fn disk(&self) -> &Arc<dyn Disk> {
+        &self.history.disk
+    }
+
+    fn paths(&self) -> &StorePaths {
+        &self.history.paths
+    }
+
+    fn lost_found(&self) -> PathBuf {
+        self.paths().root().join("lost+found")
+    }
+
+    fn sync(&self, dir: &Path) -> Result<()> {
+        self.disk().sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())
+    }
+
+    /// Creates lost+found before anything is moved. A link in its place would lead out of the store, and is refused.
+    fn make_lost_found(&self) -> Result<()> {
+        let dir = self.lost_found();
+        match self.disk().is_dir(&dir) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(no_directory(&dir, "not a directory of its own; move it away")),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                match self.disk().create_dir(&dir) {
+                    // Another repair created it, and is about to wait for the lock.
+                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                    created => created.map_err(|e| Error::io("create", &dir, e))?,
+                }
+                self.sync(self.paths().root())
+            }
+            Err(e) => Err(Error::io("look at", &dir, e)),
+        }
+    }
+
+    /// Takes the growth locks of storages: an append writes digests after those that are there.
+    fn hold<'a>(&self, ids: impl Iterator<Item = &'a u64>) -> Result<Vec<GrowthLock>> {
+        let take = |id: &u64| {
+            let path = self.paths().storage(*id);
+            let busy = || {
+                format!(
+                    "repair {}: another process is appending to it; repair again when it is done",
+                    path.display()
+                )
+            };
+            GrowthLock::try_take(self.disk(), &path)?.ok_or_else(|| Error::new(ErrorKind::Busy, busy()))
+        };
+        ids.map(take).collect()
+    }
+
+    /// Moves a file to lost+found, under its own name or the next that is free.
+    fn keep(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<()> {
+        self.make_lost_found()?;
+        for target in self.places(file) {
+            match self.disk().rename_new(file, &target) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+                renamed => {
+                    renamed.map_err(|e| Error::io("move to lost+found", file, e))?;
+                    kept.push(target);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Links a file into lost+found. Returns false if it cannot be linked: it is not a file, or the file system has no links.
+    fn link(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<bool> {
+        let is_same = |target: &Path| {
+            let stats = self.disk().stat(file).and_then(|own| Ok((own, self.disk().stat(target)?)));
+            stats.is_ok_and(|(a, b)| a.is_regular && (a.device, a.inode) == (b.device, b.inode))
+        };
+        for target in self.places(file) {
+            match self.disk().link_new(file, &target) {
+                // A repair that was interrupted made it.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_same(&target) => {}
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(_) => return Ok(false),
+                Ok(()) => {}
+            }
+            kept.push(target);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// The names that a file may get in lost+found, in order.
+    fn places(&self, file: &Path) -> impl Iterator<Item = PathBuf> {
+        let dir = self.lost_found();
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (0u64..).map(move |number| match number {
+            0 => dir.join(&name),
+            number => dir.join(format!("{name}.{number}")),
+        })
+    }
+
+    /// Replaces a file, and keeps the old one in lost+found.
+    fn replace(&self, target: &Path, stage_in: &Path, bytes: &[u8], kept: &mut Vec<PathBuf>) -> Result<()> {
+        let failed = |e| Error::io("write", target, e);
+        let mut staged = Staged::create(self.disk(), stage_in).map_err(failed)?;
+        staged.file().write_all_at(bytes, 0).map_err(failed)?;
+        staged.file().sync().map_err(|e| Error::io("sync", target, e).after_failed_sync())?;
+        if exists(&**self.disk(), target) {
+            if self.link(target, kept)? {
+                // After a move to another directory, a power cut may keep only the removal of the old name.
+                self.sync(&self.lost_found())?;
+                self.disk().remove(target).map_err(failed)?;
+            } else {
+                self.keep(target, kept)?;
+                self.sync(&self.lost_found())?;
+            }
+        }
+        staged.publish(target).map_err(failed)
+    }
+
+    /// Creates LOCK. If another repair creates it first, its file is used, which it may have locked already.
+    fn make_lock(&self, kept: &mut Vec<PathBuf>) -> Result<()> {
+        let path = self.paths().lock();
+        let failed = |e| Error::io("write", &path, e);
+        let mut staged = Staged::create(self.disk(), self.paths().root()).map_err(failed)?;
+        staged.file().sync().map_err(|e| Error::io("sync", &path, e).after_failed_sync())?;
+        // It was missing a moment ago, and may be there now: only what is not a file is moved away.
+        if matches!(self.disk().open(&path, Access::Read), Err(e) if e.kind() == io::ErrorKind::InvalidInput)
+        {
+            self.keep(&path, kept)?;
+            self.sync(&self.lost_found())?;
+        }
+        match staged.publish(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            published => published.map_err(failed),
+        }?;
+        self.sync(self.paths().root())
+    }
+
+    /// What is moved away.
+    ///
+    /// # Errors
+    /// `Busy` if a reader needs some of it.
+    fn moves(&self, source: &Source, content: &Content) -> Result<Moves> {
+        let (disk, paths) = (&**self.disk(), self.paths());
+        let mut moves = Moves::default();
+        let list = |dir: &Path| match disk.list(dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed.map_err(|e| Error::io("list", dir, e)),
+        };
+        let in_storages = list(&paths.storages_dir())?;
+        let held = self.held(&list(&paths.meta_dir())?, source)?;
+        moves.storages.extend(content.dropped.iter().chain(content.copies.keys()));
+        moves.storages.retain(|id| !content.outgrown.contains(id) || !held.storages.contains(id));
+        if !source.is_newest || content.has_lost_storages {
+            // It may belong to a generation or a record that cannot be read.
+            let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
+            let is_free = |id: &u64| !content.storages.contains_key(id) && !held.storages.contains(id);
+            moves.storages.extend(ids.filter(is_free));
+        }
+        if let Some(id) = moves.storages.iter().find(|id| held.storages.contains(id)) {
+            let message = format!(
+                "repair {}: a reader is on an older generation, and needs {}, which is to be moved away; end it, and \
+                 repair again",
+                paths.root().display(),
+                paths.storage(*id).display()
+            );
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        moves.files.extend(moves.storages.iter().flat_map(|&id| files(paths, id)));
+        let is_held = |name: &str| {
+            number_in(name, "man").is_some_and(|number| held.generations.contains(&number))
+                || number_in(name, "tab").is_some_and(|number| held.tables.contains(&number))
+        };
+        let old = list(&paths.meta_dir())?.into_iter().filter(|name| {
+            (number_in(name, "man").is_some() || number_in(name, "tab").is_some()) && !is_held(name)
+        });
+        moves.files.extend(old.map(|name| paths.meta_dir().join(name)));
+        Ok(moves)
+    }
+
+    /// What the generations need that are in use by readers.
+    fn held(&self, in_meta: &[String], source: &Source) -> Result<Held> {
+        let mut held = Held::default();
+        for number in numbers_of(in_meta, "man") {
+            let path = self.paths().manifest(number);
+            let Some(processes) = held_by(&self.history, &path)? else { continue };
+            let refused = |why: &str| {
+                let message = format!(
+                    "repair {}: generation {number} is in use{}, and {why}; end it, and repair again",
+                    self.paths().root().display(),
+                    by(&processes)
+                );
+                Error::new(ErrorKind::Busy, message)
+            };
+            match generation::pin(&**self.disk(), self.paths(), source.uuid, number) {
+                Ok(Some(generation)) => match held.add(&generation) {
+                    Err(e) if e.kind() == ErrorKind::Corrupt => return Err(refused("its table is damaged")),
+                    added => added?,
+                },
+                Ok(None) => {}
+                Err(e) if e.broken().is_some() => return Err(refused("cannot be read any more")),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(held)
+    }
+
+    /// An id that no file and no record has. Files with ids that no store reaches are ignored.
+    fn next_storage_id(&self, manifest: &Manifest, storages: &BTreeMap<u64, StorageRecord>) -> Result<u64> {
+        let dir = self.paths().storages_dir();
+        let names = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;
+        let in_files = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&names, ending));
+        let in_kept = self.disk().list(&self.lost_found()).unwrap_or_default();
+        let in_kept = in_kept.iter().filter_map(|name| number_in(name.get(..20)?, "bin"));
+        let taken = in_files.chain(in_kept).chain(storages.keys().next_back().copied());
+        let taken = taken.filter(|&id| id < NUMBER_LIMIT).max();
+        Ok(taken.unwrap_or_default().saturating_add(1).max(manifest.next_storage_id))
+    }
+}

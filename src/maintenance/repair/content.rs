@@ -1,0 +1,321 @@
+//! Which storages and tensors are kept, and how.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, TensorRecord, full_chunk_count};
+
+use super::losses::Losses;
+use super::metadata::Source;
+use super::{Loss, Repair, said};
+use crate::disk::{Disk, StorePaths};
+use crate::error::{Error, Result};
+use crate::layout::ReachedBytes;
+use crate::maintenance::verify::{Survey, bytes_of_chunks};
+use crate::storage::{Damage, check_all};
+
+/// The storages and tensors that are kept.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    pub(super) storages: BTreeMap<u64, StorageRecord>,
+    pub(super) tensors: BTreeMap<String, TensorRecord>,
+    /// Of these storages, what their tensors reach is copied into new ones.
+    pub(super) copies: BTreeMap<u64, PartialCopy>,
+    /// Of these copies the old file is whole: readers of older generations may go on with it.
+    pub(super) outgrown: BTreeSet<u64>,
+    /// The `.sum` files of these storages are written again.
+    pub(super) sums: BTreeMap<u64, CorrectedSum>,
+    /// These storages are not needed any more: their files are moved away.
+    pub(super) dropped: BTreeSet<u64>,
+    /// Whether there may be storages of which nothing but the file is left.
+    pub(super) has_lost_storages: bool,
+    /// Whether a new generation is needed.
+    pub(super) is_changed: bool,
+}
+
+/// A copy of the part of a storage that can be read.
+#[derive(Debug)]
+pub(super) struct PartialCopy {
+    /// How much of the storage is in its file, in whole chunks when the file is short.
+    pub(super) length_bytes: u64,
+    /// Damaged chunks in that part, which no tensor that is kept reaches.
+    pub(super) damaged: BTreeSet<u64>,
+    /// Digests that are wrong in the `.sum` file. The file stays as it is: nothing else has the digests of the damaged chunks.
+    pub(super) corrected: Vec<(u64, Digest)>,
+}
+
+/// Wrong or missing digests in a `.sum` file that the record confirms.
+#[derive(Debug)]
+pub(super) struct CorrectedSum {
+    error: Error,
+    pub(super) corrected: Vec<(u64, Digest)>,
+}
+
+/// The file because of which a tensor is lost, and why.
+type Reason = (PathBuf, String);
+
+/// What can be saved of a damaged storage.
+struct Salvageable {
+    path: PathBuf,
+    /// Why not all of it can be saved.
+    reason: String,
+    /// Tensors with an element in these bytes are lost.
+    lost: Vec<Range<u64>>,
+    copy: Option<PartialCopy>,
+    /// The new length of a mutable or live storage whose file is short.
+    shortened_to: Option<u64>,
+}
+
+/// Reads all data, and decides what is kept.
+pub(super) fn content(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    source: &Source,
+    repair: &mut Repair,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Content> {
+    let survey = Survey::of(&source.manifest, source.table.as_ref())?;
+    let mut content = Content { is_changed: !source.is_newest, ..Content::default() };
+    entries(source, &survey, &mut content, repair);
+    let own = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
+    let own = own.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)));
+    content.has_lost_storages = survey.has_lost_storages();
+    let mut salvageable = BTreeMap::new();
+    for (id, damage) in check_all(disk, paths, own.collect(), progress)? {
+        let Some(storage) = survey.storages.get(&id) else { continue };
+        let found = salvage(paths, id, &storage.record, damage, &mut content.sums)?;
+        salvageable.extend(found.map(|found| (id, found)));
+    }
+    let mut losses = Losses::default();
+    survey.each_tensor(|tensor| {
+        match keep(paths, source, &survey, &salvageable, tensor.record) {
+            Err((path, reason)) => losses.add(&path, &reason, tensor.name),
+            Ok(record) => drop(content.tensors.insert(tensor.name.to_owned(), record)),
+        }
+        Ok(())
+    })?;
+    storages(paths, &survey, salvageable, &mut content, repair);
+    if !source.is_newest {
+        outgrown(disk, paths, &mut content, repair)?;
+    }
+    for (id, sum) in &content.sums {
+        let detail = format!("chunk digests written again, as their record confirms: {}", said(&sum.error));
+        repair.remedy(paths.sum(*id), detail);
+    }
+    let before = repair.losses.len();
+    repair.losses.extend(losses.finish());
+    content.is_changed |= repair.losses.len() > before;
+    Ok(content)
+}
+
+/// Damage to the table's entries.
+fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
+    let Some(table) = &source.table else { return };
+    let path = table.path();
+    for (ordinal, error) in &survey.broken {
+        content.is_changed = true;
+        let what = if table.storages().contains(ordinal) { "storage" } else { "tensor" };
+        let reason = format!("entry {ordinal} cannot be read, and the {what} in it is lost: {}", said(error));
+        repair.losses.push(Loss { path: path.to_path_buf(), reason, names: Vec::new() });
+    }
+    if let Some(first) = survey.unordered.first() {
+        content.is_changed = true;
+        repair.remedy(path, format!("entries put in order, from entry {first} on"));
+    }
+    if survey.broken.is_empty() && table.check_index().is_err() {
+        content.is_changed = true;
+        repair.remedy(path, "the index is written again");
+    }
+}
+
+/// What can be saved of a damaged storage; none when all of it is kept where it is.
+fn salvage(
+    paths: &StorePaths,
+    id: u64,
+    record: &StorageRecord,
+    damage: Damage,
+    sums: &mut BTreeMap<u64, CorrectedSum>,
+) -> Result<Option<Salvageable>> {
+    let path = paths.storage(id);
+    if let Some(sum) = damage.sum {
+        match sum.corrected {
+            // A file that the system refuses to read may be whole: nothing is given up for it.
+            _ if sum.error.broken().is_none() => return Err(sum.error),
+            Some(corrected) => drop(sums.insert(id, CorrectedSum { error: sum.error, corrected })),
+            None => {
+                let reason = format!("{}; no chunk can be verified", said(&sum.error));
+                let (path, full) = (paths.sum(id), full_chunk_count(record.length_bytes));
+                // Except the tail, whose digest is in the record.
+                let is_tail_whole =
+                    damage.file.is_none() && damage.chunks.iter().all(|chunk| chunk.index < full);
+                let copy = is_tail_whole.then(|| PartialCopy {
+                    length_bytes: record.length_bytes,
+                    damaged: (0..full).collect(),
+                    corrected: Vec::new(),
+                });
+                let lost = if is_tail_whole { 0..full * CHUNK_BYTES } else { 0..u64::MAX };
+                let lost = std::iter::once(lost).collect();
+                return Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }));
+            }
+        }
+    }
+    let chunks = damage.chunks.iter().map(|chunk| chunk.index);
+    let bytes_of_chunk = |&index: &u64| bytes_of_chunks(&(index..index + 1), record.length_bytes);
+    let Some(error) = damage.file else {
+        if damage.chunks.is_empty() {
+            return Ok(None);
+        }
+        let damaged: BTreeSet<u64> = chunks.collect();
+        let lost = damaged.iter().map(bytes_of_chunk).collect();
+        let copy = Some(PartialCopy { length_bytes: record.length_bytes, damaged, corrected: Vec::new() });
+        let reason = "elements were changed since they were sealed".to_owned();
+        return Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }));
+    };
+    if error.broken().is_none() {
+        return Err(error);
+    }
+    let reason = said(&error);
+    let past_end = |length_bytes: u64| std::iter::once(length_bytes..u64::MAX);
+    let Some(found_bytes) = damage.found_bytes else {
+        let lost = past_end(0).collect();
+        return Ok(Some(Salvageable { path, reason, lost, copy: None, shortened_to: None }));
+    };
+    if !matches!(record.kind, StorageKind::Sealed(_)) {
+        let lost = past_end(found_bytes).collect();
+        return Ok(Some(Salvageable { path, reason, lost, copy: None, shortened_to: Some(found_bytes) }));
+    }
+    // The chunk that was cut has no digest to verify it by.
+    let whole = full_chunk_count(found_bytes).min(full_chunk_count(record.length_bytes));
+    let damaged: BTreeSet<u64> = chunks.filter(|&index| index < whole).collect();
+    let length_bytes = whole * CHUNK_BYTES;
+    let lost = damaged.iter().map(bytes_of_chunk).chain(past_end(length_bytes)).collect();
+    let copy = Some(PartialCopy { length_bytes, damaged, corrected: Vec::new() });
+    Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }))
+}
+
+/// The record with which a tensor is kept, or why it is lost.
+fn keep(
+    paths: &StorePaths,
+    source: &Source,
+    survey: &Survey<'_>,
+    salvageable: &BTreeMap<u64, Salvageable>,
+    record: &TensorRecord,
+) -> Result<TensorRecord, Reason> {
+    let metadata = || match &source.table {
+        Some(table) => table.path().to_path_buf(),
+        None => paths.manifest(source.manifest.generation),
+    };
+    let id = record.storage_id;
+    let Some(storage) = survey.storages.get(&id) else {
+        return Err((metadata(), format!("storage {id:016x} has no record")));
+    };
+    let length_bytes = storage.record.length_bytes;
+    if let Err(e) = record.extent(length_bytes) {
+        return Err((metadata(), format!("a header reaches outside its storage ({})", e.rule())));
+    }
+    let Some(damaged) = salvageable.get(&id) else { return Ok(record.clone()) };
+    let is_kept = match ReachedBytes::of(record, length_bytes) {
+        Some(reached) => !damaged.lost.iter().any(|range| reached.reaches(range)),
+        // A tensor without elements moves to the beginning of what is left, when anything is.
+        None if damaged.copy.is_some() || damaged.shortened_to.is_some() => {
+            return at_the_beginning(record).ok_or_else(|| (damaged.path.clone(), damaged.reason.clone()));
+        }
+        None => false,
+    };
+    is_kept.then(|| record.clone()).ok_or_else(|| (damaged.path.clone(), damaged.reason.clone()))
+}
+
+fn at_the_beginning(record: &TensorRecord) -> Option<TensorRecord> {
+    let mut parts = record.clone().into_parts();
+    parts.offset_elems = 0;
+    TensorRecord::new(parts).ok()
+}
+
+/// Keeps the storages that have tensors, and those that had none before.
+fn storages(
+    paths: &StorePaths,
+    survey: &Survey<'_>,
+    mut salvageable: BTreeMap<u64, Salvageable>,
+    content: &mut Content,
+    repair: &mut Repair,
+) {
+    let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+    for record in content.tensors.values() {
+        *counts.entry(record.storage_id).or_default() += 1;
+    }
+    for (&id, storage) in &survey.storages {
+        let stated_count = storage.record.tensor_count;
+        let tensor_count = counts.get(&id).copied().unwrap_or_default();
+        let damaged = salvageable.remove(&id);
+        content.is_changed |= damaged.is_some() || tensor_count != stated_count;
+        if stated_count != storage.tensor_count && survey.broken.is_empty() {
+            let detail = format!(
+                "its record counts {stated_count} tensors, but it has {}: corrected",
+                storage.tensor_count
+            );
+            repair.remedy(paths.storage(id), detail);
+        }
+        if tensor_count == 0 && (damaged.is_some() || storage.tensor_count > 0 || stated_count > 0) {
+            content.dropped.insert(id);
+            content.sums.remove(&id);
+            if damaged.is_some() {
+                let detail = "no longer used by any tensor; what is there is kept in lost+found";
+                repair.remedy(paths.storage(id), detail);
+            }
+            continue;
+        }
+        let mut record = StorageRecord { tensor_count, ..storage.record.clone() };
+        if let Some(damaged) = damaged {
+            if let Some(length_bytes) = damaged.shortened_to {
+                repair.remedy(&damaged.path, format!("{}; kept with the length that it has", damaged.reason));
+                record.length_bytes = length_bytes;
+            }
+            if let Some(copy) = damaged.copy {
+                let detail =
+                    format!("{}; what other tensors reach is copied into a new storage", damaged.reason);
+                repair.remedy(&damaged.path, detail);
+                content.copy(id, copy);
+            }
+        }
+        content.storages.insert(id, record);
+    }
+}
+
+impl Content {
+    /// Has a storage copied, and its `.sum` file left alone.
+    fn copy(&mut self, id: u64, copy: PartialCopy) {
+        let corrected = self.sums.remove(&id).map(|sum| sum.corrected).unwrap_or_default();
+        self.copies.insert(id, PartialCopy { corrected, ..copy });
+    }
+}
+
+/// Has sealed storages copied that are longer than their records. A generation that is given up may have had longer ones,
+/// and what it lent must stay as it is: the next append would write over it, and a collection cut it off.
+fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: &mut Repair) -> Result<()> {
+    let sealed = content.storages.iter().filter(|(_, record)| matches!(record.kind, StorageKind::Sealed(_)));
+    let sealed: Vec<(u64, u64)> = sealed.map(|(&id, record)| (id, record.length_bytes)).collect();
+    for (id, length_bytes) in sealed {
+        if content.copies.contains_key(&id) {
+            continue;
+        }
+        let path = paths.storage(id);
+        let found_bytes = disk.stat(&path).map_err(|e| Error::io("look at storage", &path, e))?.size_bytes;
+        if found_bytes > length_bytes {
+            let detail = format!(
+                "{found_bytes} bytes, where the record says {length_bytes}: copied into a new storage, because a process may \
+                 still read the rest"
+            );
+            repair.remedy(path, detail);
+            let (damaged, corrected) = (BTreeSet::new(), Vec::new());
+            content.copy(id, PartialCopy { length_bytes, damaged, corrected });
+            content.outgrown.insert(id);
+        }
+    }
+    Ok(())
+}
+
+/// The files of a storage.
+pub(super) fn files(paths: &StorePaths, id: u64) -> [PathBuf; 2] {
+    [paths.storage(id), paths.sum(id)]
+}

@@ -1,0 +1,216 @@
+//! The newest generation that can be read.
+
+use std::io;
+use std::path::Path;
+
+use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid, limits};
+
+use super::plan::no_directory;
+use super::{Repair, said};
+use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
+use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{self, Table, manifest_numbers};
+
+/// Ids and generations count from 1: no store reaches this.
+pub(super) const NUMBER_LIMIT: u64 = 1 << 62;
+
+/// The generation whose content is kept.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) uuid: Uuid,
+    /// Whether FORMAT must be written again.
+    pub(super) is_marker_lost: bool,
+    pub(super) manifest: Manifest,
+    /// The table of the manifest; none also when no generation with a readable table is left.
+    pub(super) table: Option<Table>,
+    /// Whether this is the newest generation, with its table: then a file of a storage that it does not have is garbage.
+    pub(super) is_newest: bool,
+    /// The highest number of a manifest or table, readable or not.
+    pub(super) highest: u64,
+}
+
+/// A manifest with its number, or why it cannot be read.
+type Numbered = (u64, Result<Manifest>);
+
+/// Finds the newest generation that can be read, and notes what is wrong with FORMAT and with newer generations.
+pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
+    let marker = read_marker(disk, paths)?;
+    let dir = paths.meta_dir();
+    if matches!(disk.is_dir(&dir), Ok(false)) {
+        // A link could lead anywhere, and files would be written and moved there.
+        return Err(no_directory(&dir, "not a directory of its own; put the directory back"));
+    }
+    let numbers = match (manifest_numbers(disk, paths), &marker) {
+        (Err(_), Err(e)) if e.kind() == ErrorKind::NotAStore => return Err(e.clone()),
+        (numbers, _) => numbers?,
+    };
+    let tables = numbers_of(&disk.list(&dir).map_err(|e| Error::io("list", &dir, e))?, "tab");
+    if numbers.is_empty()
+        && let Err(e) = &marker
+        && e.kind() == ErrorKind::NotAStore
+    {
+        return Err(e.clone());
+    }
+    let highest = numbers.iter().chain(&tables).copied().max().unwrap_or_default();
+    if highest >= NUMBER_LIMIT {
+        // The next one would be the last, or near it, and no commit could be made after the repair.
+        let name =
+            if numbers.last() == Some(&highest) { paths.manifest(highest) } else { paths.table(highest) };
+        let message = format!(
+            "repair {}: {}: no store reaches that generation; move the file away, and repair again",
+            paths.root().display(),
+            name.display()
+        );
+        return Err(Error::new(ErrorKind::LimitExceeded, message));
+    }
+    let mut manifests: Vec<Numbered> = Vec::new();
+    for &number in numbers.iter().rev() {
+        manifests.extend(read_manifest(disk, paths, number)?.map(|manifest| (number, manifest)));
+    }
+    let uuid = uuid_of(&marker, &manifests).ok_or_else(|| nothing_left(paths, &manifests))?;
+    let is_marker_lost = match marker {
+        Ok(stated) if stated == uuid => false,
+        Ok(_) => {
+            repair.remedy(paths.marker(), "another store's; written again from the uuid of the manifests");
+            true
+        }
+        Err(e) => {
+            repair.remedy(
+                paths.marker(),
+                format!("written again from the uuid of the manifests: {}", said(&e)),
+            );
+            true
+        }
+    };
+    let source = newest_readable(disk, paths, uuid, manifests, repair)?;
+    Ok(Source { is_marker_lost, highest, ..source })
+}
+
+/// The newest generation whose manifest and table can be read. If there is none, the newest manifest that can be read,
+/// without its table: its own records are whole.
+fn newest_readable(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    uuid: Uuid,
+    manifests: Vec<Numbered>,
+    repair: &mut Repair,
+) -> Result<Source> {
+    let newest = manifests.first().map(|(number, _)| *number);
+    let source = |manifest, table, is_newest| Source {
+        uuid,
+        is_marker_lost: false,
+        manifest,
+        table,
+        is_newest,
+        highest: 0,
+    };
+    let (mut without_table, mut unread) = (None, Vec::new());
+    for (number, manifest) in manifests {
+        let manifest = match manifest {
+            Ok(manifest) if manifest.uuid == uuid => manifest,
+            Ok(manifest) => {
+                let other = uuid::Uuid::from_bytes(manifest.uuid);
+                unread.push((paths.manifest(number), format!("the manifest of another store, {other}")));
+                continue;
+            }
+            Err(e) => {
+                unread.push((paths.manifest(number), said(&e)));
+                continue;
+            }
+        };
+        let open = |reference| Table::open(disk, paths, uuid, reference, manifest.next_storage_id);
+        match manifest.table.map(open).transpose() {
+            Ok(table) => {
+                let then = format!("steps back to generation {number}, and later commits are lost");
+                repair.lose_files(unread, &then);
+                return Ok(source(manifest, table, newest == Some(number)));
+            }
+            Err(e) if e.broken().is_none() || e.kind() == ErrorKind::UnsupportedVersion => return Err(e),
+            Err(e) => {
+                unread.push((paths.table(manifest.table.map_or(0, |table| table.generation)), said(&e)));
+                without_table.get_or_insert(manifest);
+            }
+        }
+    }
+    let manifest = without_table.ok_or_else(|| nothing_left(paths, &[]))?;
+    repair.lose_files(unread, "what only this file says is lost");
+    repair.remedy(paths.manifest(manifest.generation), "kept without its table");
+    Ok(source(Manifest { table: None, ..manifest }, None, false))
+}
+
+/// Without a manifest nothing says which tensors the store has, and a table alone does not say which of its entries were
+/// removed or replaced since.
+fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
+    let why = match manifests.first() {
+        Some((number, Err(e))) => {
+            format!("no manifest can be read; that of generation {number}: {}", said(e))
+        }
+        _ => "there is no manifest".to_owned(),
+    };
+    let detail = format!("{why}; nothing else says which tensors the store has");
+    let error = Error::corrupt(&paths.meta_dir(), format::Error::new(Rule::ManifestFrame, detail));
+    error.context("repair").advised(
+        "nothing was changed, and the elements are in storages/; put back meta/ from a copy of the store, and repair again",
+    )
+}
+
+fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Result<Uuid>> {
+    match generation::read_marker(disk, paths) {
+        // FORMAT may be whole: a missing directory is repaired.
+        Err(e) if e.broken_path() == Some(&paths.storages_dir()) => Ok(marker_alone(disk, paths)),
+        Err(e) if e.broken_path() == Some(&paths.meta_dir()) => Err(e),
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotAStore) => Ok(Err(e)),
+        Err(e) => Err(e),
+        Ok(uuid) => Ok(Ok(uuid)),
+    }
+}
+
+fn marker_alone(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
+    let path = paths.marker();
+    let failed = |e| Error::io("read", &path, e);
+    let file = disk.open(&path, Access::Read).map_err(failed)?;
+    let bytes = read_capped(&*file, Marker::LENGTH as u64).map_err(failed)?;
+    Marker::decode(&bytes).map(|marker| marker.uuid).map_err(|e| Error::corrupt(&path, e))
+}
+
+/// The uuid in FORMAT, if a manifest has it too; else that of the newest manifest that can be read.
+fn uuid_of(marker: &Result<Uuid>, manifests: &[Numbered]) -> Option<Uuid> {
+    let mut stated = manifests.iter().filter_map(|(_, manifest)| Some(manifest.as_ref().ok()?.uuid));
+    let newest = stated.next()?;
+    let confirmed =
+        marker.as_ref().ok().filter(|uuid| **uuid == newest || stated.any(|other| other == **uuid));
+    Some(*confirmed.unwrap_or(&newest))
+}
+
+/// None for one that was deleted since it was listed.
+fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Option<Result<Manifest>>> {
+    let path = paths.manifest(number);
+    let file = match disk.open(&path, Access::Read) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+            let broken = format::Error::new(Rule::ManifestFrame, e.to_string());
+            return Ok(Some(Err(Error::corrupt(&path, broken))));
+        }
+        opened => opened.map_err(|e| Error::io("open manifest", &path, e))?,
+    };
+    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(|e| Error::io("read", &path, e))?;
+    // Of whatever store: the digest covers the uuid, with which the body begins.
+    let uuid = bytes.get(24..40).and_then(|uuid| uuid.try_into().ok()).unwrap_or_default();
+    match Manifest::decode(&bytes, uuid, number) {
+        // Of a newer version, and not damaged.
+        Err(e) if e.rule() == Rule::Version => Err(Error::corrupt(&path, e)),
+        decoded => Ok(Some(decoded.map_err(|e| Error::corrupt(&path, e)))),
+    }
+}
+
+/// The numbers in the names with an extension, ascending.
+pub(super) fn numbers_of(names: &[String], extension: &str) -> Vec<u64> {
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, extension)).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Whether a file is there.
+pub(super) fn exists(disk: &dyn Disk, path: &Path) -> bool {
+    !matches!(disk.stat(path), Err(e) if e.kind() == io::ErrorKind::NotFound)
+}

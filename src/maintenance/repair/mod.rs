@@ -1,0 +1,121 @@
+//! Repair: makes a damaged store usable again, without guessing.
+//!
+//! Everything that can be verified is published as a new generation. Until its manifest has its name, the store is as it
+//! was; from then on it is whole. Files are moved away only when no generation needs them. A repair that is interrupted is
+//! run again, and then has less to do.
+
+mod apply;
+mod content;
+mod copy;
+mod losses;
+mod metadata;
+mod plan;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::disk::Disk;
+use crate::error::{Error, Result, one_line};
+use crate::generation::{Options, hold};
+
+/// What a repair does, or did.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Repair {
+    /// What is repaired, in order.
+    pub remedies: Vec<Remedy>,
+    /// What is lost.
+    pub losses: Vec<Loss>,
+    /// The generation that was published; none when only FORMAT, LOCK or chunk digests were written again, or nothing was done.
+    pub generation: Option<u64>,
+    /// The files in `lost+found` that were removed or replaced. Nothing deletes them.
+    pub kept: Vec<PathBuf>,
+}
+
+impl Repair {
+    /// Whether there is nothing to repair.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.remedies.is_empty() && self.losses.is_empty()
+    }
+
+    fn remedy(&mut self, path: impl Into<PathBuf>, detail: impl Into<String>) {
+        self.remedies.push(Remedy { path: path.into(), detail: detail.into() });
+    }
+
+    /// Files that cannot be read, each with why; and what follows from it.
+    fn lose_files(&mut self, files: Vec<(PathBuf, String)>, then: &str) {
+        let loss = |(path, why)| Loss { path, reason: format!("{why}; {then}"), names: Vec::new() };
+        self.losses.extend(files.into_iter().map(loss));
+    }
+}
+
+/// One thing that is repaired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remedy {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it, and what is done.
+    pub detail: String,
+}
+
+/// Something that is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loss {
+    /// The damaged file.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: String,
+    /// The names of the lost tensors, ascending. Empty when they are not known, or when something else is lost.
+    pub names: Vec<String>,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&one_line(&format!("{}: {}", self.path.display(), self.detail)))
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Loss { path, reason, names } = self;
+        let listed: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+        let what = if listed.is_empty() { String::new() } else { format!("; lost: {}", listed.join(", ")) };
+        f.write_str(&one_line(&format!("{}: {reason}{what}", path.display())))
+    }
+}
+
+/// An error's message without the path, which precedes it.
+fn said(error: &Error) -> String {
+    error
+        .broken()
+        .map_or_else(|| error.to_string(), |broken| format!("{} ({})", broken.detail(), broken.rule()))
+}
+
+/// Whether a repair is made, or only planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Plan,
+    Apply,
+}
+
+/// Finds out what a store needs, and does it in [`Mode::Apply`].
+///
+/// # Errors
+/// As [`StoreOptions::repair`](crate::StoreOptions::repair).
+pub(crate) fn repair(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    options: Options,
+    mode: Mode,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Repair> {
+    let (disk, paths) = hold(disk, path)?;
+    match mode {
+        Mode::Plan => Ok(plan::plan(&*disk, &paths, progress)?.into_repair()),
+        Mode::Apply => apply::apply(&disk, &paths, options, progress),
+    }
+}

@@ -1,0 +1,92 @@
+use std::io;
+use std::path::Path;
+
+use stridemap_format::{self as format, Rule};
+
+use super::Repair;
+use super::content::{Content, content};
+use super::metadata::{Source, read};
+use crate::disk::{Access, Disk, StorePaths};
+use crate::error::{Error, Result};
+use crate::generation::manifest_numbers;
+
+/// How often a plan is made again because another process commits meanwhile.
+const MAX_TRIES: u32 = 5;
+
+/// What a store needs, and its content afterwards.
+pub(super) struct Plan {
+    pub(super) repair: Repair,
+    pub(super) source: Source,
+    pub(super) content: Content,
+}
+
+impl Plan {
+    pub(super) fn into_repair(self) -> Repair {
+        self.repair
+    }
+}
+
+/// Reads all, and changes nothing.
+pub(super) fn plan(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
+    undisturbed(disk, paths, || plan_once(disk, paths, progress), |plan| plan.repair.is_empty())
+}
+
+/// Reads a store, and reads it again if the result is not good and another process committed meanwhile: a commit deletes
+/// files that were listed before.
+pub(super) fn undisturbed<T>(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    mut look: impl FnMut() -> Result<T>,
+    is_good: fn(&T) -> bool,
+) -> Result<T> {
+    let mut tries = 0;
+    loop {
+        let before = manifest_numbers(disk, paths);
+        let seen = look();
+        tries += 1;
+        let is_still = before.ok() == manifest_numbers(disk, paths).ok();
+        if is_still || tries == MAX_TRIES || seen.as_ref().is_ok_and(is_good) {
+            return seen;
+        }
+    }
+}
+
+fn plan_once(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
+    let mut repair = Repair::default();
+    // First, because the directory may not be a store.
+    let source = read(disk, paths, &mut repair)?;
+    if let Some(why) = is_lock_lost(disk, paths)? {
+        repair.remedy(paths.lock(), format!("created again: {why}"));
+    }
+    if !check_dirs(disk, paths)? {
+        repair.remedy(paths.storages_dir(), "created again: the directory is missing");
+    }
+    let content = content(disk, paths, &source, &mut repair, progress)?;
+    Ok(Plan { repair, source, content })
+}
+
+/// Refuses directories that are links. Returns whether `storages/` exists.
+pub(super) fn check_dirs(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
+    let is_there = |dir: &Path| match disk.is_dir(dir) {
+        Ok(true) => Ok(true),
+        Ok(false) => Err(no_directory(dir, "not a directory of its own; put the directory back")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::io("look at", dir, e)),
+    };
+    is_there(&paths.meta_dir())?;
+    is_there(&paths.storages_dir())
+}
+
+pub(super) fn no_directory(dir: &Path, detail: &str) -> Error {
+    Error::corrupt(dir, format::Error::new(Rule::StorageFile, detail))
+}
+
+/// Why LOCK must be created again, if it must.
+pub(super) fn is_lock_lost(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
+    let path = paths.lock();
+    match disk.open(&path, Access::Read) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Some("it is missing".to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(Some(format!("it is {e}"))),
+        opened => opened.map(|_| None).map_err(|e| Error::io("open", &path, e)),
+    }
+}

@@ -1,0 +1,123 @@
+use std::collections::BTreeMap;
+
+use stridemap_format::{StorageKind, StorageRecord, TensorRecord};
+
+use crate::error::{Error, Result};
+use crate::generation::{Generation, History};
+use crate::layout::{Repacked, View, repack};
+
+/// How many tensors are in memory at a time, unless one storage has more.
+const BATCH_TENSORS: u64 = 1 << 20;
+
+/// A storage, and every tensor on it.
+#[derive(Debug)]
+pub(crate) struct StorageTensors {
+    pub(crate) id: u64,
+    pub(crate) record: StorageRecord,
+    pub(crate) tensors: BTreeMap<String, TensorRecord>,
+}
+
+impl StorageTensors {
+    pub(crate) fn views(&self) -> Vec<View<'_>> {
+        self.tensors.values().map(View::from).collect()
+    }
+
+    /// # Errors
+    /// `Corrupt` for a tensor that reaches past its storage.
+    pub(crate) fn repacked(&self, history: &History) -> Result<Repacked> {
+        repack(&self.views(), self.record.length_bytes)
+            .map_err(|e| Error::corrupt(&history.paths.storage(self.id), e))
+    }
+}
+
+/// Goes through the storages of a generation that are the store's own, with all tensors on each.
+///
+/// The tensors are found by a scan, and there may be millions: so it scans for some storages, and then again for others.
+pub(crate) fn each_storage(
+    generation: &Generation,
+    visit: impl FnMut(StorageTensors) -> Result<()>,
+) -> Result<()> {
+    each(generation, |kind| !matches!(kind, StorageKind::External(_)), visit)
+}
+
+/// The same for those that are not the store's own.
+pub(super) fn each_external(
+    generation: &Generation,
+    visit: impl FnMut(StorageTensors) -> Result<()>,
+) -> Result<()> {
+    each(generation, |kind| matches!(kind, StorageKind::External(_)), visit)
+}
+
+fn each(
+    generation: &Generation,
+    is_wanted: fn(&StorageKind) -> bool,
+    mut visit: impl FnMut(StorageTensors) -> Result<()>,
+) -> Result<()> {
+    let mut records = Vec::new();
+    for entry in generation.storages() {
+        let (id, record) = entry?;
+        if is_wanted(&record.kind) {
+            records.push((id, record));
+        }
+    }
+    let mut rest = records.into_iter().peekable();
+    while rest.peek().is_some() {
+        let mut batch: BTreeMap<u64, StorageTensors> = BTreeMap::new();
+        let mut tensor_count = 0u64;
+        while let Some((id, record)) = rest.next_if(|(_, record)| {
+            tensor_count = tensor_count.saturating_add(record.tensor_count);
+            tensor_count <= BATCH_TENSORS || batch.is_empty()
+        }) {
+            batch.insert(id, StorageTensors { id, record, tensors: BTreeMap::new() });
+        }
+        for entry in generation.tensors("")? {
+            let (name, record) = entry?;
+            if let Some(standing) = batch.get_mut(&record.storage_id) {
+                standing.tensors.insert(name, record);
+            }
+        }
+        batch.into_values().try_for_each(&mut visit)?;
+    }
+    Ok(())
+}
+
+/// The storages of these ids, each with those of the names that stand on it: all, when its record counts as many. Ids of
+/// storages that are gone are left out.
+pub(crate) fn storages_named<'a>(
+    generation: &Generation,
+    storages: impl Iterator<Item = (u64, &'a [String])>,
+) -> Result<BTreeMap<u64, StorageTensors>> {
+    let (mut standings, mut ids_of_names) = (BTreeMap::new(), BTreeMap::new());
+    for (id, names) in storages {
+        let Some(record) = generation.storage(id)? else { continue };
+        standings.insert(id, StorageTensors { id, record, tensors: BTreeMap::new() });
+        ids_of_names.extend(names.iter().map(|name| (name.clone(), id)));
+    }
+    for (name, record) in generation.tensors_named(&ids_of_names)? {
+        if let Some(standing) = standings.get_mut(&record.storage_id) {
+            standing.tensors.insert(name.to_owned(), record);
+        }
+    }
+    Ok(standings)
+}
+
+/// What it would bring to write a storage again, without the bytes that nothing reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Worth {
+    Nothing,
+    /// Something, but less than it costs.
+    Little,
+    Much,
+}
+
+/// A block of a file system: files take whole ones, so that less gives nothing back.
+const BLOCK_BYTES: u64 = 4096;
+
+/// At least a quarter of the storage, so that no more than three bytes are copied for one that is given back; and a block.
+pub(crate) fn worth(before_bytes: u64, after_bytes: u64) -> Worth {
+    match before_bytes.saturating_sub(after_bytes) {
+        0 => Worth::Nothing,
+        gain if gain >= BLOCK_BYTES && gain >= before_bytes / 4 => Worth::Much,
+        _ => Worth::Little,
+    }
+}

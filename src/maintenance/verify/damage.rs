@@ -1,0 +1,149 @@
+//! Findings for damaged files of storages, with the tensors that they affect.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule};
+
+use super::finding::{Affected, Findings, Index};
+use super::survey::{Survey, Tensor};
+use crate::error::{Error, Result};
+use crate::generation::History;
+use crate::layout::ReachedBytes;
+use crate::storage::{Damage, DamagedChunk};
+
+/// How often it is computed exactly whether a tensor reaches a range. After that, everything between the first byte and the
+/// last of a tensor counts as reached.
+const MOST_EXACT: u64 = 1 << 23;
+
+/// The findings about one storage, by the tensors that they affect.
+#[derive(Debug, Default)]
+struct DamageIndex {
+    /// These affect every tensor on the storage.
+    whole: Vec<Index>,
+    /// These affect the tensors that reach a byte of the range.
+    ranges: Vec<(Range<u64>, Index)>,
+}
+
+/// Adds findings for the damage to each storage, and to each finding the names of the tensors that it affects.
+pub(super) fn report(
+    history: &History,
+    survey: &Survey<'_>,
+    damage: &[(u64, Damage)],
+    findings: &mut Findings,
+) -> Result<()> {
+    let length_bytes = |id: &u64| survey.storages.get(id).map_or(0, |storage| storage.record.length_bytes);
+    let mut indices: BTreeMap<u64, DamageIndex> = BTreeMap::new();
+    for (id, damage) in damage {
+        indices.insert(*id, index(history, *id, length_bytes(id), damage, findings));
+    }
+    if indices.is_empty() {
+        return Ok(());
+    }
+    let mut exact_count = 0;
+    survey.each_tensor(|tensor| {
+        let id = &tensor.record.storage_id;
+        if let Some(index) = indices.get(id) {
+            affect(&tensor, length_bytes(id), index, &mut exact_count, findings);
+        }
+        Ok(())
+    })
+}
+
+fn affect(
+    tensor: &Tensor<'_>,
+    length_bytes: u64,
+    index: &DamageIndex,
+    exact_count: &mut u64,
+    findings: &mut Findings,
+) {
+    let name = tensor.shared_name();
+    for &finding in &index.whole {
+        findings.affect(finding, &name);
+    }
+    let Some(reached) = ReachedBytes::of(tensor.record, length_bytes) else { return };
+    let span = reached.span();
+    for (range, finding) in &index.ranges {
+        if range.start >= span.end || range.end <= span.start {
+            continue;
+        }
+        *exact_count += 1;
+        if *exact_count > MOST_EXACT || reached.reaches(range) {
+            findings.affect(*finding, &name);
+        }
+    }
+}
+
+fn index(
+    history: &History,
+    id: u64,
+    length_bytes: u64,
+    damage: &Damage,
+    findings: &mut Findings,
+) -> DamageIndex {
+    let path = history.paths.storage(id);
+    let mut index = DamageIndex::default();
+    if let Some(error) = &damage.file {
+        index.whole.push(push(&path, error, findings));
+    }
+    if let Some(sum) = &damage.sum {
+        let finding = push(&path, &sum.error, findings);
+        match &sum.corrected {
+            None => index.whole.push(finding),
+            Some(corrected) => {
+                let runs = runs(corrected.iter().map(|(chunk, _)| *chunk));
+                index.ranges.extend(runs.map(|run| (bytes_of_chunks(&run, length_bytes), finding)));
+            }
+        }
+    }
+    let (unread, changed): (Vec<&DamagedChunk>, Vec<_>) =
+        damage.chunks.iter().partition(|chunk| chunk.found.is_err());
+    for chunk in unread {
+        let run = bytes_of_chunks(&(chunk.index..chunk.index + 1), length_bytes);
+        if let Err(error) = &chunk.found {
+            let at = FormatError::new(Rule::StorageFile, error.to_string()).at(run.start);
+            index.ranges.push((run, findings.push(&path, &at, Affected::NOTHING)));
+        }
+    }
+    for run in runs(changed.into_iter().map(|chunk| chunk.index)) {
+        let range = bytes_of_chunks(&run, length_bytes);
+        let (what, was) = match run.end - run.start {
+            1 => ("the chunk".to_owned(), "was"),
+            count => (format!("{count} chunks"), "were"),
+        };
+        let detail = format!("{what} of {} bytes from here on {was} changed", range.end - range.start);
+        let broken = FormatError::new(Rule::ChunkDigest, detail).at(range.start);
+        index.ranges.push((range, findings.push(&path, &broken, Affected::NOTHING)));
+    }
+    index
+}
+
+/// A file that cannot be read is a finding, and not an error: the others are still to be verified.
+fn push(path: &Path, error: &Error, findings: &mut Findings) -> Index {
+    match (error.broken_path(), error.broken()) {
+        (Some(path), Some(broken)) => findings.push(path, broken, Affected::NOTHING),
+        _ => {
+            let broken = FormatError::new(Rule::StorageFile, error.to_string());
+            findings.push(path, &broken, Affected::NOTHING)
+        }
+    }
+}
+
+/// The range of bytes of some chunks.
+pub(in crate::maintenance) fn bytes_of_chunks(run: &Range<u64>, length_bytes: u64) -> Range<u64> {
+    run.start * CHUNK_BYTES..run.end.saturating_mul(CHUNK_BYTES).min(length_bytes)
+}
+
+/// Joins ascending numbers that follow each other.
+fn runs(numbers: impl Iterator<Item = u64>) -> impl Iterator<Item = Range<u64>> {
+    let mut numbers = numbers.peekable();
+    std::iter::from_fn(move || {
+        let start = numbers.next()?;
+        let mut end = start + 1;
+        while numbers.next_if_eq(&end).is_some() {
+            end += 1;
+        }
+        Some(start..end)
+    })
+}

@@ -1,0 +1,213 @@
+//! Verification: reads all of a generation once, and reports what is wrong.
+
+mod damage;
+mod finding;
+mod orphans;
+mod survey;
+mod tensors;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stridemap_format::{Error as FormatError, Rule, StorageKind};
+
+use super::external_check::ExternalCheck;
+use crate::disk::{Access, Disk, StorePaths};
+use crate::error::{ErrorKind, Result};
+use crate::generation::{self, Generation, History, Options, hold, read_marker};
+use crate::storage::check_all;
+use finding::{Findings, Index};
+
+pub(super) use damage::bytes_of_chunks;
+pub use finding::{Affected, Finding};
+pub use orphans::Orphan;
+pub(super) use survey::Survey;
+pub(crate) use tensors::verify_tensors;
+
+/// What a verification found: [`Store::verify`](crate::Store::verify).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Verification {
+    /// What breaks a rule of the format: nothing, for a whole store.
+    pub findings: Vec<Finding>,
+    /// Files that nobody needs, which is no damage. They are not looked for when only some tensors are verified, nor in a
+    /// store that is too damaged to be opened.
+    pub orphans: Vec<Orphan>,
+    /// The external files that may not be opened, and were left alone.
+    pub unchecked_files: Vec<PathBuf>,
+    /// How many bytes of storages were read.
+    pub read_bytes: u64,
+}
+
+impl Verification {
+    /// Whether no damage was found. Files that nobody needs or that could not be checked are no damage.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+/// Verifies the newest generation of the store in a directory, which may be too damaged to be opened.
+pub(crate) fn verify_path(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    options: Options,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Verification> {
+    let (disk, paths) = hold(disk, path)?;
+    let opened = read_marker(&*disk, &paths)
+        .and_then(|uuid| History::open(Arc::clone(&disk), paths.clone(), uuid, options));
+    match opened {
+        Ok(history) => verify(&history, &history.current(), progress),
+        Err(e) => {
+            let mut findings = Findings::default();
+            findings.metadata(e, Affected::Everything)?;
+            check_lock(&*disk, &paths, &mut findings);
+            Ok(Verification { findings: findings.finish(), ..Verification::default() })
+        }
+    }
+}
+
+/// Reads all of a generation, and every byte of its storages. External files are looked at, and not read.
+///
+/// `progress` is called with the bytes read since the last call.
+pub(crate) fn verify(
+    history: &History,
+    generation: &Generation,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Verification> {
+    let mut findings = Findings::default();
+    // From the disk again, and not as this handle remembers them.
+    let reread = read_marker(&*history.disk, &history.paths);
+    let reread = reread.and_then(|_| generation::reread(history, generation));
+    if let Err(e) = reread {
+        findings.metadata(e, Affected::Everything)?;
+    }
+    check_lock(&*history.disk, &history.paths, &mut findings);
+    let survey = match Survey::of(generation.manifest(), generation.table().map(Arc::as_ref)) {
+        // A table that has become shorter since it was opened is found above.
+        Err(_) if !findings.list.is_empty() => {
+            return Ok(Verification { findings: findings.finish(), ..Verification::default() });
+        }
+        survey => survey?,
+    };
+    let mut external = ExternalCheck::default();
+    metadata(history, generation, &survey, &mut external, &mut findings)?;
+    let own = || {
+        let all = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
+        all.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)))
+    };
+    let mut read_bytes = 0;
+    let damage = check_all(&*history.disk, &history.paths, own().collect(), &mut |bytes| {
+        read_bytes += bytes;
+        progress(bytes);
+    })?;
+    damage::report(history, &survey, &damage, &mut findings)?;
+    let (faults, unchecked_files) = external.check(history);
+    for fault in faults {
+        let affected = Affected::Tensors { names: fault.names, more: fault.more };
+        findings.push(fault.path, &FormatError::new(Rule::ExternalFile, fault.detail), affected);
+    }
+    let orphans = match orphans::orphans(history) {
+        Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
+        orphans => orphans?,
+    };
+    Ok(Verification { findings: findings.finish(), orphans, unchecked_files, read_bytes })
+}
+
+/// LOCK has no content, but without it no commit can be made.
+fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) {
+    let path = paths.lock();
+    let Err(e) = disk.open(&path, Access::Read) else { return };
+    if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidInput) {
+        let detail = format!("open LOCK: {e}; no commit can be made");
+        findings.push(path, &FormatError::new(Rule::LockFile, detail), Affected::NOTHING);
+    }
+}
+
+fn metadata(
+    history: &History,
+    generation: &Generation,
+    survey: &Survey<'_>,
+    external_check: &mut ExternalCheck,
+    findings: &mut Findings,
+) -> Result<()> {
+    let table_path = generation.table().map_or_else(
+        || history.paths.manifest(generation.number()),
+        |table| history.paths.table(table.reference().generation),
+    );
+    if let Some(Err(e)) = generation.table().map(|table| table.check_index())
+        && survey.broken.is_empty()
+    {
+        findings.metadata(e, Affected::NOTHING)?;
+    }
+    let broken = broken_entries(survey, findings)?;
+    let unordered = out_of_order(&table_path, survey, findings);
+    for (id, storage) in &survey.storages {
+        if let StorageKind::External(external) = &storage.record.kind {
+            external_check.add_storage(*id, external);
+        }
+        if storage.tensor_count != storage.record.tensor_count && survey.broken.is_empty() {
+            let detail = format!(
+                "storage {id:016x} has {} tensors and a record of {}",
+                storage.tensor_count, storage.record.tensor_count
+            );
+            findings.push(&table_path, &FormatError::new(Rule::TensorCount, detail), Affected::NOTHING);
+        }
+    }
+    survey.each_tensor(|tensor| {
+        let (name, record) = (tensor.shared_name(), tensor.record);
+        external_check.add_tensor(record.storage_id, &name);
+        let damaged = survey.damaged_lookups_of(&tensor);
+        for ordinal in &damaged {
+            if let Some(&index) = broken.get(ordinal) {
+                findings.affect(index, &name);
+            }
+        }
+        if let Some(index) = unordered
+            && !matches!(generation.tensor(&name), Ok(Some(found)) if found == *record)
+        {
+            findings.affect(index, &name);
+        }
+        let broken = match survey.storages.get(&record.storage_id) {
+            None if !damaged.is_empty() => return Ok(()),
+            None => {
+                let detail = format!(
+                    "tensor {name:?} refers to storage {:016x}, which has no record",
+                    record.storage_id
+                );
+                FormatError::new(Rule::StorageMissing, detail)
+            }
+            Some(storage) => match record.extent(storage.record.length_bytes) {
+                Ok(_) => return Ok(()),
+                Err(e) => FormatError::new(e.rule(), format!("tensor {name:?}: {}", e.detail())),
+            },
+        };
+        let index = findings.push(&table_path, &broken, Affected::NOTHING);
+        findings.affect(index, &name);
+        Ok(())
+    })
+}
+
+fn broken_entries(survey: &Survey<'_>, findings: &mut Findings) -> Result<BTreeMap<u64, Index>> {
+    let mut indices = BTreeMap::new();
+    for (&ordinal, error) in &survey.broken {
+        let index = findings.metadata(error.clone(), Affected::NOTHING)?;
+        if let Some(finding) = findings.list.get_mut(index) {
+            finding.detail += "; which tensor or storage it was is not known";
+        }
+        indices.insert(ordinal, index);
+    }
+    Ok(indices)
+}
+
+fn out_of_order(path: &Path, survey: &Survey<'_>, findings: &mut Findings) -> Option<Index> {
+    let first = survey.unordered.first()?;
+    let more = match survey.unordered.len() {
+        1 => String::new(),
+        count => format!(", nor do {} others", count - 1),
+    };
+    let detail = format!("entry {first} does not follow the one before it{more}");
+    Some(findings.push(path, &FormatError::new(Rule::EntryOrder, detail), Affected::NOTHING))
+}

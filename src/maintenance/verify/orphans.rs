@@ -1,0 +1,36 @@
+//! The files that no generation needs.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::error::{Result, one_line};
+use crate::generation::History;
+use crate::maintenance::{Inventory, SpaceReason};
+
+/// A file of a store's directories, or the end of one, that no process needs. It is no damage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Orphan {
+    /// The file.
+    pub path: PathBuf,
+    /// How many bytes of it are not needed.
+    pub size_bytes: u64,
+    /// Why they are there.
+    pub reason: SpaceReason,
+}
+
+impl fmt::Display for Orphan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Orphan { path, size_bytes, reason } = self;
+        f.write_str(&one_line(&format!("{}: {size_bytes} bytes: {reason}", path.display())))
+    }
+}
+
+pub(super) fn orphans(history: &History) -> Result<Vec<Orphan>> {
+    let files = Inventory::take(history)?.files.into_iter();
+    let orphans = files.filter_map(|listed| {
+        let unneeded = listed.unneeded()?.clone();
+        Some(Orphan { path: listed.path, size_bytes: unneeded.bytes, reason: unneeded.reason })
+    });
+    Ok(orphans.collect())
+}

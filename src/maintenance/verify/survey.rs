@@ -1,0 +1,172 @@
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stridemap_format::{Manifest, StorageRecord, TensorRecord};
+
+use crate::error::{Error, Result};
+use crate::generation::{Table, lookup_path};
+
+/// The metadata of a generation, read entry by entry: a damaged entry hides no other.
+pub(in crate::maintenance) struct Survey<'a> {
+    manifest: &'a Manifest,
+    table: Option<&'a Table>,
+    /// Every storage whose record can be read.
+    pub(in crate::maintenance) storages: BTreeMap<u64, SurveyedStorage>,
+    /// Entries of the table that cannot be read, by ordinal, and why.
+    pub(in crate::maintenance) broken: BTreeMap<u64, Error>,
+    /// The ids of the table's storages by ordinal; none where the entry cannot be read.
+    ids: Vec<Option<u64>>,
+    /// The ordinals of entries that do not follow the one before.
+    pub(in crate::maintenance) unordered: Vec<u64>,
+    /// Whether a tensor refers to a storage without a record.
+    has_unknown_storages: bool,
+}
+
+#[derive(Debug)]
+pub(in crate::maintenance) struct SurveyedStorage {
+    pub(in crate::maintenance) record: StorageRecord,
+    /// How many tensors refer to it, whatever its record says.
+    pub(in crate::maintenance) tensor_count: u64,
+}
+
+/// A name, and where its record is.
+pub(in crate::maintenance) struct Tensor<'a> {
+    pub(in crate::maintenance) name: &'a str,
+    pub(in crate::maintenance) record: &'a TensorRecord,
+    /// Its place in the table; none in the manifest.
+    ordinal: Option<u64>,
+}
+
+impl<'a> Survey<'a> {
+    /// # Errors
+    /// `Io`. A broken rule is part of the survey.
+    pub(in crate::maintenance) fn of(manifest: &'a Manifest, table: Option<&'a Table>) -> Result<Self> {
+        let mut survey = Survey {
+            manifest,
+            table,
+            storages: BTreeMap::new(),
+            broken: BTreeMap::new(),
+            ids: Vec::new(),
+            unordered: Vec::new(),
+            has_unknown_storages: false,
+        };
+        if let Some(table) = table {
+            survey.read_storages(table)?;
+        }
+        for (&id, record) in &manifest.storages {
+            survey.storages.remove(&id);
+            if let Some(record) = record {
+                survey.storages.insert(id, SurveyedStorage { record: record.clone(), tensor_count: 0 });
+            }
+        }
+        if let Some(table) = table {
+            survey.find_broken_tensors(table)?;
+        }
+        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+        survey.each_tensor(|tensor| {
+            *counts.entry(tensor.record.storage_id).or_default() += 1;
+            Ok(())
+        })?;
+        for (id, count) in counts {
+            match survey.storages.get_mut(&id) {
+                Some(storage) => storage.tensor_count = count,
+                None => survey.has_unknown_storages = true,
+            }
+        }
+        Ok(survey)
+    }
+
+    fn read_storages(&mut self, table: &Table) -> Result<()> {
+        let mut last = None;
+        table.each_one(table.storages(), |ordinal, entry: Result<(u64, StorageRecord)>| {
+            let (id, record) = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    self.broken.insert(ordinal, error);
+                    self.ids.push(None);
+                    return Ok(());
+                }
+            };
+            if last.is_some_and(|last| last >= id) {
+                self.unordered.push(ordinal);
+            }
+            last = Some(id);
+            self.ids.push(Some(id));
+            self.storages.insert(id, SurveyedStorage { record, tensor_count: 0 });
+            Ok(())
+        })
+    }
+
+    fn find_broken_tensors(&mut self, table: &Table) -> Result<()> {
+        let mut last: Option<String> = None;
+        table.each_one(table.tensors(), |ordinal, entry: Result<(String, TensorRecord)>| {
+            match entry {
+                Ok((name, _)) => {
+                    if last.as_ref().is_some_and(|last| *last >= name) {
+                        self.unordered.push(ordinal);
+                    }
+                    last = Some(name);
+                }
+                Err(error) => drop(self.broken.insert(ordinal, error)),
+            }
+            Ok(())
+        })
+    }
+
+    /// Every tensor whose record can be read; those of a table before those of its manifest.
+    pub(in crate::maintenance) fn each_tensor(
+        &self,
+        mut visit: impl FnMut(Tensor<'_>) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(table) = self.table {
+            table.each_one(
+                table.tensors(),
+                |ordinal, entry: Result<(String, TensorRecord)>| match &entry {
+                    Ok((name, record)) if !self.manifest.tensors.contains_key(name) => {
+                        visit(Tensor { name, record, ordinal: Some(ordinal) })
+                    }
+                    _ => Ok(()),
+                },
+            )?;
+        }
+        for (name, record) in &self.manifest.tensors {
+            if let Some(record) = record {
+                visit(Tensor { name, record, ordinal: None })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The damaged entries that looking up a tensor and its storage reads.
+    pub(in crate::maintenance) fn damaged_lookups_of(&self, tensor: &Tensor<'_>) -> Vec<u64> {
+        let (Some(table), false) = (self.table, self.broken.is_empty()) else { return Vec::new() };
+        let by_name = tensor
+            .ordinal
+            .into_iter()
+            .flat_map(|target| lookup_path(table.tensors(), move |ordinal| Some(ordinal.cmp(&target))));
+        let by_name = by_name.filter(|ordinal| self.broken.contains_key(ordinal));
+        by_name.chain(self.damaged_lookups_of_storage(table, tensor.record.storage_id)).collect()
+    }
+
+    fn damaged_lookups_of_storage(&self, table: &Table, id: u64) -> Vec<u64> {
+        if self.manifest.storages.contains_key(&id) {
+            return Vec::new();
+        }
+        let compare = |ordinal: u64| -> Option<Ordering> {
+            Some(self.ids.get(ordinal as usize).copied().flatten()?.cmp(&id))
+        };
+        lookup_path(table.storages(), compare).filter(|ordinal| self.broken.contains_key(ordinal)).collect()
+    }
+
+    /// Whether there may be storages that are not among [`storages`](Self::storages).
+    pub(in crate::maintenance) fn has_lost_storages(&self) -> bool {
+        self.ids.iter().any(Option::is_none) || self.has_unknown_storages
+    }
+}
+
+impl Tensor<'_> {
+    pub(in crate::maintenance) fn shared_name(&self) -> Arc<str> {
+        Arc::from(self.name)
+    }
+}
