@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use stridemap_format::{Error as FormatError, Rule};
 
 use crate::disk::{Access, Disk, DiskFile};
@@ -58,4 +59,34 @@ pub(super) fn has_other_names(path: &Path, link_count: u64) -> Error {
 
 pub(super) fn broken(path: &Path, detail: impl Into<String>) -> Error {
     Error::corrupt(path, FormatError::new(Rule::StorageFile, detail))
+}
+
+/// Why a file cannot be mapped.
+#[derive(Debug)]
+pub(super) enum MapError {
+    /// How this process uses the file already, which excludes the mapping.
+    Conflict(String),
+    /// The file system has no shared mappings.
+    Unsupported,
+    Io(io::Error),
+}
+
+impl From<io::Error> for MapError {
+    fn from(e: io::Error) -> Self {
+        match Errno::from_io_error(&e) {
+            Some(Errno::NODEV) => MapError::Unsupported,
+            _ => MapError::Io(e),
+        }
+    }
+}
+
+impl MapError {
+    /// Returns the error of a storage on the file at a path.
+    pub(super) fn into_error(self, path: &Path) -> Error {
+        match self {
+            MapError::Conflict(conflict) => broken(path, format!("the file is also {conflict}")),
+            MapError::Unsupported => Error::io("map storage", path, Errno::NODEV.into()),
+            MapError::Io(e) => Error::io("map storage", path, e),
+        }
+    }
 }

@@ -13,6 +13,7 @@
 //! mutex again. So a region is only upgraded to be returned.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
@@ -21,6 +22,7 @@ use std::time::Duration;
 use memmap2::MmapRaw;
 
 use super::address_space::Reservation;
+use super::file::MapError;
 use crate::disk::{DiskFile, FileId, LockMode, Step};
 use crate::process::OwnerProcess;
 
@@ -132,7 +134,7 @@ impl FileUse {
     }
 
     /// Returns how the file is used already, if that forbids mapping its first `length_bytes`.
-    pub(super) fn conflict_with_mapping(&self, mapped_as: MappedAs, length_bytes: usize) -> Option<String> {
+    fn conflict_with_mapping(&self, mapped_as: MappedAs, length_bytes: usize) -> Option<String> {
         if let Some(region) = self.regions().find(|region| region.mapped_as != mapped_as) {
             return Some(region.describe());
         }
@@ -149,11 +151,6 @@ impl FileUse {
         let is_forbidden =
             |region: &&RegionUse| region.mapped_as != MappedAs::Sealed || purpose == Purpose::Change;
         self.regions().find(is_forbidden).map(RegionUse::describe)
-    }
-
-    /// Returns the length of the longest mapping.
-    pub(super) fn mapped_bytes(&self) -> usize {
-        self.regions().map(|region| region.mapped_bytes).max().unwrap_or_default()
     }
 
     /// Returns what the file is locked for, and whether the calling thread is among those that hold the lock.
@@ -205,40 +202,51 @@ pub(super) fn wait(
     }
 }
 
+/// Returns a region of the first `length_bytes` of a file, which may be borrowed from here on. Calls `map` unless there is one,
+/// with the length of the longest region of the file.
+///
+/// # Errors
+/// `Conflict` when another use of the file forbids it; those of `map`.
+pub(super) fn share(
+    file: FileId,
+    mapped_as: MappedAs,
+    length_bytes: usize,
+    map: impl FnOnce(usize) -> io::Result<(MmapRaw, Reservation)>,
+) -> Result<Arc<Region>, MapError> {
+    let mut registry = lock();
+    let file_use = registry.by_file.entry(file).or_default();
+    if let Some(conflict) = file_use.conflict_with_mapping(mapped_as, length_bytes) {
+        return Err(MapError::Conflict(conflict));
+    }
+    let long_enough = file_use.regions.iter_mut().filter(|region| region.mapped_bytes >= length_bytes);
+    for found in long_enough {
+        if let Some(region) = found.region.upgrade() {
+            found.lent_bytes = found.lent_bytes.max(length_bytes);
+            return Ok(region);
+        }
+    }
+    let longest_bytes = file_use.regions().map(|region| region.mapped_bytes).max().unwrap_or_default();
+    let (map, reservation) = match map(longest_bytes) {
+        Ok(mapped) => mapped,
+        Err(e) => {
+            registry.remove_if_unused(file);
+            return Err(e.into());
+        }
+    };
+    let mapped_bytes = map.len();
+    let region = Arc::new(Region { map, file, owner: OwnerProcess::current(), _reservation: reservation });
+    file_use.regions.push(RegionUse {
+        region: Arc::downgrade(&region),
+        mapped_as,
+        mapped_bytes,
+        lent_bytes: length_bytes,
+    });
+    Ok(region)
+}
+
 impl FileRegistry {
     pub(super) fn file(&self, id: FileId) -> &FileUse {
         self.by_file.get(&id).unwrap_or(&UNUSED)
-    }
-
-    /// Returns a region that has `length_bytes`, which may be borrowed from here on. There must be no conflict.
-    pub(super) fn share(&mut self, id: FileId, length_bytes: usize) -> Option<Arc<Region>> {
-        let regions = &mut self.by_file.get_mut(&id)?.regions;
-        regions.iter_mut().filter(|region| region.mapped_bytes >= length_bytes).find_map(|found| {
-            let region = found.region.upgrade()?;
-            found.lent_bytes = found.lent_bytes.max(length_bytes);
-            Some(region)
-        })
-    }
-
-    /// Records a new mapping, of which `length_bytes` may be borrowed. There must be no conflict.
-    pub(super) fn add_region(
-        &mut self,
-        file: FileId,
-        (map, reservation): (MmapRaw, Reservation),
-        mapped_as: MappedAs,
-        lent_bytes: usize,
-    ) -> Arc<Region> {
-        let mapped_bytes = map.len();
-        let region =
-            Arc::new(Region { map, file, owner: OwnerProcess::current(), _reservation: reservation });
-        let of_file = self.by_file.entry(file).or_default();
-        of_file.regions.push(RegionUse {
-            region: Arc::downgrade(&region),
-            mapped_as,
-            mapped_bytes,
-            lent_bytes,
-        });
-        region
     }
 
     /// Records that the calling thread has locked a file, alone or together with threads that share the lock already.

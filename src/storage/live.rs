@@ -1,5 +1,6 @@
+use super::file::MapError;
 use super::in_place::{InPlaceFile, NO_ROOM};
-use super::mapping::{LiveMapping, MapError};
+use super::mapping::LiveMapping;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The file of a live storage. Any process may change it at any time, by atomics of one size.

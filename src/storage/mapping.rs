@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -12,10 +11,9 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 use super::address_space::Reservation;
-use super::file::broken;
+use super::file::MapError;
 use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
-use crate::error::Error;
 
 /// The promise that the caller of `Store::open_mapped` makes: while the files of the store, and the external files that it
 /// opens, are mapped, nobody but this library writes, truncates or replaces them, and in no process does this library change
@@ -27,36 +25,6 @@ impl MapPermit {
     /// Only for the bodies of the unsafe functions that state that contract.
     pub(crate) const fn by_contract_of_the_caller() -> Self {
         MapPermit(())
-    }
-}
-
-/// Why a file cannot be mapped.
-#[derive(Debug)]
-pub(super) enum MapError {
-    /// How this process uses the file already, which excludes the mapping.
-    Conflict(String),
-    /// The file system has no shared mappings.
-    Unsupported,
-    Io(io::Error),
-}
-
-impl From<io::Error> for MapError {
-    fn from(e: io::Error) -> Self {
-        match Errno::from_io_error(&e) {
-            Some(Errno::NODEV) => MapError::Unsupported,
-            _ => MapError::Io(e),
-        }
-    }
-}
-
-impl MapError {
-    /// Returns the error of a storage on the file at a path.
-    pub(super) fn into_error(self, path: &Path) -> Error {
-        match self {
-            MapError::Conflict(conflict) => broken(path, format!("the file is also {conflict}")),
-            MapError::Unsupported => Error::io("map storage", path, Errno::NODEV.into()),
-            MapError::Io(e) => Error::io("map storage", path, e),
-        }
     }
 }
 
@@ -85,18 +53,12 @@ impl Mapping {
         _: MapPermit,
     ) -> Result<Mapping, MapError> {
         let length_bytes = length_to_map(stat, length_bytes)?;
-        let (id, mapped_as) = (stat.id(), MappedAs::Sealed);
-        let mut registry = file_registry::lock();
-        if let Some(conflict) = registry.file(id).conflict_with_mapping(mapped_as, length_bytes) {
-            return Err(MapError::Conflict(conflict));
-        }
-        if let Some(region) = registry.share(id, length_bytes) {
-            return Ok(Mapping { region, length_bytes });
-        }
         let reserved_bytes = usize::try_from(reserved_bytes).unwrap_or_default();
-        let doubled_bytes = registry.file(id).mapped_bytes().saturating_mul(2);
-        let map = map_with_room(file, length_bytes, [reserved_bytes.max(doubled_bytes), doubled_bytes])?;
-        Ok(Mapping { region: registry.add_region(id, map, mapped_as, length_bytes), length_bytes })
+        let region = file_registry::share(stat.id(), MappedAs::Sealed, length_bytes, |mapped_bytes| {
+            let doubled_bytes = mapped_bytes.saturating_mul(2);
+            map_with_room(file, length_bytes, [reserved_bytes.max(doubled_bytes), doubled_bytes])
+        })?;
+        Ok(Mapping { region, length_bytes })
     }
 
     pub(super) fn file(&self) -> FileId {
@@ -106,7 +68,7 @@ impl Mapping {
     /// Returns the bytes that it was made for.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY:
-        // - in bounds: `of` has seen that the region has `length_bytes`, and by a stat that the file had as many, after a record
+        // - in bounds: the region has at least `length_bytes`, and `of` saw by a stat that the file had as many, after a record
         //   had stated them. On overlayfs the file may be one of a lower layer, and the stat one of its copy above: but it was
         //   opened after the record was read, so the rows of the record are in it, and `of` maps no more bytes than it was
         //   asked for. A lower layer never changes;
@@ -361,16 +323,9 @@ impl LiveMapping {
         if length_bytes == 0 {
             return Ok(LiveMapping { region: None, access_bytes });
         }
-        let (id, mapped_as) = (stat.id(), MappedAs::Live { access_bytes });
-        let mut registry = file_registry::lock();
-        if let Some(conflict) = registry.file(id).conflict_with_mapping(mapped_as, length_bytes) {
-            return Err(MapError::Conflict(conflict));
-        }
-        if let Some(region) = registry.share(id, length_bytes) {
-            return Ok(LiveMapping { region: Some(region), access_bytes });
-        }
-        let map = MmapOptions::new().len(length_bytes).map_raw(file)?;
-        let region = registry.add_region(id, (map, Reservation::of(0)), mapped_as, length_bytes);
+        let region = file_registry::share(stat.id(), MappedAs::Live { access_bytes }, length_bytes, |_| {
+            Ok((MmapOptions::new().len(length_bytes).map_raw(file)?, Reservation::of(0)))
+        })?;
         Ok(LiveMapping { region: Some(region), access_bytes })
     }
 

@@ -1,9 +1,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::file::MapError;
 use super::file_registry::FileLock;
 use super::in_place::InPlaceFile;
-use super::mapping::{LockedMapping, MapError};
+use super::mapping::LockedMapping;
 use crate::disk::{Access, DiskFile, LockMode};
 use crate::error::Result;
 

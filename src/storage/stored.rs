@@ -7,10 +7,10 @@ use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
 use super::external::ExternalFile;
 use super::externals::Externals;
-use super::file::{check_length, open_error};
+use super::file::{MapError, check_length, open_error};
 use super::in_place::{InPlaceFile, InUse};
 use super::live::LiveFile;
-use super::mapping::{MapError, MapPermit, Mapping};
+use super::mapping::{MapPermit, Mapping};
 use super::mutable::MutableFile;
 use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
