@@ -182,7 +182,7 @@ fn every_acknowledged_commit_is_there(kind: &str, size_bytes: u64, cuts: usize) 
     let mut before = content(&path).unwrap();
     let (mut commits, mut in_flight, mut gone) = (0, 0, 0);
     for cut in 0..cuts {
-        let seed = chance.below(1 << 40) as u64;
+        let seed = chance.below(1u64 << 40);
         let told = commit_until_cut(&image, &seed.to_string(), &mut chance);
         image.power_comes_back();
         let mut allowed: Vec<Content> = told.allowed().map(|count| after(seed, &before, count)).collect();
@@ -257,7 +257,7 @@ fn case_02_real_power_cut_loses_commits_that_were_not_synced() {
         let path = image.mounted().join("s.smap");
         create(&path);
         let before = content(&path).unwrap();
-        let seed = chance.below(1 << 40) as u64;
+        let seed = chance.below(1u64 << 40);
         let told = commit_until_cut(&image, &format!("unsynced {seed}"), &mut chance);
         image.power_comes_back();
         let _shared = STARTING.read().unwrap();
