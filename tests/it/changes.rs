@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stridemap::disk::Counted;
-use stridemap::{ErrorKind, Snapshot, Store, Tensor};
+use stridemap::{ErrorKind, OnExisting, Snapshot, Store, Tensor};
 
 use crate::refusals::assert_refused;
 use crate::support::temporary;
@@ -27,6 +27,7 @@ fn changes_between_snapshots_are_those_of_their_names_whatever_tables_they_stand
     // Few names without a table, many names and so a first one, some changes on it, and many again.
     for (round, count) in [3u32, 200, 3, 5, 150].into_iter().enumerate() {
         let mut txn = store.begin().unwrap();
+        txn.on_existing(OnExisting::Replace);
         for i in 0..count {
             txn.save(&format!("{}", i * 7 % 211), &scalar(0)).unwrap();
         }
