@@ -216,29 +216,29 @@ fn list(history: &History) -> Result<Vec<ListedFile>> {
 
 /// What the newest generation needs, and the older ones in use.
 #[derive(Debug)]
-pub(super) struct Needs {
+pub(super) struct Needs<'a> {
     newest: u64,
     next_storage_id: u64,
     table: Option<u64>,
     /// The storages of the newest generation: how many bytes of a sealed one, none for one that is changed in place.
     storages: BTreeMap<u64, Option<u64>>,
-    garbage: BTreeMap<u64, u64>,
+    garbage: &'a BTreeMap<u64, u64>,
     /// Whether part of the newest generation cannot be read, so that it may need anything.
     is_damaged: bool,
     pins: Vec<Pin>,
 }
 
-impl Needs {
+impl<'a> Needs<'a> {
     /// # Errors
     /// `Corrupt` for a damaged entry of the newest generation, unless `allows_damage`: then every file may be needed.
-    pub(super) fn of(newest: &Generation, pins: Vec<Pin>, allows_damage: bool) -> Result<Self> {
+    pub(super) fn of(newest: &'a Generation, pins: Vec<Pin>, allows_damage: bool) -> Result<Self> {
         let manifest = newest.manifest();
         let mut needs = Needs {
             newest: newest.number(),
             next_storage_id: manifest.next_storage_id,
             table: manifest.table.map(|table| table.generation),
             storages: BTreeMap::new(),
-            garbage: manifest.garbage.clone(),
+            garbage: &manifest.garbage,
             is_damaged: false,
             pins,
         };
@@ -299,7 +299,10 @@ impl Needs {
                     (StoreFile::Chunks(_), None) => return None,
                     (_, None) => return all(SpaceReason::Orphaned),
                     (StoreFile::Chunks(_), Some(length_bytes)) => length_bytes,
-                    (_, Some(length_bytes)) => full_chunk_count(length_bytes) * size_of::<Digest>() as u64,
+                    (_, Some(length_bytes)) => match full_chunk_count(length_bytes) {
+                        0 => return all(SpaceReason::PastEnd),
+                        count => count * size_of::<Digest>() as u64,
+                    },
                 };
                 let bytes = size_bytes.saturating_sub(needed_bytes);
                 (bytes > 0).then_some(Reclaimable { bytes, reason: SpaceReason::PastEnd })
@@ -309,8 +312,9 @@ impl Needs {
 
     /// Whether a file of `storages/` can be deleted.
     pub(super) fn unneeded(&self, file: StoreFile) -> bool {
+        // An empty file is past the end only if no byte of it is needed: the digests of a storage without a full chunk.
         let spare = self.spare(file, 0).map(|spare| spare.reason);
-        matches!(spare, Some(SpaceReason::Garbage | SpaceReason::Orphaned))
+        matches!(spare, Some(SpaceReason::Garbage | SpaceReason::Orphaned | SpaceReason::PastEnd))
     }
 
     fn has_storage(&self, file: StoreFile) -> bool {

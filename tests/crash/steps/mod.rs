@@ -163,7 +163,7 @@ fn every_step_has_a_simulation_that_finds_it_missing() {
 fn every_step_is_one_of_the_protocol() {
     let mut uses: BTreeMap<Step, usize> = Step::ALL.iter().map(|&step| (step, 0)).collect();
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut dirs = vec![src.join("commit"), src.join("storage")];
+    let mut dirs = ["generation", "maintenance", "storage"].map(|dir| src.join(dir)).to_vec();
     while let Some(dir) = dirs.pop() {
         for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
             match path.is_dir() {
