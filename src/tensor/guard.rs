@@ -16,7 +16,7 @@ use crate::storage::{Identity, LockedStorage, MutableFile, NO_ROOM};
 /// A lock covers the whole storage, whichever view it is taken through, and holds against other processes, other
 /// handles and other threads. Waiters are served in roughly the order in which they asked, so a new shared guard
 /// waits behind a waiting exclusive one. A thread that holds a shared guard while it waits for another thread to take
-/// one may therefore wait for a second.
+/// one may therefore wait about a second.
 ///
 /// In-place writes are visible to every reader at once, locked or not, and are not a commit. After a power cut, any
 /// mix of old and new bytes written since the last [`flush`](ExclusiveGuard::flush) may remain. A reader without a
