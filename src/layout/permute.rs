@@ -4,7 +4,7 @@ use super::{Axes, Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// Exchanges two axes.
+    /// Swaps two axes.
     pub(crate) fn transpose(&self, axis0: Axis<'_>, axis1: Axis<'_>) -> Result<Layout> {
         let op = format_args!("transpose({axis0}, {axis1})");
         let (axis0, axis1) = (self.axis(op, axis0)?, self.axis(op, axis1)?);
@@ -15,7 +15,7 @@ impl Layout {
         self.moved(op, dims, 0)
     }
 
-    /// Exchanges the axes of a matrix; fewer than two axes stay as they are.
+    /// Swaps the axes of a matrix. A layout of fewer than two axes is returned unchanged.
     pub(crate) fn t(&self) -> Result<Layout> {
         match self.rank() {
             0 | 1 => Ok(self.clone()),
@@ -27,7 +27,7 @@ impl Layout {
         }
     }
 
-    /// Exchanges the last two axes. A single element stays as it is; a vector is refused, as by PyTorch.
+    /// Swaps the last two axes. A single element is returned unchanged; a vector is refused, as in PyTorch.
     pub(crate) fn mt(&self) -> Result<Layout> {
         match self.rank() {
             0 => Ok(self.clone()),
@@ -39,7 +39,7 @@ impl Layout {
         }
     }
 
-    /// Puts the axes in another order: axis `axes[i]` becomes axis `i`.
+    /// Reorders the axes: axis `axes[i]` becomes axis `i`.
     pub(crate) fn permute(&self, axes: &Axes<'_>) -> Result<Layout> {
         let op = format_args!("permute({axes})");
         if let Axes::List(axes) = axes
@@ -53,7 +53,7 @@ impl Layout {
         self.reordered(op, &self.axes(op, axes)?)
     }
 
-    /// Moves axes to other places; those that are not named keep their order around them.
+    /// Moves axes to new positions. The other axes keep their order.
     pub(crate) fn movedim(&self, source: &Axes<'_>, destination: &Axes<'_>) -> Result<Layout> {
         let op = format_args!("movedim({source}, {destination})");
         let (from, to) = (self.axes(op, source)?, self.axes(op, destination)?);

@@ -8,7 +8,8 @@ use super::header::{Dim, overflow};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// PyTorch's rule for a view by dtype: the last dimension is contiguous, and takes or gives the difference.
+    /// Applies PyTorch's rule for a view by dtype: the last dimension must be contiguous, and its size changes by the
+    /// ratio of the widths.
     pub(crate) fn reinterpreted(
         &self,
         op: Arguments<'_>,
@@ -41,7 +42,7 @@ impl Layout {
         let last = dims.pop();
         let strides = dims.iter_mut().map(|dim| &mut dim.stride).chain([&mut offset]);
         if to_bytes < from_bytes {
-            // Where it would overflow there is one position along the axis, or no element at all.
+            // An overflow is only possible with one position along the axis or no elements at all.
             for stride in strides {
                 *stride = stride.saturating_mul(ratio);
             }
@@ -67,14 +68,14 @@ impl Layout {
         Layout::of_dims(dims, usize::try_from(offset).map_err(|_| overflow(op))?).map_err(|e| e.context(op))
     }
 
-    /// Complex numbers as pairs of their parts, along a last axis of size 2.
+    /// Views complex numbers as pairs of their parts, along a last axis of size 2.
     pub(crate) fn as_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
         let mut dims = self.part_dims();
         dims.push(Dim::new(2, 1));
         Layout::of_dims(dims, self.part_offset(op, 0)?).map_err(|e| e.context(op))
     }
 
-    /// The parts of complex numbers: 0 for the real ones, 1 for the imaginary.
+    /// Views one part of complex numbers: 0 is the real part, 1 the imaginary part.
     pub(crate) fn part(&self, op: Arguments<'_>, part: usize) -> Result<Layout> {
         Layout::of_dims(self.part_dims(), self.part_offset(op, part)?).map_err(|e| e.context(op))
     }
@@ -88,16 +89,16 @@ impl Layout {
     }
 
     fn part_offset(&self, op: Arguments<'_>, part: usize) -> Result<usize> {
-        // Where there is no element, there is no part to move to.
+        // An empty layout has no part to move to.
         let part = if self.numel() == 0 { 0 } else { part };
         self.offset().checked_mul(2).and_then(|offset| offset.checked_add(part)).ok_or_else(|| overflow(op))
     }
 
-    /// Pairs along the last axis as complex numbers.
+    /// Views pairs along the last axis as complex numbers.
     pub(crate) fn of_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
         let mut dims = self.to_dims();
         let pair = dims.pop().map(|dim| (dim.size, dim.stride));
-        // As PyTorch: the stride of a single position is never taken. `view(dtype)` is stricter, there and here.
+        // As in PyTorch, the stride of a single position is ignored. `view(dtype)` is stricter, in PyTorch and here.
         let is_even = dims.iter().all(|dim| dim.size == 1 || dim.stride.checked_rem(2) == Some(0))
             && self.offset().checked_rem(2) == Some(0);
         if pair != Some((2, 1)) || !is_even {
