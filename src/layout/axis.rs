@@ -140,9 +140,10 @@ impl Layout {
     /// Returns the position, size and stride of an axis. A layout of rank 0 has none.
     pub(super) fn dim(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<(usize, usize, isize)> {
         let at = self.axis(op, axis)?;
-        self.dims().nth(at).map(|(size, stride)| (at, size, stride)).ok_or_else(|| {
-            Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axis to take from"))
-        })
+        self.dims()
+            .nth(at)
+            .map(|(size, stride)| (at, size, stride))
+            .ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axes")))
     }
 
     /// Returns the positions of distinct axes.
@@ -154,7 +155,7 @@ impl Layout {
             if positions.contains(&position) {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!("{op}: axis {axis} of {self} is named twice"),
+                    format!("{op}: axis {axis} of {self} is listed twice"),
                 ));
             }
             positions.push(position);

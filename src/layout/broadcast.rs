@@ -31,7 +31,7 @@ impl Layout {
                 (None, _, -1) => {
                     return refuse(
                         ErrorKind::InvalidArgument,
-                        format!("-1 keeps a size, and {self} has none for axis {axis}"),
+                        format!("-1 keeps a size, but {self} has no axis for axis {axis}"),
                     );
                 }
                 // PyTorch gives a new axis this stride.
@@ -50,14 +50,14 @@ impl Layout {
                     return refuse(
                         ErrorKind::InvalidArgument,
                         format!(
-                            "axis {axis} would be {wanted}; below 0 only -1 has a meaning, which keeps the size that {self} has there"
+                            "axis {axis} would be {wanted}; the only negative size is -1, which keeps the size of {self}"
                         ),
                     );
                 }
                 Ok(n) => {
                     return refuse(
                         ErrorKind::SizeMismatch,
-                        format!("axis {axis} would be {n}, and {} of {self} is not 1", dim.size),
+                        format!("axis {axis} would be {n}, but {} of {self} is not 1", dim.size),
                     );
                 }
             }

@@ -56,7 +56,7 @@ impl Layout {
             return Err(Error::new(
                 ErrorKind::LimitExceeded,
                 format!(
-                    "{} sizes and {} strides, where at most {MAX_RANK} of each can be",
+                    "{} sizes and {} strides; both numbers must be equal and at most {MAX_RANK}",
                     size.len(),
                     stride.len()
                 ),

@@ -106,7 +106,7 @@ impl Layout {
         let taken =
             subscript.iter().filter(|place| matches!(place, Index::At(_) | Index::Slice { .. })).count();
         if subscript.iter().filter(|&&place| place == Index::Ellipsis).count() > 1 {
-            return refuse(ErrorKind::InvalidArgument, "`...` stands more than once".into());
+            return refuse(ErrorKind::InvalidArgument, "`...` occurs more than once".into());
         }
         let Some(skipped) = self.rank().checked_sub(taken) else {
             return refuse(
@@ -153,7 +153,7 @@ impl Layout {
             Error::new(
                 ErrorKind::OutOfRange,
                 format!(
-                    "unsqueeze({axis}): {self} has room for a new axis from -{place_count} to {}",
+                    "unsqueeze({axis}): a new axis of {self} can be at -{place_count} to {}",
                     self.rank()
                 ),
             )

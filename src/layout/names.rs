@@ -34,7 +34,7 @@ impl Layout {
                 return Err(Error::new(
                     ErrorKind::NameMismatch,
                     format!(
-                        "{op}: the names {} would change, and refining only adds; use rename",
+                        "{op}: the names {} would change, but refine_names only adds names; use rename",
                         self.shown_names()
                     ),
                 ));
@@ -81,7 +81,7 @@ impl Layout {
             .partition(|dim| dim.name.is_some() && names.contains(&dim.name.as_deref()));
         if !rest.is_empty() && !names.contains(&ELLIPSIS) {
             return refuse(format!(
-                "the names {} are not all listed; `...` stands for the others",
+                "the names {} are not all listed; add `...` for the others",
                 self.shown_names()
             ));
         }
@@ -129,7 +129,7 @@ impl Layout {
                 return Err(Error::new(
                     ErrorKind::NameMismatch,
                     format!(
-                        "{op}: dimensions named {} meet those named {}; use align_as, or rename",
+                        "{op}: dimensions named {} do not match those named {}; use align_as or rename",
                         self.shown_names(),
                         other.shown_names()
                     ),

@@ -22,7 +22,7 @@ impl Layout {
             2 => self.transpose(Axis::At(0), Axis::At(1)),
             rank => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("t(): {self} has {rank} axes, and t takes at most 2; use mt, transpose or permute"),
+                format!("t(): {self} has {rank} axes, but t takes at most 2; use mt, transpose or permute"),
             )),
         }
     }
@@ -33,7 +33,7 @@ impl Layout {
             0 => Ok(self.clone()),
             1 => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("mt(): {self} has one axis, and mt exchanges the last two"),
+                format!("mt(): {self} has one axis, but mt swaps the last two"),
             )),
             _ => self.transpose(Axis::At(-2), Axis::At(-1)),
         }
@@ -47,7 +47,7 @@ impl Layout {
         {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: {} axes are named, and {self} has {}", axes.len(), self.rank()),
+                format!("{op}: {} axes are listed, but {self} has {}", axes.len(), self.rank()),
             ));
         }
         self.reordered(op, &self.axes(op, axes)?)
@@ -60,7 +60,7 @@ impl Layout {
         if from.len() != to.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: {} axes of {self} to move to {} places", from.len(), to.len()),
+                format!("{op}: {} axes of {self} cannot move to {} positions", from.len(), to.len()),
             ));
         }
         if self.rank() == 0 {

@@ -26,13 +26,14 @@ impl Layout {
             return Ok(self.clone());
         }
         match self.stride().last() {
-            None => return refuse(
-                "a single element has no axis to take the difference in width; unsqueeze(-1) gives it one"
-                    .into(),
-            ),
+            None => {
+                return refuse(
+                    "a single element has no axis for the difference in width; unsqueeze(-1) adds one".into(),
+                );
+            }
             Some(&stride) if stride != 1 => {
                 return refuse(format!(
-                    "the last stride is {stride}, not 1; contiguous makes a copy in which it is"
+                    "the last stride is {stride}, not 1; contiguous makes a copy with stride 1"
                 ));
             }
             _ => {}
@@ -50,7 +51,7 @@ impl Layout {
             for stride in strides {
                 if stride.checked_rem(ratio) != Some(0) {
                     return refuse(format!(
-                        "the offset and all strides but the last must be multiples of {ratio}, and {stride} is not; clone_data makes a copy that begins at 0"
+                        "the offset and all strides but the last must be multiples of {ratio}, but {stride} is not; clone_data makes a copy that begins at 0"
                     ));
                 }
                 *stride = stride.checked_div(ratio).unwrap_or_default();
@@ -61,7 +62,7 @@ impl Layout {
             let size = match to_bytes.cmp(&from_bytes) {
                 Ordering::Less => n.checked_mul(ratio),
                 _ if n.checked_rem(ratio) == Some(0) => n.checked_div(ratio),
-                _ => return refuse(format!("the last size, {n}, is no multiple of {ratio}")),
+                _ => return refuse(format!("the last size, {n}, is not a multiple of {ratio}")),
             };
             dims.push(Dim { size: size.ok_or_else(|| overflow(op))?, stride: 1, name });
         }

@@ -30,7 +30,7 @@ impl Layout {
         if first > last {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: the start, axis {first}, lies behind the end, axis {last}, of {self}"),
+                format!("{op}: the start, axis {first}, comes after the end, axis {last}, of {self}"),
             ));
         }
         if first == last && self.rank() > 0 {
@@ -89,7 +89,7 @@ impl Layout {
         if size.iter().any(|&n| n < -1) {
             return refuse(
                 ErrorKind::InvalidArgument,
-                format!("a size is below 0 and not -1, which stands for what is left of {self}"),
+                format!("a size is negative, but only -1 is allowed, which is inferred from {self}"),
             );
         }
         let known = || size.iter().filter_map(|&n| usize::try_from(n).ok());
@@ -102,7 +102,7 @@ impl Layout {
                 Some((None, _)) if numel == 0 => {
                     return refuse(
                         ErrorKind::InvalidArgument,
-                        "with zero elements -1 could be any size; say which".into(),
+                        "a -1 cannot be inferred for zero elements; give the size".into(),
                     );
                 }
                 _ => return refuse(ErrorKind::SizeMismatch, other_count()),
@@ -110,7 +110,7 @@ impl Layout {
             _ => {
                 return refuse(
                     ErrorKind::InvalidArgument,
-                    format!("-1 stands more than once; only one size of {self} can be left open"),
+                    format!("-1 occurs more than once; only one size of {self} can be inferred"),
                 );
             }
         };

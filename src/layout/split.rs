@@ -91,9 +91,9 @@ impl Layout {
         };
         match sections {
             Sections::Number(size) => match (usize::try_from(*size), n) {
-                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a size is below 0 and cannot part"),
+                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a negative size cannot split"),
                 (Ok(0), 0) => self.parts(op, axis, 1, |_| (0, 0)),
-                (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of 0 never make up"),
+                (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of size 0 cannot add up to"),
                 (Ok(size), _) => self.parts(op, axis, n.div_ceil(size).max(1), |i| equal_part(i, size, n)),
             },
             Sections::List(sizes) => {
@@ -101,7 +101,7 @@ impl Layout {
                 let mut start = 0usize;
                 for &size in sizes {
                     let Ok(size) = usize::try_from(size) else {
-                        return refuse(ErrorKind::InvalidArgument, "a size is below 0 and cannot part");
+                        return refuse(ErrorKind::InvalidArgument, "a negative size cannot split");
                     };
                     parts.push((start, size));
                     start = start.saturating_add(size);
@@ -160,7 +160,7 @@ impl Layout {
             && usize::try_from(*count).ok().and_then(|count| n.checked_rem(count)) != Some(0)
         {
             return refuse(format!(
-                "axis {axis} with size {n}, of {self}, does not part evenly; use tensor_split"
+                "axis {axis} with size {n}, of {self}, does not split evenly; use tensor_split"
             ));
         }
         self.tensor_split(sections, axis.into()).map_err(|e| e.context(op))
@@ -199,7 +199,7 @@ impl Layout {
         Err(Error::new(
             ErrorKind::LimitExceeded,
             format!(
-                "{op}: {count} parts of {self}, and at most {most} are made; take single ones by select or narrow"
+                "{op}: {count} parts of {self} exceed the limit of {most}; take single parts with select or narrow"
             ),
         ))
     }

@@ -44,7 +44,7 @@ impl Layout {
         if slid.len() != window.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: {} sizes of windows for {} axes of {self}", window.len(), slid.len()),
+                format!("{op}: {} window sizes for {} axes of {self}", window.len(), slid.len()),
             ));
         }
         let mut view = self.clone();
@@ -62,7 +62,7 @@ impl Layout {
         if axis0 == axis1 {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: the axes of {self} are one, and a diagonal lies between two"),
+                format!("{op}: the two axes of {self} must differ"),
             ));
         }
         let (skipped, stride) = (offset.unsigned_abs(), if offset < 0 { stride0 } else { stride1 });

@@ -54,7 +54,7 @@ impl Tensor {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
                 format!(
-                    "read_into: size {:?} holds {} elements, and there is room for {}",
+                    "read_into: size {:?} holds {} elements, but there is room for {}",
                     self.size(),
                     self.numel(),
                     out.len()
@@ -106,7 +106,7 @@ impl Tensor {
         if index.len() < self.ndim() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
-                format!("get({index:?}): size {:?} wants {} positions", self.size(), self.ndim()),
+                format!("get({index:?}): size {:?} needs {} positions", self.size(), self.ndim()),
             ));
         }
         let places: Vec<Index> = index.iter().map(|&position| Index::At(position)).collect();
@@ -151,8 +151,9 @@ impl Tensor {
     /// Borrows the storage from the lowest to the highest element.
     pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
         if self.storage().as_mutable().is_some() && self.numel() > 0 {
-            let message =
-                format!("{op}: a mutable storage lends its elements under a lock; take lock_shared, or read");
+            let message = format!(
+                "{op}: a mutable storage lends its elements only under a lock; use lock_shared or read"
+            );
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
         if self.storage().as_live().is_some() && self.numel() > 0 {
@@ -216,7 +217,8 @@ impl Tensor {
 }
 
 pub(super) fn no_bools() -> Error {
-    let why = "some bytes are neither 0 nor 1, and so no bools of Rust; view_dtype as uint8 reads them";
+    let why =
+        "some bytes are neither 0 nor 1, so they are not valid bools; read them with view_dtype as uint8";
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
@@ -237,7 +239,7 @@ pub(super) fn misaligned<T: Element>(op: &str) -> Error {
     Error::new(
         ErrorKind::Misaligned,
         format!(
-            "{op}: the elements are not {} in memory as they stand; use read, or clone_data, which copy them",
+            "{op}: the elements are not aligned for {} in memory; copy them with read or clone_data",
             std::any::type_name::<T>()
         ),
     )

@@ -45,7 +45,7 @@ impl Op {
             Err(Error::new(ErrorKind::DTypeMismatch, format!("{} of {own} and {theirs}: {why}", self.name())))
         };
         if self == Op::Sub && (own == DType::Bool || theirs == DType::Bool) {
-            return refuse("bools are not subtracted; convert with to_dtype".to_owned());
+            return refuse("bools cannot be subtracted; convert with to_dtype".to_owned());
         }
         if let Some(small) = [own, theirs].into_iter().find(|&dtype| class(dtype).is_none()) {
             return refuse(format!("there is no arithmetic on {small}; convert with to_dtype"));

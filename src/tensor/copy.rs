@@ -233,7 +233,7 @@ fn moved(start: usize, steps: usize, stride: isize) -> usize {
 }
 
 fn outside() -> Error {
-    Error::new(ErrorKind::OutOfRange, "an element lies outside its buffer")
+    Error::new(ErrorKind::OutOfRange, "an element is outside its buffer")
 }
 
 /// Copies elements from the storage within memory.

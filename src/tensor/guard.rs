@@ -100,7 +100,7 @@ impl Tensor {
 
     fn lockable(&self, op: &str) -> Result<&Arc<MutableFile>> {
         self.storage().as_mutable().ok_or_else(|| {
-            let copy = "save_as with StorageKind::Mutable copies its elements to where they can";
+            let copy = "save_as with StorageKind::Mutable makes a copy that can be locked";
             let why = match self.storage().identity() {
                 Identity::Heap => format!("a tensor in memory cannot be locked; {copy}"),
                 Identity::Foreign => {
@@ -110,10 +110,9 @@ impl Tensor {
                 Identity::Stored { id, record, .. } => {
                     let (kind, advice) = match record.kind {
                         StorageKind::Sealed(_) => ("sealed: its elements never change", copy),
-                        StorageKind::Live { .. } => (
-                            "live: its elements are under no lock",
-                            "as_live reads and writes them, beside everyone else who does",
-                        ),
+                        StorageKind::Live { .. } => {
+                            ("live: it has no locks", "read and write its elements with as_live")
+                        }
                         _ => ("not the store's own", copy),
                     };
                     format!("storage {id:016x} is {kind}; {advice}")
@@ -352,6 +351,6 @@ fn check_same(view: &Tensor, storage: &LockedStorage, tensor: &Tensor) -> Result
     let (of_view, of_guard) = (view.storage().identity(), tensor.storage().identity());
     Err(Error::new(
         ErrorKind::InvalidArgument,
-        format!("at: the view stands on storage {of_view}, and the guard locks storage {of_guard}"),
+        format!("at: the view is on storage {of_view}, but the guard locks storage {of_guard}"),
     ))
 }

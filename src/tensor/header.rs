@@ -118,7 +118,7 @@ impl Tensor {
         if layout.numel() != elements.len() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
-                format!("size {size:?} holds {} elements, and {} were given", layout.numel(), elements.len()),
+                format!("size {size:?} holds {} elements, but {} were given", layout.numel(), elements.len()),
             ));
         }
         Ok(Tensor::over(elements, layout))
@@ -156,7 +156,7 @@ impl Tensor {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
                 format!(
-                    "size {size:?} of {dtype} holds {} elements, and {} bytes were given",
+                    "size {size:?} of {dtype} holds {} elements, but {} bytes were given",
                     layout.numel(),
                     bytes.len()
                 ),

@@ -111,7 +111,7 @@ impl ExclusiveGuard<'_> {
         if source.size() != size {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
-                format!("{op}: the source has size {:?}, where {size:?} fits", source.size()),
+                format!("{op}: the source has size {:?}, but {size:?} is needed", source.size()),
             ));
         }
         match by.rows()? {
@@ -198,7 +198,7 @@ impl Indices {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
                 format!(
-                    "{op}: indices of size {:?} for size {:?}; give a vector of them",
+                    "{op}: indices of size {:?} for size {:?}; use a vector of indices",
                     index.size(),
                     tensor.size()
                 ),
@@ -360,7 +360,7 @@ fn check_index_dtype(op: &str, index: &Tensor, dtypes: &[DType]) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::DTypeMismatch,
-        format!("{op}: the indices are {}; indices are int64, as to_dtype makes them", index.dtype()),
+        format!("{op}: the indices are {}, not int64; convert them with to_dtype", index.dtype()),
     ))
 }
 
@@ -381,11 +381,11 @@ fn check_index_size(op: &str, index: &Tensor, what: &str, tensor: &Tensor, but: 
     if index.ndim() == tensor.ndim() && index.size().iter().zip(tensor.size()).enumerate().all(fits) {
         return Ok(());
     }
-    let but = but.map(|axis| format!(", axis {axis} aside")).unwrap_or_default();
+    let but = but.map(|axis| format!(", ignoring axis {axis}")).unwrap_or_default();
     Err(Error::new(
         ErrorKind::SizeMismatch,
         format!(
-            "{op}: indices of size {:?} do not lie within the {what} of size {:?}{but}",
+            "{op}: indices of size {:?} exceed the {what} of size {:?}{but}",
             index.size(),
             tensor.size()
         ),

@@ -209,7 +209,7 @@ fn check_limit(size: &[usize]) -> Result<()> {
     if size.len() <= MAX_RANK {
         return Ok(());
     }
-    let message = format!("from an array: {} dimensions, where a tensor has at most {MAX_RANK}", size.len());
+    let message = format!("from an array: {} dimensions, but a tensor has at most {MAX_RANK}", size.len());
     Err(Error::new(ErrorKind::LimitExceeded, message))
 }
 
