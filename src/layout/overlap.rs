@@ -1,4 +1,4 @@
-//! Whether several indices of a view, or of two views, lead to the same place in the storage.
+//! Checks whether several indices of a view, or of two views, lead to the same place in the storage.
 //!
 //! Both questions ask for integer solutions of `a[0]*x[0] + a[1]*x[1] + ... = b` with a bound for each `x`. That is
 //! hard in general, but easy for the strides of real tensors, because each stride exceeds what the smaller ones can

@@ -158,8 +158,8 @@ impl Tensor {
         }
         if self.storage().as_live().is_some() && self.numel() > 0 {
             let message = format!(
-                "{op}: a live storage lends no elements, for others change them at any time; as_live reads and writes \
-                 them one by one, and read copies them"
+                "{op}: a live storage lends no elements, because others may change them at any time; use as_live \
+                 for single elements, or read to copy them"
             );
             return Err(Error::new(ErrorKind::NotMapped, message));
         }

@@ -90,8 +90,8 @@ impl Tensor {
         Err(Error::new(
             ErrorKind::Overlapping,
             format!(
-                "{op}: in size {:?} with stride {:?} several indices are one element; write through a view where each \
-                 is its own",
+                "{op}: several indices of size {:?} with stride {:?} refer to one element; write through a view \
+                 without overlaps",
                 self.size(),
                 self.stride()
             ),
@@ -209,7 +209,7 @@ impl Deref for SharedGuard {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A slice that the guard lends must be dropped before the next change:
+/// A slice that the guard lends cannot be used after the next change:
 ///
 /// ```compile_fail,E0499
 /// # fn both(mut guard: stridemap::ExclusiveGuard<'_>) -> stridemap::Result<()> {
@@ -220,7 +220,7 @@ impl Deref for SharedGuard {
 /// # }
 /// ```
 ///
-/// and before the guard is:
+/// and cannot outlive the guard:
 ///
 /// ```compile_fail,E0515
 /// # fn lent(tensor: &stridemap::Tensor) -> stridemap::Result<&'static [f32]> {
