@@ -362,8 +362,8 @@ impl Tensor {
         self.storage.length_bytes()
     }
 
-    /// Returns the id of the storage in its store, or `None` if the storage is in memory or in another file, or its
-    /// transaction has not committed yet.
+    /// Returns the id of the storage in its store, or `None` if it belongs to no store or its transaction has not
+    /// committed yet.
     ///
     /// ```
     /// # use stridemap::Store;
