@@ -5,15 +5,15 @@ use std::ops::RangeFull;
 use super::{Integer, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A dimension of a tensor: its position, negative from the end, or its name.
+/// A dimension of a tensor, by position (negative from the end) or by name.
 ///
-/// Whatever takes an axis takes a number or a text: `x.select(-1, 0)`, `x.select("channel", 0)`.
+/// Methods that take an axis accept a number or a string: `x.select(-1, 0)`, `x.select("channel", 0)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Axis<'a> {
-    /// The position; -1 is the last.
+    /// A position. -1 is the last dimension.
     At(isize),
-    /// The name.
+    /// A name.
     Named(&'a str),
 }
 
@@ -21,9 +21,9 @@ pub enum Axis<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Axes<'a> {
-    /// All, in order.
+    /// All dimensions, in order.
     All,
-    /// These.
+    /// The listed dimensions.
     List(Vec<Axis<'a>>),
 }
 
@@ -121,8 +121,7 @@ impl fmt::Display for Axes<'_> {
 }
 
 impl Layout {
-    /// The position of an axis. A rank of 0 has the axes -1 and 0, as in PyTorch, where the operation has a use for
-    /// them.
+    /// Returns the position of an axis. A layout of rank 0 accepts the axes -1 and 0, as in PyTorch.
     pub(crate) fn axis(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<usize> {
         let axis = match axis {
             Axis::At(axis) => axis,
@@ -138,15 +137,16 @@ impl Layout {
         })
     }
 
-    /// The position of an axis of a tensor that has one, and its size and stride.
+    /// Returns the position, size and stride of an axis. A layout of rank 0 has none.
     pub(super) fn dim(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<(usize, usize, isize)> {
         let at = self.axis(op, axis)?;
-        self.dims().nth(at).map(|(size, stride)| (at, size, stride)).ok_or_else(|| {
-            Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axis to take from"))
-        })
+        self.dims()
+            .nth(at)
+            .map(|(size, stride)| (at, size, stride))
+            .ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axes")))
     }
 
-    /// The positions of axes, each of which stands once.
+    /// Returns the positions of distinct axes.
     pub(super) fn axes(&self, op: Arguments<'_>, axes: &Axes<'_>) -> Result<Vec<usize>> {
         let Axes::List(axes) = axes else { return Ok((0..self.rank()).collect()) };
         let mut positions = Vec::with_capacity(axes.len());
@@ -155,7 +155,7 @@ impl Layout {
             if positions.contains(&position) {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!("{op}: axis {axis} of {self} is named twice"),
+                    format!("{op}: axis {axis} of {self} is listed twice"),
                 ));
             }
             positions.push(position);
@@ -164,7 +164,7 @@ impl Layout {
     }
 }
 
-/// One of `n` positions that may be counted from the end.
+/// Resolves one of `n` positions, which may count from the end.
 pub(super) fn position_in(index: isize, n: usize) -> Option<usize> {
     let from_start = if index < 0 { index.checked_add_unsigned(n)? } else { index };
     usize::try_from(from_start).ok().filter(|&position| position < n)

@@ -3,7 +3,7 @@ use super::{Axes, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// Takes axes of size 1 away; an axis of another size stays, as in PyTorch.
+    /// Removes axes of size 1 and ignores axes of other sizes, as in PyTorch.
     pub(crate) fn squeeze(&self, axes: &Axes<'_>) -> Result<Layout> {
         let op = format_args!("squeeze({axes})");
         let squeezed = self.axes(op, axes)?;
@@ -12,7 +12,7 @@ impl Layout {
         self.moved(op, dims.collect(), 0)
     }
 
-    /// Repeats axes of size 1, and puts new ones in front, by strides of 0. A size of -1 stays what it is.
+    /// Repeats axes of size 1 and adds new axes in front, by strides of 0. A size of -1 keeps the current size.
     pub(crate) fn expand(&self, size: &[isize]) -> Result<Layout> {
         let op = format_args!("expand({size:?})");
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
@@ -31,10 +31,10 @@ impl Layout {
                 (None, _, -1) => {
                     return refuse(
                         ErrorKind::InvalidArgument,
-                        format!("-1 keeps a size, and {self} has none for axis {axis}"),
+                        format!("-1 keeps a size, but {self} has no axis for axis {axis}"),
                     );
                 }
-                // PyTorch's stride for an axis that is added.
+                // PyTorch gives a new axis this stride.
                 (None, Some(inner), _) if self.rank() > 0 => {
                     let n = isize::try_from(inner.size).ok();
                     let stride = n.and_then(|n| inner.stride.checked_mul(n));
@@ -50,14 +50,14 @@ impl Layout {
                     return refuse(
                         ErrorKind::InvalidArgument,
                         format!(
-                            "axis {axis} would be {wanted}; below 0 only -1 has a meaning, which keeps the size that {self} has there"
+                            "axis {axis} would be {wanted}; the only negative size is -1, which keeps the size of {self}"
                         ),
                     );
                 }
                 Ok(n) => {
                     return refuse(
                         ErrorKind::SizeMismatch,
-                        format!("axis {axis} would be {n}, and {} of {self} is not 1", dim.size),
+                        format!("axis {axis} would be {n}, but {} of {self} is not 1", dim.size),
                     );
                 }
             }
@@ -67,7 +67,7 @@ impl Layout {
         self.moved(op, dims, 0)
     }
 
-    /// [`expand`](Self::expand) to a size that is already known.
+    /// [`expand`](Self::expand) to known sizes.
     pub(crate) fn expand_to(&self, size: &[usize]) -> Result<Layout> {
         self.expand(&size.iter().map(|&n| isize::try_from(n).unwrap_or(isize::MAX)).collect::<Vec<_>>())
     }

@@ -7,11 +7,11 @@ use stridemap_format::{DType, Extent, check_numel};
 use super::names::DimName;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Sizes, strides and storage offset of a view, all in elements, and the names of its dimensions.
+/// The sizes, strides and storage offset of a view, in elements, and the names of its dimensions.
 ///
-/// As many strides as sizes, at most 64, and a number of elements that fits in an `i64`. Whether the elements lie inside a
-/// storage is checked where the two meet: by [`Tensor::from_file`](crate::Tensor::from_file) and
-/// [`Transaction::save_header`](crate::Transaction::save_header).
+/// A layout has one stride per size, at most 64 dimensions, and a number of elements that fits in an `i64`. It does
+/// not know its storage: [`Tensor::from_file`](crate::Tensor::from_file) and
+/// [`Transaction::save_header`](crate::Transaction::save_header) check that the elements lie inside.
 ///
 /// ```
 /// use stridemap::Layout;
@@ -27,11 +27,11 @@ pub struct Layout {
     size: Vec<usize>,
     stride: Vec<isize>,
     offset: usize,
-    /// One for each dimension, or none at all: most tensors have no names.
+    /// One per dimension, or empty: most tensors have no names.
     names: Vec<Option<DimName>>,
 }
 
-/// One dimension of a layout. Operations move dimensions about whole, so that a name stays with its size.
+/// One dimension of a layout. Operations move whole dimensions, so a name stays with its size.
 #[derive(Clone, Debug)]
 pub(super) struct Dim {
     pub(super) size: usize,
@@ -46,16 +46,17 @@ impl Dim {
 }
 
 impl Layout {
-    /// Any layout, without names.
+    /// Creates a layout without names.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`].
+    /// [`ErrorKind::LimitExceeded`] unless there are as many strides as sizes, at most 64 dimensions, and a number of
+    /// elements that fits in an `i64`.
     pub fn new(size: Vec<usize>, stride: Vec<isize>, offset: usize) -> Result<Self> {
         if size.len() > MAX_RANK || size.len() != stride.len() {
             return Err(Error::new(
                 ErrorKind::LimitExceeded,
                 format!(
-                    "{} sizes and {} strides, where at most {MAX_RANK} of each can be",
+                    "{} sizes and {} strides; both numbers must be equal and at most {MAX_RANK}",
                     size.len(),
                     stride.len()
                 ),
@@ -66,8 +67,7 @@ impl Layout {
         Ok(Layout { size, stride, offset, names: Vec::new() })
     }
 
-    /// The layout of an array of another library, which keeps what [`new`](Self::new) checks: as many strides as sizes, at
-    /// most 64, and a number of elements that fits.
+    /// Creates the layout of an array of another library, which is known to pass the checks of [`new`](Self::new).
     #[cfg(feature = "ndarray")]
     pub(crate) fn of_array(size: &[usize], stride: &[isize], offset: usize) -> Self {
         debug_assert!(Layout::new(size.to_vec(), stride.to_vec(), offset).is_ok(), "{size:?}, {stride:?}");
@@ -79,7 +79,7 @@ impl Layout {
         Ok(Layout::new(size, stride, offset)?.named(dims.into_iter().map(|dim| dim.name)))
     }
 
-    /// The same dimensions under other names: as many as there are dimensions.
+    /// Replaces the names. There must be one per dimension.
     pub(crate) fn named(mut self, names: impl Iterator<Item = Option<DimName>>) -> Self {
         self.names = names.collect();
         if self.names.iter().all(Option::is_none) {
@@ -88,40 +88,40 @@ impl Layout {
         self
     }
 
-    /// The layout of a fresh tensor: row-major, from offset 0, without names.
+    /// Creates the layout of a new tensor: row-major, with offset 0 and without names.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`].
+    /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or too many elements.
     pub fn contiguous(size: &[usize]) -> Result<Self> {
         Layout::new(size.to_vec(), contiguous_strides(size)?, 0)
     }
 
-    /// The layout of a fresh row-major copy.
+    /// Returns the layout of a row-major copy.
     pub(crate) fn compacted(&self) -> Result<Self> {
         Ok(Layout::contiguous(&self.size)?.named(self.names().cloned()))
     }
 
-    /// The size of each dimension, in elements.
+    /// Returns the size of each dimension, in elements.
     #[must_use]
     pub fn size(&self) -> &[usize] {
         &self.size
     }
 
-    /// The stride of each dimension, in elements.
+    /// Returns the stride of each dimension, in elements.
     #[must_use]
     pub fn stride(&self) -> &[isize] {
         &self.stride
     }
 
-    /// The strides for other libraries, which multiply and negate them. Where no step is ever taken, a store may hold any
-    /// stride; there it is 1, as in what PyTorch lends.
+    /// Returns the strides for other libraries, which multiply and negate them. A store may hold any stride for a
+    /// dimension that is never stepped along; such strides become 1, as in tensors that PyTorch lends.
     #[cfg(any(feature = "ndarray", feature = "dlpack"))]
     pub(crate) fn lent_strides(&self) -> Vec<isize> {
         let is_empty = self.numel() == 0;
         self.dims().map(|(n, stride)| if n < 2 || is_empty { 1 } else { stride }).collect()
     }
 
-    /// Where in the storage the element of index 0, 0, ... is, in elements.
+    /// Returns the position in the storage of the element at index 0, 0, ..., in elements.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset
@@ -135,12 +135,12 @@ impl Layout {
         !self.names.is_empty()
     }
 
-    /// The name of each dimension, if it has one.
+    /// Returns the name of each dimension, if it has one.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Option<DimName>> + Clone {
         self.names.iter().chain(std::iter::repeat(&None)).take(self.rank())
     }
 
-    /// Pairs of size and stride, outermost first.
+    /// Returns pairs of size and stride, outermost first.
     pub(crate) fn dims(
         &self,
     ) -> impl DoubleEndedIterator<Item = (usize, isize)> + ExactSizeIterator + Clone + '_ {
@@ -152,19 +152,20 @@ impl Layout {
         dims.map(|((size, stride), name)| Dim { size, stride, name: name.clone() }).collect()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn numel(&self) -> usize {
         if self.size.contains(&0) { 0 } else { self.size.iter().fold(1, |numel, &n| numel.saturating_mul(n)) }
     }
 
-    /// PyTorch's rule: zero elements are contiguous, and strides of dimensions of size 1 do not matter.
+    /// Returns whether the elements are adjacent in row-major order. As in PyTorch, an empty tensor is contiguous,
+    /// and strides of dimensions of size 1 are ignored.
     pub(crate) fn is_contiguous(&self) -> bool {
         self.numel() == 0 || is_packed(self.dims().rev())
     }
 
-    /// Whether the dimensions, of which the second is the channel, stand in memory with the channel innermost: what
-    /// PyTorch calls `channels_last` for rank 4 and `channels_last_3d` for rank 5.
+    /// Returns whether the second dimension, the channel, is innermost in memory: PyTorch's `channels_last` for rank
+    /// 4 and `channels_last_3d` for rank 5.
     pub(crate) fn is_channels_last(&self) -> bool {
         let mut inner_first: Vec<_> = self.dims().rev().collect();
         if inner_first.len() < 2 {
@@ -175,15 +176,15 @@ impl Layout {
         is_packed(inner_first.into_iter())
     }
 
-    /// The bytes of a storage of `length_bytes` that the layout reaches.
+    /// Returns the bytes that the layout reaches in a storage of `length_bytes`.
     pub(crate) fn extent(&self, dtype: DType, length_bytes: u64) -> stridemap_format::Result<Extent> {
         let dims = self.dims().map(|(size, stride)| (size as i128, stride as i128));
         Extent::of(dims, self.offset as i128, dtype, length_bytes)
     }
 
-    /// The same storage under other dimensions, moved by `shift` elements.
+    /// Returns a layout with other dimensions, moved by `shift` elements in the same storage.
     ///
-    /// A view without elements does not move: its offset is read by nobody, and so stays inside the storage.
+    /// An empty view keeps its offset. The offset is never used, and so stays inside the storage.
     pub(super) fn moved(&self, op: Arguments<'_>, dims: Vec<Dim>, shift: i128) -> Result<Layout> {
         let offset = if dims.iter().any(|dim| dim.size == 0) {
             self.offset
@@ -196,14 +197,14 @@ impl Layout {
     }
 }
 
-/// As it stands in errors.
+/// The form shown in errors.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "size {:?} with stride {:?}", self.size, self.stride)
     }
 }
 
-/// Whether dimensions, innermost first, stand one in the other without a gap.
+/// Returns whether dimensions, innermost first, are nested without gaps.
 fn is_packed(inner_first: impl Iterator<Item = (usize, isize)>) -> bool {
     let mut expected = 1usize;
     inner_first.filter(|&(size, _)| size != 1).all(|(size, stride)| {
@@ -231,7 +232,7 @@ pub(super) fn overflow(op: Arguments<'_>) -> Error {
     Error::new(ErrorKind::LimitExceeded, format!("{op}: a stride or an offset does not fit in 64 bits"))
 }
 
-/// How far a number of steps goes. Cannot overflow: both factors fit in 64 bits.
+/// Returns the distance of a number of steps. It cannot overflow, because both factors fit in 64 bits.
 pub(super) fn distance(steps: usize, stride: isize) -> i128 {
     (steps as i128).saturating_mul(stride as i128)
 }

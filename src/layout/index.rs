@@ -7,7 +7,7 @@ use super::{Axes, Axis, Index, Integers, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// One position along an axis, which goes.
+    /// Selects one position along an axis and removes the axis.
     pub(crate) fn select(&self, axis: Axis<'_>, index: isize) -> Result<Layout> {
         let op = format_args!("select({axis}, {index})");
         let (axis, n, step) = self.dim(op, axis)?;
@@ -17,7 +17,7 @@ impl Layout {
         self.moved(op, dims, distance(position, step))
     }
 
-    /// The position that an index means on an axis of size `n`.
+    /// Resolves an index on an axis of size `n`.
     fn position(&self, op: Arguments<'_>, axis: usize, n: usize, index: isize) -> Result<usize> {
         position_in(index, n).ok_or_else(|| self.out_of_range(op, axis, n, index))
     }
@@ -29,7 +29,7 @@ impl Layout {
         )
     }
 
-    /// `length` positions along an axis, from `start` on. Unlike a slice, it refuses what it cannot give in full.
+    /// Selects `length` positions along an axis, beginning at `start`. Unlike a slice, it does not clamp.
     pub(crate) fn narrow(&self, axis: Axis<'_>, start: isize, length: usize) -> Result<Layout> {
         let op = format_args!("narrow({axis}, {start}, {length})");
         let (axis, n, step) = self.dim(op, axis)?;
@@ -47,7 +47,7 @@ impl Layout {
         self.resized(op, axis, length, step, distance(position, step))
     }
 
-    /// The positions of a Python slice along an axis; the step may be negative.
+    /// Selects the positions of a Python slice along an axis. The step may be negative.
     pub(crate) fn slice(
         &self,
         axis: Axis<'_>,
@@ -61,7 +61,7 @@ impl Layout {
         }
         let (axis, n, old_step) = self.dim(op, axis)?;
         let (first, count) = slice_positions(n, start, end, step);
-        // Between two positions it cannot overflow; and where there is one, or none, no stride matters.
+        // The product cannot overflow if there are two positions, and with fewer, no stride matters.
         let new_step = old_step.saturating_mul(step);
         self.resized(op, axis, count, new_step, distance(first, old_step))
     }
@@ -80,7 +80,7 @@ impl Layout {
         self.moved(op, dims, shift)
     }
 
-    /// Where in the storage the element at an index stands, one position for each axis.
+    /// Returns the storage position of the element at an index with one position per axis.
     pub(crate) fn place(&self, op: &str, index: &impl Integers) -> Result<usize> {
         let op = || format!("{op}({:?})", index.to_vec());
         let count = index.each().len();
@@ -93,20 +93,20 @@ impl Layout {
         for (axis, (index, (n, step))) in index.each().zip(self.dims()).enumerate() {
             let position = position_in(index, n)
                 .ok_or_else(|| self.out_of_range(format_args!("{}", op()), axis, n, index))?;
-            // Wraps on the way, if at all: every element lies inside the storage.
+            // Only intermediate sums can wrap, because every element lies inside the storage.
             place = place.wrapping_add_signed(step.wrapping_mul(position.cast_signed()));
         }
         Ok(place)
     }
 
-    /// A subscript: each place in turn takes an axis, skips some, or adds one.
+    /// Applies a subscript. Each place takes an axis, skips some, or adds one.
     pub(crate) fn index(&self, subscript: &[Index]) -> Result<Layout> {
         let op = format_args!("index {}", Subscript(subscript));
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
         let taken =
             subscript.iter().filter(|place| matches!(place, Index::At(_) | Index::Slice { .. })).count();
         if subscript.iter().filter(|&&place| place == Index::Ellipsis).count() > 1 {
-            return refuse(ErrorKind::InvalidArgument, "`...` stands more than once".into());
+            return refuse(ErrorKind::InvalidArgument, "`...` occurs more than once".into());
         }
         let Some(skipped) = self.rank().checked_sub(taken) else {
             return refuse(
@@ -146,14 +146,14 @@ impl Layout {
         Ok(view)
     }
 
-    /// Adds an axis of size 1; `axis` is where it will be.
+    /// Inserts an axis of size 1 at position `axis` of the result.
     pub(crate) fn unsqueeze(&self, axis: isize) -> Result<Layout> {
         let place_count = self.rank().saturating_add(1);
         let at = position_in(axis, place_count).ok_or_else(|| {
             Error::new(
                 ErrorKind::OutOfRange,
                 format!(
-                    "unsqueeze({axis}): {self} has room for a new axis from -{place_count} to {}",
+                    "unsqueeze({axis}): a new axis of {self} can be at -{place_count} to {}",
                     self.rank()
                 ),
             )
@@ -161,7 +161,7 @@ impl Layout {
         self.unsqueezed(at)
     }
 
-    /// Adds an axis of size 1 before position `axis`, with the stride that PyTorch gives it.
+    /// Inserts an axis of size 1 before position `axis`, with PyTorch's stride for it.
     fn unsqueezed(&self, axis: usize) -> Result<Layout> {
         let op = format_args!("unsqueeze");
         let step = match self.dims().nth(axis) {
@@ -173,7 +173,7 @@ impl Layout {
         self.moved(op, dims, 0)
     }
 
-    /// The same but for one axis.
+    /// Changes the size and stride of one axis.
     pub(super) fn resized(
         &self,
         op: Arguments<'_>,
@@ -190,10 +190,10 @@ impl Layout {
     }
 }
 
-/// Python's `slice.indices`: the first position and how many there are.
+/// Returns the first position and the number of positions, like Python's `slice.indices`.
 fn slice_positions(n: usize, start: Option<isize>, end: Option<isize>, step: isize) -> (usize, usize) {
     let n = n as i128;
-    // The lowest and highest place where a cursor that goes this way may stand or stop.
+    // The lowest and highest bound for a cursor in this direction.
     let (lowest, highest) = if step > 0 { (0, n) } else { (-1, n.saturating_sub(1)) };
     let clamp = |bound: isize| {
         let bound = bound as i128;

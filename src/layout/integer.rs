@@ -1,11 +1,11 @@
-//! Integers as callers have them: of any type, alone or in a list.
+//! Integers of any type, alone or in a list, as arguments.
 
 use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// An integer of any type: a position, a size, a step. Functions that take one accept a literal, a `usize` and an `isize`
-/// alike. Whether it may be negative is up to the function.
+/// An integer of any type: a position, a size or a step. Methods that take one accept a literal, a `usize` or an
+/// `isize`. Each method decides whether it may be negative.
 ///
 /// ```
 /// use stridemap::Tensor;
@@ -19,8 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 pub trait Integer: sealed::Sealed + Copy + fmt::Debug {}
 
-/// Integers, one for each dimension: a slice, an array or a `Vec` of them; one alone for one
-/// dimension, and `()` for none.
+/// One integer per dimension: a slice, an array or a `Vec`, a single integer for one dimension, or `()` for none.
 ///
 /// ```
 /// use stridemap::Tensor;
@@ -39,7 +38,7 @@ pub(crate) mod sealed {
     use super::Integer;
 
     pub trait Sealed {
-        /// What is too high for an `isize` is higher than any position or size, and so is the highest `isize`.
+        /// A value too large for an `isize` becomes the highest `isize`, which also exceeds every position and size.
         fn to_isize(self) -> isize;
     }
 
@@ -104,19 +103,19 @@ macro_rules! integers {
 
 integers!(u8, i8, u16, i16, u32, i32, u64, i64, usize, isize);
 
-/// A number of something that an operation was given.
+/// Converts an argument that counts something.
 ///
 /// # Errors
-/// `InvalidArgument` below 0.
+/// `InvalidArgument` for a negative number.
 pub(crate) fn count(op: &str, what: &str, n: impl Integer) -> Result<usize> {
     usize::try_from(n.to_isize())
         .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{op}: a {what} of {n:?} is below 0")))
 }
 
-/// Numbers of something that an operation was given.
+/// Converts arguments that count something.
 ///
 /// # Errors
-/// `InvalidArgument` for one below 0.
+/// `InvalidArgument` for a negative number.
 pub(crate) fn counts(op: &str, what: &str, list: impl Integers) -> Result<Vec<usize>> {
     list.each().map(|n| count(op, what, n)).collect()
 }

@@ -1,8 +1,8 @@
-//! The algebra of size, stride and offset: PyTorch's rules, on numbers alone. No bytes, no I/O.
+//! Arithmetic on size, stride and offset, by PyTorch's rules, without bytes or I/O.
 //!
-//! One file a family of operations. Every operation takes a layout whose elements lie inside some storage and gives
-//! one whose elements are among them, or refuses; so a view of a view never needs the storage to be asked. The one
-//! exception is `as_strided`.
+//! There is one file per family of operations. Each operation takes a layout whose elements lie inside a storage, and
+//! returns an error or a layout that reaches only those elements. A view of a view therefore needs no check against
+//! the storage. The one exception is `as_strided`.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

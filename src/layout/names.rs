@@ -1,4 +1,4 @@
-//! Names of dimensions. PyTorch had them until 2.13; the rules are its own.
+//! Names of dimensions, by the rules that PyTorch had until 2.13.
 
 use std::fmt::Arguments;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) type DimName = Arc<str>;
 const ELLIPSIS: Option<&str> = Some("...");
 
 impl Layout {
-    /// The position of the dimension of a name.
+    /// Returns the position of the dimension with a name.
     pub(super) fn axis_named(&self, op: Arguments<'_>, name: &str) -> Result<usize> {
         self.names().position(|own| own.as_deref() == Some(name)).ok_or_else(|| {
             Error::new(
@@ -25,7 +25,7 @@ impl Layout {
         })
     }
 
-    /// Gives names to dimensions that have none. A dimension that has one keeps it, and must be listed by it.
+    /// Names unnamed dimensions. A dimension that already has a name must be listed under it.
     pub(crate) fn refine_names(&self, names: &[Option<&str>]) -> Result<Layout> {
         let op = format_args!("refine_names({})", shown(names.iter().copied()));
         let refined = self.filled_in(op, names)?;
@@ -34,7 +34,7 @@ impl Layout {
                 return Err(Error::new(
                     ErrorKind::NameMismatch,
                     format!(
-                        "{op}: the names {} would change, and refining only adds; use rename",
+                        "{op}: the names {} would change, but refine_names only adds names; use rename",
                         self.shown_names()
                     ),
                 ));
@@ -43,14 +43,14 @@ impl Layout {
         Ok(self.clone().named(refined.into_iter()))
     }
 
-    /// Gives every dimension the name that is listed for it, or none.
+    /// Replaces the names of all dimensions. `None` removes a name.
     pub(crate) fn rename(&self, names: &[Option<&str>]) -> Result<Layout> {
         let op = format_args!("rename({})", shown(names.iter().copied()));
         let names = self.filled_in(op, names)?;
         Ok(self.clone().named(names.into_iter()))
     }
 
-    /// Changes single names: pairs of the old and the new.
+    /// Changes individual names, given as pairs of the old and the new name.
     pub(crate) fn rename_dims(&self, pairs: &[(&str, Option<&str>)]) -> Result<Layout> {
         let changed = |(from, to): &(&str, Option<&str>)| format!("{from}={}", to.unwrap_or("None"));
         let op = format_args!("rename_dims({})", pairs.iter().map(changed).collect::<Vec<_>>().join(", "));
@@ -70,7 +70,7 @@ impl Layout {
         Ok(self.clone().named(names.collect::<Result<Vec<_>>>()?.into_iter()))
     }
 
-    /// Puts dimensions in the order of their names; names that no dimension has become dimensions of size 1.
+    /// Reorders dimensions to match a list of names. A name that no dimension has adds a dimension of size 1.
     pub(crate) fn align_to(&self, names: &[Option<&str>]) -> Result<Layout> {
         let op = format_args!("align_to({})", shown(names.iter().copied()));
         let refuse = |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")));
@@ -81,7 +81,7 @@ impl Layout {
             .partition(|dim| dim.name.is_some() && names.contains(&dim.name.as_deref()));
         if !rest.is_empty() && !names.contains(&ELLIPSIS) {
             return refuse(format!(
-                "the names {} are not all listed; `...` stands for the others",
+                "the names {} are not all listed; add `...` for the others",
                 self.shown_names()
             ));
         }
@@ -101,14 +101,14 @@ impl Layout {
         self.moved(op, dims, 0)
     }
 
-    /// [`align_to`](Self::align_to) the names of another.
+    /// [`align_to`](Self::align_to) the names of another layout.
     pub(crate) fn align_as(&self, other: &Layout) -> Result<Layout> {
         self.align_to(&other.names().map(Option::as_deref).collect::<Vec<_>>())
             .map_err(|e| e.context("align_as"))
     }
 
-    /// Two tensors that meet element by element, aligned at their last dimensions: names that stand on one place are
-    /// the same, and no name stands on two places.
+    /// Checks the names of two tensors that are combined element by element, aligned at their last dimensions:
+    /// aligned names must be equal, and no name may be in two places.
     pub(crate) fn check_names_meet(&self, op: &str, other: &Layout) -> Result<()> {
         if !self.has_names() || !other.has_names() {
             return Ok(());
@@ -129,7 +129,7 @@ impl Layout {
                 return Err(Error::new(
                     ErrorKind::NameMismatch,
                     format!(
-                        "{op}: dimensions named {} meet those named {}; use align_as, or rename",
+                        "{op}: dimensions named {} do not match those named {}; use align_as or rename",
                         self.shown_names(),
                         other.shown_names()
                     ),
@@ -139,7 +139,7 @@ impl Layout {
         Ok(())
     }
 
-    /// A list in which `...` may stand once, as a name for every dimension.
+    /// Expands a list that may contain one `...` to a name for every dimension.
     fn filled_in(&self, op: Arguments<'_>, names: &[Option<&str>]) -> Result<Vec<Option<DimName>>> {
         let own: Vec<&Option<DimName>> = self.names().collect();
         let listed = names.iter().filter(|&&name| name != ELLIPSIS).count();

@@ -1,15 +1,15 @@
-//! Whether two indices of a view, or of two views, lead to one place of the storage.
+//! Checks whether several indices of a view, or of two views, lead to the same place in the storage.
 //!
-//! Both questions ask for a solution in whole numbers of `a[0]*x[0] + a[1]*x[1] + ... = b` where each `x` has a bound.
-//! In general that is hard; the strides of real tensors make it easy, because each is larger than what lies below it
-//! can reach. So the search is exact up to an amount of work that they never need, and beyond it says yes.
+//! Both questions ask for integer solutions of `a[0]*x[0] + a[1]*x[1] + ... = b` with a bound for each `x`. That is
+//! hard in general, but easy for the strides of real tensors, because each stride exceeds what the smaller ones can
+//! reach. The search is exact up to an amount of work that real tensors never need. Beyond it, the answer is yes.
 
 use super::Layout;
 
-/// Steps of a search before it gives up.
+/// The most steps of a search.
 const MAX_WORK: usize = 200_000;
 
-/// `stride * x` with `x` from 0 to `highest`; both at least 1.
+/// `stride * x` with `x` from 0 to `highest`. Both fields are at least 1.
 #[derive(Clone, Copy, Debug)]
 struct Term {
     stride: i128,
@@ -23,8 +23,8 @@ impl Term {
 }
 
 impl Layout {
-    /// Whether two indices lead to one element. It may say so of a view of many dimensions in which none do, never the
-    /// other way round.
+    /// Returns whether several indices lead to one element. For a view of many dimensions, the answer may be a false
+    /// yes, but never a false no.
     pub(crate) fn overlaps_itself(&self) -> bool {
         if self.numel() == 0 {
             return false;
@@ -34,7 +34,7 @@ impl Layout {
             if stride == 0 {
                 return true;
             }
-            // Two indices differ by some number of steps, in either direction: the sign of a stride does not matter.
+            // The indices differ by a number of steps in either direction, so the sign of the stride does not matter.
             terms.push(Term { stride: (stride as i128).abs(), highest: (n as i128).saturating_sub(1) });
         }
         terms.sort_by_key(|term| term.stride);
@@ -47,14 +47,14 @@ impl Layout {
         !is_nested && (0..terms.len()).any(|first| differ_from(first, &terms))
     }
 
-    /// Whether an element of one has a byte in common with an element of the other, over the same storage; the widths
-    /// are in bytes. As [`overlaps_itself`](Self::overlaps_itself), it errs on the side of yes.
+    /// Returns whether an element of one layout has a byte in common with an element of the other, over the same
+    /// storage. The widths are in bytes. Like [`overlaps_itself`](Self::overlaps_itself), it may return a false yes.
     pub(crate) fn overlaps(&self, width: usize, other: &Layout, other_width: usize) -> bool {
         if self.numel() == 0 || other.numel() == 0 {
             return false;
         }
-        // offset + sum(stride * x) + part = other offset + sum(other stride * y) + other part, in units of the narrower
-        // element: of the two parts, one is always 0.
+        // offset + sum(stride * x) + part = other offset + sum(other stride * y) + other part, in units of the
+        // narrower element. One of the two parts is always 0.
         let unit = width.min(other_width);
         let units = |width: usize| width.checked_div(unit).unwrap_or(1) as i128;
         let (width, other_width) = (units(width), units(other_width));
@@ -69,7 +69,7 @@ impl Layout {
         for (n, stride) in dims.chain(parts).filter(|&(n, stride)| n > 1 && stride != 0) {
             let term = Term { stride: stride.abs(), highest: (n as i128).saturating_sub(1) };
             if stride < 0 {
-                // Counted from the other end, so that the stride is positive.
+                // Count from the other end to make the stride positive.
                 target = target.saturating_add(term.reach());
             }
             terms.push(term);
@@ -78,7 +78,7 @@ impl Layout {
     }
 }
 
-/// Whether two indices that first differ at this term, and there by at least 1, lead to one element.
+/// Returns whether two indices that first differ at this term, by at least 1, lead to one element.
 fn differ_from(first: usize, terms: &[Term]) -> bool {
     let mut rest = terms.iter().skip(first).copied();
     let Some(term) = rest.next() else { return false };
@@ -92,7 +92,7 @@ fn differ_from(first: usize, terms: &[Term]) -> bool {
     has_solution(differences, target)
 }
 
-/// Whether the terms can add up to `target`; yes, too, when that would take too much work to find out.
+/// Returns whether the terms can add up to `target`. The answer is also yes if the search would take too much work.
 fn has_solution(mut terms: Vec<Term>, target: i128) -> bool {
     terms.retain(|term| term.highest > 0);
     terms.sort_by_key(|term| std::cmp::Reverse(term.stride));
@@ -103,7 +103,7 @@ fn has_solution(mut terms: Vec<Term>, target: i128) -> bool {
         }
         is_same
     });
-    // For each place how far the terms from there on reach.
+    // For each position, the reach of all terms from there on.
     let mut reaches = vec![0i128];
     for term in terms.iter().rev() {
         reaches.push(reaches.last().map_or(0, |&inner| term.reach().saturating_add(inner)));
@@ -112,18 +112,19 @@ fn has_solution(mut terms: Vec<Term>, target: i128) -> bool {
     search(&terms, &reaches, target, &mut 0)
 }
 
-/// `reaches` are those of the terms, and a 0 at the end.
+/// `reaches` has the reach of the terms from each position on, and a final 0.
 fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> bool {
     let Some((&reach, inner_reaches)) = reaches.split_first() else { return target == 0 };
     if target == 0 || !(0..=reach).contains(&target) {
         return target == 0;
     }
-    // Counted before anything is ruled out: a term can have billions of steps, each of which is ruled out at once.
+    // Count before anything is ruled out: a term can have billions of steps that are each ruled out at once.
     *work = work.saturating_add(terms.len());
     if *work > MAX_WORK {
         return true;
     }
-    // Any first few terms add up to a multiple of what they have in common; the others must reach from it to the target.
+    // The first few terms always add up to a multiple of their common divisor. The other terms must cover the rest of
+    // the target.
     let mut divisor = 0;
     for (term, &rest) in terms.iter().zip(inner_reaches) {
         divisor = gcd(divisor, term.stride);
@@ -137,7 +138,8 @@ fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> b
         [a, b] => have_solution(*a, *b, target),
         [term, terms @ ..] => {
             let rest = inner_reaches.first().copied().unwrap_or_default();
-            // The most steps that do not pass the target, down to the fewest from which the other terms can make up.
+            // From the most steps that do not exceed the target, down to the fewest whose rest the other terms can
+            // cover.
             let most = target.checked_div(term.stride).unwrap_or_default().min(term.highest);
             let mut left = target.saturating_sub(most.saturating_mul(term.stride));
             for _ in 0..=most {
@@ -154,7 +156,7 @@ fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> b
     }
 }
 
-/// Whether two terms can add up to `target`, which their greatest common divisor divides.
+/// Returns whether two terms can add up to `target`, a multiple of their greatest common divisor.
 fn have_solution(a: Term, b: Term, target: i128) -> bool {
     let divisor = gcd(a.stride, b.stride);
     let parts = (a.stride.checked_div(divisor), b.stride.checked_div(divisor), target.checked_div(divisor));
@@ -164,7 +166,7 @@ fn have_solution(a: Term, b: Term, target: i128) -> bool {
         .checked_rem(q)
         .zip(inverse(p, q))
         .and_then(|(goal, inverse)| goal.checked_mul(inverse)?.checked_rem_euclid(q));
-    // With x so large that the rest is at most what `b` reaches, and so small that the rest is none below 0.
+    // The lowest x whose rest is within the reach of `b`, and the highest x whose rest is not negative.
     let missing = target.saturating_sub(b.reach()).max(0);
     let lowest = missing.saturating_add(a.stride.saturating_sub(1)).checked_div(a.stride).unwrap_or_default();
     let highest = target.checked_div(a.stride).unwrap_or_default().min(a.highest);
@@ -173,7 +175,7 @@ fn have_solution(a: Term, b: Term, target: i128) -> bool {
     lowest.saturating_add(to_first) <= highest
 }
 
-/// The number that times `a` is 1, modulo `modulus`; the two have no common divisor.
+/// Returns the multiplicative inverse of `a` modulo `modulus`. The two must be coprime.
 fn inverse(a: i128, modulus: i128) -> Option<i128> {
     let (mut old, mut new) = ((a, 1i128), (modulus, 0i128));
     while new.0 != 0 {
@@ -268,10 +270,11 @@ mod tests {
 
     #[test]
     fn a_search_without_end_says_yes() {
-        // Sixty strides that are nearly equal: a subset sum.
+        // Sixty nearly equal strides: a subset sum.
         let strides = (0..60).map(|i| (1 << 40) + i * i * 7_919 + 1).collect();
         assert!(Layout::new(vec![2; 60], strides, 0).unwrap().overlaps_itself());
-        // Four, of which the larger have tens of millions of ways to leave what the smaller cannot make up for.
+        // Four strides. The larger ones have tens of millions of ways to leave a rest that the smaller ones cannot
+        // cover.
         let strides = vec![66, 23_807_482, 134_217_728, 4_294_967_296];
         assert!(Layout::new(vec![11, 4098, 1 << 23, 1 << 14], strides, 0).unwrap().overlaps_itself());
     }

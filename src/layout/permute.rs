@@ -4,7 +4,7 @@ use super::{Axes, Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// Exchanges two axes.
+    /// Swaps two axes.
     pub(crate) fn transpose(&self, axis0: Axis<'_>, axis1: Axis<'_>) -> Result<Layout> {
         let op = format_args!("transpose({axis0}, {axis1})");
         let (axis0, axis1) = (self.axis(op, axis0)?, self.axis(op, axis1)?);
@@ -15,31 +15,31 @@ impl Layout {
         self.moved(op, dims, 0)
     }
 
-    /// Exchanges the axes of a matrix; fewer than two axes stay as they are.
+    /// Swaps the axes of a matrix. A layout of fewer than two axes is returned unchanged.
     pub(crate) fn t(&self) -> Result<Layout> {
         match self.rank() {
             0 | 1 => Ok(self.clone()),
             2 => self.transpose(Axis::At(0), Axis::At(1)),
             rank => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("t(): {self} has {rank} axes, and t takes at most 2; use mt, transpose or permute"),
+                format!("t(): {self} has {rank} axes, but t takes at most 2; use mt, transpose or permute"),
             )),
         }
     }
 
-    /// Exchanges the last two axes. A single element stays as it is; a vector is refused, as by PyTorch.
+    /// Swaps the last two axes. A single element is returned unchanged; a vector is refused, as in PyTorch.
     pub(crate) fn mt(&self) -> Result<Layout> {
         match self.rank() {
             0 => Ok(self.clone()),
             1 => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("mt(): {self} has one axis, and mt exchanges the last two"),
+                format!("mt(): {self} has one axis, but mt swaps the last two"),
             )),
             _ => self.transpose(Axis::At(-2), Axis::At(-1)),
         }
     }
 
-    /// Puts the axes in another order: axis `axes[i]` becomes axis `i`.
+    /// Reorders the axes: axis `axes[i]` becomes axis `i`.
     pub(crate) fn permute(&self, axes: &Axes<'_>) -> Result<Layout> {
         let op = format_args!("permute({axes})");
         if let Axes::List(axes) = axes
@@ -47,20 +47,20 @@ impl Layout {
         {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: {} axes are named, and {self} has {}", axes.len(), self.rank()),
+                format!("{op}: {} axes are listed, but {self} has {}", axes.len(), self.rank()),
             ));
         }
         self.reordered(op, &self.axes(op, axes)?)
     }
 
-    /// Moves axes to other places; those that are not named keep their order around them.
+    /// Moves axes to new positions. The other axes keep their order.
     pub(crate) fn movedim(&self, source: &Axes<'_>, destination: &Axes<'_>) -> Result<Layout> {
         let op = format_args!("movedim({source}, {destination})");
         let (from, to) = (self.axes(op, source)?, self.axes(op, destination)?);
         if from.len() != to.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: {} axes of {self} to move to {} places", from.len(), to.len()),
+                format!("{op}: {} axes of {self} cannot move to {} positions", from.len(), to.len()),
             ));
         }
         if self.rank() == 0 {

@@ -1,10 +1,10 @@
-//! Which bytes of a storage a view reaches: runs of bytes, at regular steps.
+//! The bytes of a storage that a view reaches, as runs at regular steps.
 
 use std::ops::Range;
 
 use stridemap_format::{DType, Extent, Result, TensorRecord};
 
-/// A view as its record says it, in elements.
+/// A view as described by its record, in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
     pub(crate) size: &'a [u64],
@@ -29,20 +29,20 @@ impl View<'_> {
         self.dtype.itemsize() as u64
     }
 
-    /// The dimensions along which elements differ in place: none of size 1, or of stride 0.
+    /// Returns the dimensions along which elements differ in place, without those of size 1 or stride 0.
     pub(super) fn moving_dims(&self) -> impl Iterator<Item = (u64, i64)> + '_ {
         self.size.iter().copied().zip(self.stride.iter().copied()).filter(|&(n, stride)| n > 1 && stride != 0)
     }
 
     /// # Errors
-    /// Those of [`Extent::of`]: the view is not inside a storage of `length_bytes`.
+    /// Those of [`Extent::of`] if the view is not inside a storage of `length_bytes`.
     pub(super) fn extent(&self, length_bytes: u64) -> Result<Extent> {
         let dims = self.size.iter().zip(self.stride).map(|(&n, &stride)| (i128::from(n), i128::from(stride)));
         Extent::of(dims, i128::from(self.offset_elems), self.dtype, length_bytes)
     }
 }
 
-/// `count` places, `stride` bytes from each other; at least two places and one byte.
+/// `count` places, `stride` bytes apart. There are at least two places, at least one byte apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Step {
     pub(super) stride: u64,
@@ -55,7 +55,7 @@ impl Step {
     }
 }
 
-/// The bytes that a view reaches: a run of them at each place that the steps lead to.
+/// The bytes that a view reaches: one run at each place to which the steps lead.
 ///
 /// All numbers are below the length of a storage, which fits in 63 bits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,12 +64,12 @@ pub(super) struct Reach {
     pub(super) run_bytes: u64,
     /// Longest stride first.
     pub(super) steps: Vec<Step>,
-    /// What the elements' places are multiples of.
+    /// The places of the elements are multiples of this.
     pub(super) unit: u64,
 }
 
 impl Reach {
-    /// None for a view without elements.
+    /// Returns `None` for a view without elements.
     ///
     /// # Errors
     /// Those of [`Extent::of`].
@@ -87,9 +87,9 @@ impl Reach {
         let mut steps: Vec<Step> = Vec::new();
         for step in inner_first {
             match steps.last_mut() {
-                // Copies of a run that touch each other are one.
+                // Copies of a run that touch each other form one run.
                 None if step.stride <= run_bytes => run_bytes = run_bytes.saturating_add(step.reach()),
-                // So are copies of a row of places, when they go on at the same pace.
+                // Copies of a row of places form one row if they continue at the same pace.
                 Some(row)
                     if step.stride.checked_rem(row.stride) == Some(0)
                         && step.stride <= row.stride.saturating_mul(row.count) =>
@@ -125,8 +125,8 @@ impl Reach {
     }
 }
 
-/// How many bytes of a storage some view reaches; none when their runs are more than `most_runs`, and counting them would
-/// take too long.
+/// Returns the number of bytes of a storage that at least one view reaches, or `None` if the views have more than
+/// `most_runs` runs, which would take too long to count.
 ///
 /// # Errors
 /// Those of [`Extent::of`].

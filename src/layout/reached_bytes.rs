@@ -1,4 +1,4 @@
-//! Which bytes of a storage the elements of a tensor cover.
+//! The bytes of a storage that a tensor covers.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(crate) struct ReachedBytes {
 }
 
 impl ReachedBytes {
-    /// None for a tensor without elements, and for one that is not inside a storage of `length_bytes`.
+    /// Returns `None` for a tensor without elements, or one that is not inside a storage of `length_bytes`.
     pub(crate) fn of(record: &TensorRecord, length_bytes: u64) -> Option<Self> {
         let extent = record.extent(length_bytes).ok().filter(|extent| extent.span_bytes() > 0)?;
         let size = record.size.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
@@ -26,13 +26,13 @@ impl ReachedBytes {
         Some(ReachedBytes { layout, width: record.dtype.itemsize(), span })
     }
 
-    /// From the first byte to the last; there may be gaps between.
+    /// Returns the range from the first byte to the last, including gaps.
     pub(crate) fn span(&self) -> Range<u64> {
         self.span.clone()
     }
 
-    /// Whether a byte of an element is in the range. For a view of many dimensions that steps over the range, the answer may
-    /// be a false yes, never a false no.
+    /// Returns whether a byte of an element is in the range. If a view of many dimensions steps over the range, the
+    /// answer may be a false yes, but never a false no.
     pub(crate) fn reaches(&self, range: &Range<u64>) -> bool {
         let (start, end) = (range.start.max(self.span.start), range.end.min(self.span.end));
         let Some(length) = end.checked_sub(start).filter(|&length| length > 0) else { return false };

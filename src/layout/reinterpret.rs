@@ -8,7 +8,8 @@ use super::header::{Dim, overflow};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// PyTorch's rule for a view by dtype: the last dimension is contiguous, and takes or gives the difference.
+    /// Applies PyTorch's rule for a view by dtype: the last dimension must be contiguous, and its size changes by the
+    /// ratio of the widths.
     pub(crate) fn reinterpreted(
         &self,
         op: Arguments<'_>,
@@ -25,13 +26,14 @@ impl Layout {
             return Ok(self.clone());
         }
         match self.stride().last() {
-            None => return refuse(
-                "a single element has no axis to take the difference in width; unsqueeze(-1) gives it one"
-                    .into(),
-            ),
+            None => {
+                return refuse(
+                    "a single element has no axis for the difference in width; unsqueeze(-1) adds one".into(),
+                );
+            }
             Some(&stride) if stride != 1 => {
                 return refuse(format!(
-                    "the last stride is {stride}, not 1; contiguous makes a copy in which it is"
+                    "the last stride is {stride}, not 1; contiguous makes a copy with stride 1"
                 ));
             }
             _ => {}
@@ -41,7 +43,7 @@ impl Layout {
         let last = dims.pop();
         let strides = dims.iter_mut().map(|dim| &mut dim.stride).chain([&mut offset]);
         if to_bytes < from_bytes {
-            // Where it would overflow there is one position along the axis, or no element at all.
+            // An overflow is only possible with one position along the axis or no elements at all.
             for stride in strides {
                 *stride = stride.saturating_mul(ratio);
             }
@@ -49,7 +51,7 @@ impl Layout {
             for stride in strides {
                 if stride.checked_rem(ratio) != Some(0) {
                     return refuse(format!(
-                        "the offset and all strides but the last must be multiples of {ratio}, and {stride} is not; clone_data makes a copy that begins at 0"
+                        "the offset and all strides but the last must be multiples of {ratio}, but {stride} is not; clone_data makes a copy that begins at 0"
                     ));
                 }
                 *stride = stride.checked_div(ratio).unwrap_or_default();
@@ -60,21 +62,21 @@ impl Layout {
             let size = match to_bytes.cmp(&from_bytes) {
                 Ordering::Less => n.checked_mul(ratio),
                 _ if n.checked_rem(ratio) == Some(0) => n.checked_div(ratio),
-                _ => return refuse(format!("the last size, {n}, is no multiple of {ratio}")),
+                _ => return refuse(format!("the last size, {n}, is not a multiple of {ratio}")),
             };
             dims.push(Dim { size: size.ok_or_else(|| overflow(op))?, stride: 1, name });
         }
         Layout::of_dims(dims, usize::try_from(offset).map_err(|_| overflow(op))?).map_err(|e| e.context(op))
     }
 
-    /// Complex numbers as pairs of their parts, along a last axis of size 2.
+    /// Views complex numbers as pairs of their parts, along a last axis of size 2.
     pub(crate) fn as_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
         let mut dims = self.part_dims();
         dims.push(Dim::new(2, 1));
         Layout::of_dims(dims, self.part_offset(op, 0)?).map_err(|e| e.context(op))
     }
 
-    /// The parts of complex numbers: 0 for the real ones, 1 for the imaginary.
+    /// Views one part of complex numbers: 0 is the real part, 1 the imaginary part.
     pub(crate) fn part(&self, op: Arguments<'_>, part: usize) -> Result<Layout> {
         Layout::of_dims(self.part_dims(), self.part_offset(op, part)?).map_err(|e| e.context(op))
     }
@@ -88,16 +90,16 @@ impl Layout {
     }
 
     fn part_offset(&self, op: Arguments<'_>, part: usize) -> Result<usize> {
-        // Where there is no element, there is no part to move to.
+        // An empty layout has no part to move to.
         let part = if self.numel() == 0 { 0 } else { part };
         self.offset().checked_mul(2).and_then(|offset| offset.checked_add(part)).ok_or_else(|| overflow(op))
     }
 
-    /// Pairs along the last axis as complex numbers.
+    /// Views pairs along the last axis as complex numbers.
     pub(crate) fn of_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
         let mut dims = self.to_dims();
         let pair = dims.pop().map(|dim| (dim.size, dim.stride));
-        // As PyTorch: the stride of a single position is never taken. `view(dtype)` is stricter, there and here.
+        // As in PyTorch, the stride of a single position is ignored. `view(dtype)` is stricter, in PyTorch and here.
         let is_even = dims.iter().all(|dim| dim.size == 1 || dim.stride.checked_rem(2) == Some(0))
             && self.offset().checked_rem(2) == Some(0);
         if pair != Some((2, 1)) || !is_even {

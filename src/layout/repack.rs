@@ -1,10 +1,10 @@
-//! Where the bytes that views reach go in a smaller storage.
+//! The new places of the bytes that views reach, in a smaller storage.
 //!
-//! What is kept keeps its order, and two places that were one stay one, so views share elements exactly as before. A
-//! view must also stay a view: places that were at equal distances must end at equal distances. So gaps are dropped
-//! where all that overlaps steps over them at one pace: the bytes between are cut into periods, of each of which the
-//! same part is kept; and within a period the question is the same again, for shorter steps. What overlaps at several
-//! paces is kept whole, from its first byte to its last.
+//! Kept bytes keep their order, and equal places stay equal, so views share elements exactly as before. A repacked
+//! view must still have strides, so places at equal distances must end up at equal distances. A gap is dropped only
+//! if all overlapping reaches step over it at the same pace. The bytes are then divided into periods, and the same
+//! part of each period is kept. Within a period, the method is applied again with shorter steps. Reaches that overlap
+//! and step at different paces are kept whole, from the first byte to the last.
 //!
 //! Nothing is enumerated: a column of ten million rows is one step.
 
@@ -14,68 +14,68 @@ use stridemap_format::{Result, limits};
 
 use super::reach::{Reach, View};
 
-/// What a kept stretch's place keeps its remainder by: a cache line, and more than any element's alignment.
+/// A kept stretch keeps its place modulo this number: a cache line, and more than the alignment of any element.
 const ALIGNMENT_BYTES: u64 = 64;
 
-/// How many reaches are looked at before the rest is kept whole.
+/// The most reaches that are examined. After that, the rest is kept whole.
 const MAX_WORK: u64 = 1 << 22;
 
-/// How many lengths of a period are tried for one stretch.
+/// The most period lengths that are tried for one stretch.
 const MAX_PERIODS: usize = 16;
 
-/// How deep periods are cut into periods: as often as a view may have dimensions. Views that each step at a pace of their
-/// own could ask for as many levels as there are views, and every level takes stack; what is deeper is kept whole.
+/// The deepest nesting of periods: the most dimensions that a view may have. Views that each step at their own pace
+/// could ask for one level per view, and each level takes stack space. Deeper levels are kept whole.
 const MAX_DEPTH: usize = limits::MAX_RANK;
 
-/// A storage that is smaller, and how it is made from the old one.
+/// A smaller storage, and how to make it from the old one.
 #[derive(Debug)]
 pub(crate) struct Repacked {
-    /// The length of the new storage: at most that of the old.
+    /// The length of the new storage, at most that of the old one.
     pub(crate) length_bytes: u64,
-    /// The views over the new storage, in the order in which they were given.
+    /// The views over the new storage, in the given order.
     pub(crate) views: Vec<Placed>,
     segments: Vec<Segment>,
 }
 
-/// A view over the new storage; its sizes are what they were.
+/// A view over the new storage. Its sizes are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) stride: Vec<i64>,
     pub(crate) offset_elems: u64,
 }
 
-/// What may still be spent: a store is made by anybody, and neither time nor stack may be had without end.
+/// Limits on time and stack space, because anyone can make a store.
 #[derive(Debug, Default)]
 struct Budget {
-    /// How many reaches were looked at.
+    /// The number of reaches examined.
     work: u64,
-    /// How many periods the one that is looked at is within.
+    /// The number of periods around the current one.
     depth: usize,
 }
 
-/// A stretch of old bytes, and where what is kept of it begins.
+/// A stretch of old bytes, and the new place of its kept bytes.
 #[derive(Debug)]
 struct Segment {
     old: Range<u64>,
     new_start: u64,
-    /// None for all of it.
+    /// `None` if everything is kept.
     kept: Option<Periods>,
 }
 
-/// The part of each period that is kept. Its places are counted from the beginning of the period.
+/// The part of each period that is kept. Its places are relative to the start of the period.
 #[derive(Debug)]
 struct Periods {
     period_bytes: u64,
     kept_bytes: u64,
     segments: Vec<Segment>,
-    /// Where in its period the stretch begins, and where that is in what is kept of it.
+    /// The offset of the stretch in its first period, in old bytes and in kept bytes.
     phase: (u64, u64),
 }
 
-/// Where the reachable bytes of a storage go in a smaller one.
+/// Computes the places of the reachable bytes of a storage in a smaller one.
 ///
 /// # Errors
-/// Those of [`stridemap_format::Extent::of`]: a view is not inside a storage of `length_bytes`.
+/// Those of [`stridemap_format::Extent::of`] if a view is not inside a storage of `length_bytes`.
 pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> {
     let reaches: Vec<Option<Reach>> =
         views.iter().map(|view| Reach::of(view, length_bytes)).collect::<Result<_>>()?;
@@ -83,7 +83,7 @@ pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> 
         pack(reaches.iter().flatten().cloned().collect(), (ALIGNMENT_BYTES, 1), &mut Budget::default());
     let placed = views.iter().zip(&reaches).map(|(view, reach)| match reach {
         Some(reach) => placed(view, reach.lowest, &segments),
-        // Nobody reads it; it stands inside the storage all the same.
+        // The view is empty, but its offset must be inside the storage all the same.
         None => {
             let highest = length_bytes.checked_div(view.itemsize()).unwrap_or_default();
             Placed { stride: view.stride.to_vec(), offset_elems: view.offset_elems.min(highest) }
@@ -94,8 +94,8 @@ pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> 
 }
 
 impl Repacked {
-    /// Gives every range of old bytes that is kept, and where it begins in the new storage, in order. What lies between
-    /// them in the new storage is padding.
+    /// Visits every range of old bytes that is kept, with its place in the new storage, in order. Bytes between the
+    /// ranges in the new storage are padding.
     pub(crate) fn each_move<E>(
         &self,
         visit: &mut dyn FnMut(Range<u64>, u64) -> std::result::Result<(), E>,
@@ -104,7 +104,8 @@ impl Repacked {
     }
 }
 
-/// The same view where its bytes are now. All it reaches is kept, so the distances between places say the strides.
+/// Returns the view over the new storage. Everything that it reaches is kept, so the strides follow from the new
+/// places.
 fn placed(view: &View<'_>, lowest: u64, segments: &[Segment]) -> Placed {
     let itemsize = view.itemsize();
     let new_lowest = place(segments, lowest);
@@ -126,14 +127,15 @@ fn placed(view: &View<'_>, lowest: u64, segments: &[Segment]) -> Placed {
     Placed { stride, offset_elems: offset_bytes.checked_div(itemsize).unwrap_or_default() }
 }
 
-/// Where a byte that is kept goes.
+/// Returns the new place of a kept byte.
 fn place(segments: &[Segment], byte: u64) -> u64 {
     let after = segments.partition_point(|segment| segment.old.start <= byte);
     segments.get(after.saturating_sub(1)).map_or(0, |segment| segment.place(byte))
 }
 
-/// Puts what overlaps together, and one such stretch after the other; gives where the last of them ends. Stretches keep
-/// their remainder by `alignment`, and what is within them by `unit` at least.
+/// Groups overlapping reaches into stretches and places them one after another. Returns the segments and the end of
+/// the last one. Stretches keep their place modulo `alignment`; places within them keep theirs modulo `unit` at
+/// least.
 fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), budget: &mut Budget) -> (Vec<Segment>, u64) {
     reaches.sort_unstable();
     reaches.dedup();
@@ -161,14 +163,15 @@ fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), budget: &mut Bud
     (segments, new_end)
 }
 
-/// The first place from `at` on that leaves the remainder of `like`: at most `like`, where that is not below `at`.
+/// Returns the first place from `at` on that is congruent to `like` modulo `modulus`. It is at most `like` if `like`
+/// is not below `at`.
 fn next_like(at: u64, like: u64, modulus: u64) -> u64 {
     let rest = |n: u64| n.checked_rem(modulus).unwrap_or_default();
     let missing = rest(rest(like).saturating_add(modulus).saturating_sub(rest(at)));
     at.saturating_add(missing)
 }
 
-/// How gaps between the bytes that are reached can be dropped; none when all must be kept.
+/// Returns how gaps between the reached bytes can be dropped, or `None` if everything must be kept.
 fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, budget: &mut Budget) -> Option<Periods> {
     if budget.depth >= MAX_DEPTH {
         return None;
@@ -180,7 +183,7 @@ fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, budget: &mut Budget) 
     candidates.sort_unstable_by(|a, b| b.cmp(a));
     candidates.dedup();
     candidates.retain(|period| *period > unit && period.checked_rem(unit) == Some(0));
-    // The longest at which something can be dropped: then shorter ones are tried within it.
+    // Take the longest period that drops something. Shorter ones are then tried within it.
     candidates
         .into_iter()
         .take(MAX_PERIODS)
@@ -194,7 +197,8 @@ fn by_period(
     budget: &mut Budget,
 ) -> Option<Periods> {
     let mut phase = 0;
-    // Where periods begin matters only to what reaches over the end of one. Each try begins them at the one that did.
+    // The start of the periods matters only to a reach that crosses the end of one. Each further try starts the
+    // periods at the reach that crossed.
     for _ in 0..3 {
         budget.work = budget.work.saturating_add(reaches.len() as u64);
         if budget.work > MAX_WORK {
@@ -202,7 +206,7 @@ fn by_period(
         }
         match within_period(reaches, old.start, phase, period_bytes) {
             Ok(inner) => {
-                // By one unit throughout, so that nothing comes between a period and the next.
+                // Everything is placed by the same unit, so there is no padding between periods.
                 let inner = inner?;
                 budget.depth = budget.depth.saturating_add(1);
                 let (segments, end) = pack(inner, (unit, unit), budget);
@@ -225,8 +229,8 @@ fn by_period(
     None
 }
 
-/// What is reached within each period, by steps that are shorter: none when that is all of it, or no step is as long; and
-/// the place of one that reaches over the end of a period.
+/// Returns what is reached within each period by shorter steps, or `None` if a run covers a whole period. The error
+/// is the place of a reach that crosses the end of a period and cannot be split.
 fn within_period(
     reaches: &[Reach],
     start: u64,
@@ -248,7 +252,8 @@ fn within_period(
         } else if part.run_bytes >= period_bytes {
             return Ok(None);
         } else {
-            // A run may go on in the next period: its two parts then meet, for the end and the beginning are kept.
+            // A run may continue in the next period. Its two parts stay adjacent, because the end and the start of
+            // the period are kept.
             let over = end.saturating_sub(period_bytes);
             inner.push(Reach { run_bytes: part.run_bytes.saturating_sub(over), ..part.clone() });
             inner.push(Reach { lowest: 0, run_bytes: over, ..part });
@@ -258,7 +263,7 @@ fn within_period(
 }
 
 impl Segment {
-    /// Where a byte of this stretch goes, that is kept.
+    /// Returns the new place of a kept byte of this stretch.
     fn place(&self, byte: u64) -> u64 {
         let into = byte.saturating_sub(self.old.start);
         let kept_before = match &self.kept {
@@ -268,7 +273,8 @@ impl Segment {
         self.new_start.saturating_add(kept_before)
     }
 
-    /// As [`Repacked::each_move`], with the places where the period that this is a part of begins, and cut to `within`.
+    /// The same as [`Repacked::each_move`], for places relative to the start of the enclosing period, and limited to
+    /// the old bytes `within`.
     fn each_move<E>(
         &self,
         (old_base, new_base): (i128, i128),
@@ -306,7 +312,7 @@ impl Segment {
 }
 
 impl Periods {
-    /// How much is kept before a byte, counted from the beginning of the stretch.
+    /// Returns the number of bytes kept before a byte, counted from the start of the stretch.
     fn place(&self, into: u64) -> u64 {
         let (phase, kept_before) = self.phase;
         let from_origin = into.saturating_add(phase);

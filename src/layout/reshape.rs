@@ -6,30 +6,31 @@ use super::{Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// The same elements in the same order under another size, without moving them. One size may be -1: what is left.
+    /// Returns the same elements in the same order with another size, without moving them. One size may be -1 and is
+    /// then inferred.
     ///
     /// # Errors
-    /// `NeedsCopy` when no strides can say it.
+    /// `NeedsCopy` if no strides can express the view.
     pub(crate) fn view(&self, size: &[isize]) -> Result<Layout> {
         self.view_by(format_args!("view({size:?})"), size)
     }
 
-    /// [`view`](Self::view), under the name of another operation.
+    /// [`view`](Self::view), with the name of another operation in errors.
     pub(crate) fn view_by(&self, op: Arguments<'_>, size: &[isize]) -> Result<Layout> {
         self.view_as(op, &self.infer_size(op, size, self.numel())?)
     }
 
-    /// Joins the axes from `start` to `end`, that one included. A single element becomes a vector of one.
+    /// Joins the axes from `start` to `end`, inclusive. A single element becomes a vector of one.
     ///
     /// # Errors
-    /// `NeedsCopy` when no strides can say it.
+    /// `NeedsCopy` if no strides can express the result.
     pub(crate) fn flatten(&self, start: Axis<'_>, end: Axis<'_>) -> Result<Layout> {
         let op = format_args!("flatten({start}, {end})");
         let (first, last) = (self.axis(op, start)?, self.axis(op, end)?);
         if first > last {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: the start, axis {first}, lies behind the end, axis {last}, of {self}"),
+                format!("{op}: the start, axis {first}, comes after the end, axis {last}, of {self}"),
             ));
         }
         if first == last && self.rank() > 0 {
@@ -50,7 +51,7 @@ impl Layout {
         Ok(view.named(names.into_iter()))
     }
 
-    /// Parts one axis into several. One size may be -1: what is left.
+    /// Splits one axis into several. One size may be -1 and is then inferred.
     pub(crate) fn unflatten(&self, axis: Axis<'_>, sizes: &[isize]) -> Result<Layout> {
         let op = format_args!("unflatten({axis}, {sizes:?})");
         let (axis, n, _) = self.dim(op, axis)?;
@@ -61,7 +62,7 @@ impl Layout {
         let mut size = self.size().to_vec();
         size.splice(axis..=axis, parts.iter().copied());
         let view = self.view_as(op, &size)?;
-        // The sizes alone do not tell which axis was parted, when there are ones.
+        // If there are sizes of 1, the sizes alone do not tell which axis was split.
         let mut names: Vec<_> = self.names().cloned().collect();
         if parts.len() > 1 {
             names.splice(axis..=axis, parts.iter().map(|_| None));
@@ -69,7 +70,7 @@ impl Layout {
         Ok(view.named(names.into_iter()))
     }
 
-    /// [`view`](Self::view) under a size that holds as many elements.
+    /// [`view`](Self::view) with known sizes, which hold the same number of elements.
     pub(crate) fn view_as(&self, op: Arguments<'_>, size: &[usize]) -> Result<Layout> {
         let stride = self.view_strides(op, size)?.ok_or_else(|| {
             Error::new(ErrorKind::NeedsCopy, format!("{op}: {self} needs a copy; use reshape"))
@@ -78,7 +79,7 @@ impl Layout {
         Ok(self.moved(op, dims, 0)?.named(self.names_kept(size).into_iter()))
     }
 
-    /// Resolves a -1 and checks that the sizes hold `numel` elements: those of the whole, or of an axis.
+    /// Infers a -1 and checks that the sizes hold `numel` elements, the number in the whole layout or along an axis.
     fn infer_size(&self, op: Arguments<'_>, size: &[isize], numel: usize) -> Result<Vec<usize>> {
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
         let other_count = || match self.numel() == numel {
@@ -88,7 +89,7 @@ impl Layout {
         if size.iter().any(|&n| n < -1) {
             return refuse(
                 ErrorKind::InvalidArgument,
-                format!("a size is below 0 and not -1, which stands for what is left of {self}"),
+                format!("a size is negative, but only -1 is allowed, which is inferred from {self}"),
             );
         }
         let known = || size.iter().filter_map(|&n| usize::try_from(n).ok());
@@ -101,7 +102,7 @@ impl Layout {
                 Some((None, _)) if numel == 0 => {
                     return refuse(
                         ErrorKind::InvalidArgument,
-                        "with zero elements -1 could be any size; say which".into(),
+                        "a -1 cannot be inferred for zero elements; give the size".into(),
                     );
                 }
                 _ => return refuse(ErrorKind::SizeMismatch, other_count()),
@@ -109,7 +110,7 @@ impl Layout {
             _ => {
                 return refuse(
                     ErrorKind::InvalidArgument,
-                    format!("-1 stands more than once; only one size of {self} can be left open"),
+                    format!("-1 occurs more than once; only one size of {self} can be inferred"),
                 );
             }
         };
@@ -119,8 +120,8 @@ impl Layout {
         Ok(size.iter().map(|&n| usize::try_from(n).unwrap_or(left.unwrap_or_default())).collect())
     }
 
-    /// PyTorch's rule. The old dimensions fall into runs in which each stride is the next size times the next stride;
-    /// each run must be filled by whole new dimensions.
+    /// Applies PyTorch's rule: the old dimensions form runs in which each stride is the next size times the next
+    /// stride, and whole new dimensions must fill each run.
     fn view_strides(&self, op: Arguments<'_>, size: &[usize]) -> Result<Option<Vec<isize>>> {
         if self.numel() == 0 {
             let same = size == self.size();
@@ -144,13 +145,14 @@ impl Layout {
                 return Ok(None);
             }
         }
-        // Only sizes of 1 can be left: a tensor of rank 0 seen with axes.
+        // Only sizes of 1 can be left, when a layout of rank 0 is viewed with axes.
         strides.extend(new_dims.map(|_| 1));
         strides.reverse();
         Ok(Some(strides))
     }
 
-    /// The names that dimensions keep under another size: those that are neither joined nor parted.
+    /// Returns the names that dimensions keep with another size: those of dimensions that are neither joined nor
+    /// split.
     fn names_kept(&self, size: &[usize]) -> Vec<Option<DimName>> {
         if !self.has_names() {
             return Vec::new();
@@ -158,18 +160,18 @@ impl Layout {
         if size == self.size() {
             return self.names().cloned().collect();
         }
-        // A dimension is the same one if as many elements lie outside of it, and in it.
+        // A dimension is the same if its size and the number of elements before it are the same.
         let mut own: Vec<_> = places(self.size()).zip(self.names()).collect();
         let kept = places(size).map(|place| {
             let same = own.iter().position(|&(own_place, _)| own_place == place)?;
             own.remove(same).1.clone()
         });
-        // Without elements nothing tells one place from another.
+        // In an empty layout, all places look alike.
         if self.numel() == 0 { vec![None; size.len()] } else { kept.collect() }
     }
 }
 
-/// For each dimension the product of the sizes before it, and its own.
+/// Returns, for each dimension, the product of the sizes before it and its own size.
 fn places(size: &[usize]) -> impl Iterator<Item = (usize, usize)> + '_ {
     size.iter().scan(1usize, |before, &n| {
         let place = (*before, n);
@@ -178,7 +180,7 @@ fn places(size: &[usize]) -> impl Iterator<Item = (usize, usize)> + '_ {
     })
 }
 
-/// Whether a dimension of this stride continues a run of `run` elements that are `base` apart.
+/// Returns whether a dimension of this stride continues a run of `run` elements that are `base` apart.
 fn follows(stride: isize, run: usize, base: isize) -> bool {
     isize::try_from(run).ok().and_then(|run| base.checked_mul(run)) == Some(stride)
 }

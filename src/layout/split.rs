@@ -1,4 +1,4 @@
-//! Views that part an axis among several.
+//! Views that split an axis.
 
 use std::fmt;
 use std::fmt::Arguments;
@@ -7,13 +7,13 @@ use super::sealed::List;
 use super::{Axis, Integer, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How an axis is parted: by one number, or by a list of them. Each operation says what they mean.
+/// How to split an axis: one number, or a list of numbers. Each operation defines their meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sections {
-    /// One number: how many parts, or how large they are.
+    /// The number of parts, or their size.
     Number(isize),
-    /// Where the parts end, or how large each is.
+    /// The ends of the parts, or the size of each.
     List(Vec<isize>),
 }
 
@@ -62,11 +62,11 @@ impl fmt::Display for Sections {
     }
 }
 
-/// More dimensions than this, of all parts together, are refused: each is in memory.
+/// The most dimensions of all parts together. Each part is in memory.
 const MAX_PART_DIMS: usize = 1 << 22;
 
 impl Layout {
-    /// At most `count` parts of equal size, the last one smaller.
+    /// Splits an axis into at most `count` parts of equal size. The last part may be smaller.
     pub(crate) fn chunk(&self, count: usize, axis: Axis<'_>) -> Result<Vec<Layout>> {
         let op = format_args!("chunk({count}, {axis})");
         let (axis, n, _) = self.dim(op, axis)?;
@@ -74,13 +74,14 @@ impl Layout {
             return Err(no_parts(op));
         }
         match n.div_ceil(count) {
-            // PyTorch gives as many empty parts as were asked for.
+            // PyTorch returns as many empty parts as requested.
             0 => self.parts(op, axis, count, |_| (0, 0)),
             size => self.parts(op, axis, n.div_ceil(size), |i| equal_part(i, size, n)),
         }
     }
 
-    /// Parts of one size, the last one smaller; or of these sizes, which make up the whole axis.
+    /// Splits an axis into parts of one size, the last of which may be smaller, or into parts of the given sizes,
+    /// which must add up to the whole axis.
     pub(crate) fn split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
         let op = format_args!("split({sections}, {axis})");
         let (axis, n, _) = self.dim(op, axis)?;
@@ -90,9 +91,9 @@ impl Layout {
         };
         match sections {
             Sections::Number(size) => match (usize::try_from(*size), n) {
-                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a size is below 0 and cannot part"),
+                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a negative size cannot split"),
                 (Ok(0), 0) => self.parts(op, axis, 1, |_| (0, 0)),
-                (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of 0 never make up"),
+                (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of size 0 cannot add up to"),
                 (Ok(size), _) => self.parts(op, axis, n.div_ceil(size).max(1), |i| equal_part(i, size, n)),
             },
             Sections::List(sizes) => {
@@ -100,7 +101,7 @@ impl Layout {
                 let mut start = 0usize;
                 for &size in sizes {
                     let Ok(size) = usize::try_from(size) else {
-                        return refuse(ErrorKind::InvalidArgument, "a size is below 0 and cannot part");
+                        return refuse(ErrorKind::InvalidArgument, "a negative size cannot split");
                     };
                     parts.push((start, size));
                     start = start.saturating_add(size);
@@ -113,8 +114,8 @@ impl Layout {
         }
     }
 
-    /// So many parts whose sizes differ by at most 1, the larger ones first; or the parts before, between and behind
-    /// these positions, which are bounds of Python slices.
+    /// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or at the given
+    /// positions, which are bounds of Python slices.
     pub(crate) fn tensor_split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
         let op = format_args!("tensor_split({sections}, {axis})");
         let (axis, n, _) = self.dim(op, axis)?;
@@ -139,8 +140,8 @@ impl Layout {
         }
     }
 
-    /// [`tensor_split`](Self::tensor_split) along an axis that the operation's name says; a number of parts must divide
-    /// the size. `rank` is the lowest that has this axis for it.
+    /// [`tensor_split`](Self::tensor_split) along the axis that the name of the operation implies. A number of parts
+    /// must divide the size of the axis, and the layout must have at least `rank` axes.
     fn split_evenly(
         &self,
         op: Arguments<'_>,
@@ -159,28 +160,28 @@ impl Layout {
             && usize::try_from(*count).ok().and_then(|count| n.checked_rem(count)) != Some(0)
         {
             return refuse(format!(
-                "axis {axis} with size {n}, of {self}, does not part evenly; use tensor_split"
+                "axis {axis} with size {n}, of {self}, does not split evenly; use tensor_split"
             ));
         }
         self.tensor_split(sections, axis.into()).map_err(|e| e.context(op))
     }
 
-    /// Along the second axis, or the only one.
+    /// Splits along the second axis, or the only one.
     pub(crate) fn hsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
         self.split_evenly(format_args!("hsplit"), sections, 1, usize::from(self.rank() > 1))
     }
 
-    /// Along the first axis of two or more.
+    /// Splits a layout of two or more axes along the first one.
     pub(crate) fn vsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
         self.split_evenly(format_args!("vsplit"), sections, 2, 0)
     }
 
-    /// Along the third axis of three or more.
+    /// Splits a layout of three or more axes along the third one.
     pub(crate) fn dsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
         self.split_evenly(format_args!("dsplit"), sections, 3, 2)
     }
 
-    /// One view for each position along an axis, which goes.
+    /// Returns one view for each position along an axis, without that axis.
     pub(crate) fn unbind(&self, axis: Axis<'_>) -> Result<Vec<Layout>> {
         let op = format_args!("unbind({axis})");
         let (axis, n, _) = self.dim(op, axis)?;
@@ -198,12 +199,12 @@ impl Layout {
         Err(Error::new(
             ErrorKind::LimitExceeded,
             format!(
-                "{op}: {count} parts of {self}, and at most {most} are made; take single ones by select or narrow"
+                "{op}: {count} parts of {self} exceed the limit of {most}; take single parts with select or narrow"
             ),
         ))
     }
 
-    /// `part` gives the start and the size of each.
+    /// Makes `count` parts. `part` returns the start and the size of each.
     fn parts(
         &self,
         op: Arguments<'_>,

@@ -3,31 +3,32 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 
 use super::Integer;
 
-/// One place in a subscript, as in `tensor[0, 1:3, ..., None]`. The macro [`ix!`](crate::ix) writes several.
+/// One place in a subscript such as `tensor[0, 1:3, ..., None]`. The macro [`ix!`](crate::ix) writes whole
+/// subscripts.
 ///
-/// Made from a position (`1`, `-1`) or a range (`1..3`, `..-1`, `..`), whose bounds are those of a Python slice.
+/// Converts from a position (`1`, `-1`) or a range (`1..3`, `..-1`, `..`), whose bounds are those of a Python slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Index {
-    /// One position; the axis goes. Negative counts from the end.
+    /// One position, negative from the end. The axis is removed.
     At(isize),
-    /// A Python slice: bounds may be left out, may count from the end, and are clamped; the step may be negative.
+    /// A Python slice. Bounds may be omitted or count from the end, and are clamped. The step may be negative.
     Slice {
-        /// The first position taken.
+        /// The first position.
         start: Option<isize>,
-        /// The position before which to stop.
+        /// The position before which the slice stops.
         end: Option<isize>,
-        /// From one position to the next; not 0.
+        /// The distance from one position to the next, not 0.
         step: isize,
     },
-    /// As many whole axes as are left over. At most once.
+    /// All axes that no other place takes. At most one per subscript.
     Ellipsis,
     /// A new axis of size 1.
     NewAxis,
 }
 
-/// A subscript, for [`Tensor::index`](crate::Tensor::index): positions, ranges, ranges with a step after `;`, `...` for
-/// the axes that are left over, and `NewAxis` or `None`.
+/// Creates a subscript for [`Tensor::index`](crate::Tensor::index) from positions, ranges, ranges with a step after
+/// `;`, `...` for the remaining axes, and `NewAxis` or `None`.
 ///
 /// Bounds and steps are those of Python: `..;-1` is `::-1`, all positions from the last to the first.
 ///
@@ -57,7 +58,7 @@ macro_rules! ix {
 }
 
 impl Index {
-    /// The same range in other steps; what is no range stays as it is.
+    /// Returns the same range with another step. Other kinds of index are returned unchanged.
     #[must_use]
     pub fn with_step(self, step: impl Integer) -> Self {
         match self {
@@ -113,12 +114,12 @@ fn slice(start: Option<isize>, end: Option<isize>) -> Index {
     Index::Slice { start, end, step: 1 }
 }
 
-/// The bound behind an inclusive end; behind the last position, -1, there is none.
+/// Returns the bound after an inclusive end. There is none after the last position, -1.
 fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }
 
-/// Where a [slice](crate::Tensor::slice) begins or ends: an integer, or `None` for the end of the axis.
+/// The start or end of a [slice](crate::Tensor::slice): an integer, or `None` for the end of the axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceBound(pub(crate) Option<isize>);
 
@@ -134,7 +135,7 @@ impl From<Option<isize>> for SliceBound {
     }
 }
 
-/// As it stands in a subscript: `-1`, `1:3`, `::2`, `...`, `None`.
+/// The form in a subscript: `-1`, `1:3`, `::2`, `...`, `None`.
 impl fmt::Display for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -150,7 +151,7 @@ impl fmt::Display for Index {
     }
 }
 
-/// A subscript as it stands in errors: `[1, ::2, ...]`.
+/// A subscript in the form shown in errors: `[1, ::2, ...]`.
 pub(super) struct Subscript<'a>(pub(super) &'a [Index]);
 
 impl fmt::Display for Subscript<'_> {

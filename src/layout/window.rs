@@ -1,16 +1,16 @@
-//! Views in which elements may stand more than once, or in new places.
+//! Views that may show an element more than once, or in a new place.
 
 use super::header::{Dim, distance, overflow};
 use super::{Axes, Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// All windows of `size` along an axis, `step` apart: their number takes the axis' place, and a last axis of that
-    /// size is added.
+    /// Returns all windows of `size` along an axis, `step` apart. The axis becomes the number of windows, and a new
+    /// last axis of length `size` holds their elements.
     pub(crate) fn unfold(&self, axis: Axis<'_>, size: usize, step: usize) -> Result<Layout> {
         let op = format_args!("unfold({axis}, {size}, {step})");
         let axis = self.axis(op, axis)?;
-        // A single element is a window of itself, or of nothing.
+        // The only window of a single element is that element, or nothing.
         let (n, stride) = self.dims().nth(axis).unwrap_or((1, 1));
         let windows = n.checked_sub(size).and_then(|rest| rest.checked_div(step));
         let Some(count) = windows.and_then(|last| last.checked_add(1)) else {
@@ -24,7 +24,7 @@ impl Layout {
         };
         let mut dims = self.to_dims();
         if let Some(dim) = dims.get_mut(axis) {
-            // As for a slice: where the product overflows there is one window.
+            // As for a slice, the product can overflow only if there is one window.
             let step = isize::try_from(step).unwrap_or(isize::MAX);
             (dim.size, dim.stride) = (count, stride.saturating_mul(step));
         }
@@ -32,10 +32,11 @@ impl Layout {
         self.moved(op, dims, 0)
     }
 
-    /// NumPy's: for each axis the windows of a size, 1 apart. The sizes of the windows are added as last axes.
+    /// Returns all windows of the given size along each of the axes, 1 apart. The sizes of the window become the last
+    /// axes.
     pub(crate) fn sliding_window_view(&self, window: &[usize], axes: &Axes<'_>) -> Result<Layout> {
         let op = format_args!("sliding_window_view({window:?}, {axes})");
-        // An axis may stand twice, and then has windows of windows.
+        // An axis may be listed twice, for windows of windows.
         let slid: Vec<usize> = match axes {
             Axes::All => (0..self.rank()).collect(),
             Axes::List(axes) => axes.iter().map(|&axis| Ok(self.dim(op, axis)?.0)).collect::<Result<_>>()?,
@@ -43,7 +44,7 @@ impl Layout {
         if slid.len() != window.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: {} sizes of windows for {} axes of {self}", window.len(), slid.len()),
+                format!("{op}: {} window sizes for {} axes of {self}", window.len(), slid.len()),
             ));
         }
         let mut view = self.clone();
@@ -53,7 +54,7 @@ impl Layout {
         Ok(view)
     }
 
-    /// The diagonal between two axes, which go: it becomes the last axis.
+    /// Returns the diagonal between two axes. It replaces both and becomes the last axis.
     pub(crate) fn diagonal(&self, offset: isize, axis0: Axis<'_>, axis1: Axis<'_>) -> Result<Layout> {
         let op = format_args!("diagonal({offset}, {axis0}, {axis1})");
         let (axis0, n0, stride0) = self.dim(op, axis0)?;
@@ -61,7 +62,7 @@ impl Layout {
         if axis0 == axis1 {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: the axes of {self} are one, and a diagonal lies between two"),
+                format!("{op}: the two axes of {self} must differ"),
             ));
         }
         let (skipped, stride) = (offset.unsigned_abs(), if offset < 0 { stride0 } else { stride1 });
@@ -70,13 +71,13 @@ impl Layout {
         let mut dims = self.to_dims();
         dims.remove(axis0.max(axis1));
         dims.remove(axis0.min(axis1));
-        // With one element or none the sum matters to nobody.
+        // With fewer than two elements, the sum does not matter.
         let step = if n > 1 { stride0.checked_add(stride1) } else { Some(stride0.saturating_add(stride1)) };
         dims.push(Dim::new(n, step.ok_or_else(|| overflow(op))?));
         self.moved(op, dims, distance(skipped, stride))
     }
 
-    /// Any size, stride and offset over the same storage. Whether they stay inside it is for the caller to check.
+    /// Returns a layout with any size, stride and offset. The caller checks that it stays inside the storage.
     pub(crate) fn as_strided(
         &self,
         size: &[usize],

@@ -7,13 +7,13 @@ use super::{Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Index, Integers};
 
-/// Elements, copied out or borrowed.
+/// Copying and borrowing elements.
 ///
-/// Copies are row-major whatever the strides are, and work on every tensor. Borrows need memory: a tensor on the heap, or
-/// one of a store that was opened with [`Store::open_mapped`](crate::Store::open_mapped).
+/// Copies are in row-major order whatever the strides, and work on every tensor. Borrows need the elements in memory:
+/// a tensor on the heap, or one from a store opened with [`Store::open_mapped`](crate::Store::open_mapped).
 ///
-/// Elements that others change meanwhile may be copied half changed: those of a mutable storage unless a guard is held, and
-/// those of a live one, which [`as_live`](Self::as_live) reads whole.
+/// If another thread or process changes elements during a copy, the copy may contain half-written elements. For a
+/// mutable storage, a guard prevents this. For a live storage, [`as_live`](Self::as_live) reads whole elements.
 impl Tensor {
     /// Copies all elements, in row-major order.
     ///
@@ -25,8 +25,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::InvalidArgument`] for bytes that are no `bool`;
-    /// [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::InvalidArgument`] for bytes that are not a valid `bool`;
+    /// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
     pub fn read<T: Element>(&self) -> Result<Vec<T>> {
         self.check_dtype::<T>("read")?;
         let mut elements = T::zeros(self.numel())?;
@@ -34,7 +34,7 @@ impl Tensor {
         Ok(elements)
     }
 
-    /// Copies all elements, in row-major order, into `out`.
+    /// Copies all elements into `out`, in row-major order.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -46,15 +46,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::SizeMismatch`] unless `out` holds exactly as many;
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::SizeMismatch`] unless `out` has exactly one place per element;
+    /// [`ErrorKind::InvalidArgument`] for bytes that are not a valid `bool`; [`ErrorKind::Io`].
     pub fn read_into<T: Element>(&self, out: &mut [T]) -> Result<()> {
         self.check_dtype::<T>("read_into")?;
         if out.len() != self.numel() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
                 format!(
-                    "read_into: size {:?} holds {} elements, and there is room for {}",
+                    "read_into: size {:?} holds {} elements, but there is room for {}",
                     self.size(),
                     self.numel(),
                     out.len()
@@ -64,7 +64,7 @@ impl Tensor {
         T::fill(out, &mut |bytes| copy::gather(self, bytes))
     }
 
-    /// The only element.
+    /// Returns the only element.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -74,7 +74,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] unless there is exactly one; [`ErrorKind::DTypeMismatch`]; [`ErrorKind::Io`].
+    /// [`ErrorKind::SizeMismatch`] unless there is exactly one element; [`ErrorKind::DTypeMismatch`];
+    /// [`ErrorKind::Io`].
     pub fn item<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
             return Err(Error::new(
@@ -88,7 +89,7 @@ impl Tensor {
         Ok(element)
     }
 
-    /// The element at an index, one position for each dimension; negative ones count from the end.
+    /// Returns the element at an index with one position per dimension. Negative positions count from the end.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -98,14 +99,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions; [`ErrorKind::DTypeMismatch`];
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::OutOfRange`] for a position that does not exist, or for too many positions;
+    /// [`ErrorKind::SizeMismatch`] for too few positions; [`ErrorKind::DTypeMismatch`]; [`ErrorKind::Io`].
     pub fn get<T: Element>(&self, index: impl Integers) -> Result<T> {
         let index = index.to_vec();
         if index.len() < self.ndim() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
-                format!("get({index:?}): size {:?} wants {} positions", self.size(), self.ndim()),
+                format!("get({index:?}): size {:?} needs {} positions", self.size(), self.ndim()),
             ));
         }
         let places: Vec<Index> = index.iter().map(|&position| Index::At(position)).collect();
@@ -123,14 +124,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotContiguous`]; [`ErrorKind::NotMapped`] for a file that was not
-    /// mapped; [`ErrorKind::Misaligned`]. [`read`](Self::read) works in each of the last three.
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotContiguous`]; [`ErrorKind::NotMapped`] for a file that is not
+    /// mapped; [`ErrorKind::Misaligned`]. [`read`](Self::read) works in the last three cases.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_slice::<T>("as_slice")?;
         self.reach::<T>("as_slice")
     }
 
-    /// Whether the elements are of this type, one after another.
+    /// Checks that the elements are of type `T` and contiguous.
     pub(super) fn check_slice<T: Element>(&self, op: &str) -> Result<()> {
         self.check_dtype::<T>(op)?;
         if self.is_contiguous() {
@@ -147,41 +148,42 @@ impl Tensor {
         ))
     }
 
-    /// Borrows the run of the storage from the lowest to the highest element.
+    /// Borrows the storage from the lowest to the highest element.
     pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
         if self.storage().as_mutable().is_some() && self.numel() > 0 {
-            let message =
-                format!("{op}: a mutable storage lends its elements under a lock; take lock_shared, or read");
+            let message = format!(
+                "{op}: a mutable storage lends its elements only under a lock; use lock_shared or read"
+            );
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
         if self.storage().as_live().is_some() && self.numel() > 0 {
             let message = format!(
-                "{op}: a live storage lends no elements, for others change them at any time; as_live reads and writes \
-                 them one by one, and read copies them"
+                "{op}: a live storage lends no elements, because others may change them at any time; use as_live \
+                 for single elements, or read to copy them"
             );
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
         self.reach_in(op, self.storage().borrow())
     }
 
-    /// The same, when the storage's bytes are these.
+    /// The same as `reach`, over the given bytes of the storage.
     pub(super) fn reach_in<'a, T: Element>(&self, op: &str, bytes: Option<&'a [u8]>) -> Result<&'a [T]> {
         if self.numel() == 0 {
-            // No element has no address to be misaligned at, or to be mapped.
+            // An empty tensor needs no mapping and no alignment.
             return Ok(&[]);
         }
         let bytes = bytes.ok_or_else(|| not_mapped(op))?;
         T::borrow(bytes.get(self.reached_bytes(op)?).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
     }
 
-    /// The bytes of the storage from the lowest to the highest element.
+    /// Returns the byte range of the storage from the lowest to the highest element.
     pub(super) fn reached_bytes(&self, op: &str) -> Result<Range<usize>> {
         let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
         let extent = extent.map_err(|e| Error::refused(op, e))?;
         Ok(extent.start_bytes() as usize..extent.end_bytes() as usize)
     }
 
-    /// Copies the bytes of all elements, little-endian, in row-major order. Works for every dtype.
+    /// Copies all elements as little-endian bytes, in row-major order. This works for every dtype.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -191,7 +193,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
+    /// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = <u8 as super::element::sealed::Sealed>::zeros(self.nbytes())?;
         copy::gather(self, &mut bytes)?;
@@ -215,7 +217,8 @@ impl Tensor {
 }
 
 pub(super) fn no_bools() -> Error {
-    let why = "some bytes are neither 0 nor 1, and so no bools of Rust; view_dtype as uint8 reads them";
+    let why =
+        "some bytes are neither 0 nor 1, so they are not valid bools; read them with view_dtype as uint8";
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
@@ -228,7 +231,7 @@ pub(super) fn not_mapped(op: &str) -> Error {
     )
 }
 
-/// Why elements cannot be borrowed. Bools stand at any address, but not every byte is one.
+/// Explains why elements cannot be borrowed. Bools need no alignment, but not every byte is a valid bool.
 pub(super) fn misaligned<T: Element>(op: &str) -> Error {
     if T::DTYPE == DType::Bool {
         return no_bools().context(op);
@@ -236,7 +239,7 @@ pub(super) fn misaligned<T: Element>(op: &str) -> Error {
     Error::new(
         ErrorKind::Misaligned,
         format!(
-            "{op}: the elements are not {} in memory as they stand; use read, or clone_data, which copy them",
+            "{op}: the elements are not aligned for {} in memory; copy them with read or clone_data",
             std::any::type_name::<T>()
         ),
     )

@@ -1,4 +1,4 @@
-//! Arithmetic on elements, and which dtype it is done in: PyTorch's rules.
+//! Arithmetic on elements, and PyTorch's rules for its dtype.
 
 use num_complex::Complex;
 use stridemap_format::DType;
@@ -6,7 +6,7 @@ use stridemap_format::DType;
 use super::Scalar;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What is done with two elements.
+/// An operation on two elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Add,
@@ -15,7 +15,8 @@ pub(super) enum Op {
     Div,
 }
 
-/// Who meets a tensor in an operation. A tensor with dimensions decides over one without, and that over a number.
+/// The other operand. For the common dtype, a tensor with dimensions takes precedence over one without, which takes
+/// precedence over a number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Other {
     Number(DType),
@@ -33,18 +34,18 @@ impl Op {
         }
     }
 
-    /// The dtype that elements of `own` and `other` meet in, from which the result goes back to `own`. `is_single`: the
-    /// tensor that is changed has no dimensions.
+    /// Returns the dtype in which elements of `own` and `other` are combined. The result is then converted back to
+    /// `own`. `is_single` means that the changed tensor has no dimensions.
     ///
     /// # Errors
-    /// `DTypeMismatch` when the result would lose what PyTorch does not lose silently.
+    /// `DTypeMismatch` if the conversion back would lose what PyTorch does not lose silently.
     pub(super) fn common_dtype(self, own: DType, is_single: bool, other: Other) -> Result<DType> {
         let (Other::Number(theirs) | Other::Single(theirs) | Other::Dims(theirs)) = other;
         let refuse = |why: String| {
             Err(Error::new(ErrorKind::DTypeMismatch, format!("{} of {own} and {theirs}: {why}", self.name())))
         };
         if self == Op::Sub && (own == DType::Bool || theirs == DType::Bool) {
-            return refuse("bools are not subtracted; convert with to_dtype".to_owned());
+            return refuse("bools cannot be subtracted; convert with to_dtype".to_owned());
         }
         if let Some(small) = [own, theirs].into_iter().find(|&dtype| class(dtype).is_none()) {
             return refuse(format!("there is no arithmetic on {small}; convert with to_dtype"));
@@ -57,7 +58,7 @@ impl Op {
         let Some(met) = met else {
             return refuse("they have no common dtype; convert one with to_dtype".to_owned());
         };
-        // True division of integers is one of floats.
+        // True division of integers returns floats.
         let common = if self == Op::Div && class(met) <= Some(Class::Int) { DType::F32 } else { met };
         if class(common) > class(own) {
             return refuse(format!(
@@ -67,7 +68,8 @@ impl Op {
         Ok(common)
     }
 
-    /// Changes each of `lhs` by one of `rhs`, or all by its only one. Both are of a dtype that [`wide`] gives.
+    /// Combines each element of `lhs` with one of `rhs`, or all with the only one. `dtype` must be a result of
+    /// [`wide`].
     pub(super) fn apply(self, dtype: DType, lhs: &mut [u8], rhs: &[u8]) {
         match dtype {
             DType::Bool => self.each::<bool, 1>(lhs, rhs),
@@ -96,7 +98,7 @@ impl Op {
     }
 }
 
-/// The dtype in which elements of this one are computed: 16-bit floats as `float32`, and then rounded.
+/// Returns the dtype in which elements are computed. 16-bit floats are computed as `float32` and then rounded.
 pub(super) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
@@ -104,7 +106,7 @@ pub(super) fn wide(dtype: DType) -> DType {
     }
 }
 
-/// The dtype that a number has before it meets a tensor.
+/// Returns the dtype of a number before it is combined with a tensor.
 pub(super) fn dtype_of(number: Scalar) -> DType {
     match number {
         Scalar::Bool(_) => DType::Bool,
@@ -115,7 +117,7 @@ pub(super) fn dtype_of(number: Scalar) -> DType {
     }
 }
 
-/// Values of a higher class do not go back into a lower one.
+/// The kind of a dtype. Values of a higher kind are not converted back to a lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Bool,
@@ -124,7 +126,7 @@ enum Class {
     Complex,
 }
 
-/// None where there is no arithmetic.
+/// Returns `None` for dtypes without arithmetic.
 fn class(dtype: DType) -> Option<Class> {
     match dtype {
         DType::Bool => Some(Class::Bool),
@@ -135,12 +137,13 @@ fn class(dtype: DType) -> Option<Class> {
     }
 }
 
-/// `high` decides, unless `low` is of a higher class.
+/// Returns `high`, unless `low` is of a higher class.
 fn yield_to(high: DType, low: DType) -> Option<DType> {
     if class(low) <= class(high) { Some(high) } else { promote(high, low) }
 }
 
-/// The smallest dtype that holds both; PyTorch has none for an unsigned one beyond 8 bits and another integer.
+/// Returns the smallest dtype that holds both. PyTorch has none for an unsigned integer wider than 8 bits and another
+/// integer.
 fn promote(a: DType, b: DType) -> Option<DType> {
     let (low, high) = if class(a) <= class(b) { (a, b) } else { (b, a) };
     let is_wide_unsigned = |dtype| matches!(dtype, DType::U16 | DType::U32 | DType::U64);
@@ -213,7 +216,7 @@ macro_rules! numbers {
     )*};
 }
 
-/// They wrap. Nobody divides them: `common_dtype` has made floats of them.
+/// Integers wrap. They are never divided, because `common_dtype` converts them to floats.
 macro_rules! integers {
     ($($type:ty, $width:literal;)*) => {
         numbers! {$(
@@ -248,7 +251,7 @@ macro_rules! complex {
             fn times(self, other: Self) -> Self {
                 self * other
             }
-            /// Smith's way, as PyTorch does it: the squares of the parts need not be finite.
+            /// Smith's method, as in PyTorch: it works even if the squares of the parts overflow.
             fn over(self, other: Self) -> Self {
                 let Complex { re: c, im: d } = other;
                 if c == 0. && d == 0. {
@@ -267,7 +270,7 @@ macro_rules! complex {
 
 complex! { f32, 8; f64, 16; }
 
-/// PyTorch's sum of bools is `or`, their product `and`.
+/// The sum of bools is `or`, and their product is `and`, as in PyTorch.
 impl Number<1> for bool {
     fn load([byte]: [u8; 1]) -> Self {
         byte != 0

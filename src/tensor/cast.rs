@@ -1,7 +1,7 @@
 //! Conversion between dtypes, with PyTorch's rounding.
 //!
-//! Elements are widened to one of four types, without loss, and from it narrowed to the dtype that is asked for: a
-//! run at a time, in loops that the compiler turns into vector instructions.
+//! Elements are widened without loss to one of four types and then narrowed to the target dtype. This happens one run
+//! at a time, in loops that the compiler vectorizes.
 
 use half::bf16;
 use stridemap_format::DType;
@@ -10,19 +10,23 @@ use super::small_float::{E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, F16, decode_e8m0, enc
 use super::{Source, Tensor};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Elements that are widened at a time: they stay in the first-level cache.
+/// The number of elements widened at a time. They fit in the first-level cache.
 const RUN: usize = 512;
 
 impl Tensor {
-    /// The elements converted to another dtype, row-major, on the heap; for the dtype that they have, the same tensor.
+    /// Converts the elements to another dtype, in row-major order on the heap. Returns the same tensor if it already
+    /// has that dtype.
     ///
-    /// It is PyTorch's `to`, to the bit: floats round to the nearest, to the even one of two (`float64` to below
-    /// `float32` by way of `float32`); what `float8_e4m3fn` cannot hold becomes its largest number, and elsewhere
-    /// infinity or NaN. Integers wrap. Floats lose their fraction on the way to integers, and those of 8 and 16 bits
-    /// wrap from `int32`, `uint32`, `uint64`, and from `float64` also `uint8`, from `int64`; what does not fit there either C leaves open, and here it
-    /// is the nearest that does, 0 for NaN. A complex number loses its imaginary part. All but zero is true.
+    /// The result is the same as that of PyTorch's `to`, bit for bit. Floats round to nearest, ties to even;
+    /// `float64` is converted to dtypes narrower than `float32` by way of `float32`. Values that are too large become
+    /// the largest number in `float8_e4m3fn`, and infinity or NaN in other floats. Integers wrap. Floats lose their
+    /// fraction when converted to integers. For integers of 8 and 16 bits they are first converted to `int32` and
+    /// then wrap; for `uint32`, `uint64` and, from `float64`, `uint8`, they are first converted to `int64`. C does
+    /// not define the result for values that do not fit there either; here it is the nearest value that fits, and 0
+    /// for NaN. A complex number loses its imaginary part. All values except zero convert to true.
     ///
-    /// Besides the result, it takes the memory of one piece of a tensor that is not contiguous or not mapped: 8 MiB.
+    /// Besides the result, a tensor that is not contiguous or not mapped takes up to 64 MiB of buffers, and 4 MiB per
+    /// thread that reads its file.
     ///
     /// ```
     /// use stridemap::{DType, Tensor};
@@ -34,13 +38,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2`, whose bytes are two numbers, and another;
-    /// [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
+    /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2`, whose bytes hold two numbers each, and another dtype;
+    /// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
     pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if dtype == self.dtype() {
             return Ok(self.clone());
         }
-        // No element asks only whether there is such a conversion, before memory is taken.
+        // Converting no elements checks that the conversion exists, before memory is allocated.
         convert(self.dtype(), &[], dtype, &mut [])?;
         Tensor::filled(dtype, self.layout().compacted()?, |mut rest| {
             self.write_to(&mut |piece| {
@@ -53,10 +57,10 @@ impl Tensor {
     }
 }
 
-/// Converts little-endian elements; `dst` is as many of `to` as `src` is of `from`.
+/// Converts little-endian elements. `dst` must hold as many elements of `to` as `src` holds of `from`.
 ///
 /// # Errors
-/// [`ErrorKind::DTypeMismatch`], and nothing is written.
+/// [`ErrorKind::DTypeMismatch`], without writing anything.
 pub(super) fn convert(from: DType, src: &[u8], to: DType, dst: &mut [u8]) -> Result<()> {
     debug_assert_eq!(src.len() / from.itemsize(), dst.len() / to.itemsize());
     if from == to {
@@ -109,7 +113,7 @@ pub(super) fn convert(from: DType, src: &[u8], to: DType, dst: &mut [u8]) -> Res
     Ok(())
 }
 
-/// The dtype of each half of a complex number.
+/// Returns the dtype of each half of a complex number.
 fn part(dtype: DType) -> Option<DType> {
     match dtype {
         DType::C64 => Some(DType::F32),
@@ -118,7 +122,7 @@ fn part(dtype: DType) -> Option<DType> {
     }
 }
 
-/// What every element of a real dtype can be widened to, as one of four types, and then narrowed from.
+/// One of the four types to which elements of real dtypes are widened, and from which they are narrowed.
 trait Wide: Copy + Default {
     fn is_zero(self) -> bool;
     fn to_u8(self) -> u8;
@@ -149,7 +153,8 @@ macro_rules! wide {
             }
 
             fn to_u64(self) -> u64 {
-                // A negative float is 0 as the second; as the first it wraps, and a large one is not higher.
+                // A negative float wraps in the first cast and is 0 in the second. A large float saturates in the
+                // first and is higher in the second.
                 (self as i64 as u64).max(self as u64)
             }
 
@@ -195,7 +200,7 @@ fn narrow<W: Wide>(wide: &[W], to: DType, out: &mut [u8]) {
         DType::BF16 => put(wide, out, |x| bf16::from_f32(x.to_f32()).to_le_bytes()),
         DType::F32 => put(wide, out, |x| x.to_f32().to_le_bytes()),
         DType::F64 => put(wide, out, |x| x.to_f64().to_le_bytes()),
-        // The imaginary part is the upper half, and 0.
+        // The upper half is the imaginary part, 0.
         DType::C64 => put(wide, out, |x| u64::from(x.to_f32().to_bits()).to_le_bytes()),
         DType::C128 => put(wide, out, |x| u128::from(x.to_f64().to_bits()).to_le_bytes()),
         DType::F8E4M3FN => put(wide, out, |x| [E4M3FN.encode(x.to_f32()) as u8]),

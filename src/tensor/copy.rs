@@ -1,7 +1,7 @@
-//! Copies the elements of a view, in row-major order, out of wherever its storage is, and back into it.
+//! Copies the elements of a view between its storage and memory, in row-major order.
 //!
-//! A copy is a list of dimensions, each with a stride in the storage and one in memory. They are walked in the storage's
-//! order, from the widest stride to the narrowest, so that a file is gone through forwards and about once.
+//! A copy is a list of dimensions, each with a stride in the storage and one in memory. It visits them in storage
+//! order, from the widest stride to the narrowest, so a file is read forwards and about once.
 
 use super::Tensor;
 use crate::error::{Error, ErrorKind, Result};
@@ -9,25 +9,25 @@ use crate::layout::Layout;
 use crate::memory::try_resize;
 use crate::storage::{LockedStorage, Storage};
 
-/// How much of a file is read or written at a time, at most.
+/// The most bytes of a file that are read or written at a time.
 const BLOCK_BYTES: usize = 4 << 20;
 
-/// Bytes that are cheaper to read than to step over with another call.
+/// The longest gap that is cheaper to read than to skip with another call.
 const MAX_GAP_BYTES: usize = 16 << 10;
 
-/// The side of a square that is transposed at once: both of its sides stay in the first-level cache.
+/// The side of the square that is transposed at a time. Its rows on both sides stay in the first-level cache.
 const TILE: usize = 32;
 
-/// Strides and offsets are in elements.
+/// A dimension of a copy. Strides and offsets are in elements.
 #[derive(Clone, Copy, Debug)]
 struct Dim {
     n: usize,
-    /// In the storage, never negative.
+    /// The stride in the storage, never negative.
     storage: usize,
     memory: isize,
 }
 
-/// Calls a function for elements of so many bytes.
+/// Calls a function for elements of a width in bytes.
 macro_rules! of_width {
     ($itemsize:expr, $function:ident($($argument:expr),*)) => {
         match $itemsize {
@@ -40,7 +40,7 @@ macro_rules! of_width {
     };
 }
 
-/// Copies all elements into `out`, which holds exactly as many bytes.
+/// Copies all elements into `out`, which has exactly their size in bytes.
 pub(super) fn gather(tensor: &Tensor, out: &mut [u8]) -> Result<()> {
     gather_from(tensor.storage().borrow(), tensor, out)
 }
@@ -50,14 +50,14 @@ pub(super) fn gather_locked(view: &Tensor, storage: &LockedStorage, out: &mut [u
     gather_from(storage.bytes()?, view, out)
 }
 
-/// `bytes` are those of the storage, where they can be borrowed.
+/// Copies all elements from `bytes`, the bytes of the storage, or from its file if they cannot be borrowed.
 fn gather_from(bytes: Option<&[u8]>, tensor: &Tensor, out: &mut [u8]) -> Result<()> {
     debug_assert_eq!(out.len(), tensor.nbytes());
     of_width!(tensor.dtype().itemsize(), gather_elements(bytes, tensor, out))
 }
 
-/// Copies `bytes`, exactly as many as the elements have, into all elements of a view of the locked storage, which does
-/// not overlap itself.
+/// Copies `bytes` to all elements of a view of the locked storage. The sizes match, and the view does not overlap
+/// itself.
 pub(super) fn scatter(bytes: &[u8], view: &Tensor, storage: &mut LockedStorage) -> Result<()> {
     debug_assert_eq!(bytes.len(), view.nbytes());
     of_width!(view.dtype().itemsize(), scatter_elements(bytes, view, storage))
@@ -90,8 +90,8 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
     Ok(())
 }
 
-/// The dimensions by descending stride in the storage, none of size 1, those that continue each other joined; and where
-/// in storage and memory to begin.
+/// Returns the dimensions by descending stride in the storage, without those of size 1 and with adjacent ones joined,
+/// and the start in the storage and in memory.
 fn storage_order(layout: &Layout) -> (Vec<Dim>, usize, usize) {
     let (mut storage_start, mut memory_start) = (layout.offset(), 0);
     let mut dims = Vec::with_capacity(layout.rank());
@@ -99,7 +99,7 @@ fn storage_order(layout: &Layout) -> (Vec<Dim>, usize, usize) {
     for (n, stride) in layout.dims().rev().filter(|&(n, _)| n != 1) {
         let (storage, mut memory) = (stride.unsigned_abs(), memory_stride as isize);
         if stride < 0 {
-            // Walk it forwards in the storage, backwards in memory.
+            // Walk forwards in the storage, backwards in memory.
             storage_start -= (n - 1) * storage;
             memory_start += (n - 1) * memory_stride;
             memory = -memory;
@@ -120,17 +120,17 @@ fn storage_order(layout: &Layout) -> (Vec<Dim>, usize, usize) {
     (dims, storage_start, memory_start)
 }
 
-/// The elements from the first to the last, those stepped over included.
+/// Returns the number of elements from the first to the last, including gaps.
 fn span(dims: &[Dim]) -> usize {
     dims.iter().map(|dim| (dim.n - 1) * dim.storage).sum::<usize>() + 1
 }
 
-/// A copy between memory and a file, seen from one of its pieces.
+/// The two directions of a copy between memory and a file.
 trait FileCopy {
-    /// Elements that stand together on both sides.
+    /// Copies elements that are adjacent on both sides.
     fn run<const W: usize>(&mut self, n: usize, storage: usize, memory: usize) -> Result<()>;
 
-    /// Elements whose span in the file can be taken at once.
+    /// Copies elements whose span in the file is small enough to transfer at once.
     fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()>;
 }
 
@@ -146,7 +146,7 @@ impl FileCopy for Gather<'_> {
         self.storage.read_at(out, (storage * W) as u64)
     }
 
-    /// Reads the span as it is and picks the elements from it.
+    /// Reads the whole span and picks the elements from it.
     fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()> {
         try_resize(&mut self.scratch, span(dims) * W)?;
         self.storage.read_at(&mut self.scratch, (storage * W) as u64)?;
@@ -167,8 +167,8 @@ impl FileCopy for Scatter<'_> {
         self.storage.write_at(bytes, (storage * W) as u64)
     }
 
-    /// Writes the span with the elements put in. What lies between them is written back as it was: the lock is
-    /// exclusive, so nobody else has changed it.
+    /// Writes the whole span with the elements replaced. Bytes in gaps are written back unchanged: the lock is
+    /// exclusive, so nothing else has changed them.
     fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()> {
         let offset_bytes = (storage * W) as u64;
         try_resize(&mut self.scratch, span(dims) * W)?;
@@ -180,7 +180,7 @@ impl FileCopy for Scatter<'_> {
     }
 }
 
-/// Cuts a copy into runs and blocks.
+/// Divides a copy into runs and blocks.
 fn walk_file<const W: usize>(
     copy: &mut impl FileCopy,
     dims: &[Dim],
@@ -216,7 +216,7 @@ fn walk_file<const W: usize>(
     Ok(())
 }
 
-/// Whether nowhere in the span so much is stepped over that it should not be read.
+/// Returns whether every gap in the span is at most `MAX_GAP_BYTES`.
 fn is_dense<const W: usize>(dims: &[Dim]) -> bool {
     let mut rest = dims;
     while let Some((outer, inner)) = rest.split_first() {
@@ -233,10 +233,10 @@ fn moved(start: usize, steps: usize, stride: isize) -> usize {
 }
 
 fn outside() -> Error {
-    Error::new(ErrorKind::OutOfRange, "an element lies outside its buffer")
+    Error::new(ErrorKind::OutOfRange, "an element is outside its buffer")
 }
 
-/// Copies within memory, from the storage.
+/// Copies elements from the storage within memory.
 fn take<const W: usize>(storage: &[u8], out: &mut [u8], dims: &[Dim], start: usize, memory: usize) {
     let (storage, out) = (storage.as_chunks::<W>().0, out.as_chunks_mut::<W>().0);
     for_each_row(dims, start, memory, &mut |dim, s, m| match (dim.storage, dim.memory) {
@@ -250,7 +250,7 @@ fn take<const W: usize>(storage: &[u8], out: &mut [u8], dims: &[Dim], start: usi
     });
 }
 
-/// Copies within memory, into the storage.
+/// Copies elements to the storage within memory.
 fn put<const W: usize>(bytes: &[u8], storage: &mut [u8], dims: &[Dim], start: usize, memory: usize) {
     let (bytes, storage) = (bytes.as_chunks::<W>().0, storage.as_chunks_mut::<W>().0);
     for_each_row(dims, start, memory, &mut |dim, s, m| match (dim.storage, dim.memory) {
@@ -263,9 +263,9 @@ fn put<const W: usize>(bytes: &[u8], storage: &mut [u8], dims: &[Dim], start: us
     });
 }
 
-/// Calls `body` with a dimension and where in storage and memory it begins, for all elements. The two innermost loops
-/// run along the dimension that is narrowest in memory and the one that is narrowest in the storage, in tiles when those
-/// are two.
+/// Calls `body` for all elements, with a dimension and its start in the storage and in memory. The two innermost
+/// loops run along the dimension with the narrowest stride in memory and the one with the narrowest stride in the
+/// storage. If those differ, they run in tiles.
 fn for_each_row(dims: &[Dim], storage: usize, memory: usize, body: &mut impl FnMut(Dim, usize, usize)) {
     let narrowest = (0..dims.len()).min_by_key(|&i| dims.get(i).map(|dim| dim.memory.unsigned_abs()));
     let Some(row_axis) = narrowest else {
@@ -274,7 +274,7 @@ fn for_each_row(dims: &[Dim], storage: usize, memory: usize, body: &mut impl FnM
     };
     let mut outer = dims.to_vec();
     let row = outer.remove(row_axis);
-    // The narrowest in the storage stands last; when it is not the row, the two make a plane that is transposed.
+    // The narrowest dimension in the storage is last. If it is not the row, the two form a plane that is transposed.
     let column = if row.storage > 1 { outer.pop() } else { None };
     for_each_start(&outer, storage, memory, &mut |s, m| match column {
         None => body(row, s, m),
@@ -304,13 +304,13 @@ fn for_each_start(dims: &[Dim], storage: usize, memory: usize, body: &mut impl F
     }
 }
 
-/// Copies the elements that stand at `places` of the storage into `out`, which holds exactly as many bytes.
+/// Copies the elements at `places` of the storage into `out`, which has exactly their size in bytes.
 pub(super) fn gather_places(tensor: &Tensor, places: &[usize], out: &mut [u8]) -> Result<()> {
     of_width!(tensor.dtype().itemsize(), gather_places_of(tensor.storage(), places, out))
 }
 
-/// Copies `bytes`, exactly as many as elements of `itemsize` have, to `places` of the locked storage. Of two at one place
-/// the later one stays.
+/// Copies `bytes`, elements of `itemsize`, to `places` of the locked storage, one per place. If a place is repeated,
+/// the later element stays.
 pub(super) fn scatter_places(
     bytes: &[u8],
     itemsize: usize,
@@ -358,8 +358,9 @@ fn scatter_places_of<const W: usize>(
     })
 }
 
-/// Calls `body` with stretches of a file that have all places in them, ascending and with no long gaps: where each
-/// begins, how long it is, and which of the places are there, in the order in which they were given.
+/// Calls `body` with windows of a file that together contain all places, ascending and without long gaps: the start
+/// and the length of each window, and the indices of its places, sorted by place. Indices of equal places keep their
+/// order.
 fn for_each_window<const W: usize>(
     places: &[usize],
     mut body: impl FnMut(usize, usize, &[usize]) -> Result<()>,

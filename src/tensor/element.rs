@@ -7,29 +7,29 @@ use super::small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F
 use crate::error::Result;
 use crate::memory::out_of_memory;
 
-/// A Rust type that is the elements of a [`DType`].
+/// A Rust type for the elements of a [`DType`].
 ///
-/// Where Rust has no type of its own, it is one of `half` (16-bit floats), of `num-complex` (complex numbers) or of this
-/// crate (floats of 8 bits and below).
+/// Types that Rust lacks come from `half` (16-bit floats), `num-complex` (complex numbers) and this crate (floats of
+/// 8 bits and below).
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
-    /// The dtype that this type is.
+    /// The dtype of this type.
     const DTYPE: DType;
 }
 
 pub(crate) mod sealed {
     use crate::error::Result;
 
-    /// What the library does with elements, kept out of users' sight.
+    /// Operations of the library on elements, hidden from users.
     pub trait Sealed: Sized {
-        /// The elements' bytes.
+        /// Returns the bytes of the elements.
         fn as_bytes(elements: &[Self]) -> &[u8];
-        /// Elements that are already in memory: none where the address or a value does not allow it.
+        /// Views bytes as elements, or returns `None` if their alignment or a value does not allow it.
         fn borrow(bytes: &[u8]) -> Option<&[Self]>;
-        /// The same, to be changed.
+        /// The mutable form of `borrow`.
         fn borrow_mut(bytes: &mut [u8]) -> Option<&mut [Self]>;
-        /// Zeros.
+        /// Returns a vector of zeros.
         fn zeros(count: usize) -> Result<Vec<Self>>;
-        /// Lets `read` write the elements' bytes.
+        /// Lets `read` fill the bytes of `out`.
         fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()>;
     }
 }

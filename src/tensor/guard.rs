@@ -13,19 +13,20 @@ use crate::storage::{Identity, LockedStorage, MutableFile, NO_ROOM};
 
 /// Locks of mutable storages.
 ///
-/// A lock is on the whole storage, whatever the view that it is asked of: against other processes, other handles and
-/// other threads. Those who wait come in about the order in which they asked, so a new shared guard waits behind one that wants
-/// the storage alone: a thread that holds a shared guard while it waits for another thread to take one may wait for a second.
+/// A lock covers the whole storage, whichever view it is taken through, and holds against other processes, other
+/// handles and other threads. Waiters are served in roughly the order in which they asked, so a new shared guard
+/// waits behind a waiting exclusive one. A thread that holds a shared guard while it waits for another thread to take
+/// one may therefore wait about a second.
 ///
-/// What is written in place is seen by every reader at once, under a lock or not, and is no commit: after a power cut any
-/// mix of old and new can be there, down to the last [`flush`](ExclusiveGuard::flush). A reader without a lock can see a
-/// change half made.
+/// In-place writes are visible to every reader at once, locked or not, and are not a commit. After a power cut, any
+/// mix of old and new bytes written since the last [`flush`](ExclusiveGuard::flush) may remain. A reader without a
+/// lock can see a half-finished change.
 impl Tensor {
-    /// Waits until nobody changes the storage, and keeps it so while the guard lives.
+    /// Waits until no process or thread is changing the storage, and prevents changes while the guard is held.
     ///
-    /// The elements can then be borrowed, when the store was opened with
-    /// [`Store::open_mapped`](crate::Store::open_mapped). Any number of shared guards are held at the same time. The guard
-    /// is on the file that was loaded, even when the last name on it has since been removed.
+    /// The guard can lend the elements if the store was opened with
+    /// [`Store::open_mapped`](crate::Store::open_mapped). Any number of shared guards can be held at the same time.
+    /// The guard covers the file that was loaded, even if its last name has since been removed.
     ///
     /// ```
     /// use stridemap::{StorageKind, Store, Tensor};
@@ -41,21 +42,21 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
-    /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds an exclusive guard of the
-    /// storage; [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::Corrupt`] when the file
-    /// is changed as a live storage's; [`ErrorKind::Io`].
+    /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's [lock
+    /// timeout](crate::StoreOptions::lock_timeout), and at once if this thread holds an exclusive guard of the
+    /// storage; [`ErrorKind::Forked`] in a forked child of the process that loaded the tensor; [`ErrorKind::Corrupt`]
+    /// if the file is being changed as a live storage; [`ErrorKind::Io`].
     pub fn lock_shared(&self) -> Result<SharedGuard> {
         let storage = self.lockable("lock_shared")?.lock(LockMode::Shared);
         let storage = Arc::new(storage.map_err(|e| e.context("lock_shared"))?);
         Ok(SharedGuard { tensor: self.clone(), storage, of_this_thread: PhantomData })
     }
 
-    /// Waits until no other guard of the storage is held, and keeps it so while the guard lives. The elements can then be
-    /// changed.
+    /// Waits until no other guard of the storage is held, and prevents others while this guard is held. The elements
+    /// can then be changed.
     ///
-    /// A storage on which no tensor of the newest generation stands is refused: what is written to it would be lost. The
-    /// last name can still go while the guard is held, and what is written after goes with it.
+    /// A storage that no tensor of the newest generation refers to is refused, because writes to it would be lost.
+    /// The last name can still be removed while the guard is held; later writes are then lost with it.
     ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};
@@ -69,19 +70,19 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's
-    /// [lock timeout](crate::StoreOptions::lock_timeout), and at once when this thread holds a guard of the storage;
-    /// [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::ReadOnly`];
-    /// [`ErrorKind::Conflict`] when no tensor of the newest generation stands on the storage, or its file has a second
-    /// name; [`ErrorKind::Replaced`] when another file took its place;
-    /// [`ErrorKind::Corrupt`] when it is lent as a sealed storage's, or changed as a live one's; [`ErrorKind::Io`].
+    /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's [lock
+    /// timeout](crate::StoreOptions::lock_timeout), and at once if this thread holds a guard of the storage;
+    /// [`ErrorKind::Forked`] in a forked child of the process that loaded the tensor; [`ErrorKind::ReadOnly`];
+    /// [`ErrorKind::Conflict`] if no tensor of the newest generation refers to the storage, or its file has a second
+    /// hard link; [`ErrorKind::Replaced`] if another file took its place; [`ErrorKind::Corrupt`] if the file is lent
+    /// as a sealed storage or being changed as a live one; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
         let storage = Hold::Own(storage.map_err(|e| e.context("lock_exclusive"))?);
         Ok(ExclusiveGuard { tensor: self.clone(), storage, of_this_thread: PhantomData })
     }
 
-    /// PyTorch's rule: no element is written twice.
+    /// Refuses to write to a view that reaches an element twice, as PyTorch does.
     pub(super) fn check_writable(&self, op: &str) -> Result<()> {
         if !self.overlaps_itself() {
             return Ok(());
@@ -89,8 +90,8 @@ impl Tensor {
         Err(Error::new(
             ErrorKind::Overlapping,
             format!(
-                "{op}: in size {:?} with stride {:?} several indices are one element; write through a view where each \
-                 is its own",
+                "{op}: several indices of size {:?} with stride {:?} refer to one element; write through a view \
+                 without overlaps",
                 self.size(),
                 self.stride()
             ),
@@ -99,7 +100,7 @@ impl Tensor {
 
     fn lockable(&self, op: &str) -> Result<&Arc<MutableFile>> {
         self.storage().as_mutable().ok_or_else(|| {
-            let copy = "save_as with StorageKind::Mutable copies its elements to where they can";
+            let copy = "save_as with StorageKind::Mutable makes a copy that can be locked";
             let why = match self.storage().identity() {
                 Identity::Heap => format!("a tensor in memory cannot be locked; {copy}"),
                 Identity::Foreign => {
@@ -109,10 +110,9 @@ impl Tensor {
                 Identity::Stored { id, record, .. } => {
                     let (kind, advice) = match record.kind {
                         StorageKind::Sealed(_) => ("sealed: its elements never change", copy),
-                        StorageKind::Live { .. } => (
-                            "live: its elements are under no lock",
-                            "as_live reads and writes them, beside everyone else who does",
-                        ),
+                        StorageKind::Live { .. } => {
+                            ("live: it has no locks", "read and write its elements with as_live")
+                        }
                         _ => ("not the store's own", copy),
                     };
                     format!("storage {id:016x} is {kind}; {advice}")
@@ -123,15 +123,17 @@ impl Tensor {
     }
 }
 
-/// A guard stays on the thread that took it, and is not lent to another, which could take one of its own
-/// [`at`](SharedGuard::at) a view: it is what tells a thread that it waits for itself. What a guard lends can go anywhere.
+/// Keeps a guard on the thread that took it. The lock detects by its thread when a thread would wait for itself, so
+/// no other thread may take guards of its own through [`at`](SharedGuard::at). Slices that a guard lends can be sent
+/// to other threads.
 type OfThisThread = PhantomData<*const ()>;
 
-/// A tensor on a mutable storage that nobody changes while the guard lives: [`Tensor::lock_shared`].
+/// A shared lock of a mutable storage, taken by [`Tensor::lock_shared`]. The elements do not change while it is held.
 ///
-/// It is the [`Tensor`] too, with everything that reads; a view that it gives is under the lock while the guard lives.
+/// The guard dereferences to its [`Tensor`], with all methods that read. Views made from it are covered by the lock
+/// while the guard is held.
 ///
-/// It stays on its thread; the elements that it lends, and the tensor, may go to others:
+/// A guard stays on its thread. The elements that it lends, and the tensor, can be sent to other threads:
 ///
 /// ```compile_fail,E0277
 /// # fn lent(guard: &stridemap::SharedGuard, view: &stridemap::Tensor) {
@@ -145,10 +147,10 @@ pub struct SharedGuard {
 }
 
 impl SharedGuard {
-    /// Another guard under the same lock, for a view of the same storage.
+    /// Returns another guard under the same lock, for a view of the same storage.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a tensor on another storage.
+    /// [`ErrorKind::InvalidArgument`] if the view is on another storage.
     pub fn at(&self, view: &Tensor) -> Result<SharedGuard> {
         check_same(view, &self.storage, &self.tensor)?;
         let storage = Arc::clone(&self.storage);
@@ -169,7 +171,7 @@ impl SharedGuard {
     }
 }
 
-/// The tensor under the lock.
+/// Shows the tensor under the lock.
 impl fmt::Debug for SharedGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedGuard({:?})", self.tensor)
@@ -184,12 +186,12 @@ impl Deref for SharedGuard {
     }
 }
 
-/// A tensor on a mutable storage of which nobody else holds a lock, to be changed: [`Tensor::lock_exclusive`].
+/// An exclusive lock of a mutable storage, taken by [`Tensor::lock_exclusive`]. It can change the elements.
 ///
-/// The operations carry PyTorch's names and its rules of dtypes and broadcasting: what they are given is broadcast to the
-/// size of the tensor, never the other way, and the elements keep their dtype. They work on every store: on a mapped one
-/// in memory, elsewhere by reading and writing pieces of some MiB. An operation that is refused has changed nothing; one
-/// that ends in [`ErrorKind::Io`] may have changed some elements.
+/// The operations have PyTorch's names and follow its rules for dtypes and broadcasting: operands are broadcast to
+/// the size of the tensor, and the elements keep their dtype. They work on every store: in memory if the store is
+/// mapped, otherwise by reading and writing pieces of a few MiB. An operation that is refused changes nothing; one
+/// that fails with [`ErrorKind::Io`] may have changed some elements.
 ///
 /// ```
 /// use stridemap::{DType, StorageKind, Store};
@@ -207,7 +209,7 @@ impl Deref for SharedGuard {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What it lends ends before the next change:
+/// A slice that the guard lends cannot be used after the next change:
 ///
 /// ```compile_fail,E0499
 /// # fn both(mut guard: stridemap::ExclusiveGuard<'_>) -> stridemap::Result<()> {
@@ -218,7 +220,7 @@ impl Deref for SharedGuard {
 /// # }
 /// ```
 ///
-/// and before the guard does:
+/// and cannot outlive the guard:
 ///
 /// ```compile_fail,E0515
 /// # fn lent(tensor: &stridemap::Tensor) -> stridemap::Result<&'static [f32]> {
@@ -231,34 +233,36 @@ pub struct ExclusiveGuard<'a> {
     of_this_thread: OfThisThread,
 }
 
-/// The lock of a guard, or for a part of it that of the whole.
+/// The lock of a guard, or a borrow of it for a view.
 enum Hold<'a> {
     Own(LockedStorage),
     Of(&'a mut LockedStorage),
 }
 
 impl ExclusiveGuard<'_> {
-    /// The guard on another view of the same storage, under the same lock.
+    /// Returns a guard for another view of the same storage, under the same lock.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a tensor on another storage.
+    /// [`ErrorKind::InvalidArgument`] if the view is on another storage.
     pub fn at(&mut self, view: &Tensor) -> Result<ExclusiveGuard<'_>> {
         check_same(view, &self.storage, &self.tensor)?;
         let storage = Hold::Of(&mut self.storage);
         Ok(ExclusiveGuard { tensor: view.clone(), storage, of_this_thread: PhantomData })
     }
 
-    /// Makes everything durable that was written in place into this storage, by whatever process. Without it, the
-    /// operating system writes it when it sees fit, and survives the end of the process all the same.
+    /// Makes all in-place writes to this storage durable, whichever process made them. Without a flush, the operating
+    /// system writes them at a time of its choosing; they still survive the end of the process.
     ///
-    /// The elements, not the name: a tensor that was committed with [`Durability::Process`](crate::Durability::Process) is
-    /// there after a power cut only when a commit or collection with `Full` came after, however often it was flushed.
+    /// A flush covers the elements, not the name. A tensor committed with
+    /// [`Durability::Process`](crate::Durability::Process) survives a power cut only if a commit or collection with
+    /// `Full` follows, however often it is flushed.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and trying again would not tell; also when
-    /// what another process wrote was lost since the tensor was loaded. [`ErrorKind::Poisoned`] when an earlier flush of
-    /// the storage in this process failed, through whatever handle, or a sync of the handle that the tensor was loaded by:
-    /// its source is that failure. Of a handle whose flush failed every later write is refused, as after a failed commit.
+    /// [`ErrorKind::Io`] if writes since the last flush may be lost; a retry would not detect this. The same error
+    /// reports that writes of another process were lost since the tensor was loaded. [`ErrorKind::Poisoned`] if an
+    /// earlier flush of the storage failed in this process, through any handle, or a sync of the handle that loaded
+    /// the tensor failed; the source of the error is that failure. After a failed flush, the handle refuses all later
+    /// writes, as after a failed commit.
     pub fn flush(&mut self) -> Result<()> {
         self.storage.sync()
     }
@@ -272,10 +276,10 @@ impl ExclusiveGuard<'_> {
         self.reach("as_slice")
     }
 
-    /// Borrows the elements of a contiguous tensor, to change them.
+    /// Mutably borrows the elements of a contiguous tensor.
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`].
+    /// Those of [`Tensor::as_slice`]; [`ErrorKind::Overlapping`] if several indices refer to one element.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.tensor.check_slice::<T>("as_slice_mut")?;
         self.reach_mut("as_slice_mut")
@@ -299,13 +303,13 @@ impl ExclusiveGuard<'_> {
         T::borrow_mut(bytes.get_mut(range).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
     }
 
-    /// The view, and the storage that it is on.
+    /// Returns the view and its storage.
     pub(super) fn parts(&mut self) -> (&Tensor, &mut LockedStorage) {
         (&self.tensor, &mut self.storage)
     }
 }
 
-/// The tensor under the lock.
+/// Shows the tensor under the lock.
 impl fmt::Debug for ExclusiveGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ExclusiveGuard({:?})", self.tensor)
@@ -347,6 +351,6 @@ fn check_same(view: &Tensor, storage: &LockedStorage, tensor: &Tensor) -> Result
     let (of_view, of_guard) = (view.storage().identity(), tensor.storage().identity());
     Err(Error::new(
         ErrorKind::InvalidArgument,
-        format!("at: the view stands on storage {of_view}, and the guard locks storage {of_guard}"),
+        format!("at: the view is on storage {of_view}, but the guard locks storage {of_guard}"),
     ))
 }

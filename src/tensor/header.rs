@@ -9,11 +9,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 
-/// A header over a storage: dtype, size, stride and storage offset. Cheap to clone: the storage is shared.
+/// A tensor: dtype, size, stride and storage offset over a shared storage. Cloning is cheap and shares the storage.
 ///
-/// The storage is a file of a store, or memory. Views ([`t`](Self::t), [`slice`](Self::slice), ...) are new headers
-/// over the same storage and never read an element. An element is read by [`read`](Self::read) and its kin, which
-/// copy, or borrowed by [`as_slice`](Self::as_slice) and [`as_array`](Self::as_array), which do not.
+/// The storage is a file of a store, part of another file, or memory. Views ([`t`](Self::t), [`slice`](Self::slice),
+/// ...) are new headers over the same storage and never read an element. [`read`](Self::read) and related methods
+/// copy elements; [`as_slice`](Self::as_slice) and [`as_array`](Self::as_array) borrow them.
 ///
 /// ```
 /// use stridemap::Tensor;
@@ -34,7 +34,7 @@ pub struct Tensor {
 
 impl Tensor {
     /// # Errors
-    /// A broken extent rule: an element outside the storage.
+    /// A violated extent rule: an element lies outside the storage.
     pub(crate) fn new(
         storage: Arc<Storage>,
         dtype: DType,
@@ -44,8 +44,8 @@ impl Tensor {
         Ok(Tensor { storage, dtype, layout })
     }
 
-    /// A tensor whose storage is a range of a file, in bytes. No element is read. Tensors on the same range of one file share
-    /// their storage.
+    /// Creates a tensor over a byte range of a file, without reading any element. Tensors over the same range of one
+    /// file share their storage.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -62,8 +62,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a range that leaves the file, and for a layout that leaves the range. Reading elements
-    /// after the file was changed is [`ErrorKind::ExternalChanged`].
+    /// [`ErrorKind::OutOfRange`] if the range exceeds the file or the layout exceeds the range. Reading elements
+    /// after the file has changed returns [`ErrorKind::ExternalChanged`].
     pub fn from_file(
         file: &Arc<ExternalFile>,
         range: Range<u64>,
@@ -75,7 +75,8 @@ impl Tensor {
         Tensor::new(storage, dtype, layout).map_err(|e| Error::refused(file.path().display(), e))
     }
 
-    /// A view of the same storage. Every layout operation keeps inside the elements that it was given.
+    /// Returns a view of the same storage. Layout operations only reach elements that their input reaches, so the
+    /// extent is not checked again.
     pub(super) fn with_layout(&self, dtype: DType, layout: Layout) -> Tensor {
         debug_assert!(
             layout.extent(dtype, self.storage.length_bytes()).is_ok(),
@@ -84,7 +85,7 @@ impl Tensor {
         Tensor { storage: Arc::clone(&self.storage), dtype, layout }
     }
 
-    /// Zeros, in row-major order.
+    /// Creates a tensor of zeros in row-major order.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -94,12 +95,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or when there is not so much memory.
+    /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or if there is not enough memory.
     pub fn zeros(dtype: DType, size: &[usize]) -> Result<Tensor> {
         Tensor::filled(dtype, Layout::contiguous(size)?, |_| Ok(()))
     }
 
-    /// Takes elements over, in row-major order, without copying them.
+    /// Creates a row-major tensor that takes ownership of `elements`, without copying them.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -110,20 +111,20 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when `size` does not hold as many elements; [`ErrorKind::LimitExceeded`] for more
-    /// than 64 dimensions.
+    /// [`ErrorKind::SizeMismatch`] if `size` does not match the number of elements; [`ErrorKind::LimitExceeded`] for
+    /// more than 64 dimensions.
     pub fn from_vec<T: Element>(elements: Vec<T>, size: &[usize]) -> Result<Tensor> {
         let layout = Layout::contiguous(size)?;
         if layout.numel() != elements.len() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
-                format!("size {size:?} holds {} elements, and {} were given", layout.numel(), elements.len()),
+                format!("size {size:?} holds {} elements, but {} were given", layout.numel(), elements.len()),
             ));
         }
         Ok(Tensor::over(elements, layout))
     }
 
-    /// Takes elements over, which the layout does not leave.
+    /// Takes ownership of `elements`. The layout must stay within them.
     pub(crate) fn over<T: Element>(elements: Vec<T>, layout: Layout) -> Tensor {
         struct Elements<T>(Vec<T>);
         impl<T: Element> AsRef<[u8]> for Elements<T> {
@@ -136,7 +137,7 @@ impl Tensor {
         Tensor { storage, dtype: T::DTYPE, layout }
     }
 
-    /// Copies the bytes of elements of any dtype, in row-major order and little-endian.
+    /// Creates a tensor of any dtype from a copy of `bytes`: its elements, little-endian, in row-major order.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -146,8 +147,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when `size` does not hold as many bytes; [`ErrorKind::LimitExceeded`] for more than
-    /// 64 dimensions.
+    /// [`ErrorKind::SizeMismatch`] if `size` does not match the number of bytes; [`ErrorKind::LimitExceeded`] for
+    /// more than 64 dimensions, or if there is not enough memory.
     pub fn from_bytes(dtype: DType, size: &[usize], bytes: &[u8]) -> Result<Tensor> {
         let layout = Layout::contiguous(size)?;
         let expected_bytes = layout.numel().checked_mul(dtype.itemsize());
@@ -155,7 +156,7 @@ impl Tensor {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
                 format!(
-                    "size {size:?} of {dtype} holds {} elements, and {} bytes were given",
+                    "size {size:?} of {dtype} holds {} elements, but {} bytes were given",
                     layout.numel(),
                     bytes.len()
                 ),
@@ -166,7 +167,7 @@ impl Tensor {
         Ok(Tensor { storage: Storage::on_heap(copy), dtype, layout })
     }
 
-    /// A fresh row-major tensor on the heap that `fill` writes.
+    /// Creates a row-major tensor on the heap and lets `fill` write its bytes.
     pub(super) fn filled(
         dtype: DType,
         layout: Layout,
@@ -177,7 +178,7 @@ impl Tensor {
         Ok(Tensor { storage: Storage::on_heap(bytes), dtype, layout })
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -189,7 +190,7 @@ impl Tensor {
         self.dtype
     }
 
-    /// The size of each dimension, in elements.
+    /// Returns the size of each dimension, in elements.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -202,7 +203,7 @@ impl Tensor {
         self.layout.size()
     }
 
-    /// [`size`](Self::size), by NumPy's and `ndarray`'s name.
+    /// Returns the [`size`](Self::size). This is the name that NumPy and `ndarray` use.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -216,8 +217,8 @@ impl Tensor {
         self.size()
     }
 
-    /// For each dimension, how many elements of the storage lie between one index and the next: negative for a
-    /// reversed dimension, zero for a repeated one.
+    /// Returns the stride of each dimension: the distance between neighboring indices in the storage, in elements. It
+    /// is negative for a reversed dimension and zero for a repeated one.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -232,7 +233,7 @@ impl Tensor {
         self.layout.stride()
     }
 
-    /// Where in the storage the element of index 0, 0, ... stands, in elements.
+    /// Returns the position in the storage of the element at index 0, 0, ..., in elements.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -245,7 +246,7 @@ impl Tensor {
         self.layout.offset()
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -257,7 +258,7 @@ impl Tensor {
         self.layout.rank()
     }
 
-    /// The number of elements: 1 without dimensions.
+    /// Returns the number of elements, which is 1 for a tensor without dimensions.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -270,7 +271,7 @@ impl Tensor {
         self.layout.numel()
     }
 
-    /// The bytes that the elements would take if they stood alone: `numel` times the size of one.
+    /// Returns the size of the elements in bytes, without gaps: `numel` times the item size.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -282,8 +283,8 @@ impl Tensor {
         self.numel().saturating_mul(self.dtype.itemsize())
     }
 
-    /// Whether the elements stand one after another in row-major order, by PyTorch's rule: dimensions of size 1 do not
-    /// matter, and no elements are contiguous.
+    /// Returns whether the elements are adjacent in row-major order, by PyTorch's rule: strides of dimensions of size
+    /// 1 are ignored, and an empty tensor is contiguous.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -296,9 +297,9 @@ impl Tensor {
         self.layout.is_contiguous()
     }
 
-    /// Whether the elements of a batch of images, by dimensions N, C, H, W, stand in memory with the channels
-    /// innermost: PyTorch's `is_contiguous(memory_format=torch.channels_last)`. A query of the strides: images of one
-    /// channel are in both orders.
+    /// Returns whether a batch of images with dimensions N, C, H, W has its channels innermost in memory, like
+    /// PyTorch's `is_contiguous(memory_format=torch.channels_last)`. Only the strides decide, so images of one
+    /// channel can be in both orders.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -311,14 +312,14 @@ impl Tensor {
         self.ndim() == 4 && self.layout.is_channels_last()
     }
 
-    /// As [`is_channels_last`](Self::is_channels_last), for N, C, D, H, W.
+    /// The same as [`is_channels_last`](Self::is_channels_last), for dimensions N, C, D, H, W.
     #[must_use]
     pub fn is_channels_last_3d(&self) -> bool {
         self.ndim() == 5 && self.layout.is_channels_last()
     }
 
-    /// Whether two indices lead to one element, as in an expanded or unfolded tensor. Exact, but for tensors of many
-    /// dimensions with strides that nobody uses: of those it may say so when none do.
+    /// Returns whether several indices refer to the same element, as in an expanded or unfolded tensor. The answer is
+    /// exact, except for tensors with many dimensions and contrived strides, where it may be a false `true`.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -331,8 +332,9 @@ impl Tensor {
         self.layout.overlaps_itself()
     }
 
-    /// Whether the two have a byte in common: they [share a storage](Self::shares_storage), and an element of one
-    /// overlaps an element of the other. As exact as [`overlaps_itself`](Self::overlaps_itself).
+    /// Returns whether the two tensors have a byte in common: they [share a storage](Self::shares_storage), and an
+    /// element of one overlaps an element of the other. The answer is as exact as that of
+    /// [`overlaps_itself`](Self::overlaps_itself).
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -347,7 +349,7 @@ impl Tensor {
             && self.layout.overlaps(self.dtype.itemsize(), &other.layout, other.dtype.itemsize())
     }
 
-    /// The bytes of the storage underneath, those that this tensor does not reach included.
+    /// Returns the size of the whole storage in bytes, including bytes outside this tensor.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -360,7 +362,8 @@ impl Tensor {
         self.storage.length_bytes()
     }
 
-    /// The id of the storage in its store; none on the heap, or before its transaction commits.
+    /// Returns the id of the storage in its store, or `None` if it belongs to no store or its transaction has not
+    /// committed yet.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -379,8 +382,8 @@ impl Tensor {
         }
     }
 
-    /// Whether the two stand on one storage, in whatever part of it. Storages in files are told by the file: a copy of a
-    /// store shares nothing with it.
+    /// Returns whether the two tensors use the same storage, even if they reach different parts of it. Storages in
+    /// files are compared by file, so a copy of a store shares nothing with the original.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -402,7 +405,7 @@ impl Tensor {
     }
 }
 
-/// The header, not the elements.
+/// Shows the header without the elements.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (dtype, size, stride) = (self.dtype(), self.size(), self.stride());

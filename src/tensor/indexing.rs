@@ -7,20 +7,20 @@ use super::{ExclusiveGuard, Operand, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Axis, Layout};
 
-/// Elements that are looked up at a time: their places take some MiB.
+/// The number of elements looked up at a time. Their positions take a few MiB.
 const PIECE_ELEMS: usize = 256 << 10;
 
-/// Rows from this size on are copied whole, shorter ones element by element.
+/// Rows of at least this size are copied whole, shorter ones element by element.
 const WHOLE_ROW_BYTES: usize = 256;
 
-/// Elements by a tensor of indices: an `int64` one, whose indices count from 0. Unlike in a view, none counts from the end.
+/// Lookup of elements by a tensor of `int64` indices. Unlike in a view, indices do not count from the end.
 ///
-/// Errors of all of them, by kind: [`ErrorKind::OutOfRange`] for an index that the axis does not have, which says where it
-/// stands; [`ErrorKind::DTypeMismatch`] for indices of another dtype; [`ErrorKind::SizeMismatch`];
-/// [`ErrorKind::LimitExceeded`] when there is not so much memory; [`ErrorKind::Io`].
+/// Errors common to these methods: [`ErrorKind::OutOfRange`] for an index that the axis does not have, with its
+/// position; [`ErrorKind::DTypeMismatch`] for indices of another dtype; [`ErrorKind::SizeMismatch`];
+/// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
 impl Tensor {
-    /// The positions along an axis that a vector of indices names, in its order, on the heap. The indices may be `int32`
-    /// too.
+    /// Copies positions along an axis to the heap, in the order of a vector of indices. The indices may also be
+    /// `int32`.
     ///
     /// ```
     /// use stridemap::Tensor;
@@ -32,8 +32,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those above; [`ErrorKind::SizeMismatch`] unless `index` is a vector or a single element, and a single element for
-    /// a tensor without dimensions.
+    /// The errors listed above; [`ErrorKind::SizeMismatch`] unless `index` is a vector or a single element. A tensor
+    /// without dimensions takes exactly one index.
     pub fn index_select<'a>(&self, axis: impl Into<Axis<'a>>, index: &Tensor) -> Result<Tensor> {
         let by = Indices::along(self, "index_select", axis.into(), index, &[DType::I32, DType::I64])?;
         let mut size = by.tensor.size().to_vec();
@@ -50,8 +50,8 @@ impl Tensor {
         if self.ndim() == 0 { picked.view(()) } else { Ok(picked) }
     }
 
-    /// For every index of `index`, the element where the position along `axis` is replaced by what stands in `index`
-    /// there, on the heap: `out[i][j] = x[index[i][j]][j]` for axis 0 of two.
+    /// Copies one element per index to the heap, replacing its position along `axis` by the index: `out[i][j] =
+    /// x[index[i][j]][j]` for axis 0 of two.
     ///
     /// ```
     /// use stridemap::Tensor;
@@ -63,8 +63,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those above; [`ErrorKind::SizeMismatch`] unless `index` has as many axes, and along each other axis no more
-    /// elements.
+    /// The errors listed above; [`ErrorKind::SizeMismatch`] unless `index` has as many axes as the tensor, and is no
+    /// larger than the tensor along every axis but `axis`.
     pub fn gather<'a>(&self, axis: impl Into<Axis<'a>>, index: &Tensor) -> Result<Tensor> {
         let by = Indices::each(self, "gather", axis.into(), index)?;
         let found = by.look_up()?;
@@ -72,13 +72,14 @@ impl Tensor {
     }
 }
 
-/// Changes in place, of the elements that a tensor of `int64` indices names.
+/// In-place changes of elements that are selected by a tensor of `int64` indices.
 ///
-/// Errors of all of them: those of [`Tensor::index_select`], with nothing changed; [`ErrorKind::DTypeMismatch`] unless the
-/// source has the dtype of the tensor; [`ErrorKind::Overlapping`] when several indices of the tensor are one element.
-/// Where an element is named twice, the later one stays.
+/// Errors common to these methods: those of [`Tensor::index_select`], before anything is changed;
+/// [`ErrorKind::DTypeMismatch`] unless the source has the dtype of the tensor; [`ErrorKind::Overlapping`] if several
+/// indices of the tensor refer to one element. If an element is selected twice, the later value stays.
 impl ExclusiveGuard<'_> {
-    /// Makes the positions along an axis that a vector of indices names those of `source`, in its order.
+    /// Copies the positions of `source` to positions along an axis, which a vector of indices lists in the same
+    /// order.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store, Tensor};
@@ -92,8 +93,8 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those above; [`ErrorKind::SizeMismatch`] unless `source` has the size of the tensor, with as many positions along
-    /// the axis as there are indices.
+    /// The errors listed above; [`ErrorKind::SizeMismatch`] unless `source` has the size of the tensor, with one
+    /// position per index along the axis.
     pub fn index_copy_<'a>(
         &mut self,
         axis: impl Into<Axis<'a>>,
@@ -110,7 +111,7 @@ impl ExclusiveGuard<'_> {
         if source.size() != size {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
-                format!("{op}: the source has size {:?}, where {size:?} fits", source.size()),
+                format!("{op}: the source has size {:?}, but {size:?} is needed", source.size()),
             ));
         }
         match by.rows()? {
@@ -124,8 +125,8 @@ impl ExclusiveGuard<'_> {
         Ok(self)
     }
 
-    /// For every index of `index`, makes the element where the position along `axis` is replaced by what stands in `index`
-    /// there the one of `source`, or a number: `x[index[i][j]][j] = source[i][j]` for axis 0 of two.
+    /// Writes one element per index, replacing its position along `axis` by the index: `x[index[i][j]][j] =
+    /// source[i][j]` for axis 0 of two. A number as the source is written to every selected element.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store, Tensor};
@@ -138,9 +139,9 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those above; [`ErrorKind::SizeMismatch`] unless `index` has as many axes as the tensor and the source, along each
-    /// other axis no more elements than the tensor, and along none more than the source; [`ErrorKind::OutOfRange`] for a
-    /// number that the dtype cannot hold.
+    /// The errors listed above; [`ErrorKind::SizeMismatch`] unless `index` has as many axes as the tensor and the
+    /// source, is no larger than the source along any axis, and no larger than the tensor along every axis but
+    /// `axis`; [`ErrorKind::OutOfRange`] if the dtype cannot hold the number.
     pub fn scatter_<'a, 'o>(
         &mut self,
         axis: impl Into<Axis<'a>>,
@@ -160,7 +161,7 @@ impl ExclusiveGuard<'_> {
                 let source = at_least_a_vector(&self.apart(source)?)?;
                 if by.index.numel() > 0 {
                     check_index_size(op, &by.index, "source", &source, None)?;
-                    // Of a source with more elements the first ones count.
+                    // A larger source contributes its first elements.
                     let layout = Layout::new(
                         by.index.size().to_vec(),
                         source.stride().to_vec(),
@@ -174,7 +175,7 @@ impl ExclusiveGuard<'_> {
     }
 }
 
-/// Indices that were checked, of positions along an axis of a tensor.
+/// Checked indices of positions along an axis of a tensor.
 struct Indices {
     op: &'static str,
     tensor: Tensor,
@@ -183,7 +184,7 @@ struct Indices {
 }
 
 impl Indices {
-    /// One index for each of some positions, whatever the other axes.
+    /// One index per selected position, shared by all other axes.
     fn along(
         tensor: &Tensor,
         op: &'static str,
@@ -197,7 +198,7 @@ impl Indices {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
                 format!(
-                    "{op}: indices of size {:?} for size {:?}; give a vector of them",
+                    "{op}: indices of size {:?} for size {:?}; use a vector of indices",
                     index.size(),
                     tensor.size()
                 ),
@@ -206,7 +207,7 @@ impl Indices {
         Indices { op, tensor: at_least_a_vector(tensor)?, axis, index: at_least_a_vector(index)? }.checked()
     }
 
-    /// One index for each element of the result.
+    /// One index per element of the result.
     fn each(tensor: &Tensor, op: &'static str, axis: Axis<'_>, index: &Tensor) -> Result<Self> {
         let axis = tensor.layout().axis(format_args!("{op}"), axis)?;
         check_index_dtype(op, index, &[DType::I64])?;
@@ -217,7 +218,7 @@ impl Indices {
         Indices { op, tensor, axis, index }.checked()
     }
 
-    /// All of them, before anything is changed.
+    /// Checks all indices before anything is changed.
     fn checked(self) -> Result<Self> {
         let mut position = 0usize;
         for_each_piece(std::slice::from_ref(&self.index), PIECE_ELEMS, &mut |pieces| {
@@ -249,7 +250,7 @@ impl Indices {
         usize::try_from(index).ok().filter(|&position| position < self.count())
     }
 
-    /// The positions, where they are those of rows that are worth being copied one by one.
+    /// Returns the positions if they are of rows large enough to copy one at a time.
     fn rows(&self) -> Result<Option<Vec<usize>>> {
         if self.axis > 0 || row_bytes(&self.tensor) < WHOLE_ROW_BYTES {
             return Ok(None);
@@ -258,7 +259,7 @@ impl Indices {
         rows.collect::<Option<Vec<_>>>().map(Some).ok_or_else(|| changed(self.op))
     }
 
-    /// From one index a position to one an element: the same for all elements of a position.
+    /// Broadcasts from one index per position to one per element: all elements of a position get the same index.
     fn spread(self, size: &[usize]) -> Result<Self> {
         let mut stride = vec![0; size.len()];
         stride.splice(self.axis..=self.axis, self.index.stride().iter().copied());
@@ -266,8 +267,8 @@ impl Indices {
         Ok(Indices { index: self.index.with_layout(self.index.dtype(), layout), ..self })
     }
 
-    /// Calls `body` with where in the storage the elements stand that are named, piece by piece, and with the pieces of
-    /// `beside` that belong to them.
+    /// Calls `body` piece by piece, with the storage positions of the selected elements and the matching piece of
+    /// `beside`.
     fn for_each_piece(
         &self,
         beside: Option<&Tensor>,
@@ -276,7 +277,7 @@ impl Indices {
         if self.index.numel() == 0 {
             return Ok(());
         }
-        // The first position along the axis, again and again: from there an index leads to its element.
+        // Repeats the first position along the axis. An index then leads from there to its element.
         let layout = self.tensor.layout();
         let mut stride = layout.stride().to_vec();
         let step = stride.splice(self.axis..=self.axis, [0]).sum::<isize>();
@@ -294,12 +295,12 @@ impl Indices {
         })
     }
 
-    /// A fresh layout for what is read: its dimensions have the names of the tensor's.
+    /// Returns the layout of a fresh result, with the dimension names of the tensor.
     fn kept(&self, size: &[usize]) -> Result<Layout> {
         Ok(Layout::contiguous(size)?.named(self.tensor.layout().names().cloned()))
     }
 
-    /// The elements that are named, on the heap.
+    /// Copies the selected elements to the heap.
     fn look_up(&self) -> Result<Tensor> {
         let itemsize = self.tensor.dtype().itemsize();
         Tensor::filled(self.tensor.dtype(), self.kept(self.index.size())?, |mut rest| {
@@ -311,7 +312,7 @@ impl Indices {
         })
     }
 
-    /// Makes the elements that are named those of `source`, or without one all of them `element`.
+    /// Writes `source` to the selected elements, or `element` to all of them if there is no source.
     fn put(&self, guard: &mut ExclusiveGuard<'_>, source: Option<&Tensor>, element: &[u8]) -> Result<()> {
         let (_, storage) = guard.parts();
         let mut bytes = Vec::new();
@@ -328,7 +329,7 @@ impl Indices {
     }
 }
 
-/// Where each element stands in the storage, in row-major order.
+/// Returns the storage position of each element, in row-major order.
 fn offsets(layout: &Layout) -> Vec<usize> {
     layout.dims().fold(vec![layout.offset()], |starts, (n, step)| {
         let along = |start: usize| (0..n as isize).map(move |i| start.wrapping_add_signed(i * step));
@@ -342,12 +343,12 @@ fn read_indices(index: &Tensor) -> Result<Vec<i64>> {
     Ok(indices)
 }
 
-/// PyTorch's indexing takes a tensor without dimensions for a vector of one element.
+/// Treats a tensor without dimensions as a vector of one element, as PyTorch's indexing does.
 fn at_least_a_vector(tensor: &Tensor) -> Result<Tensor> {
     if tensor.ndim() == 0 { tensor.view([1]) } else { Ok(tensor.clone()) }
 }
 
-/// The bytes of the elements at one position of the first axis.
+/// Returns the size in bytes of one position along the first axis.
 fn row_bytes(tensor: &Tensor) -> usize {
     let count = tensor.size().first().copied().unwrap_or(1);
     tensor.nbytes().checked_div(count).unwrap_or(0)
@@ -359,7 +360,7 @@ fn check_index_dtype(op: &str, index: &Tensor, dtypes: &[DType]) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::DTypeMismatch,
-        format!("{op}: the indices are {}; indices are int64, as to_dtype makes them", index.dtype()),
+        format!("{op}: the indices are {}, not int64; convert them with to_dtype", index.dtype()),
     ))
 }
 
@@ -374,24 +375,24 @@ fn check_source_dtype(op: &str, tensor: &Tensor, source: &Tensor) -> Result<()> 
     ))
 }
 
-/// Whether indices stay within a tensor along every axis, `but` aside.
+/// Checks that the indices are no larger than a tensor along every axis except `but`.
 fn check_index_size(op: &str, index: &Tensor, what: &str, tensor: &Tensor, but: Option<usize>) -> Result<()> {
     let fits = |(axis, (n, most)): (usize, (&usize, &usize))| Some(axis) == but || n <= most;
     if index.ndim() == tensor.ndim() && index.size().iter().zip(tensor.size()).enumerate().all(fits) {
         return Ok(());
     }
-    let but = but.map(|axis| format!(", axis {axis} aside")).unwrap_or_default();
+    let but = but.map(|axis| format!(", ignoring axis {axis}")).unwrap_or_default();
     Err(Error::new(
         ErrorKind::SizeMismatch,
         format!(
-            "{op}: indices of size {:?} do not lie within the {what} of size {:?}{but}",
+            "{op}: indices of size {:?} exceed the {what} of size {:?}{but}",
             index.size(),
             tensor.size()
         ),
     ))
 }
 
-/// The indices were in range when they were checked.
+/// The error for indices that were in range when they were checked, and no longer are.
 fn changed(op: &str) -> Error {
     let message =
         format!("{op}: the indices were changed while they were read; hold a shared guard of their tensor");

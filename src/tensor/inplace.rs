@@ -9,16 +9,16 @@ use super::{ExclusiveGuard, Scalar, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::try_resize;
 
-/// How many elements are computed at a time when all are in memory: they stay in the second-level cache.
+/// The number of elements computed at a time if all are in memory. They fit in the second-level cache.
 const CACHED_ELEMS: usize = 16 << 10;
 
-/// What a tensor is changed by: another tensor, or a number, which is the same for every element.
+/// The operand of an in-place change: another tensor, or one number for all elements.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Operand<'a> {
-    /// Its elements, broadcast.
+    /// The elements of a tensor, broadcast.
     Tensor(&'a Tensor),
-    /// A number. Its type does not decide the result's, only whether it is an integer, a float or complex.
+    /// A number. Only its kind (bool, integer, float or complex) affects the dtype of the result.
     Number(Scalar),
 }
 
@@ -34,19 +34,20 @@ impl<T: Into<Scalar>> From<T> for Operand<'_> {
     }
 }
 
-/// Changes in place, of every element.
+/// In-place changes of every element.
 ///
-/// Errors of all of them, by [`ErrorKind`](crate::ErrorKind): `SizeMismatch` when an operand does not broadcast to this
-/// size, `NameMismatch` when dimensions that meet have different names, `DTypeMismatch`, `Overlapping` when several indices
-/// are one element, `OutOfRange` for a number that `fill_` cannot put into the dtype (arithmetic wraps, or gives infinity), `Io`.
+/// Errors common to these methods, by [`ErrorKind`](crate::ErrorKind): `SizeMismatch` if an operand does not
+/// broadcast to this size, `NameMismatch` if aligned dimensions have different names, `DTypeMismatch`, `Overlapping`
+/// if several indices refer to one element, `OutOfRange` for a number that `fill_` cannot convert to the dtype
+/// (arithmetic wraps or returns infinity), `Io`.
 ///
-/// An operand on the same storage counts as it was before. An operand on another mutable storage is read as it is then:
-/// hold a [shared guard](Tensor::lock_shared) of it if others change it.
+/// An operand on the same storage is read before the change. An operand on another mutable storage is read without a
+/// lock: hold a [shared guard](Tensor::lock_shared) of it if others may change it.
 impl ExclusiveGuard<'_> {
-    /// Makes every element this number, converted to the dtype.
+    /// Sets every element to a number, converted to the dtype.
     ///
     /// # Errors
-    /// Those above.
+    /// The errors listed above.
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
         let element = value.into().encode(self.dtype()).map_err(|e| e.context("fill_"))?;
         let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
@@ -56,14 +57,14 @@ impl ExclusiveGuard<'_> {
         })
     }
 
-    /// Makes the elements those of `source`, broadcast to this size and converted to the dtype as
-    /// [`to_dtype`](Tensor::to_dtype) does.
+    /// Copies `source` to the elements, broadcast to this size and converted to the dtype as by
+    /// [`to_dtype`](Tensor::to_dtype).
     ///
     /// # Errors
-    /// Those above.
+    /// The errors listed above.
     pub fn copy_(&mut self, source: &Tensor) -> Result<&mut Self> {
         let (from, to) = (source.dtype(), self.dtype());
-        // No element asks only whether there is such a conversion, before anything is written.
+        // Converting no elements checks that the conversion exists, before anything is written.
         convert(from, &[], to, &mut []).map_err(|e| e.context("copy_"))?;
         let source = self.beside("copy_", source)?;
         let mut buffer = Vec::new();
@@ -72,8 +73,9 @@ impl ExclusiveGuard<'_> {
         })
     }
 
-    /// Adds `other`, computed in the dtype that PyTorch promotes the two to, and rounded to this one. Integers wrap;
-    /// 16-bit floats are computed in `float32`, a single number rounded to 16 bits first; the sum of bools is `or`.
+    /// Adds `other`. The sum is computed in the dtype to which PyTorch promotes both operands, and converted back to
+    /// this one. Integers wrap. 16-bit floats are computed in `float32`, but a single number is first rounded to 16
+    /// bits. The sum of bools is `or`.
     ///
     /// ```
     /// # use stridemap::{StorageKind, Store, Tensor};
@@ -93,13 +95,13 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those above; `DTypeMismatch` when the result is of a higher kind than this dtype (bool, integer,
-    /// float, complex), when two integers have no common dtype, and for floats of 8 bits and below.
+    /// The errors listed above; `DTypeMismatch` if the result is of a higher kind than this dtype (in the order bool,
+    /// integer, float, complex), if two integers have no common dtype, and for floats of 8 bits and below.
     pub fn add_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("add_", Op::Add, other.into())
     }
 
-    /// Subtracts `other`, as [`add_`](Self::add_) adds.
+    /// Subtracts `other`, by the rules of [`add_`](Self::add_).
     ///
     /// # Errors
     /// Those of [`add_`](Self::add_); `DTypeMismatch` for bools.
@@ -107,7 +109,7 @@ impl ExclusiveGuard<'_> {
         self.compute("sub_", Op::Sub, other.into())
     }
 
-    /// Multiplies by `other`, as [`add_`](Self::add_) adds; the product of bools is `and`.
+    /// Multiplies by `other`, by the rules of [`add_`](Self::add_). The product of bools is `and`.
     ///
     /// # Errors
     /// Those of [`add_`](Self::add_).
@@ -115,7 +117,7 @@ impl ExclusiveGuard<'_> {
         self.compute("mul_", Op::Mul, other.into())
     }
 
-    /// Divides by `other`, as [`add_`](Self::add_) adds.
+    /// Divides by `other`, by the rules of [`add_`](Self::add_).
     ///
     /// # Errors
     /// Those of [`add_`](Self::add_); `DTypeMismatch` for integers and bools, whose quotients are floats.
@@ -132,7 +134,7 @@ impl ExclusiveGuard<'_> {
         let own = self.dtype();
         let common = op.common_dtype(own, self.ndim() == 0, met)?;
         let wide = wide(common);
-        // PyTorch rounds a single number to a 16-bit dtype before it adds it, and not before it multiplies by it.
+        // PyTorch rounds a single number to a 16-bit dtype before addition, but not before multiplication.
         let rounded = if matches!(op, Op::Add | Op::Sub) { common } else { wide };
         let (operand, mut right) = match other {
             Operand::Number(number) => {
@@ -140,7 +142,7 @@ impl ExclusiveGuard<'_> {
                 convert(rounded, element.split_at(rounded.itemsize()).0, wide, &mut right)?;
                 (None, right)
             }
-            // One element is one number: it need not be read again for each piece.
+            // A single element is treated as a number and read once, not for each piece.
             Operand::Tensor(tensor) if tensor.numel() == 1 => {
                 self.beside(op_name, tensor)?;
                 (None, tensor.to_dtype(rounded)?.to_dtype(wide)?.to_bytes()?)
@@ -173,7 +175,7 @@ impl ExclusiveGuard<'_> {
         })
     }
 
-    /// `operand` broadcast to this size; copied first if it is among the elements that will change.
+    /// Broadcasts `operand` to this size. Copies it first if it overlaps the elements that will change.
     fn beside(&self, op: &str, operand: &Tensor) -> Result<Tensor> {
         self.layout().check_names_meet(op, operand.layout())?;
         let is_same = operand.dtype() == self.dtype() && operand.layout() == self.layout();
@@ -187,12 +189,12 @@ impl ExclusiveGuard<'_> {
         })
     }
 
-    /// `operand`, copied if it is among the elements that will change.
+    /// Returns `operand`, or a copy if it overlaps the elements that will change.
     pub(super) fn apart(&self, operand: &Tensor) -> Result<Tensor> {
         if self.overlaps(operand) { operand.clone_data() } else { Ok(operand.clone()) }
     }
 
-    /// Lets `body` make all elements, a piece at a time, beside the pieces of the operands that belong to it.
+    /// Lets `body` write all elements piece by piece, with the matching pieces of the operands.
     fn rewrite(
         &mut self,
         op: &str,
@@ -231,15 +233,15 @@ impl ExclusiveGuard<'_> {
     }
 }
 
-/// Which elements an operation is given to write over.
+/// The initial contents of the elements that an operation writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
     AsTheyAre,
-    /// Whatever the buffer has in it.
+    /// Any contents of the buffer.
     Any,
 }
 
-/// The elements of a view as `dtype`.
+/// Reads the elements of a view and converts them to `dtype`.
 pub(super) fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: &mut [u8]) -> Result<()> {
     if view.dtype() == dtype {
         return copy::gather(view, out);
@@ -249,7 +251,7 @@ pub(super) fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: 
     convert(view.dtype(), buffer, dtype, out)
 }
 
-/// The view and its operands with their axes in the order of the storage: then a piece lies together in it.
+/// Orders the axes of the view and its operands as in the storage, so that each piece is compact there.
 fn in_storage_order(view: &Tensor, operands: &[Tensor]) -> Result<Vec<Tensor>> {
     let steps = view.stride();
     let mut axes: Vec<isize> = (0..view.ndim() as isize).collect();

@@ -1,4 +1,4 @@
-//! Tensors: headers over storages, their views, and what reads their elements.
+//! Tensors: headers over storages, their views, and access to their elements.
 
 mod access;
 mod arithmetic;

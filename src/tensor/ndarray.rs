@@ -1,4 +1,4 @@
-//! Arrays of `ndarray`, of every rank.
+//! Conversions from and to `ndarray` arrays of every rank.
 
 use ndarray::{
     Array, ArrayBase, ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Data, Dimension, Ix0, Ix1, Ix2, Ix3, Ix4,
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Layout, contiguous_strides};
 use crate::tensor::{Element, ExclusiveGuard, SharedGuard, Source, Tensor};
 
-/// Elements of an array that is not in row-major order are gathered so many at a time.
+/// The number of elements gathered at a time from an array that is not in row-major order.
 const PIECE_ELEMS: usize = 1 << 16;
 
 impl<T: Element, S: Data<Elem = T>, D: Dimension> Source for ArrayBase<S, D> {
@@ -38,14 +38,14 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> Source for ArrayBase<S, D> {
     }
 }
 
-/// Borrows as arrays of `ndarray` (feature `ndarray`, on by default). The other conversions are `From` and `TryFrom`, from
-/// and to arrays of every rank:
+/// Borrowing as `ndarray` arrays (feature `ndarray`, on by default). The other conversions are `From` and `TryFrom`,
+/// from and to arrays of every rank:
 ///
 /// | from | to | by | elements are |
 /// |---|---|---|---|
-/// | `&Tensor` | `ArrayView<T, D>` | `TryFrom` | borrowed as they stand |
+/// | `&Tensor` | `ArrayView<T, D>` | `TryFrom` | borrowed, with their strides |
 /// | `&Tensor` | `Array<T, D>` | `TryFrom` | copied, in row-major order |
-/// | `Array<T, D>` | `Tensor` | `From`, `TryFrom` of an `ArrayD` | taken over as they stand |
+/// | `Array<T, D>` | `Tensor` | `From`, `TryFrom` of an `ArrayD` | moved, with their strides |
 /// | `ArrayView<T, D>`, any `&ArrayBase<_, D>` | `Tensor` | `From`, `TryFrom` of `IxDyn` | copied, in row-major order |
 ///
 /// ```
@@ -69,22 +69,22 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> Source for ArrayBase<S, D> {
 /// # Ok::<(), stridemap::Error>(())
 /// ```
 impl Tensor {
-    /// Borrows the elements as they stand, whatever the strides: nothing is copied. For an array of a known rank there is
-    /// `ArrayView2::try_from(&tensor)` and its kin.
+    /// Borrows the elements with their strides, without copying. For arrays of a known rank, use
+    /// `ArrayView2::try_from(&tensor)` and similar conversions.
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotMapped`] for a file that was not mapped;
-    /// [`ErrorKind::Misaligned`]; [`ErrorKind::LimitExceeded`] when `ndarray` cannot have such a view.
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotMapped`] for a file that is not mapped;
+    /// [`ErrorKind::Misaligned`]; [`ErrorKind::LimitExceeded`] if `ndarray` does not support the view.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.reach("as_array")?)
     }
 }
 
-/// Borrows the elements as they stand, whatever the strides: nothing is copied.
+/// Borrows the elements with their strides, without copying.
 ///
 /// # Errors
-/// [`ErrorKind::SizeMismatch`] for another number of dimensions; those of [`Tensor::as_array`].
+/// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; those of [`Tensor::as_array`].
 impl<'a, T: Element, D: Dimension> TryFrom<&'a Tensor> for ArrayView<'a, T, D> {
     type Error = Error;
 
@@ -98,8 +98,8 @@ impl<'a, T: Element, D: Dimension> TryFrom<&'a Tensor> for ArrayView<'a, T, D> {
 /// Copies all elements, in row-major order.
 ///
 /// # Errors
-/// [`ErrorKind::SizeMismatch`] for another number of dimensions; [`ErrorKind::LimitExceeded`] for a size that `ndarray`
-/// cannot have: without its zeros it has more than 2^63 elements; those of [`Tensor::read`].
+/// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; [`ErrorKind::LimitExceeded`] for a size that
+/// `ndarray` does not support: more than 2^63 elements, not counting sizes of 0; those of [`Tensor::read`].
 impl<T: Element, D: Dimension> TryFrom<&Tensor> for Array<T, D> {
     type Error = Error;
 
@@ -112,21 +112,21 @@ impl<T: Element, D: Dimension> TryFrom<&Tensor> for Array<T, D> {
 
 macro_rules! of_rank {
     ($($dim:ty),*) => {$(
-        /// Takes the array over without a copy, whatever its strides: they become those of the tensor, on its heap storage.
+        /// Takes ownership of the array without copying. The tensor, on the heap, has the strides of the array.
         impl<T: Element> From<Array<T, $dim>> for Tensor {
             fn from(array: Array<T, $dim>) -> Tensor {
                 taken_over(array)
             }
         }
 
-        /// Copies the elements, in row-major order, onto the heap.
+        /// Copies the elements to the heap, in row-major order.
         impl<T: Element> From<ArrayView<'_, T, $dim>> for Tensor {
             fn from(array: ArrayView<'_, T, $dim>) -> Tensor {
                 copied(&array)
             }
         }
 
-        /// Copies the elements, in row-major order, onto the heap.
+        /// Copies the elements to the heap, in row-major order.
         impl<T: Element, S: Data<Elem = T>> From<&ArrayBase<S, $dim>> for Tensor {
             fn from(array: &ArrayBase<S, $dim>) -> Tensor {
                 copied(array)
@@ -137,7 +137,7 @@ macro_rules! of_rank {
 
 of_rank!(Ix0, Ix1, Ix2, Ix3, Ix4, Ix5, Ix6);
 
-/// Takes the array over without a copy, whatever its strides: they become those of the tensor, on its heap storage.
+/// Takes ownership of the array without copying. The tensor, on the heap, has the strides of the array.
 ///
 /// # Errors
 /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions.
@@ -150,7 +150,7 @@ impl<T: Element> TryFrom<ArrayD<T>> for Tensor {
     }
 }
 
-/// Copies the elements, in row-major order, onto the heap.
+/// Copies the elements to the heap, in row-major order.
 ///
 /// # Errors
 /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions.
@@ -162,7 +162,7 @@ impl<T: Element> TryFrom<ArrayViewD<'_, T>> for Tensor {
     }
 }
 
-/// Copies the elements, in row-major order, onto the heap.
+/// Copies the elements to the heap, in row-major order.
 ///
 /// # Errors
 /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions.
@@ -175,18 +175,18 @@ impl<T: Element, S: Data<Elem = T>> TryFrom<&ArrayBase<S, IxDyn>> for Tensor {
     }
 }
 
-/// An array that has at most 64 dimensions.
+/// Takes ownership of an array of at most 64 dimensions.
 fn taken_over<T: Element, D: Dimension>(array: Array<T, D>) -> Tensor {
     let (size, mut stride) = (array.shape().to_vec(), array.strides().to_vec());
     let (elements, first) = array.into_raw_vec_and_offset();
     if first.is_none() {
-        // Of no elements there is no first one, and `ndarray` has zeros where PyTorch has strides.
+        // An empty array has no first element, and `ndarray` has strides of 0 where PyTorch has others.
         stride = contiguous_strides(&size).unwrap_or(stride);
     }
     Tensor::over(elements, Layout::of_array(&size, &stride, first.unwrap_or_default()))
 }
 
-/// Of an array that has at most 64 dimensions.
+/// Copies an array of at most 64 dimensions.
 fn copied<T: Element, S: Data<Elem = T>, D: Dimension>(array: &ArrayBase<S, D>) -> Tensor {
     taken_over(array.as_standard_layout().into_owned())
 }
@@ -209,13 +209,13 @@ fn check_limit(size: &[usize]) -> Result<()> {
     if size.len() <= MAX_RANK {
         return Ok(());
     }
-    let message = format!("from an array: {} dimensions, where a tensor has at most {MAX_RANK}", size.len());
+    let message = format!("from an array: {} dimensions, but a tensor has at most {MAX_RANK}", size.len());
     Err(Error::new(ErrorKind::LimitExceeded, message))
 }
 
-/// Arrays of `ndarray` (feature `ndarray`, on by default).
+/// Borrowing as `ndarray` arrays (feature `ndarray`, on by default).
 impl SharedGuard {
-    /// Borrows the elements as they stand, whatever the strides.
+    /// Borrows the elements with their strides, without copying.
     ///
     /// # Errors
     /// Those of [`Tensor::as_array`].
@@ -225,9 +225,9 @@ impl SharedGuard {
     }
 }
 
-/// Arrays of `ndarray` (feature `ndarray`, on by default).
+/// Borrowing as `ndarray` arrays (feature `ndarray`, on by default).
 impl ExclusiveGuard<'_> {
-    /// Borrows the elements as they stand, whatever the strides.
+    /// Borrows the elements with their strides, without copying.
     ///
     /// # Errors
     /// Those of [`Tensor::as_array`].
@@ -236,12 +236,13 @@ impl ExclusiveGuard<'_> {
         view_of(self, self.reach("as_array")?)
     }
 
-    /// Borrows the elements as they stand, whatever the strides, to change them.
+    /// Mutably borrows the elements with their strides, without copying.
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`]; [`ErrorKind::Overlapping`] when several indices are one element;
-    /// [`ErrorKind::LimitExceeded`] when none are, and `ndarray` cannot tell: it asks that a step of each dimension leads
-    /// past all that the shorter steps reach. Size 3, 2 with stride 2, 3 is such a view. The guard's own operations work.
+    /// Those of [`Tensor::as_array`]; [`ErrorKind::Overlapping`] if several indices refer to one element;
+    /// [`ErrorKind::LimitExceeded`] if no elements overlap but `ndarray` cannot verify it. It requires that the
+    /// stride of each dimension exceeds everything that the shorter strides reach, which is not true of size 3, 2
+    /// with stride 2, 3. The methods of the guard work on such views.
     pub fn as_array_mut<T: Element>(&mut self) -> Result<ArrayViewMutD<'_, T>> {
         self.check_dtype::<T>("as_array_mut")?;
         let tensor = Tensor::clone(self);
@@ -254,7 +255,7 @@ fn view_of<'a, T>(tensor: &Tensor, run: &'a [T]) -> Result<ArrayViewD<'a, T>> {
     ArrayViewD::from_shape(shape_of(tensor), run).map_err(|e| refused("as_array", tensor, &e))
 }
 
-/// `ndarray` takes the run from the lowest element on, and a negative stride as its two's complement.
+/// `ndarray` takes the elements from the lowest one on, and encodes a negative stride as its two's complement.
 fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
     let stride = tensor.layout().lent_strides().into_iter();
     let stride: Vec<usize> = stride.map(isize::cast_unsigned).collect();

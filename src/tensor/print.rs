@@ -1,4 +1,4 @@
-//! Printing as PyTorch prints, with its default options.
+//! Printing in PyTorch's format, with its default options.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,21 +10,24 @@ use crate::error::{Error, ErrorKind, Result};
 
 const LINE_WIDTH: usize = 80;
 const PRECISION: usize = 4;
-/// More elements than this are summarised: so many at each edge of a dimension.
+/// Tensors with more elements than this are summarized to `EDGE_ITEMS` at each edge of a dimension.
 const THRESHOLD: usize = 1000;
 const EDGE_ITEMS: usize = 3;
-/// A summary of many small dimensions is not short: past this, of elements times dimensions, it is refused.
+/// The limit on shown elements times dimensions. Beyond it, a summary of many small dimensions would still be long,
+/// so it is refused.
 const MAX_SHOWN: usize = 1 << 22;
 const PREFIX: &str = "tensor(";
 
 impl Tensor {
-    /// The values as PyTorch prints them, summarised past 1000 elements; reads only those that are shown.
+    /// Returns the values as PyTorch prints them, summarized beyond 1000 elements. Reads only the elements that are
+    /// shown.
     ///
-    /// Names of dimensions stand behind the dtype, as in PyTorch until 2.13. Two differences: `dtype=float16` is without `torch.`, and an element of `float4_e2m1fn_x2` is shown as its two
-    /// numbers, where PyTorch shows the byte.
+    /// Names of dimensions follow the dtype, as in PyTorch until 2.13. There are two differences from PyTorch:
+    /// `dtype=float16` has no `torch.` prefix, and an element of `float4_e2m1fn_x2` is shown as its two numbers
+    /// instead of its byte.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Those of reading; [`ErrorKind::LimitExceeded`] if even a summary is too long.
     pub fn to_text(&self) -> Result<String> {
         let mut suffixes = Vec::new();
         let (body, is_default_dtype) = if self.numel() == 0 {
@@ -63,7 +66,7 @@ impl Tensor {
     }
 }
 
-/// As [`to_text`](Tensor::to_text); an element that cannot be read is said in its place.
+/// Prints the tensor like [`to_text`](Tensor::to_text). If an element cannot be read, prints the error instead.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.to_text() {
@@ -80,10 +83,10 @@ fn python_tuple(items: impl Iterator<Item: ToString>) -> String {
 }
 
 fn with_suffixes(mut text: String, suffixes: &[String]) -> String {
-    // PyTorch counts from the last newline itself, and as if one stood before the text.
+    // PyTorch includes the last newline in its count, and counts as if one preceded the text.
     let mut last_line = text.rfind('\n').map_or(text.len() + 2, |newline| text.len() - newline + 1);
     for suffix in suffixes {
-        // Lines break where PyTorch's do, and it writes `dtype=torch.float16`.
+        // Lines break where PyTorch's do, and PyTorch writes `dtype=torch.float16`.
         let width = suffix.len() + if suffix.starts_with("dtype=") { "torch.".len() } else { 0 };
         if last_line + width + 2 > LINE_WIDTH {
             text += &format!(",\n{}{suffix}", " ".repeat(PREFIX.len()));
@@ -96,7 +99,7 @@ fn with_suffixes(mut text: String, suffixes: &[String]) -> String {
     text + ")"
 }
 
-/// The positions of a dimension that are shown, as up to two ranges.
+/// Returns the positions of a dimension that are shown, as up to two ranges.
 fn shown_ranges(n: usize, is_summary: bool) -> [Range<usize>; 2] {
     if is_summary && n > 2 * EDGE_ITEMS { [0..EDGE_ITEMS, n - EDGE_ITEMS..n] } else { [0..n, 0..0] }
 }
@@ -161,9 +164,9 @@ impl Printer {
     }
 }
 
-/// How the values of one tensor are written, so that they stand in columns.
+/// The format that aligns the values of one tensor in columns.
 enum Columns {
-    /// Integers, bools and pairs: as they are, to a width.
+    /// Integers, bools and pairs, padded to a width.
     Plain(usize),
     Real(Real),
     Complex(Real, Real),
@@ -171,7 +174,8 @@ enum Columns {
 
 impl Columns {
     fn of(dtype: DType, shown: &[Scalar]) -> Columns {
-        // For PyTorch this kind's lowest number equals zero: it rounds the zero to the kind before it compares.
+        // PyTorch rounds 0 to the dtype before it looks for zeros, so the lowest number of `float8_e8m0fnu` counts as
+        // zero.
         let zero = if dtype == DType::F8E8M0FNU { F8E8M0FNU::from_f32(0.).to_f32().into() } else { 0. };
         let parts = |pick: fn(&Scalar) -> Option<f64>| Real::of(shown.iter().filter_map(pick), zero);
         if dtype.is_complex() {
@@ -221,7 +225,7 @@ pub(super) fn plain(value: Scalar) -> String {
     }
 }
 
-/// PyTorch's choice among `1.`, `1.2346` and `1.2346e+00` for all numbers of a tensor.
+/// The format of all numbers of a tensor: PyTorch's choice of `1.`, `1.2346` or `1.2346e+00`.
 struct Real {
     is_integral: bool,
     is_scientific: bool,

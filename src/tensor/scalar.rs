@@ -8,7 +8,7 @@ use super::{Tensor, print};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::out_of_memory;
 
-/// One element of any dtype, widened to where it fits exactly.
+/// One element of any dtype, widened without loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Scalar {
@@ -20,19 +20,20 @@ pub enum Scalar {
     Float(f64),
     /// A complex number: real, imaginary.
     Complex(f64, f64),
-    /// The two numbers of one byte of `float4_e2m1fn_x2`: low half, high half.
+    /// The two numbers in one byte of `float4_e2m1fn_x2`: low half, high half.
     Pair(f64, f64),
 }
 
 impl Tensor {
-    /// Copies all elements, in row-major order, widened. Works for every dtype; for printing rather than for speed.
+    /// Copies all elements, widened, in row-major order. This works for every dtype, and is meant for printing rather
+    /// than for speed.
     ///
     /// # Errors
-    /// Those of [`to_bytes`](Tensor::to_bytes).
+    /// Those of [`to_bytes`](Tensor::to_bytes); [`ErrorKind::LimitExceeded`] if there is not enough memory.
     pub fn to_scalars(&self) -> Result<Vec<Scalar>> {
         let bytes = self.to_bytes()?;
         let mut scalars = Vec::new();
-        // A scalar is larger than its element: there may be memory for all bytes and not for these.
+        // Scalars are larger than elements, so memory may suffice for the bytes but not for them.
         scalars
             .try_reserve_exact(self.numel())
             .map_err(|_| out_of_memory(self.numel().saturating_mul(size_of::<Scalar>())))?;
@@ -43,7 +44,7 @@ impl Tensor {
 }
 
 impl Scalar {
-    /// `bytes` is one element, little-endian.
+    /// Decodes one little-endian element.
     fn of(dtype: DType, bytes: &[u8]) -> Scalar {
         let raw = |from: usize, to: usize| {
             bytes.iter().take(to).skip(from).rev().fold(0u64, |high, &byte| high << 8 | u64::from(byte))
@@ -74,10 +75,10 @@ impl Scalar {
         }
     }
 
-    /// One element of `dtype`, little-endian, in the first of the bytes, as PyTorch's `fill_` would make it.
+    /// Returns one little-endian element of `dtype` in the first bytes, with the value that PyTorch's `fill_` writes.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] for what the dtype cannot hold; those of [`cast`](Self::cast).
+    /// [`ErrorKind::OutOfRange`] if the dtype cannot hold the value; those of [`cast`](Self::cast).
     pub(super) fn encode(self, dtype: DType) -> Result<[u8; 16]> {
         if !self.fits(dtype) {
             return Err(Error::new(
@@ -88,10 +89,10 @@ impl Scalar {
         self.cast(dtype)
     }
 
-    /// As [`encode`](Self::encode), of any value: what does not fit wraps, or is infinite.
+    /// The same as [`encode`](Self::encode), but values that do not fit wrap or become infinite.
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2` and what is not a pair.
+    /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2` and a value that is not a pair.
     pub(super) fn cast(self, dtype: DType) -> Result<[u8; 16]> {
         let mut element = [0; 16];
         let out = element.split_at_mut(dtype.itemsize()).0;
@@ -116,10 +117,10 @@ impl Scalar {
 
     fn fits(self, dtype: DType) -> bool {
         match (self, integer_range(dtype)) {
-            // PyTorch lets -1 be the highest number of an unsigned dtype.
+            // PyTorch accepts negative numbers for unsigned dtypes: -1 is the highest one.
             (Scalar::Int(n), Some((0, max))) => n.unsigned_abs() <= max.unsigned_abs(),
             (Scalar::Int(n), Some((min, max))) => (min..=max).contains(&n),
-            // The fraction goes; NaN is on neither side.
+            // The fraction is dropped. NaN fails both comparisons.
             (Scalar::Float(x), Some((min, max))) => x >= min as f64 && x < (max + 1) as f64,
             (Scalar::Int(n), None) => (n.unsigned_abs() as f64) <= largest(dtype),
             (Scalar::Float(x), None) => !x.is_finite() || x.abs() <= largest(dtype),
@@ -133,7 +134,7 @@ impl Scalar {
     }
 }
 
-/// The lowest and the highest number of an integer dtype.
+/// Returns the lowest and the highest number of an integer dtype.
 fn integer_range(dtype: DType) -> Option<(i128, i128)> {
     Some(match dtype {
         DType::U8 => (0, u8::MAX.into()),
@@ -148,7 +149,7 @@ fn integer_range(dtype: DType) -> Option<(i128, i128)> {
     })
 }
 
-/// The largest finite number of a dtype that is no integer.
+/// Returns the largest finite number of a dtype that is not an integer.
 fn largest(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => f16::MAX.into(),
@@ -159,7 +160,7 @@ fn largest(dtype: DType) -> f64 {
         DType::F8E4M3FNUZ => E4M3FNUZ.largest(),
         DType::F8E5M2FNUZ => E5M2FNUZ.largest(),
         DType::F8E8M0FNU => 2f64.powi(127),
-        // A bool is true, and the parts of a packed pair are no numbers of their own.
+        // Any value converts to a bool, and the parts of a packed pair are not checked here.
         _ => f64::MAX,
     }
 }

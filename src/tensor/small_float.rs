@@ -1,4 +1,4 @@
-//! Floats below 32 bits: their layouts, which scalars and conversions share, and those of 8 bits and below as types.
+//! Floats below 32 bits: formats shared by scalars and conversions, and types for those of 8 bits and below.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,14 +7,14 @@ use bytemuck::{Pod, Zeroable};
 
 use super::Scalar;
 
-/// A small float: a sign, then exponent and mantissa bits. Its code stands in the low bits of a `u32`.
+/// The format of a small float: a sign, then exponent and mantissa bits, in the low bits of a `u32`.
 pub(super) struct SmallFloat {
     mantissa_bits: u32,
     sign_bit: u32,
     bias: u32,
     /// The code of the largest number.
     highest: u32,
-    /// What PyTorch makes of a larger one: infinity, NaN, or the largest number again.
+    /// The code to which PyTorch converts larger numbers: infinity, NaN, or the largest number.
     overflow: u32,
     nan: u32,
 }
@@ -24,7 +24,7 @@ pub(super) const E4M3FN: SmallFloat = SmallFloat::new(3, 0x80, 7, 0x7e, 0x7e, 0x
 pub(super) const E5M2: SmallFloat = SmallFloat::new(2, 0x80, 15, 0x7b, 0x7c, 0x7f);
 pub(super) const E4M3FNUZ: SmallFloat = SmallFloat::new(3, 0x80, 8, 0x7f, 0x80, 0x80);
 pub(super) const E5M2FNUZ: SmallFloat = SmallFloat::new(2, 0x80, 16, 0x7f, 0x80, 0x80);
-/// Four bits are all numbers: no code is NaN.
+/// All codes of four bits are numbers; none is NaN.
 pub(super) const E2M1: SmallFloat = SmallFloat::new(1, 0x8, 1, 0x7, 0x7, u32::MAX);
 
 impl SmallFloat {
@@ -39,12 +39,12 @@ impl SmallFloat {
         SmallFloat { mantissa_bits, sign_bit, bias, highest, overflow, nan }
     }
 
-    /// The largest finite number.
+    /// Returns the largest finite number.
     pub(super) fn largest(&self) -> f64 {
         self.decode(self.highest).into()
     }
 
-    /// The number that a code stands for: a `f32` holds every one.
+    /// Returns the number of a code. An `f32` can represent all of them.
     #[inline]
     pub(super) const fn decode(&self, code: u32) -> f32 {
         let magnitude = code & (self.sign_bit - 1);
@@ -61,14 +61,15 @@ impl SmallFloat {
         if code & self.sign_bit == 0 { unsigned } else { -unsigned }
     }
 
-    /// The code of the nearest number; of two that are as near, the even one.
+    /// Returns the code of the nearest number, with ties to even.
     #[inline]
     pub(super) const fn encode(&self, x: f32) -> u32 {
         let magnitude = x.to_bits() & !F32_SIGN;
         let dropped_bits = F32_MANTISSA_BITS - self.mantissa_bits;
         let rebias = F32_BIAS - self.bias;
         let rounded = if magnitude < (rebias + 1) << F32_MANTISSA_BITS {
-            // Subnormal. In a sum with this power of two, the last bit is worth what it is in the code: adding rounds.
+            // Subnormal. In the sum with this power of two, the last bit has the weight of the last bit of the code,
+            // so the addition rounds.
             let power = (rebias + dropped_bits + 1) << F32_MANTISSA_BITS;
             (f32::from_bits(magnitude) + f32::from_bits(power)).to_bits() - power
         } else {
@@ -83,12 +84,12 @@ impl SmallFloat {
         } else {
             rounded
         };
-        // Where the code of negative zero is NaN, there is one zero.
+        // Formats that use the code of negative zero for NaN have only one zero.
         let has_sign = x.to_bits() & F32_SIGN != 0 && !(code == 0 && self.nan == self.sign_bit);
         if has_sign { code | self.sign_bit } else { code }
     }
 
-    /// The numbers of all codes of a byte.
+    /// Returns the numbers of all codes of a byte.
     pub(super) const fn table(&self) -> [f32; 256] {
         let mut values = [0.; 256];
         let mut code = 0;
@@ -109,7 +110,7 @@ const fn power_of_two(biased_exponent: u32) -> f32 {
     f32::from_bits(biased_exponent << F32_MANTISSA_BITS)
 }
 
-/// `float8_e8m0fnu`: the exponent of a `f32` and nothing else; the highest is NaN.
+/// Decodes `float8_e8m0fnu`: the exponent of an `f32` and nothing else. The highest code is NaN.
 pub(super) const fn decode_e8m0(code: u8) -> f32 {
     match code {
         0 => f32::from_bits(1 << (F32_MANTISSA_BITS - 1)), // 2^-127 is subnormal
@@ -118,7 +119,8 @@ pub(super) const fn decode_e8m0(code: u8) -> f32 {
     }
 }
 
-/// As PyTorch rounds: signs are lost, the middle between two powers goes up, and so does all above the lowest power.
+/// Rounds as PyTorch does: the sign is dropped, a midpoint between two powers rounds up, and so does every value
+/// between the two lowest powers.
 pub(super) const fn encode_e8m0(x: f32) -> u8 {
     let magnitude = x.to_bits() & !F32_SIGN;
     let exponent = magnitude >> F32_MANTISSA_BITS;
@@ -132,31 +134,32 @@ macro_rules! byte_floats {
     ($($doc:literal $name:ident: $bits:ident => $decode:expr, $x:ident => $encode:expr;)*) => {$(
         #[doc = $doc]
         ///
-        /// Compares as the numbers do: NaN equals nothing, and a negative zero, where there is one, equals zero.
+        /// Comparison is by value: NaN is not equal to anything, and negative zero, if the format has one, equals
+        /// zero.
         #[derive(Clone, Copy, Default, Pod, Zeroable)]
         #[repr(transparent)]
         pub struct $name(u8);
 
         impl $name {
-            /// The number of a code.
+            /// Creates a number from its code.
             #[must_use]
             pub const fn from_bits($bits: u8) -> Self {
                 $name($bits)
             }
 
-            /// The code.
+            /// Returns the code.
             #[must_use]
             pub const fn to_bits(self) -> u8 {
                 self.0
             }
 
-            /// The nearest number, as [`to_dtype`](crate::Tensor::to_dtype) rounds.
+            /// Returns the nearest number, rounding as [`to_dtype`](crate::Tensor::to_dtype) does.
             #[must_use]
             pub const fn from_f32($x: f32) -> Self {
                 $name($encode)
             }
 
-            /// The same number.
+            /// Returns the same number as an `f32`.
             #[must_use]
             pub const fn to_f32(self) -> f32 {
                 let $bits = self.0;
@@ -209,33 +212,34 @@ byte_floats! {
     F8E8M0FNU: bits => decode_e8m0(bits), x => encode_e8m0(x);
 }
 
-/// Two `float4_e2m1fn` in a byte, one element of `float4_e2m1fn_x2`: each 0, 0.5, 1, 1.5, 2, 3, 4 or 6, with a sign.
+/// A byte with two `float4_e2m1fn` numbers, one element of `float4_e2m1fn_x2`. Each is 0, 0.5, 1, 1.5, 2, 3, 4 or 6,
+/// with a sign.
 ///
-/// Compares as the two numbers do.
+/// Comparison is by the values of both numbers.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct F4E2M1FNx2(u8);
 
 impl F4E2M1FNx2 {
-    /// The pair of two codes, the first in the low half.
+    /// Creates a pair from two codes, the first in the low half.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Self {
         F4E2M1FNx2(bits)
     }
 
-    /// Both codes, the first in the low half.
+    /// Returns both codes, the first in the low half.
     #[must_use]
     pub const fn to_bits(self) -> u8 {
         self.0
     }
 
-    /// The first number.
+    /// Returns the first number.
     #[must_use]
     pub const fn low(self) -> f32 {
         E2M1.decode(self.0 as u32 & 0xf)
     }
 
-    /// The second number.
+    /// Returns the second number.
     #[must_use]
     pub const fn high(self) -> f32 {
         E2M1.decode(self.0 as u32 >> 4)

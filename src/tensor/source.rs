@@ -4,10 +4,10 @@ use super::Element;
 use super::element::sealed::Sealed;
 use crate::error::Result;
 
-/// Elements that can be saved: a [`Tensor`](crate::Tensor), a slice, array or `Vec` of elements, a single element, an array
-/// of `ndarray`.
+/// Elements that can be saved: a [`Tensor`](crate::Tensor), a slice, array or `Vec` of elements, a single element, or
+/// an `ndarray` array.
 ///
-/// A `Vec` or slice is a vector, an array of arrays a matrix, and so on; a single element has no dimensions.
+/// A `Vec` or slice is a vector, an array of arrays is a matrix, and so on. A single element has no dimensions.
 ///
 /// ```
 /// use stridemap::Store;
@@ -22,8 +22,9 @@ use crate::error::Result;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A type of your own can be a source: it is asked for its elements in row-major order, a piece at a time, and they go
-/// straight into the new storage. What fails there is an [`Error`](crate::Error) that it [makes](crate::Error::new).
+/// Your own types can be sources. The library asks for the elements in row-major order, a piece at a time, and writes
+/// them directly to the new storage. To report a failure, a source [creates](crate::Error::new) an
+/// [`Error`](crate::Error).
 ///
 /// ```
 /// use stridemap::{DType, Error, ErrorKind, Result, Source, Store};
@@ -58,32 +59,32 @@ use crate::error::Result;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Source {
-    /// The type of the elements.
+    /// Returns the type of the elements.
     fn dtype(&self) -> DType;
 
-    /// The size of each dimension.
+    /// Returns the size of each dimension.
     fn size(&self) -> Vec<usize>;
 
-    /// The name of each dimension, if it has one; an empty list for no names at all.
+    /// Returns the name of each dimension, if it has one, or an empty list for no names.
     fn names(&self) -> Vec<Option<&str>> {
         Vec::new()
     }
 
-    /// Passes the bytes of all elements, little-endian and in row-major order, to `sink`, in pieces of any length.
+    /// Passes all elements to `sink` as little-endian bytes in row-major order, in pieces of any length.
     ///
     /// # Errors
-    /// Those of reading the elements, and the sink's own.
+    /// Errors from reading the elements, and those of `sink`.
     fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
 }
 
-/// An element, or an array of such.
+/// An element, or an array of nested values.
 pub(crate) trait Nested: Sized {
     type Element: Element;
 
-    /// The sizes of the dimensions that one of these has.
+    /// Returns the sizes of the dimensions of one value.
     fn size() -> Vec<usize>;
 
-    /// The elements of several, in row-major order.
+    /// Returns the elements of several values, in row-major order.
     fn elements(list: &[Self]) -> &[Self::Element];
 }
 

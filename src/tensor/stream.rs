@@ -8,20 +8,20 @@ use crate::error::{ErrorKind, Result};
 use crate::memory::try_resize;
 use crate::parallel;
 
-/// How many bytes of a view are gathered at a time.
+/// The size of a piece of a view, in bytes. A larger view is gathered by several threads.
 pub(super) const PIECE_BYTES: usize = 8 << 20;
 
-/// What is in memory at once, at most, when several threads gather, beside what reading a file takes: 4 MiB a thread.
+/// The memory limit when several threads gather. Reading a file takes another 4 MiB per thread.
 const BUFFERS_BYTES: usize = 64 << 20;
 
-/// Of a view that is read from a file, narrow pieces are many reads.
+/// Smaller pieces of a view read from a file would need many reads.
 const MIN_PIECE_BYTES: usize = 4 << 20;
 
-/// Where there is no memory for larger pieces, they get smaller, down to this: with less, a transposed view would be read
-/// from its file hundreds of times.
+/// Pieces shrink to this size if memory is short. Even smaller ones would read the file of a transposed view hundreds
+/// of times.
 const LEAST_PIECE_BYTES: usize = 1 << 20;
 
-/// More do not read faster than one thread writes.
+/// More threads do not read faster than one thread writes.
 const MAX_THREADS: usize = 4;
 
 impl Source for Tensor {
@@ -48,11 +48,11 @@ impl Source for Tensor {
     }
 }
 
-/// Gives the bytes of all elements to `sink`, in row-major order, while other threads gather those that come next.
+/// Passes the bytes of all elements to `sink`, in row-major order, while other threads gather the following pieces.
 fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let is_large = tensor.nbytes() > PIECE_BYTES;
     let thread_count = if is_large { parallel::thread_count(MAX_THREADS).max(2) } else { 1 };
-    // Of a tensor that is not so large, pieces that keep all threads busy.
+    // For a tensor of medium size, choose pieces that keep all threads busy.
     let fair_bytes = tensor.nbytes() / (2 * thread_count);
     let limit_bytes = fair_bytes.clamp(MIN_PIECE_BYTES, BUFFERS_BYTES / (thread_count + 1));
     let limit = if is_large { limit_bytes / tensor.dtype().itemsize() } else { tensor.numel() };
@@ -82,7 +82,7 @@ fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -
     )
 }
 
-/// On this thread, for want of memory: in halves, quarters, and so on.
+/// Gathers on this thread in halves, quarters and so on, because memory is short.
 fn gather_in_small_pieces(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let limit = (tensor.nbytes() / 2).max(LEAST_PIECE_BYTES) / tensor.dtype().itemsize();
     for_each_piece(slice::from_ref(tensor), limit, &mut |pieces| {
@@ -106,7 +106,7 @@ fn gather_into(tensor: &Tensor, buffer: &mut Vec<u8>) -> Result<()> {
 }
 
 impl Tensor {
-    /// The bytes of all elements, where they lie together in memory.
+    /// Returns the bytes of all elements if they are contiguous in memory.
     pub(super) fn borrow_bytes(&self) -> Option<&[u8]> {
         let bytes = self.storage().borrow().filter(|_| self.is_contiguous())?;
         let start = self.storage_offset() * self.dtype().itemsize();
@@ -114,7 +114,7 @@ impl Tensor {
     }
 }
 
-/// Cuts views of one size into pieces of at most `limit` elements, in row-major order.
+/// Divides views of one size into pieces of at most `limit` elements, in row-major order.
 pub(super) fn for_each_piece(
     views: &[Tensor],
     limit: usize,
@@ -124,7 +124,7 @@ pub(super) fn for_each_piece(
     if numel <= limit.max(1) {
         return body(views);
     }
-    // Of more than one element, so it has a dimension.
+    // There is more than one element, so there is a dimension.
     let count = views.first().and_then(|view| view.size().first().copied()).unwrap_or(1);
     let row_elems = numel / count;
     let cut = |cut: &dyn Fn(&Tensor) -> Result<Tensor>| views.iter().map(cut).collect::<Result<Vec<_>>>();

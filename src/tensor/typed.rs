@@ -9,18 +9,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Integer;
 
 impl Tensor {
-    /// The elements of a contiguous tensor as a value that owns what it borrows from, and so can be kept in a struct, sent
-    /// to a thread and returned. Nothing is copied; the dtype is checked here, once.
+    /// Returns the elements of a contiguous tensor as a value that keeps them alive, so it can be kept in a struct,
+    /// sent to a thread and returned. Nothing is copied, and the dtype is checked only here.
     ///
     /// # Errors
-    /// Those of [`as_slice`](Self::as_slice); [`ErrorKind::DTypeMismatch`] for `bool`, whose bytes would have to be checked
-    /// at every access: use [`read`](Self::read), or [`view_dtype`](Self::view_dtype) as `uint8`.
+    /// Those of [`as_slice`](Self::as_slice); [`ErrorKind::DTypeMismatch`] for `bool`, whose bytes would have to be
+    /// checked at every access: use [`read`](Self::read), or [`view_dtype`](Self::view_dtype) with `uint8`.
     pub fn typed<T: Element>(&self) -> Result<TypedTensor<T>> {
         let op = "typed";
         self.check_slice::<T>(op)?;
         if T::DTYPE == DType::Bool {
             let message = format!(
-                "{op}::<bool>: not every byte is a bool, and each access would check them all; use read, or view_dtype as \
+                "{op}::<bool>: not every byte is a bool, so each access would check them all; use read, or view_dtype as \
                  uint8"
             );
             return Err(Error::new(ErrorKind::DTypeMismatch, message));
@@ -31,11 +31,11 @@ impl Tensor {
     }
 }
 
-/// A contiguous tensor whose elements are of a known type: [`Tensor::typed`]. It is a slice of its elements, in row-major
-/// order.
+/// A contiguous tensor with elements of a known type, returned by [`Tensor::typed`]. It dereferences to a slice of
+/// its elements, in row-major order.
 ///
-/// It keeps the storage alive: a mapping lasts as long as the last tensor on it, also after the store is dropped or the name
-/// removed. A clone costs no more than that of a [`Tensor`].
+/// It keeps the storage alive: a mapping lasts until the last tensor on it is dropped, even if the store is dropped
+/// or the name removed. Cloning costs as much as cloning a [`Tensor`].
 ///
 /// ```
 /// use stridemap::{Store, TypedTensor};
@@ -60,13 +60,13 @@ impl Tensor {
 /// ```
 pub struct TypedTensor<T> {
     tensor: Tensor,
-    /// Where in the storage the elements are, which `typed` has seen to be aligned.
+    /// The byte range of the elements in the storage. `typed` has checked its alignment.
     bytes: Range<usize>,
     element: PhantomData<T>,
 }
 
 impl<T: Element> TypedTensor<T> {
-    /// All elements, in row-major order.
+    /// Returns all elements, in row-major order.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -76,12 +76,13 @@ impl<T: Element> TypedTensor<T> {
     /// ```
     #[must_use]
     pub fn as_slice(&self) -> &[T] {
-        // Memory stays where it is: what `typed` could borrow can be borrowed again.
+        // Memory does not move, so a borrow that succeeded in `typed` succeeds again.
         let bytes = self.tensor.storage().borrow().and_then(|all| all.get(self.bytes.clone()));
         bytes.and_then(T::borrow).unwrap_or_default()
     }
 
-    /// The elements at one position of dimension 0, in row-major order. A negative position counts from the end.
+    /// Returns the elements at one position of dimension 0, in row-major order. A negative position counts from the
+    /// end.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -92,7 +93,7 @@ impl<T: Element> TypedTensor<T> {
     /// ```
     ///
     /// # Panics
-    /// For a position that is not there, as indexing a slice does.
+    /// Panics if the position does not exist, like slice indexing.
     #[must_use]
     #[track_caller]
     pub fn row(&self, position: impl Integer) -> &[T] {
@@ -106,7 +107,7 @@ impl<T: Element> TypedTensor<T> {
         &self.as_slice()[position * row_elems..][..row_elems]
     }
 
-    /// The elements as an array of `ndarray`, which borrows them.
+    /// Borrows the elements as an `ndarray` array.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -116,7 +117,8 @@ impl<T: Element> TypedTensor<T> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] for a size that `ndarray` cannot have: without its zeros it has more than 2^63 elements.
+    /// [`ErrorKind::LimitExceeded`] for a size that `ndarray` does not support: more than 2^63 elements, not counting
+    /// sizes of 0.
     #[cfg(feature = "ndarray")]
     pub fn as_array(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
         ndarray::ArrayViewD::from_shape(self.shape(), self.as_slice()).map_err(|e| {
@@ -127,19 +129,19 @@ impl<T: Element> TypedTensor<T> {
 }
 
 impl<T> TypedTensor<T> {
-    /// The size of each dimension.
+    /// Returns the size of each dimension.
     #[must_use]
     pub fn size(&self) -> &[usize] {
         self.tensor.size()
     }
 
-    /// [`size`](Self::size), by NumPy's and `ndarray`'s name.
+    /// Returns the [`size`](Self::size). This is the name that NumPy and `ndarray` use.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         self.tensor.shape()
     }
 
-    /// The tensor, with its views.
+    /// Returns the tensor, for its views and methods.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -167,7 +169,7 @@ impl<T> Clone for TypedTensor<T> {
     }
 }
 
-/// The tensor, not the elements.
+/// Shows the tensor without the elements.
 impl<T> fmt::Debug for TypedTensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TypedTensor({:?})", self.tensor)

@@ -30,7 +30,7 @@ impl Owned {
         Owned { stride: placed.stride.clone(), offset_elems: placed.offset_elems, ..self.clone() }
     }
 
-    /// The places of its bytes, in the order of its elements.
+    /// Returns the places of its bytes, in the order of its elements.
     fn bytes(&self) -> Vec<i64> {
         let mut places = vec![self.offset_elems as i64];
         for (&n, &stride) in self.size.iter().zip(&self.stride) {
@@ -45,11 +45,11 @@ fn views(owned: &[Owned]) -> Vec<View<'_>> {
     owned.iter().map(Owned::view).collect()
 }
 
-/// Repacks, checks all that must hold whatever the views are, and gives the new length.
+/// Repacks, checks what must hold for any views, and returns the new length.
 fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
     let repacked = repack(&views(owned), length_bytes).unwrap();
     assert!(repacked.length_bytes <= length_bytes, "{repacked:?}");
-    // Each new byte says which old one it was: so views that read the same also share the same.
+    // Each new byte records its old byte, so views that read the same bytes also share them.
     let mut from = vec![None; repacked.length_bytes as usize];
     let (mut old_end, mut new_end) = (0, 0);
     repacked
@@ -77,7 +77,7 @@ fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
             assert_eq!(old.signum(), new.signum(), "{before:?} became {after:?}");
         }
     }
-    // What is kept fits again, and is kept as it is.
+    // Repacking again keeps everything unchanged.
     let after: Vec<Owned> =
         owned.iter().zip(&repacked.views).map(|(before, placed)| before.moved(placed)).collect();
     let again = repack(&views(&after), repacked.length_bytes).unwrap();
@@ -91,7 +91,7 @@ fn reached(owned: &[Owned]) -> BTreeSet<i64> {
 
 const DTYPES: [DType; 5] = [DType::U8, DType::I16, DType::F32, DType::F64, DType::C128];
 
-/// Any view that lies inside so many bytes.
+/// Any view inside `length_bytes`.
 fn any_view(length_bytes: u64) -> impl Strategy<Value = Owned> {
     let dims = prop::collection::vec((0..7u64, -40..41i64), 0..5);
     (0..DTYPES.len(), dims, 0..1_000u64).prop_map(move |(dtype, mut dims, offset)| {
@@ -102,7 +102,7 @@ fn any_view(length_bytes: u64) -> impl Strategy<Value = Owned> {
             if owned.view().extent(length_bytes).is_ok() {
                 return owned;
             }
-            // One dimension fewer, until it fits.
+            // Drop a dimension until the view fits.
             if dims.pop().is_none() {
                 return Owned::new(dtype, &[], 0);
             }
@@ -110,7 +110,7 @@ fn any_view(length_bytes: u64) -> impl Strategy<Value = Owned> {
     })
 }
 
-/// A slice of a matrix of bytes, as programs make them: rows and columns, by steps.
+/// A typical slice of a matrix of bytes: rows and columns, with steps.
 fn slice(rows: u64, columns: u64) -> impl Strategy<Value = Owned> {
     (0..3usize, 0..rows, 1..5u64, 0..columns, 1..5u64, 1..6u64, 1..6u64, any::<[bool; 2]>()).prop_map(
         move |(dtype, row, row_step, column, column_step, m, n, flipped)| {
@@ -144,7 +144,7 @@ fn sets() -> impl Strategy<Value = (Vec<Owned>, u64)> {
     prop_oneof![any, slices, mixed]
 }
 
-/// Views of nested strides, which no two indices of reach one element of.
+/// Views of nested strides, in which every index has its own element.
 fn nested() -> impl Strategy<Value = Owned> {
     let dims = prop::collection::vec((1..5u64, 0..9u64, any::<bool>()), 0..5);
     (0..DTYPES.len(), dims, 0..40u64).prop_map(|(dtype, dims, mut offset)| {
@@ -214,7 +214,7 @@ fn columns_of_different_rows_keep_their_rows() {
         Owned::new(F32, &[(20, 1)], 70_045),
         Owned::new(F32, &[(7, 1)], 70_095),
     ];
-    // Of each row columns 0 to 10, 45 to 65 and 95 to 100.
+    // Columns 0 to 10, 45 to 65 and 95 to 100 of each row.
     assert_eq!(checked(&owned, 400_000), 4 * (999 * 35 + 10));
 }
 
@@ -238,7 +238,7 @@ fn several_dtypes_over_the_same_bytes_stay_aligned() {
         Owned::new(DType::U8, &[(3, 1)], 2_000),
     ];
     let new_length = checked(&owned, 4096);
-    // Eight of every forty bytes, and three more at the remainder that they had.
+    // Eight of every forty bytes, and three more with the same remainder as before.
     assert_eq!(new_length, next_like(8 + 30 * 8, 2_000, 64) + 3);
 }
 
@@ -269,7 +269,7 @@ fn a_view_past_the_storage_is_refused() {
 
 #[test]
 fn work_is_bounded_whatever_the_views_are() {
-    // Each pair of a thousand views steps at a pace of its own; none can be dropped, and that is found out soon.
+    // Each pair of the views steps at its own pace. Nothing can be dropped, and that is found quickly.
     let owned: Vec<Owned> = (0..3000)
         .map(|i| Owned::new(DType::U8, &[(2, 1 << 30), (2, 1 << 29), (2, 3 + i), (2, 1 << 28)], i as u64))
         .collect();
@@ -283,8 +283,8 @@ fn work_is_bounded_whatever_the_views_are() {
     assert_eq!(repack(&[column.view()], 1 << 62).unwrap().length_bytes, 4 << 40);
 }
 
-/// Views of two elements, each of which steps by two bytes less than the one before: of each period only its end is not
-/// reached, and the next view cuts what is left of it.
+/// Views of two elements, each with a step two bytes shorter than the one before. In each period only the end is
+/// unreached, and the next view splits the remainder.
 #[test]
 fn depth_is_bounded_whatever_the_views_are() {
     let ladder = |n: i64| -> Vec<Owned> {
@@ -293,7 +293,7 @@ fn depth_is_bounded_whatever_the_views_are() {
     let small_stack = std::thread::Builder::new().stack_size(512 << 10);
     let packed = small_stack.spawn(move || {
         assert!(checked(&ladder(2000), (1 << 20) + 1) <= (1 << 20) + 1);
-        // So many steps as a view may have dimensions are followed to the last.
+        // As many steps as a view may have dimensions are all followed.
         assert_eq!(checked(&ladder(MAX_DEPTH as i64), (1 << 20) + 1), MAX_DEPTH as u64 + 1);
     });
     packed.unwrap().join().unwrap();

@@ -3,10 +3,11 @@ use stridemap_format::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::Tensor;
 
-/// Views of the same bytes as elements of another dtype. What strides cannot say, such as a conjugate, is no view.
+/// Views of the same bytes as elements of another dtype. Strides cannot express every operation: there is no view for
+/// a conjugate.
 impl Tensor {
-    /// The bytes as elements of another dtype: PyTorch's `view(dtype)`. A narrower element makes the last axis longer, a
-    /// wider one shorter.
+    /// Reinterprets the bytes as elements of another dtype, like PyTorch's `view(dtype)`. A narrower dtype lengthens
+    /// the last axis; a wider one shortens it.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -20,15 +21,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) where the widths differ and the last stride is not 1, or, for a
-    /// wider element, where it does not divide the last size, the other strides and the offset.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if the widths differ and the tensor has no axis or a last
+    /// stride other than 1, or, for a wider dtype, unless the ratio of the widths divides the last size, the other
+    /// strides and the offset.
     pub fn view_dtype(&self, dtype: DType) -> Result<Tensor> {
         let op = format_args!("view({dtype}) of {}", self.dtype());
         let layout = self.layout().reinterpreted(op, self.dtype().itemsize(), dtype.itemsize())?;
         Ok(self.with_layout(dtype, layout))
     }
 
-    /// Complex elements as pairs of their real and imaginary parts, along a last axis of size 2.
+    /// Views complex elements as pairs of real and imaginary parts, along a new last axis of size 2.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -40,13 +42,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) for elements that are not complex.
+    /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) if the elements are not complex;
+    /// [`LimitExceeded`](ErrorKind::LimitExceeded) for a 65th axis.
     pub fn view_as_real(&self) -> Result<Tensor> {
         let part = self.part_dtype("view_as_real")?;
         Ok(self.with_layout(part, self.layout().as_pairs(format_args!("view_as_real"))?))
     }
 
-    /// Pairs along a last axis of size 2 as complex elements.
+    /// Views pairs along a last axis of size 2 as complex elements.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -58,7 +61,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) for elements other than float32 and float64;
+    /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) unless the elements are float32 or float64;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) unless the last axis has size 2 and stride 1, and the other
     /// strides and the offset are even.
     pub fn view_as_complex(&self) -> Result<Tensor> {
@@ -70,7 +73,7 @@ impl Tensor {
         Ok(self.with_layout(complex, self.layout().of_pairs(format_args!("view_as_complex"))?))
     }
 
-    /// The real parts. Elements that are not complex are their own.
+    /// Views the real parts. A tensor that is not complex is returned unchanged.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -82,7 +85,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// None that a tensor on a storage can meet.
+    /// None for a valid tensor.
     pub fn real(&self) -> Result<Tensor> {
         match self.dtype().is_complex() {
             true => self.part("real", 0),
@@ -90,7 +93,7 @@ impl Tensor {
         }
     }
 
-    /// The imaginary parts.
+    /// Views the imaginary parts.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -102,7 +105,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) for elements that are not complex.
+    /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) if the elements are not complex.
     pub fn imag(&self) -> Result<Tensor> {
         self.part("imag", 1)
     }

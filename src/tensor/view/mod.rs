@@ -1,6 +1,6 @@
-//! Views: new headers over the same storage, by PyTorch's names, argument order and negative axes.
+//! Views: new headers over the same storage, with PyTorch's names, argument order and negative axes.
 //!
-//! One file a family, as in `layout`, which does the arithmetic.
+//! There is one file per family of operations, as in `layout`, which does the arithmetic.
 
 mod dtype;
 mod names;
@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::layout::Layout;
 
 impl Tensor {
-    /// A view of the same dtype.
+    /// Returns a view with the same dtype.
     fn viewed(&self, layout: Result<Layout>) -> Result<Tensor> {
         Ok(self.with_layout(self.dtype(), layout?))
     }

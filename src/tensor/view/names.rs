@@ -1,15 +1,15 @@
 use crate::error::Result;
 use crate::tensor::Tensor;
 
-/// Names of dimensions: they are saved with a tensor, stay with a dimension through every view, and stand wherever an
-/// axis may. A dimension that is joined or parted loses its name; `as_strided` keeps none. A [`view`](Tensor::view) under
-/// another size is told from the sizes alone: a dimension keeps its name if as many elements lie before it, and in it;
-/// without elements none does.
+/// Names of dimensions. They are saved with a tensor, follow their dimensions through every view, and are accepted
+/// wherever an axis is. A dimension that is joined or split loses its name, and `as_strided` drops all names. A
+/// [`view`](Tensor::view) with another size compares sizes only: a dimension keeps its name if its size and the
+/// number of elements before it stay the same. An empty tensor loses all names.
 ///
-/// A name is an identifier: ASCII letters, digits and `_`. In lists of names `"..."` stands for the dimensions that are
-/// not listed, and `None` for no name.
+/// A name is an identifier: ASCII letters, digits and `_`. In a list of names, `"..."` stands for all dimensions that
+/// are not listed, and `None` for no name.
 impl Tensor {
-    /// The name of each dimension, if it has one.
+    /// Returns the name of each dimension, if it has one.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -23,7 +23,7 @@ impl Tensor {
         self.layout().names().map(Option::as_deref).collect()
     }
 
-    /// Gives names to dimensions that have none. A dimension that has one keeps it, and is listed by it.
+    /// Names unnamed dimensions. A dimension that already has a name must be listed under it.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -37,14 +37,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`NameMismatch`](crate::ErrorKind::NameMismatch) when a name would change;
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a name that is no identifier or stands twice, and too
-    /// many or too few names.
+    /// [`NameMismatch`](crate::ErrorKind::NameMismatch) if a name would change;
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a name that is not an identifier or is listed
+    /// twice, or for too many or too few names.
     pub fn refine_names<'a, N: Into<Option<&'a str>> + Copy>(&self, names: &[N]) -> Result<Tensor> {
         self.viewed(self.layout().refine_names(&listed(names)))
     }
 
-    /// Gives every dimension the name that is listed for it, or none.
+    /// Replaces the names of all dimensions. `None` removes a name.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -57,12 +57,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument), as [`refine_names`](Self::refine_names).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument), as for [`refine_names`](Self::refine_names).
     pub fn rename<'a, N: Into<Option<&'a str>> + Copy>(&self, names: &[N]) -> Result<Tensor> {
         self.viewed(self.layout().rename(&listed(names)))
     }
 
-    /// Changes or drops single names: pairs of the old name and the new one.
+    /// Changes or removes individual names, given as pairs of the old and the new name.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -74,14 +74,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an old name that is not there;
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument).
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) if no dimension has an old name;
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a new name that is not an identifier or that two
+    /// dimensions would share.
     pub fn rename_dims<'a, N: Into<Option<&'a str>> + Copy>(&self, pairs: &[(&'a str, N)]) -> Result<Tensor> {
         let pairs: Vec<(&str, Option<&str>)> = pairs.iter().map(|&(from, to)| (from, to.into())).collect();
         self.viewed(self.layout().rename_dims(&pairs))
     }
 
-    /// Puts dimensions in the order of these names. A name that no dimension has becomes a dimension of size 1.
+    /// Reorders dimensions to match a list of names. A name that no dimension has adds a dimension of size 1.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -94,13 +95,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when a dimension is not listed, and there is no `"..."`;
-    /// for a name that is no identifier, or stands twice.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) if a dimension is not listed and there is no `"..."`,
+    /// for a name that is not an identifier or is listed twice, or for a `None`.
     pub fn align_to<'a, N: Into<Option<&'a str>> + Copy>(&self, names: &[N]) -> Result<Tensor> {
         self.viewed(self.layout().align_to(&listed(names)))
     }
 
-    /// [`align_to`](Self::align_to) the names of another tensor.
+    /// Reorders dimensions to match the names of another tensor, as [`align_to`](Self::align_to) does.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

@@ -2,9 +2,9 @@ use crate::error::Result;
 use crate::layout::{Axes, Axis};
 use crate::tensor::Tensor;
 
-/// Views of the same elements in another order of axes.
+/// Views of the same elements with the axes in another order.
 impl Tensor {
-    /// Exchanges two axes.
+    /// Swaps two axes.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -16,12 +16,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange).
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn transpose<'a>(&self, axis0: impl Into<Axis<'a>>, axis1: impl Into<Axis<'a>>) -> Result<Tensor> {
         self.viewed(self.layout().transpose(axis0.into(), axis1.into()))
     }
 
-    /// [`transpose`](Self::transpose), by NumPy's name.
+    /// Swaps two axes, like [`transpose`](Self::transpose). This is NumPy's name.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -33,12 +33,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange).
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn swapaxes<'a>(&self, axis0: impl Into<Axis<'a>>, axis1: impl Into<Axis<'a>>) -> Result<Tensor> {
         self.transpose(axis0, axis1)
     }
 
-    /// Exchanges the two axes of a matrix; a vector or a single element stays as it is.
+    /// Transposes a matrix. A vector or a single element is returned unchanged.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -55,7 +55,7 @@ impl Tensor {
         self.viewed(self.layout().t())
     }
 
-    /// Exchanges the last two axes: PyTorch's `mT`. A single element stays as it is.
+    /// Swaps the last two axes, like PyTorch's `mT`. A single element is returned unchanged.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -72,7 +72,7 @@ impl Tensor {
         self.viewed(self.layout().mt())
     }
 
-    /// Puts the axes in another order: axis `axes[i]` becomes axis `i`.
+    /// Reorders the axes: axis `axes[i]` becomes axis `i`.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -84,13 +84,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless each axis stands once;
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless each axis is listed exactly once;
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn permute<'a>(&self, axes: impl Into<Axes<'a>>) -> Result<Tensor> {
         self.viewed(self.layout().permute(&axes.into()))
     }
 
-    /// Moves axes to other places; those that are not named keep their order around them.
+    /// Moves axes to new positions. The other axes keep their order.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -102,8 +102,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an axis or a place named twice, or more of one than of
-    /// the other; [`OutOfRange`](crate::ErrorKind::OutOfRange).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) if an axis or a position is listed twice, or the two
+    /// lists differ in length; [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis or a position that does not
+    /// exist.
     pub fn movedim<'a>(
         &self,
         source: impl Into<Axes<'a>>,

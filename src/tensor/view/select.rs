@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 /// An axis is a number, negative from the end, or the name of a dimension. Errors of kind
 /// [`OutOfRange`](crate::ErrorKind::OutOfRange) name the axis, the index and the size.
 impl Tensor {
-    /// The elements at one position along an axis, which goes: `x.select(0, 1)` is `x[1]`.
+    /// Selects one position along an axis and removes the axis: `x.select(0, 1)` is `x[1]`.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -19,12 +19,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// `OutOfRange`.
+    /// `OutOfRange` for an axis or an index that does not exist.
     pub fn select<'a>(&self, axis: impl Into<Axis<'a>>, index: impl Integer) -> Result<Tensor> {
         self.viewed(self.layout().select(axis.into(), index.to_isize()))
     }
 
-    /// `length` positions along an axis from `start` on, which may count from the end.
+    /// Selects `length` positions along an axis, beginning at `start`, which may count from the end.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -36,8 +36,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// `OutOfRange` unless all of them are there; [`slice`](Self::slice) clamps instead. `InvalidArgument` for a length
-    /// below 0.
+    /// `OutOfRange` unless all positions exist ([`slice`](Self::slice) clamps instead); `InvalidArgument` for a
+    /// negative length.
     pub fn narrow<'a>(
         &self,
         axis: impl Into<Axis<'a>>,
@@ -48,8 +48,8 @@ impl Tensor {
         self.viewed(self.layout().narrow(axis.into(), start.to_isize(), length))
     }
 
-    /// The positions of a Python slice `start:end:step` along an axis. A bound may be `None`, may count from the end, and is
-    /// clamped; a negative step runs backwards.
+    /// Selects the positions of a Python slice `start:end:step` along an axis. A bound may be `None` or count from
+    /// the end, and is clamped to the axis. A negative step runs backwards.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -63,7 +63,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// `OutOfRange` for an axis that is not there; `InvalidArgument` for a step of 0.
+    /// `OutOfRange` for an axis that does not exist; `InvalidArgument` for a step of 0.
     pub fn slice<'a>(
         &self,
         axis: impl Into<Axis<'a>>,
@@ -75,8 +75,8 @@ impl Tensor {
         self.viewed(self.layout().slice(axis.into(), start, end, step.to_isize()))
     }
 
-    /// A subscript: `x[1, ::2, ..., None]`, one [`Index`] a place; [`ix!`](crate::ix) writes it. Axes that are not named
-    /// stay whole.
+    /// Applies a subscript such as `x[1, ::2, ..., None]`, with one [`Index`] per place. The macro [`ix!`](crate::ix)
+    /// writes the subscript. Axes without an index are kept whole.
     ///
     /// ```
     /// use stridemap::{DType, Tensor, ix};
@@ -89,12 +89,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// `OutOfRange`; `InvalidArgument` for a step of 0 or a second `...`.
+    /// `OutOfRange` for an index that does not exist, or for more indices than axes; `InvalidArgument` for a step of
+    /// 0 or a second `...`.
     pub fn index(&self, subscript: impl AsRef<[Index]>) -> Result<Tensor> {
         self.viewed(self.layout().index(subscript.as_ref()))
     }
 
-    /// Reverses the order along each of the axes. PyTorch copies here; a negative stride says it for free.
+    /// Reverses the order along each of the axes. Unlike PyTorch's `flip`, this does not copy: it negates the
+    /// strides.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -106,13 +108,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for an axis named twice; `OutOfRange`.
+    /// `InvalidArgument` for an axis listed twice; `OutOfRange` for an axis that does not exist.
     pub fn flip<'a>(&self, axes: impl Into<Axes<'a>>) -> Result<Tensor> {
         self.viewed(self.layout().flip(&axes.into()))
     }
 
-    /// The diagonal between two axes, which go: it becomes the last axis. A positive offset lies above the main
-    /// diagonal, a negative one below.
+    /// Returns the diagonal between two axes. It replaces both and becomes the last axis. A positive offset selects a
+    /// diagonal above the main one, a negative offset one below.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -124,7 +126,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` when the axes are one; `OutOfRange`.
+    /// `InvalidArgument` if the two axes are the same; `OutOfRange` for an axis that does not exist.
     pub fn diagonal<'a>(
         &self,
         offset: impl Integer,

@@ -3,12 +3,13 @@ use crate::layout::{Axes, Axis, Integer, Integers, Layout};
 use crate::tensor::Tensor;
 use crate::tensor::copy;
 
-/// Views under other dimensions.
+/// Views with other dimensions.
 ///
-/// [`reshape`](Self::reshape), [`flatten`](Self::flatten), [`ravel`](Self::ravel) and [`contiguous`](Self::contiguous)
-/// copy where PyTorch does: where strides cannot say it. [`shares_storage`](Self::shares_storage) tells whether they did.
+/// [`reshape`](Self::reshape), [`flatten`](Self::flatten), [`ravel`](Self::ravel) and
+/// [`contiguous`](Self::contiguous) copy where PyTorch does, namely if no strides can express the result.
+/// [`shares_storage`](Self::shares_storage) tells whether they copied.
 impl Tensor {
-    /// Takes axes of size 1 away; an axis of another size stays. `..` stands for all axes.
+    /// Removes axes of size 1 and ignores listed axes of other sizes. `..` stands for all axes.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -22,12 +23,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](ErrorKind::OutOfRange); [`InvalidArgument`](ErrorKind::InvalidArgument) for an axis named twice.
+    /// [`OutOfRange`](ErrorKind::OutOfRange) for an axis that does not exist;
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for an axis listed twice.
     pub fn squeeze<'a>(&self, axes: impl Into<Axes<'a>>) -> Result<Tensor> {
         self.viewed(self.layout().squeeze(&axes.into()))
     }
 
-    /// Adds an axis of size 1; `axis` is where it will be.
+    /// Inserts an axis of size 1 at position `axis` of the result.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -39,13 +41,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](ErrorKind::OutOfRange); [`LimitExceeded`](ErrorKind::LimitExceeded) for a 65th axis.
+    /// [`OutOfRange`](ErrorKind::OutOfRange) for a position that does not exist;
+    /// [`LimitExceeded`](ErrorKind::LimitExceeded) for a 65th axis.
     pub fn unsqueeze(&self, axis: impl Integer) -> Result<Tensor> {
         self.viewed(self.layout().unsqueeze(axis.to_isize()))
     }
 
-    /// Repeats axes of size 1, and puts new ones in front, by strides of 0: no element is copied. A size of -1 stays what
-    /// it is.
+    /// Repeats axes of size 1 and adds new axes in front, by strides of 0, without copying. A size of -1 keeps the
+    /// current size.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -57,13 +60,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`SizeMismatch`](ErrorKind::SizeMismatch) for an axis of another size than 1;
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a -1 where no axis is.
+    /// [`SizeMismatch`](ErrorKind::SizeMismatch) if an axis to repeat does not have size 1, or for fewer sizes than
+    /// axes; [`InvalidArgument`](ErrorKind::InvalidArgument) for a size below -1, or for -1 on a new axis.
     pub fn expand(&self, size: impl Integers) -> Result<Tensor> {
         self.viewed(self.layout().expand(&size.to_vec()))
     }
 
-    /// [`expand`](Self::expand) to the size of another tensor.
+    /// Expands to the size of another tensor, as [`expand`](Self::expand) does.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -80,7 +83,7 @@ impl Tensor {
         self.viewed(self.layout().expand_to(other.size()))
     }
 
-    /// [`expand`](Self::expand), by NumPy's name.
+    /// Expands to a size, like [`expand`](Self::expand). This is NumPy's name.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -97,7 +100,7 @@ impl Tensor {
         self.expand(size)
     }
 
-    /// The same elements in the same order under another size; one size may be -1, for what is left.
+    /// Views the same elements, in the same order, with another size. One size may be -1 and is then inferred.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -110,14 +113,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`NeedsCopy`](ErrorKind::NeedsCopy) when no strides can say it: [`reshape`](Self::reshape) copies then.
-    /// [`SizeMismatch`](ErrorKind::SizeMismatch) when the number of elements is another;
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument).
+    /// [`NeedsCopy`](ErrorKind::NeedsCopy) if no strides can express the view; [`reshape`](Self::reshape) then
+    /// copies. [`SizeMismatch`](ErrorKind::SizeMismatch) if the number of elements differs;
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a size below -1, or if a -1 cannot be inferred.
     pub fn view(&self, size: impl Integers) -> Result<Tensor> {
         self.viewed(self.layout().view(&size.to_vec()))
     }
 
-    /// [`view`](Self::view) under the size of another tensor.
+    /// Views the elements with the size of another tensor, as [`view`](Self::view) does.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -134,7 +137,7 @@ impl Tensor {
         self.view(other.size())
     }
 
-    /// Parts one axis into several; one size may be -1, for what is left.
+    /// Splits one axis into several. One size may be -1 and is then inferred.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -146,13 +149,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`SizeMismatch`](ErrorKind::SizeMismatch); [`InvalidArgument`](ErrorKind::InvalidArgument);
-    /// [`OutOfRange`](ErrorKind::OutOfRange).
+    /// [`SizeMismatch`](ErrorKind::SizeMismatch) if the product of the sizes is not that of the axis;
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for no sizes, a size below -1, or if a -1 cannot be inferred;
+    /// [`OutOfRange`](ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn unflatten<'a>(&self, axis: impl Into<Axis<'a>>, sizes: impl Integers) -> Result<Tensor> {
         self.viewed(self.layout().unflatten(axis.into(), &sizes.to_vec()))
     }
 
-    /// [`view`](Self::view) where strides can say it, and a view of a [`contiguous`](Self::contiguous) copy elsewhere.
+    /// Changes the size: a [`view`](Self::view) if strides can express it, otherwise a view of a
+    /// [`contiguous`](Self::contiguous) copy.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -167,13 +172,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`view`](Self::view) but `NeedsCopy`, and those of reading when it copies.
+    /// Those of [`view`](Self::view) except `NeedsCopy`, and those of reading if it copies.
     pub fn reshape(&self, size: impl Integers) -> Result<Tensor> {
         let size = size.to_vec();
         self.view_or_copy(|layout| layout.view_by(format_args!("reshape({size:?})"), &size))
     }
 
-    /// Joins the axes from `start` to `end`, that one included, as [`reshape`](Self::reshape) would. A single element
+    /// Joins the axes from `start` to `end`, inclusive, copying if [`reshape`](Self::reshape) would. A single element
     /// becomes a vector of one.
     ///
     /// ```
@@ -187,14 +192,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](ErrorKind::OutOfRange); [`InvalidArgument`](ErrorKind::InvalidArgument) when `start` comes after
-    /// `end`; those of reading when it copies.
+    /// [`OutOfRange`](ErrorKind::OutOfRange) for an axis that does not exist;
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if `start` comes after `end`; those of reading if it copies.
     pub fn flatten<'a>(&self, start: impl Into<Axis<'a>>, end: impl Into<Axis<'a>>) -> Result<Tensor> {
         let (start, end) = (start.into(), end.into());
         self.view_or_copy(|layout| layout.flatten(start, end))
     }
 
-    /// All elements as one axis, of a [`contiguous`](Self::contiguous) tensor.
+    /// Flattens to one axis: a view if the tensor is [contiguous](Self::is_contiguous), otherwise a copy.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -207,7 +212,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of reading when it copies.
+    /// Those of reading if it copies.
     pub fn ravel(&self) -> Result<Tensor> {
         self.contiguous()?.view([-1])
     }
@@ -222,7 +227,7 @@ impl Tensor {
         }
     }
 
-    /// This tensor, if it is contiguous: the same storage. Otherwise its elements in row-major order, on the heap.
+    /// Returns this tensor if it is contiguous, otherwise a row-major copy on the heap.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -241,7 +246,8 @@ impl Tensor {
         if self.is_contiguous() { Ok(self.clone()) } else { self.clone_data() }
     }
 
-    /// The elements in row-major order on the heap, always: PyTorch's `clone`, with `contiguous_format`.
+    /// Copies the elements to the heap in row-major order, even if they already are: PyTorch's `clone` with
+    /// `contiguous_format`.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -254,7 +260,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of reading; [`LimitExceeded`](ErrorKind::LimitExceeded) when there is not so much memory.
+    /// Those of reading; [`LimitExceeded`](ErrorKind::LimitExceeded) if there is not enough memory.
     pub fn clone_data(&self) -> Result<Tensor> {
         Tensor::filled(self.dtype(), self.layout().compacted()?, |out| copy::gather(self, out))
     }

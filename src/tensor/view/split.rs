@@ -2,10 +2,10 @@ use crate::error::Result;
 use crate::layout::{Axis, Integer, Sections, count};
 use crate::tensor::Tensor;
 
-/// Views that part an axis. Parts that have more than 2^22 dimensions together are refused
-/// with [`LimitExceeded`](crate::ErrorKind::LimitExceeded).
+/// Views that split an axis. Splits whose parts have more than 2^22 dimensions in total are refused with
+/// [`LimitExceeded`](crate::ErrorKind::LimitExceeded).
 impl Tensor {
-    /// At most `count` parts of equal size along an axis, the last one smaller.
+    /// Splits an axis into at most `chunks` parts of equal size. The last part may be smaller.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -18,13 +18,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for no parts;
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless there is at least one part;
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn chunk<'a>(&self, chunks: impl Integer, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
         self.parted(self.layout().chunk(count("chunk", "number", chunks)?, axis.into()))
     }
 
-    /// Parts of a size along an axis, the last one smaller; or of several sizes, which make up the whole axis.
+    /// Splits an axis into parts of one size, the last of which may be smaller, or into parts of the given sizes,
+    /// which must add up to the whole axis.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -38,14 +39,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a size of 0 or below;
-    /// [`SizeMismatch`](crate::ErrorKind::SizeMismatch); [`OutOfRange`](crate::ErrorKind::OutOfRange).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a single size of 0, unless the axis is empty, or
+    /// for any negative size; [`SizeMismatch`](crate::ErrorKind::SizeMismatch) if the sizes do not add up to that of
+    /// the axis; [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn split<'a>(&self, size: impl Into<Sections>, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
         self.parted(self.layout().split(&size.into(), axis.into()))
     }
 
-    /// So many parts along an axis, whose sizes differ by at most 1, the larger ones first; or the parts before, between
-    /// and behind positions, which are bounds of Python slices.
+    /// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or at the given
+    /// positions, which are bounds of Python slices.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -59,8 +61,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for no parts;
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless there is at least one part;
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn tensor_split<'a>(
         &self,
         sections: impl Into<Sections>,
@@ -69,7 +71,8 @@ impl Tensor {
         self.parted(self.layout().tensor_split(&sections.into(), axis.into()))
     }
 
-    /// [`tensor_split`](Self::tensor_split) along the second axis, or the only one; a number of parts must divide it.
+    /// Splits along the second axis, or the only one, as [`tensor_split`](Self::tensor_split) does. A number of parts
+    /// must divide the size of the axis.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -81,12 +84,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a tensor without axes, or for a number of parts
+    /// that is below 1 or does not divide the size of the axis.
     pub fn hsplit(&self, sections: impl Into<Sections>) -> Result<Vec<Tensor>> {
         self.parted(self.layout().hsplit(&sections.into()))
     }
 
-    /// [`tensor_split`](Self::tensor_split) along the first axis of two or more; a number of parts must divide it.
+    /// Splits a tensor of two or more axes along the first one, as [`tensor_split`](Self::tensor_split) does. A
+    /// number of parts must divide the size of the axis.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -98,12 +103,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for fewer than two axes, or for a number of parts that
+    /// is below 1 or does not divide the size of the axis.
     pub fn vsplit(&self, sections: impl Into<Sections>) -> Result<Vec<Tensor>> {
         self.parted(self.layout().vsplit(&sections.into()))
     }
 
-    /// [`tensor_split`](Self::tensor_split) along the third axis of three or more; a number of parts must divide it.
+    /// Splits a tensor of three or more axes along the third one, as [`tensor_split`](Self::tensor_split) does. A
+    /// number of parts must divide the size of the axis.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -115,12 +122,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for fewer than three axes, or for a number of parts
+    /// that is below 1 or does not divide the size of the axis.
     pub fn dsplit(&self, sections: impl Into<Sections>) -> Result<Vec<Tensor>> {
         self.parted(self.layout().dsplit(&sections.into()))
     }
 
-    /// One view for each position along an axis, which goes.
+    /// Returns one view for each position along an axis, without that axis.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -133,7 +141,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange).
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn unbind<'a>(&self, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
         self.parted(self.layout().unbind(axis.into()))
     }

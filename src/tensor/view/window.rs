@@ -2,10 +2,10 @@ use crate::error::{Error, Result};
 use crate::layout::{Axes, Axis, Integer, Integers, count, counts};
 use crate::tensor::Tensor;
 
-/// Views in which an element may stand more than once.
+/// Views that may show an element more than once.
 impl Tensor {
-    /// All windows of `size` along an axis, `step` apart: their number takes the axis' place, and a last axis of that
-    /// size is added.
+    /// Returns all windows of `size` along an axis, `step` apart. The axis becomes the number of windows, and a new
+    /// last axis of length `size` holds their elements.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -17,8 +17,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange); [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a step
-    /// of 0.
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist, or a window longer than the
+    /// axis; [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a negative size, or a step below 1;
+    /// [`LimitExceeded`](crate::ErrorKind::LimitExceeded) for a 65th axis.
     pub fn unfold<'a>(
         &self,
         axis: impl Into<Axis<'a>>,
@@ -29,8 +30,8 @@ impl Tensor {
         self.viewed(self.layout().unfold(axis.into(), size, step))
     }
 
-    /// NumPy's: for each axis all windows of a size, 1 apart. The windows' sizes are added as last axes. `..` stands for
-    /// all axes.
+    /// Returns all windows of the given size along each of the axes, 1 apart, as NumPy's `sliding_window_view` does.
+    /// The sizes of the window become the last axes. `..` stands for all axes.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -42,8 +43,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange); [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless there
-    /// are as many sizes as axes.
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist, or a window longer than its
+    /// axis; [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a negative size, or unless there is one size
+    /// per axis; [`LimitExceeded`](crate::ErrorKind::LimitExceeded) for a 65th axis.
     pub fn sliding_window_view<'a>(
         &self,
         window: impl Integers,
@@ -53,8 +55,8 @@ impl Tensor {
         self.viewed(self.layout().sliding_window_view(&window, &axes.into()))
     }
 
-    /// Any size and stride over the same storage, in elements, from an offset in the storage; `None` is the offset that
-    /// this tensor has. Strides may be negative.
+    /// Views the storage with any size, stride and storage offset, in elements. An offset of `None` keeps the offset
+    /// of this tensor. Strides may be negative.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -66,9 +68,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) when an element would lie outside the storage;
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless there are as many strides as sizes;
-    /// [`LimitExceeded`](crate::ErrorKind::LimitExceeded).
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) if an element would be outside the storage;
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a negative size, or if the numbers of sizes and
+    /// strides differ; [`LimitExceeded`](crate::ErrorKind::LimitExceeded) for more than 64 dimensions or too many
+    /// elements.
     pub fn as_strided(
         &self,
         size: impl Integers,
