@@ -10,7 +10,7 @@ use stridemap_format as format;
 /// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The kind of an [`Error`], for code that handles errors differently.
+/// The kind of an [`Error`], to match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -106,7 +106,7 @@ struct Inner {
 /// The number of names that [`Error::name_not_found`] compares. A mistyped name must not cost a scan of a million.
 const MAX_LOOKED_AT: usize = 2_000;
 
-/// The longest name that is compared: the time grows with the product of the lengths.
+/// The longest name that is compared, in bytes: the time grows with the product of the lengths.
 const MAX_COMPARED_BYTES: usize = 120;
 
 /// Constructors for importers, exporters and other implementations of [`Source`](crate::Source).

@@ -46,7 +46,7 @@ impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
     }
 
     fn begin(&self, item: T) {
-        // It takes items until it is dropped.
+        // The thread receives items until the worker is dropped.
         let _ = self.items.as_ref().map(|items| items.send(item));
     }
 
@@ -71,7 +71,7 @@ impl<T, R> Drop for Worker<'_, T, R> {
 /// If the system starts fewer threads than `thread_count`, those do the work. If none start, or `thread_count` is 1,
 /// the calling thread does it.
 ///
-/// All threads have ended when this function returns or a closure panics.
+/// All threads have ended when this function returns or unwinds.
 ///
 /// # Errors
 /// Those of `feed` and `sink`. Items that no thread has begun are then dropped.

@@ -220,7 +220,7 @@ impl Transaction<'_> {
                 "its storage is mutable: it is changed in place, and its size is fixed".to_owned()
             }
             RecordKind::Live { .. } => "its storage is live: its size is fixed".to_owned(),
-            RecordKind::External(_) => "its storage is external: a file outside the store".to_owned(),
+            RecordKind::External(_) => "its storage is external: a file that is not the store's".to_owned(),
             RecordKind::Sealed(_) if !layout.is_contiguous() => {
                 format!(
                     "it is a view with stride {:?} of size {:?}, and not contiguous",

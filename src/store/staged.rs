@@ -163,8 +163,8 @@ impl Transaction<'_> {
         Ok(self.key(id))
     }
 
-    /// Saves a tensor: a header over a storage that this transaction has staged. Saving under an existing name replaces that
-    /// tensor.
+    /// Saves a tensor: a header over a storage that this transaction has staged. Saving under an existing name
+    /// replaces that tensor.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a layout that exceeds the storage; [`ErrorKind::ForeignStorage`] for a key of

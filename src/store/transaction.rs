@@ -451,7 +451,7 @@ impl<'a> Transaction<'a> {
             Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
-        // After a failed sync nothing is synced any more: return before the appended rows are.
+        // After a failed sync nothing else is synced, so return before the growths are.
         let staged = history.watched(staged)?;
         let durable = history.is_durable();
         let grown =

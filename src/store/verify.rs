@@ -108,8 +108,8 @@ impl StoreOptions {
         maintenance::repair(&self.disk, path.as_ref(), self.options, RepairMode::Plan, &mut progress)
     }
 
-    /// Makes a damaged store usable again, and returns what was done and what was lost. Afterwards [`verify`](Self::verify)
-    /// finds only damage to external files, and the next commit succeeds.
+    /// Makes a damaged store usable again, and returns what was done and what was lost. Afterwards
+    /// [`verify`](Self::verify) finds only damage to external files, and the next commit succeeds.
     ///
     /// Nothing is guessed: whatever a checksum does not confirm is lost, and reported.
     ///

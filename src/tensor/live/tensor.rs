@@ -64,8 +64,8 @@ impl Tensor {
 /// [`Tensor::as_live`].
 ///
 /// It dereferences to its [`Tensor`], with its header and views. [`at`](Self::at) returns the live tensor of a view
-/// of it. All methods take `&self`, a clone is another handle, and both can be sent to any thread. Nothing ever
-/// waits.
+/// of it. All methods take `&self`, a clone is another handle, and both can be sent to any thread. No access waits
+/// for another.
 ///
 /// ```
 /// use stridemap::{DType, StorageKind, Store};
