@@ -62,8 +62,8 @@ impl Transaction<'_> {
             Identity::Foreign => {
                 let file = tensor.storage().as_external().map(|file| file.path().display().to_string());
                 let message = format!(
-                    "save_view {name:?}: the tensor is backed by {}, which is outside the store; import that file, which copies \
-                     its elements, or adopt it, which does not",
+                    "save_view {name:?}: the tensor is backed by {}, which is outside the store; import that file, \
+                     which copies its elements, or adopt it, which does not",
                     file.as_deref().unwrap_or("a file")
                 );
                 return Err(Error::new(ErrorKind::ForeignStorage, message));
