@@ -1,8 +1,9 @@
-//! Four processes train one vector of parameters at the same time, without a lock: Hogwild.
+//! Four processes train one parameter vector at the same time, without a lock (Hogwild).
 //!
-//! The points of a linear regression are sealed, and mapped by all. The parameters are live: each process takes a point,
-//! reads the parameters that it needs, as they are just then, and adds its gradient to them. A step may be computed from
-//! parameters that others have half changed. It is still a step downhill, and since additions are never lost, all count.
+//! The points of a linear regression are in a sealed storage that all processes map. The parameters are live: each
+//! process takes a point, reads the current values of the parameters that it needs, and adds its gradient to them. A
+//! step may be computed from parameters that others are changing. It is still a step downhill, and since additions
+//! are never lost, all steps count.
 //!
 //! ```text
 //! cargo run --release --example hogwild
@@ -21,7 +22,7 @@ type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 const PROCESSES: usize = 4;
 const POINTS: usize = 4000;
 const PARAMETERS: usize = 64;
-/// A point knows of few parameters, so that two processes seldom meet.
+/// A point uses few parameters, so two processes seldom collide.
 const FEATURES: usize = 4;
 const EPOCHS: usize = 40;
 const RATE: f32 = 0.005;
@@ -34,7 +35,7 @@ fn main() -> Outcome {
     }
 }
 
-/// Numbers that look random and are the same in every run: from -1 to 1.
+/// Returns pseudorandom numbers from -1 to 1 that are the same in every run.
 fn noise(seed: u64) -> impl Iterator<Item = f32> {
     iter::successors(Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), |state| {
         Some(state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f))
@@ -43,13 +44,13 @@ fn noise(seed: u64) -> impl Iterator<Item = f32> {
     .skip(1)
 }
 
-/// The first process: makes the points, starts the others, and watches the loss fall.
+/// The first process: creates the points, starts the others, and watches the loss fall.
 fn lead() -> Outcome {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("hogwild.smap");
     let truth: Vec<f32> = noise(1).take(PARAMETERS).collect();
 
-    // Each point: which parameters it knows of, with which weight, and what they come to.
+    // For each point: its parameters, their weights, and the target value.
     let known: Vec<i64> =
         noise(2).take(POINTS * FEATURES).map(|x| ((x + 1.) / 2. * PARAMETERS as f32) as i64).collect();
     let weights: Vec<f32> = noise(3).take(POINTS * FEATURES).collect();
@@ -78,10 +79,11 @@ fn lead() -> Outcome {
     let start =
         |process: usize| Command::new(env::current_exe()?).arg(&path).arg(process.to_string()).spawn();
     let mut others = (0..PROCESSES).map(start).collect::<Result<Vec<Child>, _>>()?;
-    // Nobody waits for another, so one that dies holds up none: its steps are missing, and we say so below.
+    // No process waits for another, so one that dies does not stop the rest: its steps are missing, which is reported
+    // below.
     while others.iter_mut().any(|other| matches!(other.try_wait(), Ok(None))) {
         sleep(Duration::from_millis(5));
-        // As they are now, in the middle of it all.
+        // The current values, while the others change them.
         let done: u64 = steps.read()?.iter().sum();
         println!("{done:>7} steps, loss {:.6}", loss(&store, &parameters.read()?)?);
     }
@@ -104,7 +106,7 @@ fn lead() -> Outcome {
     Ok(())
 }
 
-/// The mean of the squared errors over all points.
+/// Returns the mean squared error over all points.
 fn loss(store: &Store, parameters: &[f32]) -> Outcome<f32> {
     let (known, weights, targets) = (store.load("known")?, store.load("weights")?, store.load("targets")?);
     let points = known.as_slice::<i64>()?.chunks(FEATURES).zip(weights.as_slice::<f32>()?.chunks(FEATURES));
@@ -116,7 +118,7 @@ fn loss(store: &Store, parameters: &[f32]) -> Outcome<f32> {
     Ok(points.zip(targets.as_slice::<f32>()?).map(error).sum::<f32>() / POINTS as f32)
 }
 
-/// One of the others: goes through its share of the points, again and again.
+/// A worker process: runs over its share of the points again and again.
 fn train(path: &str, process: usize) -> Outcome {
     // SAFETY: only stridemap writes this store.
     let store = unsafe { Store::open_mapped(path)? };

@@ -27,13 +27,13 @@ fn write() -> Outcome {
     let store = Store::create(&path)?;
     store.save("points", &array![[1f32, 4.], [2., 1.], [3., 5.]])?;
 
-    // The storage is flat: 1 4 2 1 3 5. A 3x2 and a 2x3 tensor can stand on it at once.
+    // The storage is flat: 1 4 2 1 3 5. Both a 3x2 and a 2x3 tensor can refer to it.
     let points = store.load("points")?;
     assert_eq!((points.size(), points.stride(), points.storage_offset()), (&[3, 2][..], &[2, 1][..], 0));
     assert_eq!(points.view([6])?.read::<f32>()?, [1., 4., 2., 1., 3., 5.]);
     store.save_view("as_2x3", &points.view([2, 3])?)?;
 
-    // points[1] is a header with an offset; points.t() is one with its strides exchanged.
+    // points[1] is a header with an offset; points.t() is one with swapped strides.
     let second = points.select(0, 1)?;
     assert_eq!((second.size(), second.stride(), second.storage_offset()), (&[2][..], &[1][..], 2));
     store.save_view("second", &second)?;
@@ -55,7 +55,7 @@ fn write() -> Outcome {
     if reader.success() { Ok(()) } else { Err("the second process failed".into()) }
 }
 
-/// The second process: maps the storage, once, and borrows every view of it.
+/// The second process: maps the storage once, and borrows every view of it.
 fn read(path: &str) -> Outcome {
     // SAFETY: only stridemap writes this store.
     let store = unsafe { Store::open_mapped(path)? };

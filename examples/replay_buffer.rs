@@ -1,13 +1,14 @@
-//! A replay buffer that four processes share: three actors write transitions into a ring, and a learner samples them
-//! while they do, whole ones only.
+//! A replay buffer that four processes share: three actors write transitions into a ring, and a learner samples
+//! complete ones meanwhile.
 //!
-//! A transition is a row of float32. An actor claims a place by adding 1 to a cursor: the sum before is its ticket, which
-//! nobody else has, and the ticket's place in the ring is its row. Each row has a sequence number, which tells whose it
-//! is and whether it is being written. Elements have no order among themselves, so fences put the row between the two
-//! changes of its number; a learner that finds one number before and after it copied a row has a whole row.
+//! A transition is a row of float32. An actor claims a place by adding 1 to a cursor: the old value is its ticket,
+//! which is unique, and its row is the ticket modulo the size of the ring. Each row has a sequence number that says
+//! which ticket it belongs to and whether it is being written. Elements are not ordered among themselves, so fences
+//! put the row between the two changes of its number. A learner that finds the same number before and after it copied
+//! a row has a complete row.
 //!
-//! An actor that dies with a ticket is never done with its row, and the others would wait for it. So the learner looks
-//! after them: when one fails, it ends the others.
+//! An actor that dies with a ticket never finishes its row, and the others would wait for it. So the learner watches
+//! them: when one fails, it ends the others.
 //!
 //! ```text
 //! cargo run --release --example replay_buffer
@@ -27,16 +28,16 @@ type Outcome = std::result::Result<(), Box<dyn Error>>;
 const ACTORS: usize = 3;
 const TRANSITIONS: usize = 30_000;
 const ROWS: usize = 256;
-/// The ticket, the actor, and the state that follow from both.
+/// A row: the ticket, the actor, and the state, which is computed from both.
 const COLUMNS: usize = 34;
 
-/// A ring of rows, shared.
+/// A shared ring of rows.
 struct Ring {
     rows: LiveTensor<f32>,
-    /// For each row: 0 before the first transition, then `2 * ticket + 1` while it is written and `2 * ticket + 2` once
-    /// it is whole.
+    /// For each row: 0 before the first transition, then `2 * ticket + 1` while it is written and `2 * ticket + 2`
+    /// once it is complete.
     numbers: LiveTensor<u64>,
-    /// How many tickets are given.
+    /// The number of tickets that were taken.
     cursor: LiveTensor<u64>,
 }
 
@@ -69,26 +70,27 @@ impl Ring {
         })
     }
 
-    /// Puts the transition of the next ticket into the ring.
+    /// Writes the transition of the next ticket into the ring.
     fn push(&self, transition: impl FnOnce(u64) -> Vec<f32>) -> Result<()> {
         let ticket = self.cursor.fetch_add((), 1)?;
         let transition = transition(ticket);
         let row = ticket % ROWS as u64;
-        // Who had the row a lap ago may still be at it. Were it killed there, the learner would end us.
+        // The actor that had the row one lap ago may still be writing it. If it was killed, the learner will end this
+        // process.
         let before = if ticket < ROWS as u64 { 0 } else { 2 * (ticket - ROWS as u64) + 2 };
         while self.numbers.compare_exchange(row, before, 2 * ticket + 1)?.is_err() {
             yield_now();
         }
-        // Whoever sees an element of this row sees the number that it is being written; and what was written into the row
-        // a lap ago comes before it.
+        // A process that sees an element of this row also sees the number that marks it as being written. What was
+        // written into the row one lap ago comes before it.
         fence(Ordering::AcqRel);
         self.rows.write_row_from(row, &transition)?;
-        // Whoever sees the number that it is whole sees every element.
+        // A process that sees the number that marks the row as complete sees every element.
         fence(Ordering::Release);
         self.numbers.set(row, 2 * ticket + 2)
     }
 
-    /// Copies a row; gives its ticket, if it is whole.
+    /// Copies a row, and returns its ticket if it is complete.
     fn sample(&self, row: u64, transition: &mut [f32]) -> Result<Option<u64>> {
         let before = self.numbers.get(row)?;
         if before % 2 == 1 || before == 0 {
@@ -102,13 +104,13 @@ impl Ring {
     }
 }
 
-/// What an actor would have seen of a world: every element follows from the first two, so that a mixture shows.
+/// Returns a made-up observation. Every element is computed from the first two, so a mixture of rows is detected.
 fn transition(actor: usize, ticket: u64) -> Vec<f32> {
     let state = |i: usize| ((ticket as usize * 31 + actor * 7 + i * i) % 1000) as f32;
     [ticket as f32, actor as f32].into_iter().chain((2..COLUMNS).map(state)).collect()
 }
 
-/// Another process: one of those that play.
+/// An actor process.
 fn act(path: &str, actor: usize) -> Outcome {
     let ring = Ring::open(path)?;
     for _ in 0..TRANSITIONS {
@@ -117,11 +119,11 @@ fn act(path: &str, actor: usize) -> Outcome {
     Ok(())
 }
 
-/// The actors that were started: ended when this is dropped, whatever went wrong.
+/// The started actors. They are ended on drop, whatever went wrong.
 struct Actors(Vec<Child>);
 
 impl Actors {
-    /// Whether any is not done yet; an error once one has failed.
+    /// Whether any actor is still running; an error if one has failed.
     fn are_at_work(&mut self) -> std::result::Result<bool, Box<dyn Error>> {
         let mut are_at_work = false;
         for (actor, process) in self.0.iter_mut().enumerate() {
@@ -147,7 +149,7 @@ impl Drop for Actors {
     }
 }
 
-/// The first process: starts the actors and samples while they play.
+/// The first process: starts the actors, and samples while they run.
 fn learn() -> Outcome {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("replay.smap");
@@ -165,7 +167,7 @@ fn learn() -> Outcome {
     let mut sampled = vec![0f32; COLUMNS];
     while actors.are_at_work()? {
         for _ in 0..1000 {
-            // Any order would do; this one comes to every row.
+            // Any order would do; this one reaches every row.
             row = (row + 101) % ROWS as u64;
             match ring.sample(row, &mut sampled)? {
                 None => refused += 1,
@@ -182,7 +184,7 @@ fn learn() -> Outcome {
     println!("{whole} whole transitions sampled, {} different ones, by actor {by_actor:?}", tickets.len());
     println!("{refused} times a row was not there yet, or was just being written");
 
-    // Nobody's ticket was lost, and the ring holds the last of them.
+    // No ticket was lost, and the ring holds the last transitions.
     let given = (ACTORS * TRANSITIONS) as u64;
     assert_eq!(ring.cursor.get(())?, given);
     let mut last = BTreeSet::new();

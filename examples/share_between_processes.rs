@@ -1,4 +1,4 @@
-//! One process appends batches to a tensor; three others wait for them, and read each as soon as it is there.
+//! One process appends batches to a tensor; three others wait for them and read each one as soon as it is committed.
 //!
 //! ```text
 //! cargo run --release --example share_between_processes
@@ -31,18 +31,18 @@ fn main() -> Outcome {
     }
 }
 
-/// What stands in a place, so that a consumer can tell whether it reads what was written.
+/// Returns the value for a position, so that a consumer can check what it reads.
 fn sample(row: usize, column: usize) -> f32 {
     (row * COLUMNS + column) as f32
 }
 
-/// The first process: starts the others, then appends batches and says so in an attribute when it is done.
+/// The first process: starts the others, appends batches, and sets an attribute when it is done.
 fn produce() -> Outcome {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("samples.smap");
-    // Nothing here must survive a power cut, so nothing is synced.
+    // Nothing here has to survive a power cut, so nothing is synced.
     let store = StoreOptions::new().durability(Durability::Process).create(&path)?;
-    // No row yet. The capacity is address space that consumers set aside, so that they map the file once.
+    // No rows yet. The capacity is address space that consumers reserve, so that they map the file once.
     store.create_growable("samples", DType::F32, &[0, COLUMNS], BATCHES * BATCH_ROWS)?;
 
     let start = |name| Command::new(env::current_exe()?).arg(&path).arg(name).spawn();
@@ -57,7 +57,7 @@ fn produce() -> Outcome {
             store.append("samples", &rows)?;
             thread::sleep(Duration::from_millis(10));
         } else {
-            // The last rows and the word that they are the last become visible at once.
+            // The last rows and the attribute that ends the run become visible in one commit.
             let mut txn = store.begin()?;
             txn.append("samples", &rows)?;
             txn.set_attribute("state", "complete")?;
@@ -76,19 +76,19 @@ fn produce() -> Outcome {
     Ok(())
 }
 
-/// The other processes: follow the producer, batch by batch, on mapped pages.
+/// The other processes: follow the producer batch by batch, on mapped pages.
 fn consume(path: &Path, name: &str) -> Outcome {
     // SAFETY: only stridemap writes this store.
     let store = unsafe { Store::open_mapped(path)? };
     let (mut seen_rows, mut wakes, mut total) = (0, 0, 0f64);
     loop {
-        // One generation: its rows and its attributes belong together, whatever is appended meanwhile.
+        // One generation: its rows and attributes belong together, whatever is appended meanwhile.
         let snapshot = store.snapshot();
         let samples = snapshot.load("samples")?;
         let rows = samples.size()[0];
         assert!(rows >= seen_rows && rows % BATCH_ROWS == 0, "only whole batches are ever seen");
 
-        // Only what is new, borrowed where the producer's rows lie in the page cache.
+        // Only the new rows, borrowed from the page cache.
         let new = samples.narrow(0, seen_rows, rows - seen_rows)?;
         let new = ArrayView2::<f32>::try_from(&new)?;
         for (row, values) in (seen_rows..).zip(new.axis_iter(Axis(0))) {
@@ -100,7 +100,8 @@ fn consume(path: &Path, name: &str) -> Outcome {
         if snapshot.attributes().get("state").is_some_and(|state| state == "complete") {
             break;
         }
-        // Sleeps until somebody commits. What came since the snapshot ends it at once, so that nothing is missed.
+        // Sleeps until another process commits. A commit since the snapshot ends the wait at once, so nothing is
+        // missed.
         if !store.wait_for_change(PATIENCE)? {
             return Err(format!("nothing came for {PATIENCE:?}: the producer is gone").into());
         }

@@ -1,4 +1,4 @@
-//! A small language model whose output head is its embedding: two more headers, no more bytes, in every process.
+//! A small language model whose output head is its embedding: two more headers and no more bytes, in every process.
 //!
 //! ```text
 //! cargo run --release --example tied_weights
@@ -30,7 +30,7 @@ fn write() -> Outcome {
     let path = dir.path().join("model.smap");
     let store = Store::create(&path)?;
 
-    // One row of the embedding for each token; the head turns a state into one score for each token.
+    // The embedding has one row per token; the head turns a state into one score per token.
     let embedding =
         Array2::from_shape_fn((TOKENS, WIDTH), |(token, i)| ((token * 31 + i * 17) % 101) as f32 / 50. - 1.);
     let mut txn = store.begin()?;
@@ -41,8 +41,8 @@ fn write() -> Outcome {
     let before_bytes = data_bytes(&path)?;
     println!("the model without a head:  {before_bytes:>9} bytes of data");
 
-    // PyTorch's `head.weight = embedding.weight` is a second header. A head that is multiplied from the right wants the
-    // transpose, which is a header with its strides exchanged.
+    // PyTorch's `head.weight = embedding.weight` is a second header. A head that is multiplied from the right needs
+    // the transpose, which is a header with swapped strides.
     let embedding = store.load("embedding")?;
     let mut txn = store.begin()?;
     txn.save_view("head", &embedding)?;
@@ -57,7 +57,7 @@ fn write() -> Outcome {
         return Err("the second process failed".into());
     }
 
-    // What the second process changed in the head is what the embedding holds, here as well.
+    // The change that the second process made to the head is visible in the embedding here, too.
     let embedding = store.load("embedding")?;
     assert_eq!(embedding.select(0, 7)?.read::<f32>()?, [0.25; WIDTH]);
     println!(
@@ -67,7 +67,7 @@ fn write() -> Outcome {
     Ok(())
 }
 
-/// The bytes of the files that hold elements.
+/// Returns the total size of the files that hold elements.
 fn data_bytes(path: &Path) -> Result<u64, Box<dyn Error>> {
     let mut total_bytes = 0;
     for file in fs::read_dir(path.join("storages"))? {
@@ -76,7 +76,7 @@ fn data_bytes(path: &Path) -> Result<u64, Box<dyn Error>> {
     Ok(total_bytes)
 }
 
-/// The second process: finds the weights tied, runs them, and trains one row.
+/// The second process: checks that the weights are tied, runs them, and trains one row.
 fn use_weights(path: &Path) -> Outcome {
     // SAFETY: only stridemap writes this store.
     let store = unsafe { Store::open_mapped(path)? };
@@ -91,7 +91,7 @@ fn use_weights(path: &Path) -> Outcome {
     assert!(head.shares_storage(&embedding) && head_t.shares_storage(&embedding));
     assert_eq!(store.snapshot().overlapping("embedding")?, ["head", "head_t"]);
 
-    // One token through the model, on borrowed pages. The guard keeps writers out while they are lent.
+    // Run one token through the model, on borrowed pages. The guard keeps writers out meanwhile.
     let weight = store.load("layers.0.weight")?;
     let weight = ArrayView2::<f32>::try_from(&weight)?;
     {
@@ -103,7 +103,7 @@ fn use_weights(path: &Path) -> Outcome {
         println!("token 42 scores {:.3} for itself", scores[42]);
     }
 
-    // A step of training on the head is one on the embedding, because they are the same bytes.
+    // A training step on the head is one on the embedding, because they are the same bytes.
     head_t.select(1, 7)?.lock_exclusive()?.fill_(0.25)?;
     assert_eq!(embedding.select(0, 7)?.read::<f32>()?, [0.25; WIDTH]);
     assert_eq!(head.get::<f32>(&[7, 63])?, 0.25);

@@ -7,89 +7,89 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use stridemap_format as format;
 
-/// A result whose error is this crate's.
+/// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of thing went wrong, for code that decides by it.
+/// The kind of an [`Error`], to match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The operating system refused; the source is its error.
+    /// The operating system returned an error, which is the source.
     Io,
     /// There is no store at the path.
     NotFound,
-    /// What is at the path is not a store.
+    /// The path exists but is not a store.
     NotAStore,
-    /// The place for a new store, or for an exported file, is taken.
+    /// The path of a new store or an exported file already exists.
     AlreadyExists,
     /// The store was written by a newer version of the format.
     UnsupportedVersion,
-    /// The store's bytes break a rule of the format; the source names it.
+    /// The store's bytes break a rule of the format. The source names the rule.
     Corrupt,
     /// The store has no tensor of this name.
     NameNotFound,
-    /// There is a tensor of this name, which was not to be replaced.
+    /// A tensor of this name exists, and the change does not replace it.
     NameExists,
-    /// The elements are of another type.
+    /// The elements have another dtype.
     DTypeMismatch,
-    /// Sizes do not fit each other or the data.
+    /// Sizes do not match each other or the data.
     SizeMismatch,
-    /// An axis, an index or a range lies outside.
+    /// An axis, an index or a range is out of bounds.
     OutOfRange,
-    /// The names of dimensions do not fit each other.
+    /// The names of dimensions do not match.
     NameMismatch,
-    /// An argument that no tensor could satisfy.
+    /// An argument is not valid for any tensor.
     InvalidArgument,
-    /// The view cannot be described by strides: the elements would have to be copied.
+    /// The view cannot be described by strides, so its elements would have to be copied.
     NeedsCopy,
-    /// A borrow needs contiguous elements.
+    /// Borrowing needs contiguous elements.
     NotContiguous,
-    /// A borrow, and a live tensor, needs a store opened with `open_mapped`.
+    /// Borrowing elements, or using a live tensor, needs a store opened with `open_mapped`.
     NotMapped,
-    /// Elements are locked and changed in mutable storages only.
+    /// Locking elements and changing them in place needs a mutable storage.
     NotMutable,
-    /// Elements are read and written by atomics in live storages only.
+    /// Reading and writing elements by atomics needs a live storage.
     NotLive,
-    /// Rows are appended to a contiguous tensor at the end of its sealed storage only.
+    /// Appending rows needs a contiguous tensor at the end of its sealed storage.
     NotGrowable,
-    /// Two indices of a view that is to be written are one element.
+    /// Two indices of a view that is to be written refer to the same element.
     Overlapping,
-    /// A borrow needs elements at an address that is a multiple of their alignment.
+    /// Borrowing needs elements at an address that is a multiple of their alignment.
     Misaligned,
-    /// A number is past a limit of the format.
+    /// A number exceeds a limit of the format.
     LimitExceeded,
-    /// The tensor stands on a storage that this store does not hold.
+    /// The storage of the tensor does not belong to this store.
     ForeignStorage,
-    /// The store is on a network file system, and the opener did not allow that its files be mapped there.
+    /// The store is on a network file system, and mapping its files there was not allowed.
     NetworkFileSystem,
-    /// The storage lies outside the store, and the opener did not allow that.
+    /// The storage is a file outside the store that this handle may not open.
     ExternalRefused,
-    /// A file that is not the store's is not the one that was opened or adopted any more.
+    /// An external file changed since it was opened or adopted.
     ExternalChanged,
     /// Another process, or another guard, holds the lock.
     Busy,
-    /// The value belongs to the process that this one was forked from.
+    /// The value was made by the parent of this forked process.
     Forked,
-    /// A file or directory of the store is gone, or another took its place, since the handle was opened.
+    /// A file or directory of the store was deleted or replaced since the handle was opened.
     Replaced,
-    /// Another commit changed what this one stands on.
+    /// Another commit changed what this one depends on.
     Conflict,
-    /// The store cannot be written: it, or the handle, is read-only.
+    /// The store or the handle is read-only.
     ReadOnly,
-    /// The commit may or may not be there, which opening the store again shows; the next commit or collection by a new
-    /// handle makes durable what is there.
+    /// The commit may or may not have taken effect; opening the store again shows which. The next commit or
+    /// collection by a new handle makes the visible state durable.
     CommitUnknown,
-    /// An earlier sync failed, so this handle writes no more; the source is that failure.
+    /// An earlier sync failed, so this handle writes no more. The source is that failure.
     Poisoned,
-    /// A file to import or export is not what it claims, or cannot hold what it was given.
+    /// An imported file is malformed, or a file format cannot hold what is exported to it.
     BadFile,
-    /// None of the others: for errors that a caller [makes](Error::new).
+    /// Any other error that a caller [creates](Error::new).
     Other,
 }
 
-/// What was asked, what stands, and what to do.
+/// An error. The message states the request, the current state, and what to do.
 ///
-/// It prints as one line that includes its cause; the cause is also its `source`.
+/// It is displayed as one line that includes the cause. The cause is also its `source`.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -103,13 +103,13 @@ struct Inner {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// How many names [`Error::name_not_found`] looks at: a mistyped name should not cost a scan of a million.
+/// The number of names that [`Error::name_not_found`] compares. A mistyped name must not cost a scan of a million.
 const MAX_LOOKED_AT: usize = 2_000;
 
-/// Longer names are not compared: it takes time that grows with the product of their lengths.
+/// The longest name that is compared, in bytes: the time grows with the product of the lengths.
 const MAX_COMPARED_BYTES: usize = 120;
 
-/// Errors of an importer, an exporter, or another [`Source`](crate::Source).
+/// Constructors for importers, exporters and other implementations of [`Source`](crate::Source).
 ///
 /// ```
 /// use std::io;
@@ -127,7 +127,7 @@ const MAX_COMPARED_BYTES: usize = 120;
 /// assert!(missing.to_string().ends_with("did you mean \"weight\"?"));
 /// ```
 impl Error {
-    /// An error of this kind. The message states the request, the current state, and what to do.
+    /// Creates an error. The message states the request, the current state, and what to do.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -150,7 +150,7 @@ impl Error {
         self
     }
 
-    /// The error of a file operation. `action` is a verb and its object: "publish manifest".
+    /// Creates the error of a failed file operation. `action` is a verb and its object: "publish manifest".
     pub fn io(action: &str, path: &Path, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
@@ -158,11 +158,11 @@ impl Error {
         };
         let advice = match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::MFILE) => {
-                "; raise the limit of open files (ulimit -n), or drop tensors, each storage is one"
+                "; raise the limit of open files (ulimit -n), or drop tensors: each storage is an open file"
             }
             Some(Errno::NFILE) => "; all processes together have too many files open (sysctl fs.file-max)",
             Some(Errno::FBIG) => {
-                "; raise the limit of the length of files (ulimit -f), or use a file system that allows longer ones"
+                "; raise the limit on file size (ulimit -f), or use a file system that allows longer files"
             }
             Some(Errno::NOMEM) if action.starts_with("map ") => {
                 "; raise the limit of mappings (sysctl vm.max_map_count) or of address space (ulimit -v), or use a store \
@@ -173,7 +173,7 @@ impl Error {
         Error::new(kind, format!("{action}: {}: {source}{advice}", path.display())).with_source(source)
     }
 
-    /// The error for a name that is not among `names`. It suggests the most similar of the first 2,000.
+    /// Creates the error for a name that is not among `names`. It suggests the most similar of the first 2,000 names.
     pub fn name_not_found(
         action: impl fmt::Display,
         name: &str,
@@ -196,7 +196,8 @@ impl Error {
         Error::new(ErrorKind::NameNotFound, message)
     }
 
-    /// As [`io`](Self::io), for the first step of a write, where being denied means that all of the store is read-only.
+    /// Like [`io`](Self::io), for the first step of a write: permission denied there means that the whole store is
+    /// read-only.
     pub(crate) fn denied(action: &str, path: &Path, source: io::Error) -> Self {
         let is_denied = source.kind() == io::ErrorKind::PermissionDenied;
         let mut error = Error::io(action, path, source);
@@ -206,7 +207,7 @@ impl Error {
         error
     }
 
-    /// The bytes of the file at `path` break a rule.
+    /// Creates the error for a file whose bytes break a rule.
     pub(crate) fn corrupt(path: &Path, source: format::Error) -> Self {
         let kind = match source.rule() {
             format::Rule::Version => ErrorKind::UnsupportedVersion,
@@ -218,7 +219,7 @@ impl Error {
         error
     }
 
-    /// A value that was to be written breaks a rule.
+    /// Creates the error for a value that would break a rule if it were written.
     pub(crate) fn refused(action: impl fmt::Display, source: format::Error) -> Self {
         use format::Rule;
         let kind = match source.rule() {
@@ -229,20 +230,20 @@ impl Error {
         Error::new(kind, format!("{action}: {source}")).with_source(source)
     }
 
-    /// Puts what was being done before the message.
+    /// Prepends the action that failed to the message.
     #[must_use]
     pub fn context(mut self, action: impl fmt::Display) -> Self {
         self.0.message = format!("{action}: {}", self.0.message);
         self
     }
 
-    /// Puts what to do about it after the message.
+    /// Appends advice to the message.
     pub(crate) fn advised(mut self, advice: impl fmt::Display) -> Self {
         self.0.message += &format!("; {advice}");
         self
     }
 
-    /// Marks the failure of a sync: what was written may be lost, and trying again would not tell.
+    /// Marks a failed sync: what was written may be lost, and another sync would not report it.
     pub(crate) fn after_failed_sync(mut self) -> Self {
         self.0.is_failed_sync = true;
         self
@@ -252,20 +253,20 @@ impl Error {
         self.0.is_failed_sync
     }
 
-    /// Whether what was asked needs a descriptor or memory that this process, or the machine, does not have just now.
+    /// Whether this process or the machine has run out of descriptors or memory.
     pub(crate) fn is_for_want_of_resources(&self) -> bool {
         let cause = self.0.source.as_ref().and_then(|source| source.downcast_ref::<io::Error>());
         let number = cause.and_then(io::Error::raw_os_error).map(Errno::from_raw_os_error);
         matches!(number, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
 
-    /// The kind, to decide by.
+    /// Returns the kind, to match on.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The rule of the format that was broken, when it was one.
+    /// Returns the rule of the format that was broken, if the error is about one.
     #[must_use]
     pub fn rule(&self) -> Option<format::Rule> {
         self.broken().map(format::Error::rule)
@@ -275,7 +276,7 @@ impl Error {
         self.0.source.as_ref()?.downcast_ref()
     }
 
-    /// The file whose bytes break a rule, when it is known.
+    /// Returns the file whose bytes break a rule, if it is known.
     pub(crate) fn broken_path(&self) -> Option<&Path> {
         self.0.broken_path.as_deref()
     }
@@ -299,7 +300,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// The names of files may hold anything: control characters, as Rust writes them in text.
+/// Escapes control characters, which file names may contain.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {

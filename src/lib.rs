@@ -1,8 +1,8 @@
 //! A memory-mapped on-disk tensor store.
 //!
-//! A [`Store`] is a directory. In it are *storages*, flat runs of bytes in files, and a table of named *tensors*, each a
-//! header over one storage: dtype, size, stride, storage offset. It is PyTorch's model of a tensor, kept on disk: a
-//! slice or a transpose is saved as another header, and no element is copied.
+//! A [`Store`] is a directory that holds *storages*, flat runs of bytes in files, and a table of named *tensors*. A
+//! tensor is a header over one storage: dtype, size, stride and storage offset. This is PyTorch's model of a tensor,
+//! kept on disk: saving a slice or a transpose writes another header and copies no element.
 //!
 //! ```
 //! use stridemap::{Store, Tensor};
@@ -23,42 +23,44 @@
 //!
 //! # Types
 //!
-//! - [`Store`]: a handle on a store, on one generation of it. [`StoreOptions`] opens it otherwise than by default.
-//! - [`Transaction`]: many changes, one commit. [`Snapshot`]: one generation, for good, and the [`NameChanges`] from one
-//!   to another.
-//! - [`Tensor`]: a header over a storage, on disk or on the heap; its views, and its elements, copied or borrowed.
-//! - [`TypedTensor`]: a slice of the elements of a tensor that owns what it borrows from.
-//! - [`SharedGuard`] and [`ExclusiveGuard`]: a tensor on a mutable storage under a lock, to be read and to be changed in
-//!   place, by an [`Operand`].
-//! - [`LiveTensor`]: a tensor on a live storage, read and written by many processes at once, [element](LiveElement) by
-//!   element, without a lock.
-//! - [`Source`]: what can be saved: a tensor, a slice, a number, an `ndarray` array. [`Element`]: a Rust type that is a [`DType`];
-//!   [`F8E4M3FN`] and its kin are the 8-bit floats.
-//! - [`Copied`]: a [copy](Snapshot::copy_to) of a store that others may be writing.
-//! - [`Stats`], [`Collected`] and [`Compacted`]: where the space of a store is, and what was given back.
-//! - [`Error`], with an [`ErrorKind`] to decide by, and for damage the [`Rule`] of the format that was broken.
-//! - [`ExternalFile`], [`Layout`] and [`StorageKey`]: what an importer of another format builds on. The crate
-//!   `stridemap-interop` does for safetensors, NumPy and PyTorch. [`ExternalFiles`] says which files a handle may open that are
-//!   not the store's.
+//! - [`Store`]: a handle to one generation of a store. [`StoreOptions`] changes how it is opened.
+//! - [`Transaction`]: several changes in one commit. [`Snapshot`]: one generation, which never changes.
+//!   [`NameChanges`]: the difference between two snapshots.
+//! - [`Tensor`]: a header over a storage on disk or on the heap. It has views, and its elements can be copied or
+//!   borrowed.
+//! - [`TypedTensor`]: a slice of elements that owns the tensor it borrows from.
+//! - [`SharedGuard`] and [`ExclusiveGuard`]: a locked tensor on a mutable storage, to read it or to change it in
+//!   place by an [`Operand`].
+//! - [`LiveTensor`]: a tensor on a live storage. Many processes read and write its [elements](LiveElement) at once,
+//!   without a lock.
+//! - [`Source`]: a value that can be saved: a tensor, a slice, a number, an `ndarray` array. [`Element`]: a Rust type
+//!   that corresponds to a [`DType`]. The 8-bit floats are [`F8E4M3FN`] and its relatives.
+//! - [`Copied`]: the result of [copying](Snapshot::copy_to) a store, even while others write it.
+//! - [`Stats`], [`Collected`] and [`Compacted`]: disk usage, and the space that was freed.
+//! - [`Error`]: has an [`ErrorKind`] to match on and, for damage, the [`Rule`] of the format that was broken.
+//! - [`ExternalFile`], [`Layout`] and [`StorageKey`]: the API for importers of other formats. The crate
+//!   `stridemap-interop` uses it for safetensors, NumPy and PyTorch. [`ExternalFiles`] says which files outside the
+//!   store a handle may open.
 //!
-//! # What is promised, and what is not
+//! # Guarantees
 //!
-//! A commit is whole or not at all, and durable when it returns, power cuts included ([`Durability::Full`]). A reader
-//! sees one generation and is not disturbed by writers. Damaged metadata is an error when it is read; damaged elements
-//! are found by [`Store::verify`]. Opening, loading and committing a header cost about the square root of the number of
-//! tensors at most, and nothing for the size of the data.
+//! A commit is atomic, and durable when it returns, even after a power cut ([`Durability::Full`]). A reader sees one
+//! generation and is not disturbed by writers. Damaged metadata is an error when it is read; damaged elements are
+//! found by [`Store::verify`]. Opening a store, loading a tensor and committing a header take time that grows with at
+//! most about the square root of the number of tensors, and does not depend on the size of the data.
 //!
-//! Writers in several processes queue, and [`Store::wait_for_change`] sleeps until one has committed. What a forked child
-//! inherits is refused there.
+//! Writers in several processes queue. [`Store::wait_for_change`] sleeps until one of them has committed. A forked
+//! child cannot use the handles it inherits.
 //!
-//! [`Store::open`] is safe whatever other processes do to the files. [`Store::open_mapped`] is unsafe, because borrowing
-//! the pages of a file is a promise about those who write it.
+//! [`Store::open`] is safe whatever other processes do to the files. [`Store::open_mapped`] is unsafe: borrowing the
+//! pages of a file is sound only if nothing else writes that file.
 //!
 //! # Features
 //!
-//! - `ndarray` (default): tensors from and to `ndarray` arrays.
-//! - `dlpack`: tensors from and to other libraries of the process, by DLPack.
-//! - `simulation`: the file operations as a trait, and a disk that loses power, for crash tests. Not covered by semver.
+//! - `ndarray` (default): conversion between tensors and `ndarray` arrays.
+//! - `dlpack`: exchange of tensors with other libraries in the process, by DLPack.
+//! - `simulation`: file operations as a trait, and a simulated disk that loses power, for crash tests. Not covered by
+//!   semver.
 #![deny(unsafe_code)]
 
 #[cfg(not(target_pointer_width = "64"))]
@@ -78,7 +80,7 @@ mod layout;
 mod maintenance;
 mod memory;
 mod process;
-// For the command line too; not covered by semver.
+// Public for the command line; not covered by semver.
 #[doc(hidden)]
 pub mod parallel;
 mod storage;
@@ -108,7 +110,7 @@ pub use tensor::{
     LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor, TypedTensor,
 };
 
-/// The Rust of the README and of the guide, as tests.
+/// Runs the Rust examples of the README and of the guide as tests.
 #[cfg(all(doctest, feature = "ndarray", feature = "dlpack"))]
 mod documents {
     #[doc = include_str!("../README.md")]

@@ -4,16 +4,16 @@ use std::hint::black_box;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What larger buffers leave for small allocations, which end the process when they fail.
+/// The memory that must stay free after a larger allocation. A small allocation that fails ends the process.
 const LEFT_BYTES: usize = 1 << 20;
 
 /// Resizes a buffer. Its bytes are those that it had, or zeros.
 ///
 /// # Errors
-/// `LimitExceeded` when there is not so much memory.
+/// `LimitExceeded` if there is not enough memory.
 pub(crate) fn try_resize(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()> {
     if buffer.capacity() < length_bytes {
-        // Before there is another: the two together may be too much.
+        // Free the old buffer first: both together may not fit.
         *buffer = Vec::new();
         let mut longer = Vec::new();
         let is_there = longer.try_reserve_exact(length_bytes).is_ok();
@@ -26,10 +26,10 @@ pub(crate) fn try_resize(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()
     Ok(())
 }
 
-/// Whether so much could be had just now.
+/// Whether `length_bytes` could be allocated now.
 pub(crate) fn has_memory(length_bytes: usize) -> bool {
     let mut probe = Vec::<u8>::new();
-    // Seen by somebody, or the compiler would leave it out.
+    // `black_box` keeps the compiler from removing the allocation.
     black_box(&mut probe).try_reserve_exact(length_bytes).is_ok()
 }
 

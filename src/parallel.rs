@@ -1,4 +1,4 @@
-//! Work on several threads. Every thread of the library and of the command line is started here.
+//! Work on several threads. The library and the command line start all their threads here.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -8,25 +8,25 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 
 use crate::memory::has_memory;
 
-/// The number of processors, at most `most`.
+/// Returns the number of processors, at most `most`.
 #[must_use]
 pub fn thread_count(most: usize) -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(most)
 }
 
-/// More than a thread takes until it begins: where that is not there, it would end the process.
+/// More memory than a new thread needs before it runs. If it were missing, the process would end.
 const THREAD_BYTES: usize = 4 << 20;
 
-/// A thread that works on one item after another.
+/// A thread that processes items one after another.
 struct Worker<'scope, T, R> {
-    /// None once it is to end.
+    /// `None` once the thread has to end.
     items: Option<SyncSender<T>>,
     results: Receiver<thread::Result<R>>,
     thread: Option<ScopedJoinHandle<'scope, ()>>,
 }
 
 impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
-    /// None if the system starts no more threads.
+    /// Returns `None` if the system starts no more threads.
     fn start(scope: &'scope Scope<'scope, '_>, work: &'scope (impl Fn(T) -> R + Sync)) -> Option<Self> {
         if !has_memory(THREAD_BYTES) {
             return None;
@@ -46,7 +46,7 @@ impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
     }
 
     fn begin(&self, item: T) {
-        // It takes items until it is dropped.
+        // The thread receives items until the worker is dropped.
         let _ = self.items.as_ref().map(|items| items.send(item));
     }
 
@@ -58,23 +58,23 @@ impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
 }
 
 impl<T, R> Drop for Worker<'_, T, R> {
-    /// Waits until the thread is gone: the scope waits for its closure only, and the system counts it for longer.
+    /// Joins the thread: the scope waits only for its closure, and the system counts the thread for longer.
     fn drop(&mut self) {
         self.items = None;
         let _ = self.thread.take().map(ScopedJoinHandle::join);
     }
 }
 
-/// Calls `work` on other threads with each item that `feed` passes on, and `sink` on this thread with the results, in the
-/// order of the items. Each thread has one item at a time, and `sink` has one more result.
+/// Calls `work` on other threads with each item that `feed` passes on, and `sink` on this thread with the results, in
+/// the order of the items. Each thread holds at most one item, and `sink` one more result.
 ///
-/// If the system starts fewer threads than `thread_count`, those do the work. If none start, or `thread_count` is 1, the
-/// caller does.
+/// If the system starts fewer threads than `thread_count`, those do the work. If none start, or `thread_count` is 1,
+/// the calling thread does it.
 ///
-/// No thread is left when it returns, or when a panic of any of the closures leaves it.
+/// All threads have ended when this function returns or unwinds.
 ///
 /// # Errors
-/// Those of `feed` and `sink`. Items that no thread has begun are dropped then.
+/// Those of `feed` and `sink`. Items that no thread has begun are then dropped.
 pub fn in_order<T: Send, R: Send, E>(
     thread_count: usize,
     feed: impl FnOnce(&mut dyn FnMut(T) -> Result<(), E>) -> Result<(), E>,
@@ -84,13 +84,13 @@ pub fn in_order<T: Send, R: Send, E>(
     let work = &work;
     let to_start = if thread_count > 1 { thread_count } else { 0 };
     thread::scope(|scope| {
-        // On an error and on a panic as well, each ends after the item that it has.
+        // On an error or a panic, each worker ends after its current item.
         let workers: Vec<Worker<'_, T, R>> =
             (0..to_start).map_while(|_| Worker::start(scope, work)).collect();
         let mut idle: Vec<&Worker<'_, T, R>> = workers.iter().collect();
         let mut busy: VecDeque<&Worker<'_, T, R>> = VecDeque::with_capacity(workers.len());
         feed(&mut |item| {
-            // The worker that has been busy for longest has the result that comes next.
+            // The worker that has been busy longest has the next result.
             let (worker, result) = match (idle.pop(), busy.front()) {
                 (Some(worker), _) => (worker, None),
                 (None, Some(&worker)) => {

@@ -1,29 +1,31 @@
-//! Forked children: they inherit copies of values that belong to their parent.
+//! Protection of values that a forked child inherits from its parent.
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The process that made a value.
+/// The process that created a value.
 ///
-/// A forked child has a copy of the value, but shares the open files, locks and unfinished files behind it with its parent,
-/// and may hold a mutex that no thread will ever unlock. So the value does nothing to them there.
+/// A forked child has a copy of the value, but shares the open files, locks and unfinished files behind it with its
+/// parent, and may inherit a mutex that no thread will ever unlock. So in the child the value must not touch any of
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnerProcess(u32);
 
 impl OwnerProcess {
-    /// Returns the process that calls this.
+    /// Returns the calling process.
     pub(crate) fn current() -> Self {
         OwnerProcess(std::process::id())
     }
 
-    /// Whether the calling process is the owner, and not a child that the owner has forked.
+    /// Whether the calling process is the owner, not a child that the owner forked.
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
     }
 
-    /// `what` says how the value was made, as in "x.smap: the store was opened".
+    /// Checks that the calling process is the owner. `what` says how the value was created, as in "x.smap: the store
+    /// was opened".
     ///
     /// # Errors
-    /// `Forked` in a child that the owner has forked.
+    /// `Forked` in a child of the owner.
     pub(crate) fn check(self, what: impl FnOnce() -> String) -> Result<()> {
         if self.is_current() {
             return Ok(());

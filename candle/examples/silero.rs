@@ -1,12 +1,14 @@
-//! A network whose weights are read from a file of safetensors, and from stores, and whose outputs are the same bits.
+//! Runs a network with weights read from a safetensors file and from stores, and checks that the outputs are bit for
+//! bit the same.
 //!
 //! ```sh
 //! cargo run --release -p stridemap-candle --example silero -- silero_vad_16k.safetensors
-//! cargo run --release -p stridemap-candle --example silero      # trains a small network, and takes that
+//! cargo run --release -p stridemap-candle --example silero      # trains and uses a small network
 //! ```
 //!
-//! The first is the Silero voice activity detector at 16 kHz: a short-time Fourier transform by convolution, four
-//! convolutions, an LSTM cell and a last convolution. It is run on a second of a tone that comes and goes, in noise.
+//! The first command runs the Silero voice activity detector at 16 kHz: a short-time Fourier transform by
+//! convolution, four convolutions, an LSTM cell and a last convolution. The input is one second of an intermittent
+//! tone in noise.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -34,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Gives what there is to say when all outputs are the same; anything else is an error.
+/// Returns the report if all outputs are the same, and otherwise an error.
 pub(crate) fn run(model: Option<&Path>) -> Result<String, Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     match model {
@@ -57,13 +59,13 @@ fn compare(model: &Path, dir: &Path, network: &Network) -> Result<String, Box<dy
     let imported = dir.join("imported.smap");
     let store = Store::create(&imported)?;
     stridemap_interop::import(&store, model, "")?;
-    // SAFETY: only this process knows the store, and it writes no more.
+    // SAFETY: only this process uses the store, and it writes no more.
     let mapped = unsafe { Store::open_mapped(&imported)? };
 
     let options = StoreOptions::new().external(ExternalFiles::Anywhere);
     let adopted = dir.join("adopted.smap");
     stridemap_interop::adopt(&options.create(&adopted)?, model, "")?;
-    // SAFETY: as above; and the file that was adopted is left as it is while this runs.
+    // SAFETY: as above, and the adopted file is not changed while this runs.
     let adopted = unsafe { options.open_mapped(&adopted)? };
 
     let mut said = format!("from the file:             {}", shown(&expected));
@@ -86,7 +88,7 @@ fn shown(outputs: &[f32]) -> String {
 }
 
 const RATE: usize = 16_000;
-/// The detector takes so many samples at a time, and the end of those before.
+/// The detector takes this many samples at a time, plus the end of the previous ones.
 const CHUNK: usize = 512;
 const CONTEXT: usize = 64;
 const CUTOFF: usize = 129;
@@ -105,7 +107,7 @@ fn sound() -> Vec<f32> {
     (0..RATE / CHUNK * CHUNK).map(sample).collect()
 }
 
-/// How probable it is that there is a voice, for each chunk of a second of sound.
+/// Returns the probability of a voice for each chunk of a second of sound.
 fn silero(vb: VarBuilder<'_>) -> candle_core::Result<Vec<f32>> {
     let conv = |stride| Conv1dConfig { stride, padding: 1, ..Conv1dConfig::default() };
     let stft = conv1d_no_bias(
@@ -160,7 +162,7 @@ fn silero(vb: VarBuilder<'_>) -> candle_core::Result<Vec<f32>> {
     Ok(voices)
 }
 
-/// A plane of points, and how far each is from the middle.
+/// Returns the points of a plane, and the distance of each from the middle.
 fn points() -> candle_core::Result<(Tensor, Tensor)> {
     let coordinate = |i: u32| (i as f32 - 7.5) / 8.0;
     let points: Vec<[f32; 2]> = (0..256).map(|i| [coordinate(i % 16), coordinate(i / 16)]).collect();
@@ -179,12 +181,12 @@ fn forward((first, second): &(Linear, Linear), points: &Tensor) -> candle_core::
     second.forward(&first.forward(points)?.relu()?)
 }
 
-/// What a network of two layers makes of the plane.
+/// Returns the output of a two-layer network for the plane.
 fn mlp(vb: VarBuilder<'_>) -> candle_core::Result<Vec<f32>> {
     forward(&layers(vb)?, &points()?.0)?.flatten_all()?.to_vec1()
 }
 
-/// Trains it for a moment, and saves it as candle does.
+/// Trains the network briefly, and saves it as candle does.
 fn train(model: &Path) -> candle_core::Result<String> {
     let variables = VarMap::new();
     let network = layers(VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu))?;

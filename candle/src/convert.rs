@@ -4,12 +4,12 @@ use float8::F8E4M3;
 use half::{bf16, f16};
 use stridemap::{Element, ErrorKind, F8E4M3FN, F8E8M0FNU};
 
-/// Copies a tensor of a store, or of the heap, into one of candle's on `device`: once, in row-major order, whatever its
-/// strides. The elements of a mutable storage are copied under its shared lock.
+/// Copies a tensor, of a store or on the heap, into a candle tensor on `device`. Elements are copied once, in
+/// row-major order, whatever the strides. The elements of a mutable storage are copied under its shared lock.
 ///
 /// # Errors
-/// For a dtype that candle has not, by name; and those of reading: a lock that somebody holds for longer than the store's
-/// timeout, a file that cannot be read, and what the device refuses.
+/// An error that names the dtype if candle does not have it. Errors of reading: a lock that is held for longer than
+/// the store's timeout, a file that cannot be read. Errors of the device.
 pub fn to_candle(tensor: &stridemap::Tensor, device: &Device) -> Result<Tensor> {
     use stridemap::DType as D;
     match tensor.dtype() {
@@ -22,7 +22,7 @@ pub fn to_candle(tensor: &stridemap::Tensor, device: &Device) -> Result<Tensor> 
         D::F16 => copied::<f16>(tensor, device),
         D::F32 => copied::<f32>(tensor, device),
         D::F64 => copied::<f64>(tensor, device),
-        // These two types are candle's own; of the same size, they are made where the elements stand.
+        // candle has its own types for these two dtypes. Sizes are equal, so the vector is converted in place.
         D::F8E4M3FN => {
             let elements = read::<F8E4M3FN>(tensor)?.into_iter().map(|x| F8E4M3::from_bits(x.to_bits()));
             Tensor::from_vec(elements.collect(), tensor.size(), device)
@@ -38,10 +38,12 @@ pub fn to_candle(tensor: &stridemap::Tensor, device: &Device) -> Result<Tensor> 
     }
 }
 
-/// Copies a tensor of candle's, from whatever device, onto the heap: once, in row-major order. It can be saved as any other.
+/// Copies a candle tensor, on any device, onto the heap: once, in row-major order. The result can be saved like any
+/// other tensor.
 ///
 /// # Errors
-/// For the 4- and 6-bit floats, which stridemap has not as candle has them, by name; and those of the device.
+/// An error that names the dtype for the 4- and 6-bit floats, which stridemap does not have in candle's form. Errors
+/// of the device.
 pub fn from_candle(tensor: &Tensor) -> Result<stridemap::Tensor> {
     match tensor.dtype() {
         DType::U8 => taken::<u8>(tensor),
@@ -98,7 +100,7 @@ fn on_heap<T: Element>(elements: Vec<T>, tensor: &Tensor) -> Result<stridemap::T
     stridemap::Tensor::from_vec(elements, tensor.dims()).map_err(Error::wrap)
 }
 
-/// The elements in row-major order, of those of the whole storage, which `of` gives.
+/// Returns the elements in row-major order. `of` returns those of the whole storage.
 fn elements<T: Copy>(tensor: &Tensor, of: impl Fn(&CpuStorage) -> Option<&[T]>) -> Result<Vec<T>> {
     let tensor = tensor.to_device(&Device::Cpu)?;
     let (storage, layout) = tensor.storage_and_layout();
@@ -110,7 +112,7 @@ fn elements<T: Copy>(tensor: &Tensor, of: impl Fn(&CpuStorage) -> Option<&[T]>) 
         if let Some((start, end)) = layout.contiguous_offsets() {
             return Some(all.get(start..end)?.to_vec());
         }
-        // Not collected: as an `Option` it would be made by doubling.
+        // Not `collect`: into an `Option`, it would grow the vector by doubling.
         let mut elements = Vec::with_capacity(tensor.elem_count());
         for at in tensor.strided_index() {
             elements.push(*all.get(at)?);

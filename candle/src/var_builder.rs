@@ -5,16 +5,18 @@ use stridemap::Snapshot;
 
 use crate::to_candle;
 
-/// A builder of models that takes its variables from a generation of a store, by name: what candle asks for as
-/// `vb.pp("encoder").pp("0").get(size, "weight")` is the tensor `encoder.0.weight`, after `prefix`, which may be `""`. Views
-/// are found like other tensors.
+/// Returns a model builder that takes its variables from a generation of a store, by name:
+/// `vb.pp("encoder").pp("0").get(size, "weight")` is the tensor `encoder.0.weight`, with `prefix` before it, which
+/// may be `""`. Views are found like other tensors.
 ///
-/// Nothing is read until a variable is asked for; its elements are then [copied](to_candle) once, to `device`, and converted
-/// by candle where the stored dtype is not `dtype`. On a mapped store that copy is from the file's pages. The builder keeps the
-/// snapshot: all variables are of one generation, whatever others commit meanwhile, and its files stay until the builder goes.
+/// Nothing is read until a variable is requested. Its elements are then [copied](to_candle) once, to `device`, and
+/// converted by candle if the stored dtype is not `dtype`. On a mapped store the copy is made from the pages of the
+/// file. The builder keeps the snapshot: all variables are of one generation, whatever others commit meanwhile, and
+/// its files stay on disk until the builder is dropped.
 ///
-/// A variable that is not there is candle's `CannotFindTensor`, under what the store has instead; one of another size its
-/// `UnexpectedShape`. `contains_tensor` cannot fail: where the store's metadata cannot be read, it says no, and `get` why.
+/// A missing variable is candle's `CannotFindTensor`, with the store's message as context; one of another size is
+/// `UnexpectedShape`. `contains_tensor` cannot fail: if the store's metadata cannot be read, it returns false, and
+/// `get` returns the error.
 ///
 /// ```
 /// use candle_core::{DType, Device};

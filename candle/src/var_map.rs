@@ -7,7 +7,8 @@ use stridemap::{Snapshot, Transaction};
 use crate::from_candle;
 use crate::var_builder::{check_size, converted, load};
 
-/// Saves every variable under its name, after `prefix`, by ascending name. They are there when the transaction commits.
+/// Saves every variable under its name, with `prefix` before it, by ascending name. They become visible when the
+/// transaction commits.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -44,8 +45,8 @@ pub fn save_var_map(txn: &mut Transaction<'_>, prefix: &str, variables: &VarMap)
     Ok(())
 }
 
-/// Sets every variable to the tensor of its name, after `prefix`, converted to its dtype, on its device. When one is missing, or of another
-/// size, none is set.
+/// Sets every variable to the tensor of its name, with `prefix` before it, converted to its dtype, on its device. If
+/// one is missing or has another size, none is set.
 ///
 /// # Errors
 /// Those of a [`var_builder`](crate::var_builder).

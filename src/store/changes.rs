@@ -1,15 +1,17 @@
-//! What has changed from one snapshot to another.
+//! The changes between two snapshots.
 
 use super::snapshot::Snapshot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, NameChanges};
 
 impl Snapshot {
-    /// The names that came, went, or have another header, since an earlier snapshot of the same store, by whatever handle or
-    /// process it was taken. Of a later one it is what has to be undone.
+    /// Returns the names that were added, removed or given another header since an earlier snapshot of the same
+    /// store, taken by any handle in any process. If `earlier` is in fact the later one, the result is what has to be
+    /// undone.
     ///
-    /// Few commits apart this reads what they changed, otherwise all headers; no element is read. A tensor that was saved
-    /// again stands on another storage, and so has changed, with the same elements too. What was changed in place is not seen.
+    /// If only a few commits lie between the snapshots, this reads what they changed; otherwise it reads all headers.
+    /// No element is read. A tensor that was saved again has another storage and counts as changed, even if its
+    /// elements are the same. Changes in place are not seen.
     ///
     /// ```
     /// use stridemap::{Store, Tensor};
@@ -24,7 +26,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a snapshot of another store; `Forked`; those of reading the metadata.
+    /// [`ErrorKind::InvalidArgument`] for a snapshot of another store; `Forked`; errors from reading the metadata.
     pub fn changes_since(&self, earlier: &Snapshot) -> Result<NameChanges> {
         let (own, other) = (&self.loader.history, &earlier.loader.history);
         own.check_process()?;

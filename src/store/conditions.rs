@@ -1,10 +1,11 @@
-//! Commits that are made only if the store is as their writer last saw it.
+//! Conditional commits.
 
 use super::transaction::Transaction;
 
 impl Transaction<'_> {
-    /// Commits only as the generation after `generation`, so that what was read there still holds; of several calls the last
-    /// counts. Without it, a transaction is made again on whatever other writers have committed.
+    /// Lets the commit succeed only as the successor of `generation`, so that what was read from that generation
+    /// still holds. The last call counts. Without this condition, the changes are repeated on whatever other writers
+    /// have committed.
     ///
     /// ```
     /// use stridemap::{ErrorKind, Store, Tensor};
@@ -30,8 +31,9 @@ impl Transaction<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// [`commit`](Self::commit) ends in [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when another generation is the newest, and nothing has
-    /// changed: the next append writes over what was appended until then, or [`Store::gc`](crate::Store::gc) cuts it off.
+    /// If another generation is the newest, [`commit`](Self::commit) fails with
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and changes nothing. Rows that the transaction appended
+    /// are overwritten by the next append, or cut off by [`Store::gc`](crate::Store::gc).
     pub fn expect_generation(&mut self, generation: u64) {
         self.changes.expected_generation = Some(generation);
     }

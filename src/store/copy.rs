@@ -1,4 +1,4 @@
-//! Copies of a store that others may be writing.
+//! Copying a store while others may write it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,34 +17,35 @@ use crate::generation::{self, Building, Change};
 use crate::layout::{Placed, View, reached_bytes, repack};
 use crate::storage::{StagedStorage, StorageWriter, VerifiedStorage};
 
-/// How many storages are copied for one commit: each has two files open until then. Nobody sees the copy before its last
-/// commit, so that there may be several.
+/// The most storages that are copied per commit: each has two files open until then. The copy is invisible before its
+/// last commit, so there can be several commits.
 const COMMIT_STORAGES: usize = 64;
 
-/// How many headers are in memory at a time.
+/// The most headers that are in memory at a time.
 const COMMIT_TENSORS: usize = 1 << 17;
 
-/// How much of a storage that is changed in place is in memory at a time.
+/// The most bytes of a mutable or live storage that are in memory at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Views of more runs of bytes than these are not counted, and taken to leave some bytes out.
+/// Views of more runs of bytes than this are not counted; they are assumed to leave some bytes out.
 const MOST_RUNS: u64 = 1 << 20;
 
-/// What a copy of a store took.
+/// The result of copying a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Copied {
-    /// How many tensors it has.
+    /// The number of tensors in the copy.
     pub tensor_count: u64,
-    /// Of storages that were written.
+    /// The bytes of storages that were written.
     pub copied_bytes: u64,
-    /// Of storages that share their blocks on the disk with those of the source, until one of the two is written.
+    /// The bytes of storages that share their blocks on disk with those of the source, until one of the two is
+    /// written.
     pub shared_bytes: u64,
 }
 
 impl Store {
-    /// Copies the newest generation of this store to a path where nothing is; see [`Snapshot::copy_to`]. The handle stays
-    /// on its generation.
+    /// Copies the newest generation of this store to a path that does not exist; see [`Snapshot::copy_to`]. The
+    /// handle stays on its generation.
     ///
     /// # Errors
     /// Those of [`Snapshot::copy_to`] and of [`refresh`](Self::refresh).
@@ -55,21 +56,25 @@ impl Store {
 }
 
 impl Snapshot {
-    /// Copies this generation to a path where nothing is, while others may read and write the store. The copy is a store
-    /// with a uuid of its own. It is there when this returns, whole and durable as the handle's commits are, or it is not
-    /// there; a process that is killed leaves a directory beside the path, `.stage-` and a number, which may be deleted.
+    /// Copies this generation to a path that does not exist, while others may read and write the store. The copy is a
+    /// store with its own uuid. It appears whole or not at all, and is as durable as the handle's commits when this
+    /// returns. A process that is killed leaves a directory beside the path, `.stage-` and a number, which may be
+    /// deleted.
     ///
-    /// A copy of the files alone, by `cp -r`, is not safe while somebody writes: it takes files of several generations, and
-    /// often does not open. It also keeps the uuid, so that each of the two stores is taken for the other.
+    /// Copying only the files, by `cp -r`, is not safe while a process writes: it takes files of several generations,
+    /// and the result often does not open. It also keeps the uuid, so each of the two stores is mistaken for the
+    /// other.
     ///
-    /// Names, strides, dimension names, attributes and reservations are kept, and tensors that share a storage share it in
-    /// the copy.
-    /// - Sealed storages share their blocks with the originals where the file system can (btrfs, XFS), and are copied
-    ///   elsewhere. All their bytes are read and verified, so that damage is an error here, and not in the copy.
-    /// - Mutable storages are copied as they are now, each under a shared guard; live ones by positional reads while others
-    ///   write, so that an element may be half of one write and half of another. A snapshot isolates neither.
-    /// - External storages are adopted again: the copy records where their files are as seen from its own place. This handle
-    ///   must be [allowed](crate::StoreOptions::external) to open them from there.
+    /// Names, strides, dimension names, attributes and reservations are kept. Tensors that share a storage also share
+    /// it in the copy.
+    /// - Sealed storages share their blocks with the originals if the file system can do that (btrfs, XFS), and are
+    ///   copied otherwise. All their bytes are read and verified, so damage is an error here and does not get into
+    ///   the copy.
+    /// - Mutable storages are copied in their current state, each under a shared guard. Live ones are copied by
+    ///   positional reads while others write, so an element may be half of one write and half of another. A snapshot
+    ///   isolates neither kind.
+    /// - External storages are adopted again: the copy records the paths of their files as seen from its own
+    ///   location. This handle must be [allowed](crate::StoreOptions::external) to open them from there.
     ///
     /// `progress` is called with the bytes of elements read since the last call.
     ///
@@ -86,17 +91,19 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// `AlreadyExists` when anything is at the path; `Corrupt` for damaged metadata and elements; `Busy` when a mutable tensor is
-    /// locked for longer than the lock timeout, or by this thread; `ExternalRefused` and `ExternalChanged`; `Io`, a full disk
-    /// among them; `ReadOnly`; `Forked`. After each of these nothing is left, unless the last sync failed.
+    /// `AlreadyExists` if the path exists; `Corrupt` for damaged metadata and elements; `Busy` if a mutable tensor is
+    /// locked for longer than the lock timeout, or by this thread; `ExternalRefused` and `ExternalChanged`; `Io`, for
+    /// example for a full disk; `ReadOnly`; `Forked`. After each of these nothing is left behind, unless the last
+    /// sync failed.
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
         self.loader.history.check_process()?;
         let entries = self.inner().tensors("")?;
         self.copy(path.as_ref(), BTreeMap::new(), entries, progress)
     }
 
-    /// As [`copy_to`](Self::copy_to), of these tensors alone. Of a sealed storage only the bytes are copied that a
-    /// [compaction](Store::compact) would keep for these, and strides and offsets may change; others are copied whole.
+    /// Like [`copy_to`](Self::copy_to), for the given tensors only. Of a sealed storage, only the bytes that a
+    /// [compaction](Store::compact) would keep for these tensors are copied, and strides and offsets may change.
+    /// Other storages are copied whole.
     ///
     /// # Errors
     /// Those of [`copy_to`](Self::copy_to); `NameNotFound`.
@@ -149,14 +156,14 @@ impl Snapshot {
     ) -> Result<Copied> {
         let mut tensors = tensors.peekable();
         let mut copied = Copied::default();
-        // The ids of storages there by those here; until its commit, a provisional one.
+        // The storage ids of the copy by those of the source. Until the commit they are provisional.
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
         loop {
             let mut txn = target.begin()?;
             for (key, value) in self.attributes() {
                 txn.set_attribute(key, value)?;
             }
-            // Each with a name on it.
+            // Each storage, with a name that refers to it.
             let mut staged: Vec<(u64, String)> = Vec::new();
             let mut tensor_count = 0;
             while tensor_count < COMMIT_TENSORS
@@ -196,7 +203,7 @@ impl Snapshot {
         }
     }
 
-    /// Copies a storage, or what tensors reach of it, into one that is staged; gives its provisional id.
+    /// Copies a storage, or the part of it that tensors reach, into a staged one. Returns its provisional id.
     fn stage(
         &self,
         txn: &mut Transaction<'_>,
@@ -221,7 +228,7 @@ impl Snapshot {
             kind => {
                 let storage = self.loader.open(self.inner(), id)?;
                 let (new_id, _) = txn.stage_in_place(kind, record.length_bytes, |writer| {
-                    // Not for a live one, which everybody writes without a lock.
+                    // A live storage has no lock: any process writes it at any time.
                     let guard = storage.as_mutable().map(|file| file.lock(LockMode::Shared)).transpose()?;
                     let mut piece = vec![0; PIECE_BYTES];
                     let mut at = 0;
@@ -241,8 +248,8 @@ impl Snapshot {
         }
     }
 
-    /// The blocks of storages that are changed in place are not shared: a write to a shared block needs new room, and on a
-    /// full disk one through a mapping would end the process.
+    /// Blocks are shared for sealed storages only. If a storage is changed in place, a write to a shared block needs
+    /// new space, and on a full disk a write through a mapping would end the process.
     fn stage_sealed(
         &self,
         txn: &mut Transaction<'_>,
@@ -268,7 +275,7 @@ impl Snapshot {
             if writer.share(old.as_file(), length_bytes)? {
                 writer.digest_shared(length_bytes, progress)?;
                 let shared = writer.finish(&target.disk, &target.paths, target.is_durable())?;
-                // Else reading it chunk by chunk says which one is damaged.
+                // Otherwise the copy below reads it chunk by chunk and reports which one is damaged.
                 if shared.record().kind == record.kind {
                     copied.shared_bytes += length_bytes;
                     return Ok(txn.stage_whole(shared));
@@ -299,11 +306,11 @@ impl Snapshot {
     }
 }
 
-/// What is copied of a storage, when not all of it is.
+/// The part of a storage that is copied.
 #[derive(Debug, Default)]
 struct Part {
-    /// The tensors that are copied; none for all of them.
+    /// The tensors that are copied; empty for all of them.
     tensors: Vec<(String, TensorRecord)>,
-    /// Where those are in the copy, when it has not all bytes.
+    /// The location of these tensors in the copy, if it does not have all bytes.
     placed: BTreeMap<String, Placed>,
 }

@@ -1,4 +1,4 @@
-//! Tensors that grow: rows written behind those that are there, which nobody who has them notices.
+//! Growing tensors: rows are appended after existing bytes, so nothing that others have loaded changes.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -17,15 +17,16 @@ use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
 impl Store {
-    /// Adds rows at the end of a tensor, along dimension 0, and returns their range: other processes may append too. The new
-    /// rows are written after the last bytes of the tensor's storage; nothing that is there is copied or changed. The commit
-    /// then makes this one name longer. Tensors that are loaded, snapshots and other names keep their size; to see the new
-    /// rows, [`refresh`](Self::refresh) and load again. To append no rows changes nothing. The names of the dimensions stay.
+    /// Appends rows to a tensor, along dimension 0, and returns their range: other processes may append too. The new
+    /// rows are written after the last bytes of the tensor's storage; existing bytes are neither copied nor changed.
+    /// The commit then makes this one name longer. Loaded tensors, snapshots and other names keep their size; to see
+    /// the new rows, [`refresh`](Self::refresh) and load again. Appending no rows changes nothing. The dimension
+    /// names stay.
     ///
-    /// The tensor must be contiguous and the last in its sealed storage, as one made by
-    /// [`create_growable`](Self::create_growable) is, or a saved one of at least 4 MiB. Appends to one storage wait for each
-    /// other, in all processes, up to the lock timeout. Rows that were written and not committed are overwritten by the next
-    /// append.
+    /// The tensor must be contiguous and the last in its sealed storage. That is true of a tensor made by
+    /// [`create_growable`](Self::create_growable), and of a saved one of at least 4 MiB. Appends to one storage wait
+    /// for each other, in all processes, up to the lock timeout. Rows that were written but not committed are
+    /// overwritten by the next append.
     ///
     /// ```
     /// use ndarray::array;
@@ -43,23 +44,24 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameNotFound`; `DTypeMismatch`; `SizeMismatch` for another number of dimensions or another size
-    /// beyond dimension 0; `NotGrowable` for a tensor that cannot grow where it stands; `Busy` while another appends or
-    /// holds the storage for longer than the timeout, at once when it is a transaction that began to append in this thread; `Conflict` for a
-    /// storage whose file has several names; `Corrupt` when the end of the storage is damaged.
+    /// See [`Store`]; `NameNotFound`; `DTypeMismatch`; `SizeMismatch` for another number of dimensions or another
+    /// size beyond dimension 0; `NotGrowable` for a tensor that cannot grow in its storage; `Busy` if another append
+    /// or holder keeps the storage for longer than the timeout, or at once if that is a transaction that began to
+    /// append in this thread; `Conflict` for a storage whose file has several names; `Corrupt` if the end of the
+    /// storage is damaged.
     pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         self.write(|txn| txn.append(name, source))
     }
 
-    /// Creates a tensor of zeros, in a sealed storage of its own, to [`append`](Self::append) to: dimension 0 of its size
-    /// is usually 0. Returns it; a tensor of the same name is replaced.
+    /// Creates a tensor of zeros in a sealed storage of its own, for [`append`](Self::append), and returns it. Its
+    /// size in dimension 0 is usually 0. Using an existing name replaces that tensor.
     ///
-    /// `capacity`, in rows, is advice to those who open the store mapped: they set as much address space aside, and need
-    /// not map the storage again until it is longer. It takes no room on the disk, and the tensor may outgrow it.
+    /// `capacity`, in rows, is a hint for processes that open the store mapped: they reserve that much address space,
+    /// and need not map the storage again until it is longer. It takes no disk space, and the tensor may outgrow it.
     ///
     /// # Errors
-    /// See [`Store`]; `SizeMismatch` for a size without dimensions; `LimitExceeded` for too large a size, and a capacity of
-    /// more than 2^46 bytes; `InvalidArgument` for the name.
+    /// See [`Store`]; `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size that is too large, or
+    /// a capacity of more than 2^46 bytes; `InvalidArgument` for the name.
     pub fn create_growable(
         &self,
         name: &str,
@@ -72,16 +74,16 @@ impl Store {
 }
 
 impl Transaction<'_> {
-    /// Adds rows at the end of a tensor. They are part of it once this transaction commits. As [`Store::append`].
+    /// Appends rows to a tensor, like [`Store::append`]. They become part of it when this transaction commits.
     ///
-    /// The transaction goes on from the newest generation, and nobody else appends to the storage until it ends. Two
-    /// transactions that append to the same two storages, each to another first, wait for each other until one is `Busy`:
-    /// append in one order everywhere.
+    /// The transaction continues from the newest generation, and nothing else can append to the storage until it
+    /// ends. Two transactions that append to the same two storages in opposite order wait for each other until one is
+    /// `Busy`: append in the same order everywhere.
     ///
     /// # Errors
     /// Those of [`Store::append`]; `NotGrowable` for a tensor that was saved in this transaction: commit it first;
-    /// `Conflict` when an earlier change cannot be made on the newest generation; its own. After a failure to write, the
-    /// transaction can only be dropped.
+    /// `Conflict` if an earlier change cannot be made on the newest generation; those of the source. After a failure
+    /// to write, the transaction can only be dropped.
     pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let op = format!("append to {name:?}");
         self.check_writable(&op)?;
@@ -91,14 +93,14 @@ impl Transaction<'_> {
             return Ok(end..end);
         }
         let record = self.hold_storage(&op, name, record)?;
-        // Another may have come while this one waited.
+        // Another writer may have changed the tensor while this one waited.
         let rows = check_rows(&op, &record, source)?;
         let (to, size_bytes) = longer(&op, &record, rows)?;
         let Some(growth) = self.growths.get_mut(&record.storage_id) else {
             return Err(Error::new(ErrorKind::Conflict, format!("{op}: its storage is not held")));
         };
-        // So it stays when the source panics.
-        self.failure = Some(Error::new(ErrorKind::InvalidArgument, format!("{op}: the source gave up")));
+        // This failure stays set if the source panics.
+        self.failure = Some(Error::new(ErrorKind::InvalidArgument, format!("{op}: the source panicked")));
         let written = growth
             .reserve(size_bytes)
             .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
@@ -112,10 +114,11 @@ impl Transaction<'_> {
         Ok(new_rows)
     }
 
-    /// Creates a tensor of zeros to append to once it is committed, and returns it. As [`Store::create_growable`].
+    /// Creates a tensor of zeros that rows can be appended to once it is committed, and returns it. Like
+    /// [`Store::create_growable`].
     ///
     /// # Errors
-    /// Those of [`Store::create_growable`], and its own.
+    /// Those of [`Store::create_growable`].
     pub fn create_growable(
         &mut self,
         name: &str,
@@ -147,12 +150,12 @@ impl Transaction<'_> {
         self.load(name)
     }
 
-    /// Takes the growth lock of the storage that a name stands on, unless this transaction has it, and looks at the newest
-    /// generation then; gives the tensor of the name there, which can grow.
+    /// Takes the growth lock of the tensor's storage, unless this transaction holds it, and moves to the newest
+    /// generation. Returns the record of the tensor there, which can grow.
     fn hold_storage(&mut self, op: &str, name: &str, mut record: TensorRecord) -> Result<TensorRecord> {
         let history = &self.loader.history;
         let began = Instant::now();
-        // Each time round somebody has moved the tensor to another storage.
+        // The loop repeats when another writer has moved the tensor to another storage.
         loop {
             let id = record.storage_id;
             if Changes::staged_index(id).is_some() {
@@ -163,7 +166,7 @@ impl Transaction<'_> {
                 self.check_growable(op, name, &record, growth.length_bytes())?;
                 return Ok(record);
             }
-            // What cannot grow is refused without waiting for anybody.
+            // A tensor that cannot grow is refused without waiting.
             self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
             let path = history.paths.storage(id);
             let left = history.options.lock_timeout.saturating_sub(began.elapsed());
@@ -207,18 +210,16 @@ impl Transaction<'_> {
         })
     }
 
-    /// Whether rows written behind the first `length_bytes` of its storage are behind the tensor's own.
+    /// Checks that the tensor ends at `length_bytes` of its storage, so that rows appended there follow its own.
     fn check_growable(&self, op: &str, name: &str, record: &TensorRecord, length_bytes: u64) -> Result<()> {
         let layout = layout_of(record)?;
         let kind = self.storage_record(op, record.storage_id)?.kind;
         let end_bytes = end_bytes(record, &layout);
         let why = match kind {
             RecordKind::Mutable => {
-                "its storage is mutable: it is changed in place, and has a size for good".to_owned()
+                "its storage is mutable: it is changed in place, and its size is fixed".to_owned()
             }
-            RecordKind::Live { .. } => {
-                "its storage is live: it is shared as it is, and has a size for good".to_owned()
-            }
+            RecordKind::Live { .. } => "its storage is live: its size is fixed".to_owned(),
             RecordKind::External(_) => "its storage is external: a file that is not the store's".to_owned(),
             RecordKind::Sealed(_) if !layout.is_contiguous() => {
                 format!(
@@ -240,7 +241,7 @@ impl Transaction<'_> {
         Err(Error::new(ErrorKind::NotGrowable, message))
     }
 
-    /// What stands behind a tensor that is not the last of its storage.
+    /// Returns what follows a tensor that is not the last of its storage.
     fn why_not_last(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<String> {
         for entry in self.draft.tensors("")? {
             let (other_name, other) = entry?;
@@ -252,11 +253,11 @@ impl Transaction<'_> {
                 return Ok(format!("{other_name:?} stands behind it in the same storage"));
             }
         }
-        Ok("bytes that no name reaches any more stand behind it in its storage".to_owned())
+        Ok("bytes that no name reaches any more follow it in its storage".to_owned())
     }
 }
 
-/// That a source has rows for a tensor; gives how many.
+/// Checks that the rows of a source fit the tensor, and returns their number.
 fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) -> Result<usize> {
     let (dtype, size) = (source.dtype(), source.size());
     if dtype != record.dtype {
@@ -288,7 +289,7 @@ fn row_count(op: &str, record: &TensorRecord) -> Result<usize> {
     Ok(layout.size().first().copied().unwrap_or_default())
 }
 
-/// The tensor with so many more rows, and how many bytes those are.
+/// Returns the tensor with `rows` more rows, and the size of those in bytes.
 fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
     let layout = layout_of(record)?;
     let too_large = || {
@@ -310,7 +311,7 @@ fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord,
     }
 }
 
-/// Where in its storage a contiguous tensor ends.
+/// Returns the end of a contiguous tensor in its storage, in bytes.
 fn end_bytes(record: &TensorRecord, layout: &Layout) -> Option<u64> {
     record.offset_elems.checked_add(layout.numel() as u64)?.checked_mul(record.dtype.itemsize() as u64)
 }

@@ -16,36 +16,38 @@ use crate::tensor::Tensor;
 
 /// A store on disk: a directory of storages and a table of named tensors.
 ///
-/// A handle is on one generation: what it reads was all true at once. Its own commits move it on;
-/// [`refresh`](Self::refresh) moves it to what other processes have committed, and
-/// [`wait_for_change`](Self::wait_for_change) waits until there is such a commit.
+/// A handle is on one generation, so all that it reads is consistent. Its own commits move it on;
+/// [`refresh`](Self::refresh) moves it to the newest commit of any process, and
+/// [`wait_for_change`](Self::wait_for_change) waits until there is a new one.
 ///
-/// Handles, transactions, snapshots and tensors are `Send` and `Sync`. Threads share them or clone them; a clone copies no
-/// data. A guard stays on its thread.
+/// Handles, transactions, snapshots and tensors are `Send` and `Sync`. Threads can share or clone them; a clone
+/// copies no data. A guard stays on its thread.
 ///
-/// Every method that changes the store is one commit, whole or not at all, and durable when it returns, with
+/// Every method that changes the store is one atomic commit, which is durable when it returns, with
 /// [`Durability::Full`](crate::Durability::Full). [`write`](Self::write) makes several changes in one commit.
 ///
 /// # Disk space
-/// A handle keeps the files of its generation on disk, as a [`Snapshot`] does, in whatever process it is. So a handle that
-/// stays idle on an old generation holds the space of everything removed or replaced since. Drop it, or call `refresh` now
-/// and then. A loaded tensor holds the space of its own storage until it is dropped. [`stats`](Self::stats) shows which
-/// space is held, and by which processes; [`gc`](Self::gc) deletes what is held no longer, as does the next commit.
+/// A handle keeps the files of its generation on disk, as a [`Snapshot`] does, in any process. So an idle handle on
+/// an old generation keeps the space of everything removed or replaced since. Drop it, or call `refresh` now and
+/// then. A loaded tensor keeps the space of its own storage until it is dropped. [`stats`](Self::stats) shows which
+/// space is kept, and by which processes; [`gc`](Self::gc) deletes what is no longer kept, as does the next commit.
 ///
 /// # Forks
-/// A forked child shares the open files of its parent, and with them its locks. So what it inherits is refused there, with
-/// `Forked`, by every method of a store, a transaction and a snapshot that returns a [`Result`], and by guards; and it
-/// harms nothing when it is dropped; [`attributes`](Self::attributes) are empty. Three things are allowed: to read a tensor
-/// that was loaded before, to go on with a [`LiveTensor`](crate::LiveTensor), and to open the store again, for a handle of
-/// its own. The last takes locks within the process, and so wants a parent that had no other thread at work in this
-/// library; after an `exec` there is no such limit.
+/// A forked child shares the open files of its parent, and with them its locks. So guards, and every method of a
+/// store, a transaction or a snapshot that returns a [`Result`], fail with `Forked` on inherited values.
+/// [`attributes`](Self::attributes) are empty there. Dropping inherited values is harmless.
+///
+/// Three things are allowed in the child: reading a tensor that was loaded before, using a
+/// [`LiveTensor`](crate::LiveTensor), and opening the store again to get a new handle. Opening takes locks within the
+/// process, so no other thread of the parent may have been using this library at the fork; after an `exec` there is
+/// no such limit.
 ///
 /// # Errors
-/// All share `Forked`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` when other writers hold
-/// the store for longer than the timeout, `Conflict` when it changed what this commit stands on, `LimitExceeded` for what is past a
-/// limit of the format, `Replaced` when a file or directory of the store is gone or another took its place, `Corrupt`, `ReadOnly`, `Io` (a full
-/// disk among them), `CommitUnknown` and `Poisoned` when a sync failed. Except after `CommitUnknown` the store is as it
-/// was.
+/// All methods can return `Forked`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` if
+/// other writers hold the store for longer than the timeout; `Conflict` if a commit changed what this one depends on;
+/// `LimitExceeded` beyond a limit of the format; `Replaced` if a file or directory of the store was deleted or
+/// replaced; `Corrupt`; `ReadOnly`; `Io`, for example for a full disk; `CommitUnknown` and `Poisoned` if a sync
+/// failed. Except after `CommitUnknown` the store is unchanged.
 #[derive(Clone)]
 pub struct Store {
     pub(super) loader: Arc<Loader>,
@@ -62,8 +64,8 @@ impl Store {
         Store { loader: Arc::new(Loader::new(disk, history, permit)) }
     }
 
-    /// Creates an empty store at a path where nothing is, or in an empty directory, which keeps its owner and permissions.
-    /// Durable when it returns.
+    /// Creates an empty store at a path that does not exist, or in an empty directory, which keeps its owner and
+    /// permissions. The store is durable when this returns.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -80,10 +82,10 @@ impl Store {
     }
 
     /// Opens a store. Elements are copied out by positional reads, so nothing that another process does to the files
-    /// can be undefined behaviour here; to borrow elements without a copy use [`open_mapped`](Self::open_mapped).
+    /// can cause undefined behaviour. To borrow elements without a copy, use [`open_mapped`](Self::open_mapped).
     ///
-    /// The handle stays in the directory that it opened when that is renamed, or when a link to it is pointed elsewhere. Messages
-    /// keep the path that it was opened by.
+    /// The handle stays on the directory that it opened, even if that is renamed, or if a link to it is changed.
+    /// Messages keep the path that it was opened by.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -96,21 +98,22 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// By [`ErrorKind`](crate::ErrorKind): `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt` when a part of the
-    /// store is missing or the newest generation does not validate, `Busy` when commits replace it faster than it can be
-    /// read, `Io`.
+    /// By [`ErrorKind`](crate::ErrorKind): `NotFound`; `NotAStore`; `UnsupportedVersion`; `Corrupt` if a part of the
+    /// store is missing or the newest generation is invalid; `Busy` if commits replace the newest generation faster
+    /// than it can be read; `Io`.
     pub fn open(path: impl AsRef<Path>) -> Result<Store> {
         StoreOptions::new().open(path)
     }
 
-    /// Opens a store whose elements can be borrowed: by [`Tensor::as_slice`], [`Tensor::typed`] and [`Tensor::as_array`]; those
-    /// of mutable tensors through the guards of [`Tensor::lock_shared`] and [`Tensor::lock_exclusive`]; those of live tensors
-    /// are read and written by [`Tensor::as_live`].
+    /// Opens a store whose elements can be borrowed: by [`Tensor::as_slice`], [`Tensor::typed`] and
+    /// [`Tensor::as_array`]. Elements of mutable tensors are borrowed through the guards of [`Tensor::lock_shared`]
+    /// and [`Tensor::lock_exclusive`]; those of live tensors are read and written through [`Tensor::as_live`].
     ///
-    /// All processes share the pages. A sealed storage or an external file is mapped read-only, once in a process, when a
-    /// tensor on it is first loaded; a live storage once in a process, at the first `as_live`; a mutable one when a guard
-    /// first borrows its elements, once per handle for reading and once for writing. A mapping lasts until the last tensor,
-    /// guard or live tensor on it is dropped: it outlives the store, the snapshot and the name.
+    /// All processes share the pages. A sealed storage or an external file is mapped read-only, once per process,
+    /// when a tensor on it is first loaded. A live storage is mapped once per process, at the first `as_live`. A
+    /// mutable storage is mapped when a guard first borrows its elements, once per handle for reading and once for
+    /// writing. A mapping lasts until the last tensor, guard or live tensor on it is dropped: it outlives the store,
+    /// the snapshot and the name.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -126,14 +129,18 @@ impl Store {
     /// ```
     ///
     /// # Safety
-    /// While the store's files, and the external files that it opens, are mapped, nobody but this library writes, truncates
-    /// or replaces them, in any process. And no file of it that is a sealed or a mutable storage, and no external file, has a
-    /// second name (a hard link) under which it is a file of another kind in a store: only a store that lies has, and within
-    /// a process that is refused of storages; but what another process writes under the other name, it writes under another
-    /// lock. External files are opened only when [allowed](crate::StoreOptions::external); by default none is.
+    /// While the store's files, and the external files that it opens, are mapped, nothing but this library may write,
+    /// truncate or replace them, in any process.
+    ///
+    /// In addition, no file that is a sealed or a mutable storage of the store, and no external file, may have a
+    /// second name (a hard link) under which it is a file of another kind in a store. Only a malformed store has such
+    /// names. Within a process this is refused for storages, but another process that writes under the other name
+    /// takes another lock.
+    ///
+    /// External files are opened only if [allowed](crate::StoreOptions::external); by default none are.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); `NetworkFileSystem` on one of those, unless
+    /// Those of [`open`](Self::open); `NetworkFileSystem` on a network file system, unless
     /// [allowed](crate::StoreOptions::allow_network_mapping).
     #[expect(
         unsafe_code,
@@ -143,7 +150,8 @@ impl Store {
         StoreOptions::new().open_with(path.as_ref(), Some(MapPermit::by_contract_of_the_caller()))
     }
 
-    /// The path by which the store was opened. The handle holds the store's directory, which may have been renamed since.
+    /// Returns the path by which the store was opened. The handle holds the directory itself, which may have been
+    /// renamed since.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -157,7 +165,7 @@ impl Store {
         self.loader.history.paths.root()
     }
 
-    /// The store's identity, as a hyphenated UUID.
+    /// Returns the store's identity, as a hyphenated UUID.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -171,7 +179,7 @@ impl Store {
         uuid::Uuid::from_bytes(self.loader.history.uuid).to_string()
     }
 
-    /// The number of the generation that this handle is on.
+    /// Returns the number of the generation that this handle is on.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -187,8 +195,8 @@ impl Store {
         self.loader.history.number()
     }
 
-    /// Moves to the newest generation, and returns whether that was another one. What only the old generation needed can then
-    /// be deleted.
+    /// Moves to the newest generation, and returns whether that is another one. Files that only the old generation
+    /// needed can then be deleted.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -203,13 +211,15 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` when the newest generation does not validate, `UnsupportedVersion`, `Busy` as in [`open`](Self::open),
-    /// `Replaced` when the store was deleted or an older copy restored into it, `Io`. The handle stays where it was.
+    /// `Corrupt` if the newest generation is invalid; `UnsupportedVersion`; `Busy` as in [`open`](Self::open);
+    /// `Replaced` if the store was deleted or an older copy restored into it; `Io`. After an error the handle stays
+    /// on its generation.
     pub fn refresh(&self) -> Result<bool> {
         Ok(self.loader.history.install(self.loader.history.newest()?))
     }
 
-    /// The generation that this handle is on. Its files stay on disk for as long as the snapshot lives.
+    /// Returns a snapshot of the generation that this handle is on. Its files stay on disk for as long as the
+    /// snapshot lives.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -227,7 +237,7 @@ impl Store {
         Snapshot::new(Arc::clone(&self.loader), self.loader.history.current())
     }
 
-    /// All names, ascending.
+    /// Returns all names, ascending.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -262,7 +272,7 @@ impl Store {
         self.snapshot().contains(name)
     }
 
-    /// The tensor of a name: its header, and its storage opened. No element is read.
+    /// Loads a tensor: looks up its header and opens its storage. No element is read.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -281,7 +291,7 @@ impl Store {
         self.snapshot().load(name)
     }
 
-    /// What was written on the store: text by key.
+    /// Returns the attributes of the store: text by key.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -296,7 +306,7 @@ impl Store {
         self.snapshot().attributes().clone()
     }
 
-    /// Begins a transaction: many changes, one commit. It starts from the newest generation; nothing is locked.
+    /// Begins a transaction: several changes in one commit. It starts from the newest generation; nothing is locked.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -312,7 +322,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Poisoned`; `LimitExceeded` when the store has no more storage ids; those of [`refresh`](Self::refresh).
+    /// `Poisoned`; `LimitExceeded` if the store has no storage ids left; those of [`refresh`](Self::refresh).
     pub fn begin(&self) -> Result<Transaction<'_>> {
         self.loader.history.check_process()?;
         self.loader.history.check_poison()?;
@@ -321,10 +331,10 @@ impl Store {
         Ok(Transaction::new(&self.loader, newest))
     }
 
-    /// Deletes every file that no generation needs that is the newest or held by a snapshot, in any process.
+    /// Deletes the files that neither the newest generation nor a snapshot in any process needs.
     ///
-    /// Commits do so for what they leave behind themselves; this finds what a power cut or a killed writer left too. The
-    /// handle moves to the newest generation, so that it does not hold an older one back.
+    /// Each commit deletes what it makes unneeded itself. This also finds what a power cut or a killed writer left.
+    /// The handle moves to the newest generation, so that it does not keep the files of an older one.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -341,7 +351,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]. What had been deleted until then stays so.
+    /// See [`Store`]. What was deleted before the error stays deleted.
     pub fn gc(&self) -> Result<Collected> {
         self.loader.history.check_process()?;
         maintenance::collect_all(&self.loader.history)

@@ -11,10 +11,10 @@ use crate::layout::Layout;
 use crate::storage::{Externals, InUse, MapPermit, Storage};
 use crate::tensor::Tensor;
 
-/// Turns records into tensors. Each storage is opened once, however many tensors stand on it.
+/// Turns records into tensors. Each storage is opened once, however many tensors refer to it.
 #[derive(Debug)]
 pub(super) struct Loader {
-    /// All of the disk, of which the history has the part that is the store's.
+    /// The whole disk. The history holds the part that belongs to the store.
     pub(super) disk: Arc<dyn Disk>,
     pub(super) history: History,
     pub(super) permit: Option<MapPermit>,
@@ -52,7 +52,7 @@ impl Loader {
         self.storages.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
     }
 
-    /// The record of a storage that a tensor refers to.
+    /// Returns the record of a storage that a tensor refers to.
     pub(super) fn record(&self, generation: &Generation, id: u64) -> Result<StorageRecord> {
         generation.storage(id)?.ok_or_else(|| {
             let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
@@ -74,7 +74,7 @@ impl Loader {
             }
             _ => Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_options),
         };
-        // Whoever puts an older copy of the store into its directories replaces the manifest, too.
+        // Restoring an older copy into the store's directories replaces the manifest, too.
         generation.check_named(&*history.disk, &history.paths)?;
         let storage = storage?;
         let mut storages = self.storages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +87,7 @@ impl Loader {
 }
 
 impl Loader {
-    /// Not by way of the history, whose generation would be kept for as long as the tensor.
+    /// Returns callbacks that do not own the history: it would keep its generation for as long as the tensor lives.
     fn in_use(&self, id: u64, generation: &Generation) -> InUse {
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
         let (uuid, known) = (self.history.uuid, AtomicU64::new(generation.number()));

@@ -3,20 +3,23 @@ use crate::error::Result;
 use crate::maintenance::{self, Compacted, Materialized};
 
 impl Store {
-    /// Writes sealed storages again without the bytes that no tensor reaches: those of which at least a quarter can be
-    /// given back, and a block of 4 KiB. Tensors keep their names, sizes and elements, and share what they shared; their
-    /// strides and offsets change, and their storages. `progress` is called with the bytes written since the last call;
-    /// [`stats`](Self::stats) says how many there will be.
+    /// Rewrites sealed storages, dropping the bytes that no tensor reaches. A storage is rewritten if that frees at
+    /// least a quarter of it, and at least a block of 4 KiB. Tensors keep their names, sizes and elements, and share
+    /// elements as before; their strides, offsets and storages change. `progress` is called with the bytes written
+    /// since the last call; [`stats`](Self::stats) tells their total beforehand.
     ///
-    /// First it does what [`gc`](Self::gc) does. Then storages are copied, some 64 MiB or 64 of them to a commit, smaller ones
-    /// first, so that the space of some is there for the next; so much is needed beside the store, or the length to be of
-    /// the longest storage. The old files go with each commit, or once no snapshot in any process needs them. Each commit
-    /// is durable before its old files go, unless the handle was opened with
-    /// [`Durability::Process`](crate::Durability::Process): then a power cut may take what was durable before. A tensor that was loaded before keeps its elements, but views of it can no longer be saved
-    /// without a copy: [`save_view`](Self::save_view) ends in `Conflict`; load it again.
+    /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB or 64 of them per
+    /// commit, smaller ones first, so that the space they free is available to the next. It needs that much free
+    /// space, or the final length of the longest storage. Old files are deleted with each commit, or once no snapshot
+    /// in any process needs them. Each commit is durable before its old files are deleted, unless the handle was
+    /// opened with [`Durability::Process`](crate::Durability::Process): then a power cut may lose what was durable
+    /// before.
     ///
-    /// A storage that others are changing or that is damaged is left as it was, and
-    /// [`Compacted::skipped`] says which and why; mutable and live storages are always left.
+    /// A tensor that was loaded before keeps its elements, but [`save_view`](Self::save_view) of it or of its views
+    /// now fails with `Conflict`: load it again.
+    ///
+    /// A storage that is damaged or that others are changing is left unchanged, and [`Compacted::skipped`] gives the
+    /// reason. Mutable and live storages are never rewritten.
     ///
     /// ```
     /// use stridemap::{Store, Tensor};
@@ -33,25 +36,25 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]. What had been compacted until then stays so, and nothing else has changed.
+    /// See [`Store`]. What was compacted before the error stays compacted, and nothing else has changed.
     pub fn compact(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
         self.loader.history.check_process()?;
         maintenance::compact(&self.loader.history, &mut progress)
     }
 
-    /// Copies what tensors reach of external storages into sealed storages of the store, so that it needs no file of others
-    /// any more. Tensors keep their names, sizes and elements, and two that shared elements share them still; their strides and
-    /// offsets can change, as in [`compact`](Self::compact), and their storages do. `progress` is called with the bytes
-    /// written since the last call.
+    /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store
+    /// no longer needs external files. Tensors keep their names, sizes and elements, and share elements as before;
+    /// their storages change, and their strides and offsets can change, as in [`compact`](Self::compact). `progress`
+    /// is called with the bytes written since the last call.
     ///
-    /// Before a byte is copied, all files are looked at; each is looked at again after it was copied. Some 64 MiB or 64
-    /// storages go to a commit, and each is durable, with [`Durability::Full`](crate::Durability::Full). The files
-    /// themselves are left as they are. Where another commit came between, a storage stays external, and
-    /// [`Materialized::skipped`] says which.
+    /// All external files are checked before the first byte is copied, and each again after it was copied. Each
+    /// commit copies about 64 MiB or 64 storages, and is durable with [`Durability::Full`](crate::Durability::Full).
+    /// The external files are not changed. If another commit interferes, a storage stays external, and
+    /// [`Materialized::skipped`] lists it.
     ///
     /// # Errors
-    /// See [`Store`]; `ExternalRefused` when this handle may not open one of the files, and `ExternalChanged` for one that
-    /// is not any more what was adopted. What had been copied and committed until then stays so.
+    /// See [`Store`]; `ExternalRefused` if this handle may not open one of the files; `ExternalChanged` if a file
+    /// changed since it was adopted. What was committed before the error stays.
     pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
         self.loader.history.check_process()?;
         maintenance::materialize(&self.loader.history, &mut progress)

@@ -1,4 +1,4 @@
-//! What a user holds: a store, a transaction on it, a snapshot of it.
+//! The main types of the API: stores, transactions and snapshots.
 
 mod changes;
 mod conditions;

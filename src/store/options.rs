@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Durability, History, Options};
 use crate::storage::{ExternalFiles, MapPermit};
 
-/// How to open or create a store, when the defaults of [`Store`] do not fit.
+/// Options to open or create a store, if the defaults of [`Store`] do not fit.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -33,50 +33,51 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// The defaults: [`Durability::Full`], and 30 seconds of waiting for another writer.
+    /// Returns the defaults: [`Durability::Full`], and a lock timeout of 30 seconds.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What a commit survives once it has returned.
+    /// Sets what a commit survives once it has returned.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.options.durability = durability;
         self
     }
 
-    /// How long a commit waits for another writer, an append for another append, and a guard for another guard, before it
-    /// ends in [`ErrorKind::Busy`](crate::ErrorKind::Busy).
+    /// Sets how long a commit waits for another writer, an append for another append, and a guard for another guard,
+    /// before it fails with [`ErrorKind::Busy`](crate::ErrorKind::Busy).
     #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.options.lock_timeout = timeout;
         self
     }
 
-    /// Which files that are not the store's may be opened: those that tensors were [adopted](crate::Transaction::adopt) from. By default
-    /// none is, and a tensor on one ends in [`ErrorKind::ExternalRefused`](crate::ErrorKind::ExternalRefused).
+    /// Sets which files outside the store may be opened: those that tensors were [adopted](crate::Transaction::adopt)
+    /// from. By default none may be, and loading such a tensor fails with
+    /// [`ErrorKind::ExternalRefused`](crate::ErrorKind::ExternalRefused).
     #[must_use]
     pub fn external(mut self, files: ExternalFiles) -> Self {
         self.options.externals.allowed = files;
         self
     }
 
-    /// Whether [`open_mapped`](Self::open_mapped) may map files of a network file system: NFS, SMB, AFS, Coda, Ceph, Lustre,
-    /// GPFS, 9P. By default it ends in [`ErrorKind::NetworkFileSystem`](crate::ErrorKind::NetworkFileSystem), and
-    /// [`open`](Self::open) serves there.
+    /// Sets whether [`open_mapped`](Self::open_mapped) may map files on a network file system: NFS, SMB, AFS, Coda,
+    /// Ceph, Lustre, GPFS, 9P. By default it fails with
+    /// [`ErrorKind::NetworkFileSystem`](crate::ErrorKind::NetworkFileSystem); [`open`](Self::open) works there.
     ///
-    /// There another machine can truncate or replace a file without being asked: the next access to the mapping is a
-    /// `SIGBUS`, which ends the process, where a read gives an error. The locks of one machine may not be seen on another,
-    /// and its writes not in a mapping. Who allows it knows that one machine alone writes the store, or nobody. A file system
-    /// that a program serves (FUSE, `sshfs` among them) cannot be told apart, and is mapped.
+    /// On such a file system another machine can truncate or replace a file at any time: the next access to the
+    /// mapping is a `SIGBUS`, which ends the process, where a read returns an error. The locks of one machine may not
+    /// be visible on another, and its writes not in a mapping. Allow this only if at most one machine writes the
+    /// store. File systems served by a program (FUSE, including `sshfs`) cannot be recognized, and are mapped.
     #[must_use]
     pub fn allow_network_mapping(mut self, is_allowed: bool) -> Self {
         self.options.externals.allows_network_mapping = is_allowed;
         self
     }
 
-    /// The file system to use instead of the real one: for crash tests.
+    /// Sets the file system to use instead of the real one, for crash tests.
     #[cfg(feature = "simulation")]
     #[must_use]
     pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
@@ -84,7 +85,7 @@ impl StoreOptions {
         self
     }
 
-    /// As [`Store::create`].
+    /// Creates a store, like [`Store::create`].
     ///
     /// # Errors
     /// Those of [`Store::create`].
@@ -100,7 +101,7 @@ impl StoreOptions {
         Ok(store)
     }
 
-    /// As [`Store::open`].
+    /// Opens a store, like [`Store::open`].
     ///
     /// # Errors
     /// Those of [`Store::open`].
@@ -108,10 +109,10 @@ impl StoreOptions {
         self.open_with(path.as_ref(), None)
     }
 
-    /// As [`Store::open_mapped`].
+    /// Opens a store whose elements can be borrowed, like [`Store::open_mapped`].
     ///
     /// # Safety
-    /// That of [`Store::open_mapped`].
+    /// The contract is that of [`Store::open_mapped`].
     ///
     /// # Errors
     /// Those of [`Store::open_mapped`].

@@ -1,4 +1,4 @@
-//! Many tensors at once: those whose names begin alike.
+//! Operations on all tensors whose names begin with a prefix.
 
 use std::cmp::Reverse;
 
@@ -11,10 +11,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Change, OnExisting};
 use crate::tensor::Tensor;
 
-/// Tensors whose names begin with a prefix: any text, `""` for all of them.
+/// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
 impl Store {
-    /// The headers of the tensors whose name begins with `prefix`, by ascending name. [`Snapshot::tensors`] reads them one
-    /// by one, which takes less memory where there are many.
+    /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name. [`Snapshot::tensors`]
+    /// reads them one by one, which takes less memory if there are many.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -36,7 +36,7 @@ impl Store {
         self.snapshot().tensors(prefix)?.collect()
     }
 
-    /// The tensors whose name begins with `prefix`, by ascending name. No element is read.
+    /// Returns the tensors whose names begin with `prefix`, by ascending name. No element is read.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -56,7 +56,7 @@ impl Store {
         self.snapshot().load_all(prefix)?.collect()
     }
 
-    /// Removes the tensors whose name begins with `prefix`, and returns how many. None is no error.
+    /// Removes the tensors whose names begin with `prefix`, and returns their number, which may be zero.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -75,7 +75,8 @@ impl Store {
         self.write(|txn| txn.remove_prefix(prefix))
     }
 
-    /// Renames the tensors whose name begins with `from`: they begin with `to` instead. Returns how many. None is no error.
+    /// Renames the tensors whose names begin with `from`, replacing that prefix by `to`. Returns their number, which
+    /// may be zero.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -95,10 +96,10 @@ impl Store {
     }
 }
 
-/// Tensors whose names begin with a prefix: any text, `""` for all of them.
+/// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
 impl Transaction<'_> {
-    /// The headers of the tensors whose name begins with `prefix`, as they are in this transaction, by ascending name. One
-    /// that was saved in it has a provisional storage id, from 2^63 on.
+    /// Returns the headers of the tensors whose names begin with `prefix` in this transaction, by ascending name. A
+    /// tensor that was saved in this transaction has a provisional storage id of 2^63 or more.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -112,14 +113,14 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata, here and for each item.
+    /// Errors from reading the metadata, here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.history.check_process()?;
         let entries = self.draft.tensors(prefix)?;
         Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::of_record(name, &record))))
     }
 
-    /// The tensors whose name begins with `prefix`, as they are in this transaction, by ascending name.
+    /// Returns the tensors whose names begin with `prefix` in this transaction, by ascending name.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -134,7 +135,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata, here and for each item; for each item those of [`load`](Self::load).
+    /// Errors from reading the metadata, here and for each item; for each item those of [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
         prefix: &'a str,
@@ -148,8 +149,9 @@ impl Transaction<'_> {
         }))
     }
 
-    /// Removes the tensors whose name begins with `prefix` now, and returns how many. When another writer has removed one
-    /// of them before this transaction commits, that is a `Conflict`, as for [`remove`](Self::remove).
+    /// Removes the tensors whose names now begin with `prefix`, and returns their number. If another writer removes
+    /// one of them before this transaction commits, the commit fails with `Conflict`, as for
+    /// [`remove`](Self::remove).
     ///
     /// ```
     /// # use stridemap::Store;
@@ -163,7 +165,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata.
+    /// Errors from reading the metadata.
     pub fn remove_prefix(&mut self, prefix: &str) -> Result<usize> {
         let names = self.names_with(prefix)?;
         let count = names.len();
@@ -171,8 +173,8 @@ impl Transaction<'_> {
         Ok(count)
     }
 
-    /// Renames the tensors whose name begins with `from` now: they begin with `to` instead. Returns how many. Either all are
-    /// renamed or none.
+    /// Renames the tensors whose names now begin with `from`, replacing that prefix by `to`. Returns their number.
+    /// Either all of them are renamed or none.
     ///
     /// ```
     /// # use stridemap::{ErrorKind, Store};
@@ -199,14 +201,15 @@ impl Transaction<'_> {
         for name in &names {
             let (op, new) = (format!("rename_prefix {from:?} to {to:?}"), renamed(name));
             check_name(&new).map_err(|e| Error::refused(&op, e))?;
-            // A name that is itself renamed makes room.
+            // A name that is itself renamed becomes free.
             let is_refused = self.on_existing_renamed() == OnExisting::Refuse;
             if is_refused && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
                 let message = format!("{op}: the name {new:?} exists; choose another, or remove that tensor");
                 return Err(Error::new(ErrorKind::NameExists, message));
             }
         }
-        // Of `a` and `aa`, where `a` becomes `aa`, the longer goes first; where names become shorter, the shorter.
+        // When `a` becomes `aa` and `aa` exists, rename the longer name first; when names become shorter, the shorter
+        // first.
         match to.len() > from.len() {
             true => names.sort_unstable_by_key(|name| Reverse(name.len())),
             false => names.sort_unstable_by_key(String::len),

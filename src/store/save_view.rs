@@ -1,4 +1,4 @@
-//! Views under a name: which tensors stand on storages that a commit can refer to.
+//! Saving views, and checking that a commit can refer to their storages.
 
 use std::io;
 
@@ -27,7 +27,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `ForeignStorage` for a tensor that stands elsewhere; `InvalidArgument` for the name; `NameExists` after
+    /// `ForeignStorage` for a tensor on any other storage; `InvalidArgument` for the name; `NameExists` after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         self.loader.history.check_process()?;
@@ -36,7 +36,7 @@ impl Transaction<'_> {
             Err(Error::new(
                 ErrorKind::ForeignStorage,
                 format!(
-                    "save_view {name:?}: the tensor stands on {what}; use save, which copies its elements"
+                    "save_view {name:?}: the tensor is backed by {what}; use save, which copies its elements"
                 ),
             ))
         };
@@ -62,8 +62,8 @@ impl Transaction<'_> {
             Identity::Foreign => {
                 let file = tensor.storage().as_external().map(|file| file.path().display().to_string());
                 let message = format!(
-                    "save_view {name:?}: the tensor stands on {}, which is not the store's; import that file, which copies \
-                     its elements, or adopt it, which does not",
+                    "save_view {name:?}: the tensor is backed by {}, which is outside the store; import that file, \
+                     which copies its elements, or adopt it, which does not",
                     file.as_deref().unwrap_or("a file")
                 );
                 return Err(Error::new(ErrorKind::ForeignStorage, message));
@@ -76,8 +76,8 @@ impl Transaction<'_> {
         self.apply(Change::Put { name: name.to_owned(), record })
     }
 
-    /// Moves to the newest generation for a tensor that was loaded from a later one than this transaction began on, and
-    /// whose storage is not known yet, or has grown since.
+    /// Moves to the newest generation if the tensor was loaded from a later one than this transaction began on, and
+    /// its storage is not known here yet or has grown since.
     fn catch_up(&mut self, op: &str, (id, seen): (u64, &StorageRecord)) -> Result<()> {
         let known = self.draft.generation().storage(id)?;
         if known.is_some_and(|known| known.length_bytes >= seen.length_bytes) {
@@ -93,9 +93,9 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether a tensor stands on a file that is not the one of this store's storage of the same id. Of sealed and
-    /// external storages with one record that does not matter: it says that their bytes are the same. After that the two may have grown
-    /// apart.
+    /// Whether the tensor is on another file than this store's storage of the same id. For sealed and external
+    /// storages with equal records that does not matter: the record says that their bytes are the same. The two may
+    /// have grown apart since.
     fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
         let is_sealed = matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_));
         let is_as_here =
@@ -105,7 +105,7 @@ impl Transaction<'_> {
         }
         let path = self.loader.history.paths.storage(id);
         match self.loader.history.disk.stat(&path) {
-            // To commit finds out whether the storage is gone.
+            // The commit finds out whether the storage is gone.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
             stat => {
                 Ok(!tensor.storage().is_on_file(stat.map_err(|e| Error::io("save_view: look at", &path, e))?))

@@ -11,10 +11,10 @@ use crate::generation::{self, Generation};
 use crate::layout::Layout;
 use crate::tensor::Tensor;
 
-/// One generation of a store: it never changes, whatever any process commits later.
+/// One generation of a store. It never changes, whatever any process commits later.
 ///
-/// While it lives, the files of its generation stay on disk. A snapshot isolates names, headers and sealed elements, and not
-/// those of mutable and live storages, which are changed in place.
+/// While the snapshot lives, the files of its generation stay on disk. A snapshot isolates names, headers and sealed
+/// elements, but not the elements of mutable and live storages, which are changed in place.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(super) loader: Arc<Loader>,
@@ -27,23 +27,23 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// The header of a tensor, without its storage being opened.
+/// The header of a tensor. Its storage is not opened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
     /// The type of the elements.
     pub dtype: DType,
-    /// The id of the storage it stands on.
+    /// The id of its storage.
     pub storage_id: u64,
-    /// A name or none for each dimension, when the dimensions are named.
+    /// The optional name of each dimension, if the dimensions are named.
     pub dim_names: Option<Vec<Option<String>>>,
     layout: Layout,
 }
 
 impl TensorInfo {
-    /// A header in a file of another format, whose storages have numbers of their own.
+    /// Creates the header of a tensor in a file of another format, which numbers its storages itself.
     ///
     /// ```
     /// use stridemap::{DType, Layout, TensorInfo};
@@ -63,13 +63,13 @@ impl TensorInfo {
         Ok(TensorInfo { name, dtype: record.dtype, storage_id: record.storage_id, dim_names, layout })
     }
 
-    /// The size of each dimension, in elements.
+    /// Returns the size of each dimension, in elements.
     #[must_use]
     pub fn size(&self) -> &[usize] {
         self.layout.size()
     }
 
-    /// [`size`](Self::size), by NumPy's and `ndarray`'s name.
+    /// Returns the [`size`](Self::size). This is the name that NumPy and `ndarray` use.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store};
@@ -86,31 +86,31 @@ impl TensorInfo {
         self.size()
     }
 
-    /// The stride of each dimension, in elements.
+    /// Returns the stride of each dimension, in elements.
     #[must_use]
     pub fn stride(&self) -> &[isize] {
         self.layout.stride()
     }
 
-    /// Where in the storage the element of index 0, 0, ... stands, in elements.
+    /// Returns the offset of the element of index 0, 0, ... in the storage, in elements.
     #[must_use]
     pub fn storage_offset(&self) -> usize {
         self.layout.offset()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn numel(&self) -> usize {
         self.layout.numel()
     }
 
-    /// The bytes that the elements would take if they stood alone.
+    /// Returns the size of the elements in bytes: their number times the size of one.
     #[must_use]
     pub fn nbytes(&self) -> usize {
         self.numel().saturating_mul(self.dtype.itemsize())
     }
 
-    /// Whether the elements stand one after another in row-major order.
+    /// Whether the elements are adjacent and in row-major order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
@@ -125,14 +125,14 @@ pub enum StorageKind {
     Sealed,
     /// In place, under an exclusive lock.
     Mutable,
-    /// At any time, by atomics, all of one size.
+    /// At any time, by atomic accesses of one size.
     Live,
-    /// The file is not the store's.
+    /// Not by the store: the file is outside it.
     External,
 }
 
 impl StorageKind {
-    /// `sealed`, `mutable`, `live` or `external`.
+    /// Returns `sealed`, `mutable`, `live` or `external`.
     ///
     /// ```
     /// # use stridemap::StorageKind;
@@ -150,20 +150,20 @@ impl StorageKind {
     }
 }
 
-/// What a store knows of one of its storages; or a run of bytes in a file of another format.
+/// A storage of a store, or a run of bytes in a file of another format.
 #[derive(Clone, Debug)]
 pub struct StorageInfo {
-    /// Its id, unique in the store for ever.
+    /// The id, which the store never uses again.
     pub id: u64,
     /// How its bytes may change.
     pub kind: StorageKind,
-    /// Its length.
+    /// The length in bytes.
     pub size_bytes: u64,
-    /// The file that it is in.
+    /// The file that contains it.
     pub file: PathBuf,
-    /// Where in that file it begins.
+    /// Its offset in that file, in bytes.
     pub offset_bytes: u64,
-    /// How many names stand on it.
+    /// The number of names that refer to it.
     pub tensor_count: u64,
 }
 
@@ -172,7 +172,7 @@ impl Snapshot {
         Snapshot { loader, generation }
     }
 
-    /// The number of the commit that made this generation; 1 is the empty store.
+    /// Returns the number of the commit that made this generation; 1 is the empty store.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -188,7 +188,7 @@ impl Snapshot {
         self.generation.number()
     }
 
-    /// The tensor of a name: its header, and its storage opened. No element is read.
+    /// Loads a tensor: looks up its header and opens its storage. No element is read.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -204,10 +204,11 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), which says the nearest names;
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), with the most similar names;
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a record or a file that breaks a rule of the format;
-    /// `ExternalRefused` for a storage outside the store, unless [allowed](crate::StoreOptions::external); `ExternalChanged`
-    /// for one whose file is not any more the one that was adopted; `LimitExceeded` for sizes that this machine cannot count; `Io`.
+    /// `ExternalRefused` for a storage outside the store, unless [allowed](crate::StoreOptions::external);
+    /// `ExternalChanged` if its file changed since it was adopted; `LimitExceeded` for sizes that this machine cannot
+    /// address; `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.loader.history.check_process()?;
         match self.generation.tensor(name)? {
@@ -216,8 +217,8 @@ impl Snapshot {
         }
     }
 
-    /// The tensors whose name begins with `prefix`, by ascending name: one scan, where a [`load`](Self::load) of each
-    /// would be a search of each.
+    /// Loads the tensors whose names begin with `prefix`, by ascending name. This is one scan, where a
+    /// [`load`](Self::load) of each would search for each.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -234,7 +235,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata, here and for each item; for each item those of [`load`](Self::load).
+    /// Errors from reading the metadata, here and for each item; for each item also those of [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
         prefix: &'a str,
@@ -260,13 +261,13 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata.
+    /// Errors from reading the metadata.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.loader.history.check_process()?;
         Ok(self.generation.tensor(name)?.is_some())
     }
 
-    /// All names, ascending.
+    /// Returns all names, ascending.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -278,14 +279,14 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata.
+    /// Errors from reading the metadata.
     pub fn names(&self) -> Result<Vec<String>> {
         self.loader.history.check_process()?;
         self.generation.tensors("")?.map(|entry| Ok(entry?.0)).collect()
     }
 
-    /// The headers of the tensors whose name begins with `prefix`, by ascending name: one seek, then a scan that reads
-    /// as it goes.
+    /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name. This is one seek, then
+    /// a scan that reads headers as the iterator advances.
     ///
     /// ```
     /// # use stridemap::{DType, Store};
@@ -302,17 +303,17 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata, here and for each item.
+    /// Errors from reading the metadata, here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.history.check_process()?;
         let entries = self.generation.tensors(prefix)?;
         Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::of_record(name, &record))))
     }
 
-    /// The other names whose tensors have a byte in common with the tensor of this one, ascending: those that an in-place
-    /// change of it would change too. Goes through all headers; no element is read.
+    /// Returns the other names whose tensors share a byte with the given one, ascending. A change in place of the
+    /// given tensor changes these too. Reads all headers, but no element.
     ///
-    /// Exact, with the exception that [`Tensor::overlaps`] has.
+    /// The result is exact, with the exception described at [`Tensor::overlaps`].
     ///
     /// ```
     /// # use stridemap::Store;
@@ -327,7 +328,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); those of reading the metadata.
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); errors from reading the metadata.
     pub fn overlapping(&self, name: &str) -> Result<Vec<String>> {
         let tensor = self.load(name)?;
         let mut names = Vec::new();
@@ -347,7 +348,7 @@ impl Snapshot {
         Ok(names)
     }
 
-    /// The storages, by ascending id.
+    /// Returns the storages, by ascending id.
     ///
     /// ```
     /// # use stridemap::{StorageKind, Store};
@@ -362,7 +363,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata, for each item.
+    /// Errors from reading the metadata, for each item.
     pub fn storages(&self) -> impl Iterator<Item = Result<StorageInfo>> + '_ {
         let refused = self.loader.history.check_process().err();
         let storages = refused.is_none().then(|| self.generation.storages()).into_iter().flatten();
@@ -384,7 +385,7 @@ impl Snapshot {
         StorageInfo { id, kind, size_bytes, file, offset_bytes, tensor_count }
     }
 
-    /// What was written on the store: text by key.
+    /// Returns the attributes of the store: text by key.
     ///
     /// ```
     /// # use stridemap::Store;

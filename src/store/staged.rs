@@ -1,4 +1,4 @@
-//! Storages that a transaction stages first, and then saves headers over: for importers of other formats.
+//! Staged storages and headers over them, for importers of other formats.
 
 use std::ops::Range;
 
@@ -12,7 +12,8 @@ use crate::generation::{Change, Changes};
 use crate::layout::Layout;
 use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
 
-/// A storage that a [`Transaction`] has staged, for [`save_header`](Transaction::save_header) of the same transaction.
+/// The key of a storage that a [`Transaction`] has staged, for [`save_header`](Transaction::save_header) in the same
+/// transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StorageKey {
     transaction: u64,
@@ -20,10 +21,10 @@ pub struct StorageKey {
     id: u64,
 }
 
-/// Importing storages: bytes first, headers over them after that. A storage without a header is not committed.
+/// Importing storages: first the bytes, then headers over them. A storage without a header is not committed.
 impl Transaction<'_> {
-    /// Writes a sealed storage: the bytes that `write` passes to its sink. With a known length the room on the disk is
-    /// reserved first.
+    /// Stages a sealed storage of the bytes that `write` passes to its sink. If the length is given, in bytes, disk
+    /// space is reserved first.
     ///
     /// ```
     /// use stridemap::{DType, Layout, Store};
@@ -45,9 +46,9 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] for more or fewer bytes than stated; [`ErrorKind::LimitExceeded`] for more than a storage
-    /// holds; [`ErrorKind::ReadOnly`]; [`ErrorKind::Io`]; those of `write`. After an error the transaction can only be
-    /// dropped.
+    /// [`ErrorKind::SizeMismatch`] for more or fewer bytes than the stated length; [`ErrorKind::LimitExceeded`] for
+    /// more bytes than a storage can hold; [`ErrorKind::ReadOnly`]; [`ErrorKind::Io`]; those of `write`. After an
+    /// error the transaction can only be dropped.
     pub fn stage(
         &mut self,
         length_bytes: Option<u64>,
@@ -78,10 +79,10 @@ impl Transaction<'_> {
         Ok(self.key(id))
     }
 
-    /// Stages a sealed storage that is a whole file and shares its blocks on the disk. Returns `None` where the file system
-    /// cannot share them, as only btrfs and XFS can. Later changes of the file do not reach the storage.
+    /// Stages a whole file as a sealed storage that shares its blocks on disk. Returns `None` if the file system
+    /// cannot share them: only btrfs and XFS can. Later changes of the file do not affect the storage.
     ///
-    /// The file is read once, to digest it. `progress` is called with the bytes read since the last call.
+    /// The file is read once, to compute its digests. `progress` is called with the bytes read since the last call.
     ///
     /// ```
     /// use stridemap::{DType, ExternalFile, Layout, Store};
@@ -102,7 +103,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::ExternalChanged`] when the file was changed since it was opened; those of [`stage`](Self::stage), after
+    /// [`ErrorKind::ExternalChanged`] if the file changed since it was opened; those of [`stage`](Self::stage), after
     /// which the transaction can only be dropped.
     pub fn stage_shared(
         &mut self,
@@ -127,9 +128,10 @@ impl Transaction<'_> {
 
     /// Stages a range of a file, in bytes, as an external storage. Nothing is copied or written.
     ///
-    /// From then on the file must stay as it is. The store records its path, relative to the directory that holds the store
-    /// if it is beneath that, else absolute; and its device, inode, length and mtime. A tensor is loaded only while these are
-    /// the same, from a handle that [may open the file](crate::StoreOptions::external). The file is not synced.
+    /// From then on the file must not change. The store records its path, relative to the directory that contains the
+    /// store if the file is beneath that directory, otherwise absolute; and its device, inode, length and mtime. A
+    /// tensor is loaded only while these are unchanged, by a handle that [may open the
+    /// file](crate::StoreOptions::external). The file is not synced.
     ///
     /// ```
     /// use stridemap::{DType, ExternalFile, ExternalFiles, Layout, StoreOptions};
@@ -147,9 +149,10 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::ExternalRefused`] when this handle may not open the file; [`ErrorKind::ExternalChanged`] when it was
-    /// changed since it was opened; [`ErrorKind::OutOfRange`] for a range that leaves it; [`ErrorKind::InvalidArgument`] for a
-    /// path that is not UTF-8; [`ErrorKind::Io`]. After an error the transaction is as it was before.
+    /// [`ErrorKind::ExternalRefused`] if this handle may not open the file; [`ErrorKind::ExternalChanged`] if the
+    /// file changed since it was opened; [`ErrorKind::OutOfRange`] for a range outside the file;
+    /// [`ErrorKind::InvalidArgument`] for a path that is not UTF-8; [`ErrorKind::Io`]. After an error the transaction
+    /// is unchanged.
     pub fn adopt(&mut self, file: &ExternalFile, range: Range<u64>) -> Result<StorageKey> {
         self.check_writable("adopt")?;
         file.check_range(&range)?;
@@ -160,12 +163,12 @@ impl Transaction<'_> {
         Ok(self.key(id))
     }
 
-    /// Saves a tensor: a header over a storage that this transaction has staged. Saving under an existing name replaces that
-    /// tensor.
+    /// Saves a tensor: a header over a storage that this transaction has staged. Saving under an existing name
+    /// replaces that tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a layout that leaves the storage; [`ErrorKind::ForeignStorage`] for a key of another
-    /// transaction; those of [`check_name`](Self::check_name).
+    /// [`ErrorKind::OutOfRange`] for a layout that exceeds the storage; [`ErrorKind::ForeignStorage`] for a key of
+    /// another transaction; those of [`check_name`](Self::check_name).
     pub fn save_header(
         &mut self,
         name: &str,
@@ -186,7 +189,8 @@ impl Transaction<'_> {
         self.apply(Change::Put { name: name.to_owned(), record })
     }
 
-    /// Refuses a name that a save would refuse: so an importer can check all names before it writes gigabytes.
+    /// Checks that a save under this name would be accepted. An importer can check all names before it writes
+    /// gigabytes.
     ///
     /// ```
     /// use stridemap::{OnExisting, Store, Tensor};
@@ -202,7 +206,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for what is not a name; [`ErrorKind::NameExists`] after
+    /// [`ErrorKind::InvalidArgument`] for an invalid name; [`ErrorKind::NameExists`] after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn check_name(&self, name: &str) -> Result<()> {
         self.draft.check_new("save", name, self.changes.on_existing)
@@ -214,11 +218,11 @@ impl Transaction<'_> {
 }
 
 fn too_long(length_bytes: u64) -> Error {
-    let message = format!("stage: {length_bytes} bytes, where a storage holds {MAX_STORAGE_BYTES}");
+    let message = format!("stage: {length_bytes} bytes, but a storage holds at most {MAX_STORAGE_BYTES}");
     Error::new(ErrorKind::LimitExceeded, message)
 }
 
 fn mismatch(stated_bytes: u64, bytes: u64) -> Error {
-    let message = format!("stage: {stated_bytes} bytes were stated, and {bytes} came");
+    let message = format!("stage: {stated_bytes} bytes were stated, but {bytes} were written");
     Error::new(ErrorKind::SizeMismatch, message)
 }

@@ -1,4 +1,4 @@
-//! How elements come to be in storages that wait for a commit.
+//! Writes elements to storages that wait for a commit.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::layout::Layout;
 use crate::storage::{StagedStorage, StorageWriter};
 use crate::tensor::{Source, is_live};
 
-/// From this size on a tensor has a storage of its own, whose space comes back when its last name goes. Below, all
-/// tensors of a transaction share one.
+/// A tensor of at least this size has a storage of its own, which is freed when its last name is removed. Smaller
+/// tensors of a transaction share one storage.
 const OWN_STORAGE_BYTES: u64 = 4 << 20;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) enum Stage {
 }
 
 impl Transaction<'_> {
-    /// Gives a name to a row-major tensor that `stage` writes, of so many bytes.
+    /// Saves a row-major tensor under a name. `stage` writes its elements, and is told their size in bytes.
     pub(super) fn put(
         &mut self,
         action: &str,
@@ -53,7 +53,7 @@ impl Transaction<'_> {
         })
     }
 
-    /// Remembers a failure to write, after which nothing is committed.
+    /// Records a failure to write. The transaction can then no longer be committed.
     pub(super) fn kept<T>(&mut self, staged: Result<T>) -> Result<T> {
         if let Err(e) = &staged {
             self.failure = Some(e.clone());
@@ -61,13 +61,13 @@ impl Transaction<'_> {
         self.loader.history.watched(staged)
     }
 
-    /// Stages a storage that is whole; gives its provisional id.
+    /// Stages a finished storage, and returns its provisional id.
     pub(super) fn stage_whole(&mut self, whole: StagedStorage) -> u64 {
         self.staged.push(Stage::Whole(whole));
         Changes::provisional_id(self.staged.len() - 1)
     }
 
-    /// Writes a storage for one tensor; gives its provisional id, and that the tensor begins at its beginning.
+    /// Writes a storage for one tensor. Returns the provisional id, and 0, the offset of the tensor in bytes.
     pub(super) fn stage_alone(
         &mut self,
         create: impl FnOnce(&Arc<dyn Disk>, &StorePaths) -> Result<StorageWriter>,
@@ -82,7 +82,7 @@ impl Transaction<'_> {
         Ok((self.stage_whole(whole), 0))
     }
 
-    /// Writes a storage for one tensor whose elements are changed in place; as [`stage_alone`](Self::stage_alone).
+    /// Like [`stage_alone`](Self::stage_alone), for a tensor whose elements are changed in place.
     pub(super) fn stage_in_place(
         &mut self,
         kind: RecordKind,
@@ -92,7 +92,8 @@ impl Transaction<'_> {
         self.stage_alone(|disk, paths| StorageWriter::in_place(kind, disk, paths), size_bytes, write)
     }
 
-    /// Writes elements that will not change; gives the provisional id of their storage and where in it they begin.
+    /// Writes elements to a sealed storage. Returns the provisional id of the storage, and their offset in it in
+    /// bytes.
     pub(super) fn stage_elements(
         &mut self,
         source: &(impl Source + ?Sized),
@@ -123,7 +124,7 @@ impl Transaction<'_> {
     }
 }
 
-/// The layout of a row-major copy.
+/// Returns the layout of a row-major copy.
 pub(super) fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
     let layout = Layout::contiguous(&source.size())?;
     match source.names().as_slice() {
@@ -132,7 +133,7 @@ pub(super) fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
     }
 }
 
-/// The kind of storage that elements of this dtype are changed in place on; none for a sealed one.
+/// Returns the kind of record for elements of this dtype that are changed in place, or `None` for a sealed storage.
 pub(super) fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result<Option<RecordKind>> {
     let why = match kind {
         StorageKind::Sealed => return Ok(None),
@@ -147,7 +148,7 @@ pub(super) fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result
             )
         }
         StorageKind::External => {
-            "an external storage is a file that is not the store's; choose Mutable or Live, or save the elements as \
+            "an external storage is a file outside the store; choose Mutable or Live, or save the elements as \
              Sealed"
                 .to_owned()
         }
@@ -155,7 +156,7 @@ pub(super) fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result
     Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")))
 }
 
-/// Gives all elements to `write`, which are to be so many bytes.
+/// Passes all elements to `write`. They must be `size_bytes` bytes.
 pub(super) fn write_elements(
     source: &(impl Source + ?Sized),
     size_bytes: u64,
@@ -171,7 +172,7 @@ pub(super) fn write_elements(
     }
     Err(Error::new(
         ErrorKind::SizeMismatch,
-        format!("the size says {size_bytes} bytes of elements, and {written_bytes} came"),
+        format!("the size says {size_bytes} bytes of elements, but the source wrote {written_bytes}"),
     ))
 }
 

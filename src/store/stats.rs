@@ -11,70 +11,70 @@ use crate::generation::History;
 use crate::layout::reached_bytes;
 use crate::maintenance::{self, Inventory, ListedFile, Reclaimable, SpaceReason, StorageTensors, Worth};
 
-/// How many names are given of those that stand on a storage.
+/// The most names that are listed for one storage.
 const MOST_NAMES: usize = 3;
 
-/// How many runs of bytes are counted for one storage.
+/// The most runs of bytes that are counted for one storage.
 const MOST_RUNS: u64 = 1 << 20;
 
-/// Where the space of a store is, and why what nobody reaches is still there: see [`Store::stats`].
+/// The disk usage of a store, and why unreferenced bytes are still there: see [`Store::stats`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The generation that was looked at: the newest.
+    /// The generation that the numbers describe: the newest.
     pub generation: u64,
-    /// The lengths of the store's files, together.
+    /// The total length of the store's files, in bytes.
     pub file_bytes: u64,
-    /// Of these the bytes of manifests and tables.
+    /// The part of `file_bytes` that is manifests and tables.
     pub metadata_bytes: u64,
     /// The bytes that some tensor reaches, each counted once.
     pub reachable_bytes: u64,
-    /// Whether that is exact, and not only a bound, for every storage.
+    /// Whether `reachable_bytes` is exact for every storage, and not only a bound.
     pub is_exact: bool,
-    /// The lengths of external storages, together: bytes of files that are not the store's, which no other number here
-    /// counts.
+    /// The total length of external storages, in bytes. These bytes are in files outside the store, which no other
+    /// number here counts.
     pub external_bytes: u64,
-    /// The storages and files that have bytes to give back, storages by ascending id and then unfinished files.
+    /// The storages and unfinished files with reclaimable bytes: storages by ascending id, then unfinished files.
     pub storages: Vec<StorageStats>,
 }
 
 impl Stats {
-    /// All bytes that could be given back, now or when what stands in the way is gone.
+    /// Returns the number of reclaimable bytes, including those that something still holds.
     #[must_use]
     pub fn reclaimable_bytes(&self) -> u64 {
         self.reclaimable().map(|reclaimable| reclaimable.bytes).fold(0, u64::saturating_add)
     }
 
-    /// What could be given back, of all storages.
+    /// Returns the reclaimable space of all storages, with the reason for each.
     pub fn reclaimable(&self) -> impl Iterator<Item = &Reclaimable> {
         self.storages.iter().flat_map(|storage| &storage.reclaimable)
     }
 }
 
-/// A storage, or an unfinished file, that has bytes to give back.
+/// A storage or an unfinished file that has reclaimable bytes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StorageStats {
-    /// Its id; none for an unfinished file.
+    /// The id of the storage; `None` for an unfinished file.
     pub id: Option<u64>,
-    /// How its bytes may change; none when no record says so any more.
+    /// How its bytes may change; `None` if the storage no longer has a record.
     pub kind: Option<StorageKind>,
     /// The file of its bytes.
     pub file: PathBuf,
-    /// The length of that file, and of the file of chunk digests beside it.
+    /// The length of that file plus the length of its file of chunk digests, in bytes.
     pub file_bytes: u64,
-    /// Its length by its record; 0 without one.
+    /// The length that its record states, in bytes; 0 without a record.
     pub length_bytes: u64,
     /// The bytes that some tensor reaches, each counted once.
     pub reachable_bytes: u64,
-    /// Whether that is exact. Where the tensors reach more than a million separate runs of bytes it is the length to which
-    /// the storage could be compacted.
+    /// Whether `reachable_bytes` is exact. If the tensors reach more than a million separate runs of bytes, it is the
+    /// length to which the storage could be compacted.
     pub is_exact: bool,
-    /// How many names stand on it.
+    /// The number of names that refer to it.
     pub tensor_count: u64,
-    /// The first few of them.
+    /// The first few of these names.
     pub names: Vec<String>,
-    /// What could be given back, and why it has not been.
+    /// The reclaimable bytes, and why they are still there.
     pub reclaimable: Vec<Reclaimable>,
 }
 
@@ -82,25 +82,25 @@ pub struct StorageStats {
 #[derive(Default)]
 struct Files {
     file_bytes: u64,
-    /// Of the file of its bytes, else of the file of its digests.
+    /// The spare space of the file of its bytes, otherwise that of the file of its digests.
     spare: Option<Reclaimable>,
 }
 
 impl Store {
-    /// Where the space of the store is: which bytes no tensor of the newest generation reaches, and why they are still
-    /// there. Goes through all headers and looks at every file; no element is read, and nothing is changed.
+    /// Returns the disk usage of the store: the bytes that no tensor of the newest generation reaches, and why they
+    /// are still there. Reads all headers and inspects every file, but reads no element and changes nothing.
     ///
-    /// The locks of commits and appends are not touched: who holds them is read from `/proc/locks`. Where that does not
-    /// say, as for a process of another namespace, an append or a commit that is under way is taken for one that never
-    /// came to be. On an older generation and on an unfinished file, of which it says nothing, a lock is tried and given
-    /// back at once. A collection just then takes the one for in use, and leaves it to the next; a writer that has created
-    /// the other but not locked it yet creates another.
+    /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not
+    /// listed there, for example a process of another namespace, its append or commit in progress counts as aborted.
+    /// `/proc/locks` says nothing of older generations and unfinished files, so for these a lock is tried and
+    /// released at once. A collection at that moment treats the generation as in use and leaves it to the next
+    /// collection; a writer that has created but not yet locked the unfinished file creates another.
     ///
-    /// It shows the store while others write, so a file that a commit is just making or deleting can be among what it
-    /// lists.
+    /// Other processes may write meanwhile, so the list can contain a file that a commit is just creating or
+    /// deleting.
     ///
     /// # Errors
-    /// `Corrupt` for metadata that breaks a rule, `Busy` as in [`open`](Self::open), `Io`.
+    /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Io`.
     pub fn stats(&self) -> Result<Stats> {
         let history = &self.loader.history;
         history.check_process()?;
@@ -127,7 +127,7 @@ impl Store {
                 (StoreFile::Chunks(id) | StoreFile::Digests(id), spare) => {
                     let files = storages.entry(id).or_default();
                     files.file_bytes = files.file_bytes.saturating_add(size_bytes);
-                    // The file of the bytes comes first.
+                    // The file of the bytes is listed before the file of the digests.
                     files.spare = files.spare.take().or(spare);
                 }
                 (StoreFile::Unfinished, Some(spare)) => {
@@ -150,7 +150,7 @@ impl Store {
             stats.storages.extend(Some(storage).filter(|storage| !storage.reclaimable.is_empty()));
             Ok(())
         })?;
-        // The others have no record.
+        // The storages that are left have no record.
         stats.storages.extend(storages.into_iter().filter_map(|(id, files)| {
             Some(without_record(Some(id), paths.storage(id), files.file_bytes, files.spare?.reason))
         }));
@@ -160,7 +160,7 @@ impl Store {
     }
 }
 
-/// A storage with a record.
+/// Returns the statistics of a storage with a record.
 fn of_standing(history: &History, standing: StorageTensors, files: Files) -> Result<StorageStats> {
     let path = history.paths.storage(standing.id);
     let length_bytes = standing.record.length_bytes;
@@ -199,7 +199,7 @@ fn of_standing(history: &History, standing: StorageTensors, files: Files) -> Res
     })
 }
 
-/// A file that stands for itself.
+/// Returns the statistics of a file that belongs to no storage record.
 fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReason) -> StorageStats {
     StorageStats {
         id,
@@ -215,7 +215,7 @@ fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReaso
     }
 }
 
-/// Zero for a file that is not there.
+/// Returns the size of a file, or zero if there is none.
 fn size_of(history: &History, path: &Path) -> u64 {
     history.disk.stat(path).map_or(0, |stat| stat.size_bytes)
 }

@@ -14,11 +14,12 @@ use crate::layout::Layout;
 use crate::storage::{Grown, Growth, StagedStorage, Storage};
 use crate::tensor::{Source, Tensor};
 
-/// Several changes that become one commit, or none.
+/// Several changes that are committed together or not at all.
 ///
-/// Elements are written to disk as they are saved; [`commit`](Self::commit) makes the names visible. A transaction that is
-/// dropped without a commit changes nothing. When another writer commits first, the changes are repeated on that generation:
-/// the last save of a name wins, and to remove or rename a name that is gone is a `Conflict`.
+/// Elements are written to disk as they are saved; [`commit`](Self::commit) makes the names visible. A transaction
+/// that is dropped without a commit changes nothing. If another writer commits first, the changes are repeated on
+/// that generation: the last save of a name wins, and removing or renaming a name that no longer exists is a
+/// `Conflict`.
 pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
     pub(super) number: u64,
@@ -29,7 +30,7 @@ pub struct Transaction<'a> {
     pub(super) growths: BTreeMap<u64, Growth>,
     /// The index in `staged` of the storage that small tensors share.
     pub(super) pack: Option<usize>,
-    /// Why it cannot be committed: elements that were half written may lie among those of other tensors.
+    /// Why the transaction cannot be committed: half-written elements may be among those of other tensors.
     pub(super) failure: Option<Error>,
 }
 
@@ -56,12 +57,12 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Whether the changes from here on replace a tensor that has the name. By default those that save or create do, and
-    /// those that rename or copy refuse.
+    /// Sets whether later changes replace a tensor that already has the name. By default, saving and creating replace
+    /// it; renaming and copying refuse.
     ///
-    /// What is refused ends in [`ErrorKind::NameExists`]: at the change when the name is there, and at
-    /// [`commit`](Self::commit) when another writer was first to commit it. So of several writers that save a new name at
-    /// the same time one succeeds.
+    /// A refused change fails with [`ErrorKind::NameExists`]: at once if the name exists, and at
+    /// [`commit`](Self::commit) if another writer committed it first. So if several writers save the same new name at
+    /// the same time, one succeeds.
     ///
     /// ```
     /// use stridemap::{ErrorKind, OnExisting, Store};
@@ -91,7 +92,7 @@ impl<'a> Transaction<'a> {
         self.changes.renames_replace = on_existing == OnExisting::Replace;
     }
 
-    /// All names as they stand in this transaction, ascending.
+    /// Returns all names in this transaction, ascending.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -104,7 +105,7 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata.
+    /// Errors from reading the metadata.
     pub fn names(&self) -> Result<Vec<String>> {
         self.loader.history.check_process()?;
         self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
@@ -123,13 +124,13 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Those of reading the metadata.
+    /// Errors from reading the metadata.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.loader.history.check_process()?;
         Ok(self.draft.tensor(name)?.is_some())
     }
 
-    /// The tensor of a name as it stands in this transaction, one just saved among them.
+    /// Loads a tensor as it is in this transaction. It may have been saved in this transaction.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -142,14 +143,15 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for one that rows were appended to.
+    /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for a tensor to which this transaction appended
+    /// rows.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.loader.history.check_process()?;
         let record = self.draft.existing("load", name)?;
         self.tensor(name, &record)
     }
 
-    /// The tensor that a record of this transaction says.
+    /// Returns the tensor that a record of this transaction describes.
     pub(super) fn tensor(&self, name: &str, record: &TensorRecord) -> Result<Tensor> {
         self.check_failure("load")?;
         let Some(index) = Changes::staged_index(record.storage_id) else {
@@ -158,7 +160,8 @@ impl<'a> Transaction<'a> {
                 && let Some(storage) = generation.storage(record.storage_id)?
                 && record.extent(storage.length_bytes).is_err()
             {
-                // What is not committed is written over when this transaction is dropped, which a tensor would outlive.
+                // Uncommitted rows are overwritten after this transaction is dropped, but the tensor could outlive
+                // it.
                 let message = format!("load {name:?}: rows were appended in this transaction; commit first");
                 return Err(Error::new(ErrorKind::ForeignStorage, message));
             }
@@ -178,8 +181,8 @@ impl<'a> Transaction<'a> {
         Tensor::new(storage, record.dtype, layout_of(record)?).map_err(|e| Error::refused("load", e))
     }
 
-    /// Copies elements into a sealed storage, under a name. A tensor of the same name is replaced; its other names keep the
-    /// old elements, as in [`Store::save`](crate::Store::save).
+    /// Copies elements into a sealed storage, under a name. Saving under an existing name replaces that tensor; its
+    /// other names keep the old elements, as in [`Store::save`](crate::Store::save).
     ///
     /// ```
     /// # use stridemap::Store;
@@ -194,14 +197,16 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, a full disk among them;
-    /// `SizeMismatch` when the source gives more or fewer bytes than its size says; `LimitExceeded` for more than a
-    /// storage holds; `ReadOnly`; its own. After a failure to write, the transaction can only be dropped.
+    /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, for example for a full disk;
+    /// `SizeMismatch` if the source writes more or fewer bytes than its size says; `LimitExceeded` for more than a
+    /// storage can hold; `ReadOnly`; those of the source. After a failure to write, the transaction can only be
+    /// dropped.
     pub fn save(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
         self.save_as(name, source, StorageKind::Sealed)
     }
 
-    /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable` or `Live`, which it then has for itself.
+    /// Like [`save`](Self::save), into a storage of the given kind: `Sealed`, or a `Mutable` or `Live` storage of its
+    /// own.
     ///
     /// ```
     /// # use stridemap::{StorageKind, Store};
@@ -229,8 +234,8 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Creates a tensor of zeros with a mutable or live storage of its own, and returns it. No element is in memory. Views of
-    /// it can be saved in this transaction; to fill it in place, commit, and load it.
+    /// Creates a tensor of zeros with a mutable or live storage of its own, and returns it. The zeros are not held in
+    /// memory. Views of the tensor can be saved in this transaction; to fill it in place, commit, and load it.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store};
@@ -246,7 +251,7 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// As [`Store::create_tensor`](crate::Store::create_tensor).
+    /// Those of [`Store::create_tensor`](crate::Store::create_tensor).
     pub fn create_tensor(
         &mut self,
         name: &str,
@@ -287,7 +292,7 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Remove { name: name.to_owned() })
     }
 
-    /// Renames a tensor. To its own name is no change.
+    /// Renames a tensor. Renaming it to its own name changes nothing.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -312,7 +317,7 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Rename { from: from.to_owned(), to: to.to_owned() })
     }
 
-    /// Gives a tensor a second name: its header, as it is. No element is copied.
+    /// Gives a tensor a second name by copying its header. No element is copied.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -332,7 +337,7 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Copy { from: from.to_owned(), to: to.to_owned() })
     }
 
-    /// Writes text on the store, under a key. All attributes together are at most 1 MiB.
+    /// Sets an attribute of the store: text under a key. All attributes together are at most 1 MiB.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -346,8 +351,8 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a key that is empty, too long or has a NUL. Too much text is refused by
-    /// [`commit`](Self::commit), with `LimitExceeded`.
+    /// `InvalidArgument` for a key that is empty, too long or contains NUL. If all attributes together are too large,
+    /// [`commit`](Self::commit) fails with `LimitExceeded`.
     pub fn set_attribute(&mut self, key: &str, value: &str) -> Result<()> {
         self.loader.history.check_process()?;
         check_name(key).map_err(|e| Error::refused("set_attribute", e))?;
@@ -355,7 +360,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Removes the text under a key, if there is any.
+    /// Removes the attribute of a key, if there is one.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -376,7 +381,7 @@ impl<'a> Transaction<'a> {
         if self.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
     }
 
-    /// The generation that its changes are made on, until it commits.
+    /// Returns the generation that the changes apply to until the commit.
     pub(super) fn generation(&self) -> &Arc<Generation> {
         self.draft.generation()
     }
@@ -392,13 +397,13 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// As [`check_failure`](Self::check_failure), and refuses to write for a handle of which a sync has failed since.
+    /// Like [`check_failure`](Self::check_failure), and also refuses if a sync of this handle has failed.
     pub(super) fn check_writable(&self, action: &str) -> Result<()> {
         self.check_failure(action)?;
         self.loader.history.check_poison()
     }
 
-    /// Refuses a forked child, and to go on after a save that failed.
+    /// Refuses to continue in a forked child, or after a save that failed.
     fn check_failure(&self, action: &str) -> Result<()> {
         self.loader.history.check_process()?;
         match &self.failure {
@@ -412,8 +417,9 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Publishes all changes as one generation, and returns its number. Durable when it returns, with
-    /// [`Durability::Full`](crate::Durability::Full). Without changes nothing is written.
+    /// Publishes all changes as one generation, and returns its number. With
+    /// [`Durability::Full`](crate::Durability::Full), it is durable when this returns. Without changes nothing is
+    /// written.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -432,7 +438,7 @@ impl<'a> Transaction<'a> {
         Ok(self.publish()?.number())
     }
 
-    /// As [`commit`](Self::commit); returns the generation.
+    /// Like [`commit`](Self::commit), but returns the generation.
     pub(super) fn publish(self) -> Result<Arc<Generation>> {
         let history = &self.loader.history;
         self.check_writable("commit")?;
@@ -445,7 +451,7 @@ impl<'a> Transaction<'a> {
             Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
-        // A sync that failed is the last one: what has grown is not synced after it.
+        // After a failed sync nothing else is synced, so return before the growths are.
         let staged = history.watched(staged)?;
         let durable = history.is_durable();
         let grown =

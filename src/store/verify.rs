@@ -6,17 +6,19 @@ use crate::error::Result;
 use crate::maintenance::{self, Repair, RepairMode, Verification};
 
 impl Store {
-    /// Reads all metadata and elements of the generation that this handle is on, and reports a finding for each broken rule of
-    /// the format, with the tensors that it affects. A whole store has none. `progress` is called on this thread with the bytes
-    /// of elements read since the last call; other threads read, some MiB at a time.
+    /// Reads all metadata and elements of the generation that this handle is on, and reports a finding for each
+    /// broken rule of the format, with the tensors that it affects. An undamaged store has no findings. `progress` is
+    /// called on this thread with the bytes of elements read since the last call; other threads read, several MiB at
+    /// a time.
     ///
-    /// The name of a tensor whose entry in a table cannot be read is not known, and not in the finding.
+    /// If an entry of a table cannot be read, the name of its tensor is unknown and not in the finding.
     ///
-    /// External files have no digests: each is compared with the stamp of the file that was adopted, and its elements are not
-    /// read. A file that this handle may not open is skipped, and listed in [`Verification::unchecked_files`]. Mutable
-    /// and live storages change, and have no digests either: only the length of their files is checked.
+    /// External files have no digests: each is compared with the stamp that was recorded when it was adopted, and its
+    /// elements are not read. A file that this handle may not open is skipped, and listed in
+    /// [`Verification::unchecked_files`]. Mutable and live storages change, so they have no digests either: only the
+    /// length of their files is checked.
     ///
-    /// A store that is too damaged to be opened is verified by [`StoreOptions::verify`].
+    /// To verify a store that is too damaged to open, use [`StoreOptions::verify`].
     ///
     /// ```
     /// use stridemap::Store;
@@ -36,17 +38,18 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Io` for metadata that cannot be read, and `Busy` as in [`open`](Self::open).
+    /// `Io` if metadata cannot be read; `Busy` as in [`open`](Self::open).
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
         let history = &self.loader.history;
         history.check_process()?;
         maintenance::verify(history, self.snapshot().inner(), &mut progress)
     }
 
-    /// Verifies some tensors alone, and reports what is wrong with them. Reads the entries that their lookups need, all digests
-    /// of their storages (16 bytes for each MiB), and the chunks of 1 MiB that have their elements.
+    /// Verifies only the given tensors, and reports what is wrong with them. Reads the entries that their lookups
+    /// need, all digests of their storages (16 bytes per MiB), and the chunks of 1 MiB that contain their elements.
     ///
-    /// A finding about the digests of a storage may affect only other tensors: [`verify`](Self::verify) reads enough to tell.
+    /// A finding about the digests of a storage may affect only other tensors. [`verify`](Self::verify) reads enough
+    /// to tell.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -58,7 +61,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NameNotFound`; `ExternalRefused` for one on a file that this handle may not open; `Io`.
+    /// `NameNotFound`; `ExternalRefused` for a tensor in a file that this handle may not open; `Io`.
     pub fn verify_tensors(&self, names: &[&str], mut progress: impl FnMut(u64)) -> Result<Verification> {
         let history = &self.loader.history;
         history.check_process()?;
@@ -72,8 +75,8 @@ impl Store {
 }
 
 impl StoreOptions {
-    /// As [`Store::verify`], for the newest generation of the store in a directory. A store that is too damaged to be opened has
-    /// findings, too.
+    /// Like [`Store::verify`], for the newest generation of the store in a directory. Damage that prevents opening
+    /// the store is reported as findings, too.
     ///
     /// ```
     /// use stridemap::{Store, StoreOptions};
@@ -89,46 +92,49 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`, `NotAStore`, `Busy`, `Io`: what is there may be no store, or cannot be read.
+    /// `NotFound`, `NotAStore`, `Busy`, `Io`: the directory may not be a store, or may be unreadable.
     pub fn verify(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Verification> {
         maintenance::verify_path(&self.disk, path.as_ref(), self.options, &mut progress)
     }
 
-    /// Returns what [`repair`](Self::repair) would do and what would be lost, and changes nothing. The plan of a whole store is
-    /// empty. `progress` is called with the bytes of elements read since the last call.
+    /// Returns what [`repair`](Self::repair) would do and what would be lost, and changes nothing. The plan for an
+    /// undamaged store is empty. `progress` is called with the bytes of elements read since the last call.
     ///
     /// # Errors
-    /// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` when no manifest can be read,
-    /// or `meta` or `storages` is not a directory; `LimitExceeded` for a file of a generation that no store reaches; `Io`.
+    /// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest can be
+    /// read, or if `meta` or `storages` is not a directory; `LimitExceeded` for a file whose generation number no
+    /// store can reach; `Io`.
     pub fn plan_repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
         maintenance::repair(&self.disk, path.as_ref(), self.options, RepairMode::Plan, &mut progress)
     }
 
-    /// Makes a damaged store usable again, and returns what was done and what was lost. Afterwards [`verify`](Self::verify)
-    /// finds only damage to external files, and the next commit succeeds.
+    /// Makes a damaged store usable again, and returns what was done and what was lost. Afterwards
+    /// [`verify`](Self::verify) finds only damage to external files, and the next commit succeeds.
     ///
-    /// Nothing is guessed: what a checksum does not confirm is lost, and reported.
+    /// Nothing is guessed: whatever a checksum does not confirm is lost, and reported.
     ///
-    /// - FORMAT and LOCK are written again. So are wrong or missing chunk digests, when the digests of the chunks themselves
-    ///   are those that the record confirms.
-    /// - If the newest manifest or its table cannot be read, the store steps back to the newest generation that can: an older
-    ///   one is kept while a reader is on it. If no generation has a readable table, the newest readable manifest is kept
-    ///   without its table. Without a readable manifest, repair refuses.
+    /// - FORMAT and LOCK are rewritten. So are wrong or missing chunk digests, if the record confirms the digests of
+    ///   the chunks themselves.
+    /// - If the newest manifest or its table cannot be read, the store steps back to the newest generation that can
+    ///   be read; an older one is kept while a reader uses it. If no generation has a readable table, the newest
+    ///   readable manifest is kept without its table. Without a readable manifest, repair refuses.
     /// - A damaged entry of a table is lost, and the others are kept.
-    /// - A tensor is lost when its header or the record of its storage is lost, or when it reaches a chunk that is damaged or
-    ///   missing. The other tensors on a damaged storage are copied into a new one, and keep names, sizes and elements; strides
-    ///   and offsets may change. A mutable or live storage whose file is short keeps the tensors inside what is left.
+    /// - A tensor is lost if its header or the record of its storage is lost, or if it reaches a chunk that is
+    ///   damaged or missing. The other tensors on a damaged storage are copied into a new one, and keep their names,
+    ///   sizes and elements; strides and offsets may change. A mutable or live storage whose file is short keeps the
+    ///   tensors that are entirely in the rest.
     ///
-    /// What is removed or replaced is moved to the directory `lost+found` of the store, and stays there. A repair holds the
-    /// writers' lock, and is durable when it returns, whatever the [`Durability`](crate::Durability). If it is interrupted, even
-    /// by a power cut, the store is as before, or repaired, or another repair completes it.
+    /// Files that are removed or replaced are moved to the directory `lost+found` of the store, and stay there. A
+    /// repair holds the writers' lock, and is durable when it returns, whatever the
+    /// [`Durability`](crate::Durability). If it is interrupted, even by a power cut, the store is as before, or
+    /// repaired, or another repair completes it.
     ///
-    /// It keeps all headers in memory, and needs room on the disk for what is copied.
+    /// A repair keeps all headers in memory, and needs disk space for the storages that it copies.
     ///
     /// # Errors
-    /// Those of [`plan_repair`](Self::plan_repair); `Busy` while another writer is at work, or while a reader needs what would
-    /// be moved; `CommitUnknown` when the new generation may or may not be there; `ReadOnly`, `Io`. Until the new generation is
-    /// published, the content is as it was.
+    /// Those of [`plan_repair`](Self::plan_repair); `Busy` while another writer is active, or while a reader needs a
+    /// file that would be moved; `CommitUnknown` if the new generation may or may not have been published;
+    /// `ReadOnly`, `Io`. Until the new generation is published, the content is as before.
     pub fn repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
         maintenance::repair(&self.disk, path.as_ref(), self.options, RepairMode::Apply, &mut progress)
     }

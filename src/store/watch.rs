@@ -1,4 +1,4 @@
-//! Waiting for what other processes commit.
+//! Waiting for commits of other processes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,21 +7,22 @@ use super::handle::Store;
 use crate::disk::Watch;
 use crate::error::Result;
 
-/// How often a waiter looks where the system does not tell of changes.
+/// The polling interval where the system does not report changes.
 const UNTOLD_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often it looks all the same where the system does: what another machine does on a network file system is told to
-/// nobody.
+/// The polling interval where the system reports changes. Changes by another machine on a network file system are not
+/// reported.
 const TOLD_PAUSE: Duration = Duration::from_secs(1);
 
 impl Store {
-    /// Waits until this handle is on another generation than when it was called: until a commit, by whatever handle in
-    /// whatever process, this one in another thread included, and moves there as [`refresh`](Self::refresh) does. Gives whether it moved: false after `timeout`.
+    /// Waits until this handle is on another generation than at the call, and returns true; returns false after
+    /// `timeout`. It waits for a commit by any handle in any process, including this handle in another thread, and
+    /// moves there as [`refresh`](Self::refresh) does.
     ///
-    /// A commit that came before the call, and that the handle has not seen, ends it at once. Several commits may have come
-    /// when it returns. Any number of threads can wait on one handle, and all of them return when it moves. Nothing is locked,
-    /// and the system wakes the waiter (inotify); where it cannot, on other file systems than those of this machine or when
-    /// the system has no more watches to give, the waiter looks by itself, some times a second.
+    /// If the handle has not seen a commit from before the call, this returns at once. Several commits may have
+    /// happened when it returns. Any number of threads can wait on one handle, and all of them return when it moves.
+    /// Nothing is locked, and the system wakes the waiter (inotify). Where it cannot, because the file system is not
+    /// local or the system has no watches left, the waiter polls several times a second.
     ///
     /// ```
     /// use std::time::Duration;
@@ -47,12 +48,12 @@ impl Store {
             self.refresh()?;
             Ok(history.number() != before)
         };
-        // What is there already needs no watch.
+        // A commit that is already there needs no watch.
         if has_moved()? || timeout.is_zero() {
             return Ok(history.number() != before);
         }
         let mut watch = history.watch();
-        // Once more: a commit may have come before the watch began. What comes after ends the wait.
+        // Check again: a commit may have come before the watch began. Later ones end the wait.
         let mut was_told = true;
         let has_changed = loop {
             if has_moved()? {
@@ -67,7 +68,7 @@ impl Store {
                 Err(_) => watch = None,
             }
         };
-        // A watch that did not tell of a change is of no use to the next wait.
+        // Do not keep a watch that missed a change.
         if let Some(watch) = watch.filter(|_| was_told || !has_changed) {
             history.keep_watch(watch);
         }
@@ -75,7 +76,7 @@ impl Store {
     }
 }
 
-/// Gives whether the system told of anything.
+/// Returns whether the system reported anything.
 fn wait(watch: Option<&dyn Watch>, left: Duration) -> std::io::Result<bool> {
     match watch {
         Some(watch) => watch.wait(left.min(TOLD_PAUSE)),

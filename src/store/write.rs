@@ -1,4 +1,4 @@
-//! The changes of a store that are a commit each.
+//! Changes that are one commit each.
 
 use std::sync::Arc;
 
@@ -12,13 +12,12 @@ use crate::generation::Generation;
 use crate::tensor::{Source, Tensor};
 
 impl Store {
-    /// Copies the elements of a tensor, a slice or an array into a new sealed storage, in row-major order, under a name. A
-    /// tensor of the same name is replaced.
+    /// Copies the elements of a tensor, a slice or an array into a new sealed storage, in row-major order, under a
+    /// name. Saving under an existing name replaces that tensor.
     ///
-    /// Only this name refers to the new storage. Other names of the old tensor keep the old elements: to save one of two
-    /// tied weights again unties them. To keep them tied, save the other one again too, by
-    /// [`copy`](Self::copy) or [`save_view`](Self::save_view); or use [a mutable storage](Self::save_as), which is changed
-    /// in place.
+    /// Only this name refers to the new storage. Other names of the old tensor keep the old elements: saving one of
+    /// two tied weights unties them. To keep them tied, also save the other one again, by [`copy`](Self::copy) or
+    /// [`save_view`](Self::save_view); or use [a mutable storage](Self::save_as), which is changed in place.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -35,13 +34,13 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or has a NUL.
+    /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or contains NUL.
     pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
         self.write(|txn| txn.save(name, source))
     }
 
-    /// As [`save`](Self::save), into a storage of this kind: `Sealed`, or `Mutable`, whose elements can then be changed
-    /// in place under a lock, or `Live`, whose elements everybody changes at the same time.
+    /// Like [`save`](Self::save), into a storage of the given kind: `Sealed`; `Mutable`, whose elements can then be
+    /// changed in place under a lock; or `Live`, whose elements any process can change at any time.
     ///
     /// ```
     /// # use stridemap::{StorageKind, Store};
@@ -61,13 +60,13 @@ impl Store {
         self.write(|txn| txn.save_as(name, source, kind))
     }
 
-    /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place: large
-    /// data need not exist in memory first. A tensor of the same name is replaced.
+    /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place:
+    /// large data need not fit in memory. Using an existing name replaces that tensor.
     ///
-    /// The zeros and the name are durable when it returns, with [`Durability::Full`](crate::Durability::Full): with
-    /// `Process` no later flush makes the name so. The disk has room for all elements. What is written in
-    /// place later is not a commit: after a power cut any mix of old and new can be there, down to the last flush; and a
-    /// [`Snapshot`] isolates names, headers and sealed elements, not these.
+    /// With [`Durability::Full`](crate::Durability::Full), the zeros and the name are durable when this returns; with
+    /// `Process`, no later flush makes the name durable. Disk space is allocated for all elements. Later writes in
+    /// place are not commits: after a power cut any mix of old and new elements can be there, back to the last flush.
+    /// A [`Snapshot`] isolates names, headers and sealed elements, but not these.
     ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};
@@ -80,9 +79,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `Io` when the disk is full; `LimitExceeded` for too large a size; `InvalidArgument` for the name,
-    /// for a kind other than `Mutable` and `Live`, as a sealed tensor can only be [saved](Self::save), and for a dtype that
-    /// cannot be [live](crate::LiveElement).
+    /// See [`Store`]; `Io` if the disk is full; `LimitExceeded` if the size is too large; `InvalidArgument` for the
+    /// name, for a kind other than `Mutable` and `Live` (a sealed tensor can only be [saved](Self::save)), and for a
+    /// dtype that cannot be [live](crate::LiveElement).
     pub fn create_tensor(
         &self,
         name: &str,
@@ -93,19 +92,19 @@ impl Store {
         self.commit_created(name, |txn| txn.create_tensor(name, dtype, size, kind))
     }
 
-    /// Commits a tensor that `create` makes, and returns it as it was committed.
+    /// Commits a tensor that `create` makes, and returns the committed tensor.
     pub(super) fn commit_created(
         &self,
         name: &str,
         create: impl FnOnce(&mut Transaction<'_>) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let (_, generation) = self.publish(create)?;
-        // Not from where the handle is now: another commit may have taken the name since.
+        // Load from this commit, not from the handle: another commit may have replaced the name since.
         Snapshot::new(Arc::clone(&self.loader), generation).load(name)
     }
 
-    /// Saves a view of a tensor of this store under a name: a header of some fifty bytes, no element is copied. A tensor of
-    /// the same name is replaced.
+    /// Saves a view of a tensor of this store under a name: a header of about fifty bytes. No element is copied.
+    /// Saving under an existing name replaces that tensor.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -121,14 +120,14 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `ForeignStorage` for a tensor whose storage is not one of this store: [`save`](Self::save) copies its
-    /// elements.
+    /// See [`Store`]; `ForeignStorage` for a tensor whose storage does not belong to this store: [`save`](Self::save)
+    /// copies its elements.
     pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
         self.write(|txn| txn.save_view(name, tensor))
     }
 
-    /// Removes a name. The storage is deleted when no name, snapshot or handle needs it; tensors that are loaded keep
-    /// their elements.
+    /// Removes a name. The storage is deleted when no name, snapshot or handle needs it. Loaded tensors keep their
+    /// elements.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -159,13 +158,13 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameNotFound`; `NameExists` when a tensor has the new name, which
-    /// [`Transaction::on_existing`] can have replaced; `InvalidArgument` for the new name.
+    /// See [`Store`]; `NameNotFound`; `NameExists` if a tensor has the new name, unless [`Transaction::on_existing`]
+    /// allows replacing it; `InvalidArgument` for the new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.rename(from, to))
     }
 
-    /// Gives a tensor a second name: its header, as it is. No element is copied.
+    /// Gives a tensor a second name by copying its header. No element is copied.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -183,7 +182,8 @@ impl Store {
         self.write(|txn| txn.copy(from, to))
     }
 
-    /// Writes text on the store, under a key, in place of what was there. All attributes together are at most 1 MiB.
+    /// Sets an attribute of the store: text under a key. An existing value is replaced. All attributes together are
+    /// at most 1 MiB.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -195,12 +195,12 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `InvalidArgument` for a key that is empty, too long or has a NUL.
+    /// See [`Store`]; `InvalidArgument` for a key that is empty, too long or contains NUL.
     pub fn set_attribute(&self, key: &str, value: &str) -> Result<()> {
         self.write(|txn| txn.set_attribute(key, value))
     }
 
-    /// Removes the text under a key, if there is any.
+    /// Removes the attribute of a key, if there is one.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -221,11 +221,11 @@ impl Store {
         })
     }
 
-    /// Runs `change` on a new transaction and commits it. When `change` fails, nothing of the store has changed. Returns
-    /// what `change` returned.
+    /// Runs `change` on a new transaction, commits it, and returns the result of `change`. If `change` fails, the
+    /// store is unchanged.
     ///
-    /// It runs once. When another writer commits meanwhile, the changes that it made are repeated on what that one left, as
-    /// for every [`Transaction`].
+    /// `change` runs once. If another writer commits meanwhile, the changes are repeated on that generation, as for
+    /// every [`Transaction`].
     ///
     /// ```
     /// use stridemap::Store;

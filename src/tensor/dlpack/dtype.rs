@@ -1,9 +1,9 @@
-//! Which element is which, here and in DLPack.
+//! Conversion between dtypes and those of DLPack.
 
 use dlpark::ffi::{DLDataType, DLDataTypeCode as Code};
 use stridemap_format::DType;
 
-/// The codes are DLPack's; the packed floats stand as PyTorch has them, two lanes of four bits an element.
+/// The codes are those of DLPack. Packed floats are described as in PyTorch: two lanes of four bits per element.
 const DTYPES: [(DType, DLDataType); 21] = [
     (DType::Bool, DLDataType::BOOL),
     (DType::U8, DLDataType::U8),
@@ -28,7 +28,7 @@ const DTYPES: [(DType, DLDataType); 21] = [
     (DType::F4E2M1FNx2, DLDataType::new(Code::FLOAT4_E2M1FN, 4, 2)),
 ];
 
-/// Every dtype has one.
+/// Returns the DLPack type of a dtype. Every dtype has one.
 pub(super) fn to_dlpack(dtype: DType) -> Option<DLDataType> {
     DTYPES.iter().find(|(own, _)| *own == dtype).map(|(_, foreign)| *foreign)
 }
@@ -37,7 +37,7 @@ pub(super) fn from_dlpack(dtype: DLDataType) -> Option<DType> {
     DTYPES.iter().find(|(_, foreign)| foreign.matches(dtype)).map(|(own, _)| *own)
 }
 
-/// As it stands in errors: "float of 32 bits and 4 lanes".
+/// Returns the name for error messages: "float of 32 bits and 4 lanes".
 pub(super) fn name(dtype: DLDataType) -> String {
     const NAMES: [&str; 18] = [
         "int",

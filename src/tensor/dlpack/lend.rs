@@ -11,16 +11,17 @@ use crate::layout::Layout;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
-/// From and to other libraries of this process, by DLPack (feature `dlpack`). The types are those of `dlpark` 0.10, which
-/// puts them into Python's capsules, too.
+/// Exchange with other libraries in this process, by DLPack (feature `dlpack`). The types are those of `dlpark` 0.10,
+/// which can also put them into Python capsules.
 impl Tensor {
-    /// Lends the elements as they stand, whatever the strides: nothing is copied. What it gives keeps the storage, mapped or
-    /// on the heap, until its consumer calls the deleter, on whatever thread; and where the consumer wants a raw pointer,
-    /// there is [`into_raw`](Managed::into_raw).
+    /// Lends the elements to another library without copying them, whatever the strides. The returned value keeps the
+    /// storage alive, mapped or on the heap, until the consumer calls the deleter, on any thread. For a consumer that
+    /// needs a raw pointer, use [`into_raw`](Managed::into_raw).
     ///
-    /// It is flagged as read-only, which NumPy respects and PyTorch does not look at: `clone()` there what you want to
-    /// change. A write into a mapped file ends the process. The older `DLManagedTensor` has no such flag, and is not made.
-    /// PyTorch refuses negative strides. A dimension of size 1 is lent with a stride of 1, as PyTorch lends it.
+    /// The memory is flagged read-only. NumPy respects the flag, PyTorch ignores it: in PyTorch, call `clone()`
+    /// before changing anything. A write into a mapped file ends the process. The older `DLManagedTensor` has no such
+    /// flag, and is not supported for lending. PyTorch refuses negative strides. A dimension of size 1 is lent with a
+    /// stride of 1, as PyTorch does.
     ///
     /// ```
     /// use stridemap::Tensor;
@@ -38,9 +39,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotMapped`] for a file that is not mapped, and for mutable and live storages, which lend nothing that
-    /// would outlive a lock: [`clone_data`](Self::clone_data) copies the elements, and that can be lent;
-    /// [`ErrorKind::Misaligned`]; [`ErrorKind::InvalidArgument`] for bytes that are no `bool`.
+    /// [`ErrorKind::NotMapped`] for a file that is not mapped, and for mutable and live storages, whose elements
+    /// cannot be lent beyond a lock: use [`clone_data`](Self::clone_data) and lend the copy;
+    /// [`ErrorKind::Misaligned`]; [`ErrorKind::InvalidArgument`] for bytes that are not valid `bool`s.
     pub fn to_dlpack(&self) -> Result<versioned::Dlpack> {
         const OP: &str = "to_dlpack";
         let advised = |e: Error| match e.kind() {
@@ -52,10 +53,7 @@ impl Tensor {
             self.reach::<bool>(OP)?;
         }
         let too_large = |e: &dyn std::fmt::Display| {
-            Error::new(
-                ErrorKind::LimitExceeded,
-                format!("{OP}: {self:?} is nothing that DLPack can say: {e}"),
-            )
+            Error::new(ErrorKind::LimitExceeded, format!("{OP}: {self:?} cannot be described by DLPack: {e}"))
         };
         let stride = self.layout().lent_strides();
         let prepared = Dynamic::new(self.size(), stride.as_slice()).prepare().map_err(|e| too_large(&e))?;
@@ -65,7 +63,7 @@ impl Tensor {
             let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
             let lowest = extent.map_err(|e| Error::refused(OP, e))?.start_bytes();
             let first = self.storage_offset() * self.dtype().itemsize() - lowest as usize;
-            // Not by a part of the run: with a negative stride, elements stand before the first.
+            // Not from a part of the run: with a negative stride, elements precede the first.
             let data = run.as_ptr().wrapping_add(first);
             if !data.addr().is_multiple_of(alignment(self.dtype())) {
                 let message =
@@ -74,39 +72,40 @@ impl Tensor {
             }
             lent.set_data(data.cast_mut().cast());
         }
-        // The first element is where the pointer is: there are consumers that do not add the offset.
+        // The pointer is to the first element, because some consumers do not add the offset.
         lent.set_byte_offset(0).set_dtype(foreign).set_device(DLDevice::CPU);
         lent.set_flags(DlpackFlags::READ_ONLY).map_err(|e| too_large(&e))?;
         #[expect(unsafe_code, reason = "says that what was lent is described rightly")]
         // SAFETY: `finish` asks that the descriptor satisfy DLPack's contract:
-        // - data: `run` is all bytes that size and stride lead to from the first element, and there are none without one;
-        //   they are aligned to their dtype, which is the one of its bits, and initialised, as they were a `&[u8]`;
-        // - alive: until its deleter is called, which drops a clone of this tensor: that keeps the storage, whose bytes stand
-        //   where they are until it goes. They are not those of a file that is only read, nor under a lock: those are `Err`
-        //   above. The clone is `Send`;
+        // - data: `run` is all bytes that size and stride reach from the first element, and empty without elements;
+        //   they are aligned to their dtype, whose bits `foreign` describes, and initialised, as they were a `&[u8]`;
+        // - alive: until its deleter is called, which drops a clone of this tensor: that keeps the storage, whose
+        //   bytes do not move until it is dropped. They are not those of a file that is only read, nor under a lock:
+        //   those are `Err` above. The clone is `Send`;
         // - shape and strides: copied into the allocation of the managed tensor, explicit;
         // - flags: the bytes are lent as `&[u8]` to others too, hence read-only, and no copy.
         Ok(unsafe { lent.finish() })
     }
 
-    /// Takes over what another library lends, as a tensor on the heap: nothing is copied, whatever the strides. When the
-    /// last tensor on its storage goes, on whatever thread, or when it is refused here, the lender's deleter is called.
+    /// Takes over elements that another library lends, as a tensor on the heap. Nothing is copied, whatever the
+    /// strides. The lender's deleter is called when the last tensor on the storage is dropped, on any thread, or when
+    /// this returns an error.
     ///
-    /// Memory of the CPU only. PyTorch's, NumPy's and others' come here by
-    /// [`Managed::from_raw`] from the pointer in the capsule that `__dlpack__` gives.
+    /// Only CPU memory is supported. Tensors of PyTorch, NumPy and others come here through [`Managed::from_raw`],
+    /// from the pointer in the capsule that `__dlpack__` returns.
     ///
     /// # Safety
-    /// - The descriptor is true: from the lowest to the highest element that size, strides and offset lead to, the memory is
-    ///   there, in one allocation, and initialised, until the deleter is called, or, without a deleter, until the last tensor
-    ///   on the storage goes.
-    /// - Until then nobody writes to any byte of that run, those between the elements included: neither the lender, nor
-    ///   another library to which it is lent.
-    /// - The deleter may be called on any thread.
+    /// - The descriptor must be true: from the lowest to the highest element that size, strides and offset reach, the
+    ///   memory must be allocated, in one allocation, and initialised, until the deleter is called, or, without a
+    ///   deleter, until the last tensor on the storage is dropped.
+    /// - Until then nothing may write to any byte of that run, including bytes between the elements: neither the
+    ///   lender, nor another library that borrows it.
+    /// - The deleter must be callable on any thread.
     ///
     /// # Errors
-    /// By [`ErrorKind`]: `DTypeMismatch` for elements that have no [`DType`]; `InvalidArgument` for memory of a device, and
-    /// for a descriptor that contradicts itself; `LimitExceeded` for more than 64 dimensions, and for sizes that no memory
-    /// has.
+    /// By [`ErrorKind`]: `DTypeMismatch` for elements without a [`DType`]; `InvalidArgument` for device memory, and
+    /// for a descriptor that contradicts itself; `LimitExceeded` for more than 64 dimensions, and for sizes beyond
+    /// any memory.
     #[expect(unsafe_code, reason = "states what DLPack's lender promises")]
     pub unsafe fn from_dlpack<M: ManagedTensorBase + 'static>(lent: Managed<M>) -> Result<Tensor> {
         let (dtype, layout, run) = {
@@ -128,10 +127,10 @@ impl Tensor {
     }
 }
 
-/// The bytes that another library lends, from the lowest element to the highest: made by [`Tensor::from_dlpack`] alone,
-/// under its contract.
+/// The bytes that another library lends, from the lowest element to the highest. Only [`Tensor::from_dlpack`] makes
+/// this value, under its contract.
 struct Lent {
-    /// Atomic only to be `Sync`: it never changes.
+    /// Atomic only to be `Sync`; it never changes.
     start: AtomicPtr<u8>,
     length_bytes: usize,
     _deleter: AllocationDeleter,
@@ -140,10 +139,11 @@ struct Lent {
 impl AsRef<[u8]> for Lent {
     #[expect(unsafe_code, reason = "reads what another library lends")]
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: by the contract of `from_dlpack`, which alone makes a `Lent`, and has seen that the length fits:
-        // - in bounds, in one allocation, initialised: the run is what the lender's descriptor leads to;
-        // - alive: the deleter is called when `self` goes, which is borrowed for as long as the slice;
-        // - no concurrent write: nobody writes to any byte of the run until then; and here it is only read;
+        // SAFETY: by the contract of `from_dlpack`, which is the only function that makes a `Lent`, and has checked
+        // that the length fits:
+        // - in bounds, in one allocation, initialised: the run is what the lender's descriptor reaches;
+        // - alive: the deleter is called when `self` is dropped, and `self` is borrowed for as long as the slice;
+        // - no concurrent write: nothing writes to any byte of the run until then, and here it is only read;
         // - aligned, not null: they are bytes, and `layout_of` has refused null.
         unsafe { std::slice::from_raw_parts(self.start.load(Ordering::Relaxed), self.length_bytes) }
     }
@@ -166,7 +166,7 @@ fn dtype_of(descriptor: &TensorRef<'_>, is_padded: bool) -> Result<DType> {
     match dtype::from_dlpack(foreign) {
         Some(DType::F4E2M1FNx2) if is_padded => Err(refused(
             ErrorKind::DTypeMismatch,
-            "each float4 stands in a byte of its own, where two have to share one",
+            "each float4 has a byte of its own, but two must share one",
         )),
         Some(dtype) => Ok(dtype),
         None => {
@@ -176,10 +176,10 @@ fn dtype_of(descriptor: &TensorRef<'_>, is_padded: bool) -> Result<DType> {
     }
 }
 
-/// The layout over the run from the lowest to the highest element, and that run: where it starts, and its length in bytes.
-/// There is none without elements.
+/// Returns the layout over the run from the lowest to the highest element, and that run: its start, and its length in
+/// bytes. Without elements there is no run.
 fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option<(*const u8, usize)>)> {
-    let too_far = || refused(ErrorKind::LimitExceeded, "sizes and strides lead further than memory goes");
+    let too_far = || refused(ErrorKind::LimitExceeded, "sizes and strides reach beyond the address space");
     let size = descriptor.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>();
     let size = size.map_err(|_| too_far())?;
     if descriptor.num_elements() == 0 {
@@ -187,7 +187,7 @@ fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option
     }
     let stride = descriptor.strides_or_compact().map_err(|e| refused(ErrorKind::InvalidArgument, e))?;
     let stride: Vec<isize> = stride.iter().map(|&step| step as isize).collect();
-    // Sees that they are not too many: the sums below cannot overflow.
+    // Checks that they are not too many: the sums below cannot overflow.
     Layout::new(size.clone(), stride.clone(), 0).map_err(|e| e.context("from_dlpack"))?;
     let reaches = size.iter().zip(&stride).map(|(&n, &step)| (n as i128 - 1) * step as i128);
     let (mut lowest, mut highest) = (0i128, 0i128);
@@ -215,7 +215,7 @@ fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option
     Ok((layout, Some((start, length_bytes as usize))))
 }
 
-/// What the address of an element is a multiple of.
+/// Returns the alignment of an element, in bytes.
 fn alignment(dtype: DType) -> usize {
     match dtype {
         DType::C64 | DType::C128 => dtype.itemsize() / 2,

@@ -1,4 +1,4 @@
-//! Tensors from and to other libraries of this process, by DLPack.
+//! Exchange of tensors with other libraries in this process, by DLPack.
 
 mod dtype;
 mod lend;

@@ -6,44 +6,45 @@ use stridemap_format::DType;
 use crate::storage::Atom;
 use crate::tensor::Element;
 
-/// An [`Element`] that a [`LiveTensor`](crate::LiveTensor) can hold: one that the processor reads, writes and exchanges
-/// whole. These are the integers of 8 to 64 bits, float16, bfloat16, float32 and float64.
+/// An [`Element`] that a [`LiveTensor`](crate::LiveTensor) can hold: the processor can read, write and exchange it in
+/// one access. These are the integers of 8 to 64 bits, float16, bfloat16, float32 and float64.
 pub trait LiveElement: Element + sealed::Live {}
 
 pub(crate) mod sealed {
     use crate::storage::Atom;
 
-    /// What the library does with live elements, kept out of users' sight.
+    /// The operations of the library on live elements, hidden from users.
     pub trait Live: Copy {
-        /// The element where it stands.
+        /// The atomic type that stores the element.
         type Atom: Atom;
-        /// The element's bits.
+        /// Returns the bits of the element.
         fn to_bits(self) -> <Self::Atom as Atom>::Bits;
-        /// The element of these bits.
+        /// Returns the element of these bits.
         fn from_bits(bits: <Self::Atom as Atom>::Bits) -> Self;
 
-        /// The element that stands there.
+        /// Reads the element.
         fn load(atom: &Self::Atom) -> Self {
             Self::from_bits(atom.load())
         }
 
-        /// Puts the element there.
+        /// Writes the element.
         fn store(self, atom: &Self::Atom) {
             atom.store(self.to_bits());
         }
 
-        /// Replaces `current` by `new`, bit for bit; gives what was there, as an error unless it was `current`.
+        /// Replaces `current` by `new`, compared bit for bit. Returns the old element, as an error if it was not
+        /// `current`.
         fn compare_exchange(atom: &Self::Atom, current: Self, new: Self) -> Result<Self, Self> {
             let exchanged = atom.compare_exchange(current.to_bits(), new.to_bits());
             exchanged.map(Self::from_bits).map_err(Self::from_bits)
         }
 
-        /// Adds, as the type adds; gives what was there before.
+        /// Adds by the rules of the type, and returns the old element.
         fn fetch_add(atom: &Self::Atom, value: Self) -> Self;
     }
 }
 
-/// Whether elements of this dtype can be live: there is a [`LiveElement`] of it.
+/// Whether elements of this dtype can be live, that is, whether it has a [`LiveElement`].
 pub(crate) fn is_live(dtype: DType) -> bool {
     use DType::{BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
     matches!(dtype, U8 | U16 | U32 | U64 | I8 | I16 | I32 | I64 | F16 | BF16 | F32 | F64)
@@ -64,7 +65,7 @@ macro_rules! integers {
                 bytemuck::cast(bits)
             }
 
-            // The same bits with a sign and without.
+            // Addition is the same on bits, signed or unsigned.
             fn fetch_add(atom: &$atom, value: Self) -> Self {
                 bytemuck::cast(Atom::fetch_add(atom, bytemuck::cast(value)))
             }
@@ -87,8 +88,8 @@ macro_rules! floats {
                 <$type>::from_bits(bits)
             }
 
-            // No processor adds floats in place: the sum is put where the summand still stands, bit for bit, so that a NaN,
-            // which equals nothing, is replaced all the same.
+            // No processor adds floats atomically. The sum replaces the old element if that is unchanged, compared
+            // bit for bit, so that a NaN, which does not equal itself, is replaced too.
             fn fetch_add(atom: &$atom, value: Self) -> Self {
                 let mut bits = Atom::load(atom);
                 loop {

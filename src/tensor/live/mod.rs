@@ -1,4 +1,4 @@
-//! Tensors on live storages: read and written at once by everybody, element by element.
+//! Tensors on live storages: many processes read and write them at once, element by element.
 
 mod element;
 mod tensor;

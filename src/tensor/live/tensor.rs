@@ -12,20 +12,23 @@ use crate::storage::{Identity, LiveFile, LiveMapping};
 use crate::tensor::{Element, Tensor};
 
 impl Tensor {
-    /// The elements of a live storage where they are, to be read and written at the same time as everybody else does.
+    /// Returns the tensor as a [`LiveTensor`]: its elements are read and written in place, while other threads and
+    /// processes do the same.
     ///
-    /// As [`as_slice`](Self::as_slice) it copies nothing; what it gives is a handle and no borrow, for no reference into
-    /// memory that others change could be sound. The storage is mapped when this is first asked, once a process.
+    /// Like [`as_slice`](Self::as_slice), this copies nothing. It returns a handle and not a borrow, because a
+    /// reference into memory that others change would be unsound. The storage is mapped at the first call, once per
+    /// process.
     ///
     /// # Errors
     /// [`ErrorKind::NotLive`] for a tensor on another kind of storage, or one that is not committed;
-    /// [`ErrorKind::NotMapped`] when the store was not opened with [`Store::open_mapped`](crate::Store::open_mapped), or the
-    /// file cannot be mapped; [`ErrorKind::DTypeMismatch`], also for a view of elements that are not as wide as those that
-    /// the storage was made for: all of its elements are accessed by one width; [`ErrorKind::Overlapping`] for an expanded
-    /// or unfolded view; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when no tensor of the newest generation stands on
-    /// the storage, or its file has a second name; [`ErrorKind::Replaced`] when another file took its place;
-    /// [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::Corrupt`] when the
-    /// file is shorter than it should be, or a storage of another kind too; [`ErrorKind::Io`], a full disk among them.
+    /// [`ErrorKind::NotMapped`] if the store was not opened with [`Store::open_mapped`](crate::Store::open_mapped),
+    /// or the file cannot be mapped; [`ErrorKind::DTypeMismatch`], also for a view whose elements have another width
+    /// than those that the storage was made for: all elements of a storage are accessed by one width;
+    /// [`ErrorKind::Overlapping`] for an expanded or unfolded view; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`]
+    /// if no tensor of the newest generation refers to the storage, or its file has a second name;
+    /// [`ErrorKind::Replaced`] if another file took its place; [`ErrorKind::Forked`] in a child of the process that
+    /// loaded the tensor; [`ErrorKind::Corrupt`] if the file is shorter than it should be, or is also a storage of
+    /// another kind; [`ErrorKind::Io`], for example for a full disk.
     pub fn as_live<T: LiveElement>(&self) -> Result<LiveTensor<T>> {
         let op = "as_live";
         let file = self.live_file(op)?;
@@ -57,10 +60,12 @@ impl Tensor {
     }
 }
 
-/// A tensor on a live storage, whose elements many threads and processes read and write at once: [`Tensor::as_live`].
+/// A tensor on a live storage. Many threads and processes read and write its elements at once; see
+/// [`Tensor::as_live`].
 ///
-/// It is the [`Tensor`] too, its header and its views. [`at`](Self::at) gives the live tensor of a view of it. All methods
-/// take `&self`, a clone is one more handle, and both can go to any thread. Nobody waits for anybody.
+/// It dereferences to its [`Tensor`], with its header and views. [`at`](Self::at) returns the live tensor of a view
+/// of it. All methods take `&self`, a clone is another handle, and both can be sent to any thread. No access waits
+/// for another.
 ///
 /// ```
 /// use stridemap::{DType, StorageKind, Store};
@@ -82,27 +87,28 @@ impl Tensor {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # What others see
+/// # Concurrent access
 ///
-/// - Every element is read and written whole: what is read was written by somebody, or was there from the start. Of two who
-///   write the same element one is last; of two who [add](Self::fetch_add) to it neither is lost. A copy of several elements
-///   is one access of each: another's can come between any two of them.
-/// - It is seen at once, by every process, and stays when this one ends or is killed.
-/// - There is no order between elements. Every access is [relaxed](std::sync::atomic::Ordering::Relaxed): a reader that sees
-///   the later of two writes may still not see the earlier. So a flag among the elements says on its own that something was
-///   done, not that what was done can be seen. To publish, write the elements, then
-///   [`fence(Release)`](std::sync::atomic::fence), then set the flag; to read, get the flag, then `fence(Acquire)`, then read
-///   the elements. The fences of the standard library order these accesses as those of its own atomics. A commit publishes
-///   as well: what was written before it is seen by whoever loads what it committed.
-/// - The methods that read without `as_live`, as [`Tensor::read`], copy the file's bytes: an element that changes meanwhile
-///   may come half old, half new.
+/// - Every element is read and written whole: a read returns a value that was written, or the initial one. If two
+///   threads write the same element, one of the values is last; if two [add](Self::fetch_add) to it, neither addition
+///   is lost. A copy of several elements is one access to each: another access can come between any two of them.
+/// - A write is visible at once in every process, and stays when the writing process ends or is killed.
+/// - There is no order between elements. Every access is [relaxed](std::sync::atomic::Ordering::Relaxed): a reader
+///   that sees the later of two writes may still not see the earlier. So a flag among the elements says only that
+///   something was done, not that the result is visible. To publish, write the elements, then call
+///   [`fence(Release)`](std::sync::atomic::fence), then set the flag. To read, get the flag, then call
+///   `fence(Acquire)`, then read the elements. The fences of the standard library order these accesses like those of
+///   its own atomics. A commit publishes as well: a process that loads what it committed sees what was written before
+///   it.
+/// - Methods that read without `as_live`, such as [`Tensor::read`], copy the bytes of the file: an element that
+///   changes meanwhile may be read half old and half new.
 ///
-/// What is written is no commit. After a power cut any mix of old and new can be there, element by element, down to the last
-/// [`flush`](Self::flush), and a [`Snapshot`](crate::Snapshot) does not isolate it. When the last name of the storage is
-/// removed, this handle goes on, and what it writes is lost with it.
+/// Writes are not commits. After a power cut any mix of old and new elements can be there, back to the last
+/// [`flush`](Self::flush), and a [`Snapshot`](crate::Snapshot) does not isolate them. If the last name of the storage
+/// is removed, this handle continues to work, and what it writes is lost with it.
 ///
-/// A child that this process forks may go on with a live tensor that it inherits, which takes no lock; `as_live` and `flush`
-/// are refused there.
+/// A forked child may continue to use a live tensor that it inherits, because that takes no lock. `as_live` and
+/// `flush` fail there.
 pub struct LiveTensor<T> {
     tensor: Tensor,
     mapping: LiveMapping,
@@ -110,23 +116,23 @@ pub struct LiveTensor<T> {
 }
 
 impl<T: LiveElement> LiveTensor<T> {
-    /// The live tensor of another view of the same storage.
+    /// Returns the live tensor of another view of the same storage.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a tensor on another storage; [`ErrorKind::DTypeMismatch`] and
-    /// [`ErrorKind::Overlapping`] as [`Tensor::as_live`].
+    /// [`ErrorKind::Overlapping`] as for [`Tensor::as_live`].
     pub fn at(&self, view: &Tensor) -> Result<LiveTensor<T>> {
         let file = self.tensor.live_file("at")?;
         if !view.storage().as_live().is_some_and(|other| other.is_same(file)) {
             let (of_view, own) = (view.storage().identity(), self.tensor.storage().identity());
-            let message = format!("at: the view stands on storage {of_view}, and the live tensor on {own}");
+            let message = format!("at: the view is on storage {of_view}, and the live tensor on {own}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         check_view::<T>("at", view, file)?;
         Ok(LiveTensor { tensor: view.clone(), mapping: self.mapping.clone(), element: PhantomData })
     }
 
-    /// The element at an index, one position for each dimension; negative ones count from the end.
+    /// Returns the element at an index: one position per dimension, where negative ones count from the end.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions.
@@ -134,7 +140,7 @@ impl<T: LiveElement> LiveTensor<T> {
         Ok(T::load(self.atom("get", index)?))
     }
 
-    /// Puts an element at an index.
+    /// Writes the element at an index.
     ///
     /// # Errors
     /// Those of [`get`](Self::get).
@@ -142,8 +148,8 @@ impl<T: LiveElement> LiveTensor<T> {
         self.atom("set", index).map(|atom| value.store(atom))
     }
 
-    /// Adds to the element at an index, in one step to everybody else, and gives what it was before. Integers wrap; floats
-    /// are added and rounded as their type does, float16 and bfloat16 from a sum in float32.
+    /// Adds to the element at an index atomically, and returns the old element. Integers wrap. Floats are added and
+    /// rounded by the rules of their type, float16 and bfloat16 from a sum in float32.
     ///
     /// # Errors
     /// Those of [`get`](Self::get).
@@ -151,10 +157,10 @@ impl<T: LiveElement> LiveTensor<T> {
         Ok(T::fetch_add(self.atom("fetch_add", index)?, value))
     }
 
-    /// Puts `new` at an index if `current` is there, in one step to everybody else. The inner result is what was there:
-    /// `Ok` when it was replaced, `Err` when it was something else.
+    /// Writes `new` at an index if the element there is `current`, atomically. The inner result is the old element:
+    /// `Ok` if it was replaced, `Err` if it was another.
     ///
-    /// Elements are compared by their bits: a NaN is replaced when it is the same NaN, and 0.0 is not -0.0.
+    /// Elements are compared by their bits: a NaN is replaced if it is the same NaN, and 0.0 is not -0.0.
     ///
     /// # Errors
     /// Those of [`get`](Self::get).
@@ -165,7 +171,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Copies all elements, in row-major order.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] when there is not so much memory.
+    /// [`ErrorKind::LimitExceeded`] if there is not enough memory.
     pub fn read(&self) -> Result<Vec<T>> {
         let mut elements = T::zeros(self.tensor.numel())?;
         self.read_into(&mut elements)?;
@@ -175,61 +181,62 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Copies all elements, in row-major order, into `out`.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] unless `out` holds exactly as many.
+    /// [`ErrorKind::SizeMismatch`] unless `out` has exactly the number of elements.
     pub fn read_into(&self, out: &mut [T]) -> Result<()> {
         self.load_into("read_into", self.tensor.layout(), out)
     }
 
-    /// Copies the row at `row` of the first dimension: as `at(&select(0, row))`, then [`read_into`](Self::read_into).
+    /// Copies the row at `row` of the first dimension into `out`, like `at(&select(0, row))` followed by
+    /// [`read_into`](Self::read_into).
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a row that is not there; [`ErrorKind::SizeMismatch`].
+    /// [`ErrorKind::OutOfRange`] for a row that does not exist; [`ErrorKind::SizeMismatch`].
     pub fn read_row_into(&self, row: impl Integer, out: &mut [T]) -> Result<()> {
         self.load_into("read_row_into", &self.row("read_row_into", row.to_isize())?, out)
     }
 
-    /// Puts elements, given in row-major order, at all indices.
+    /// Writes all elements, from `elements` in row-major order.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] unless there are exactly as many.
+    /// [`ErrorKind::SizeMismatch`] unless `elements` has exactly the number of elements.
     pub fn write_from(&self, elements: &[T]) -> Result<()> {
         self.store_from("write_from", self.tensor.layout(), elements)
     }
 
-    /// Puts elements into the row at `row` of the first dimension: as `at(&select(0, row))`, then
+    /// Writes the row at `row` of the first dimension, like `at(&select(0, row))` followed by
     /// [`write_from`](Self::write_from).
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a row that is not there; [`ErrorKind::SizeMismatch`].
+    /// [`ErrorKind::OutOfRange`] for a row that does not exist; [`ErrorKind::SizeMismatch`].
     pub fn write_row_from(&self, row: impl Integer, elements: &[T]) -> Result<()> {
         self.store_from("write_row_from", &self.row("write_row_from", row.to_isize())?, elements)
     }
 
-    /// Puts one value at all indices.
+    /// Writes one value to all elements.
     pub fn fill(&self, value: T) {
         for_each(self.atoms(), self.tensor.layout(), |_, atom| value.store(atom));
     }
 
-    /// Makes everything durable that was written into this storage before, by whatever process. Without it, the operating
-    /// system writes it when it sees fit, and survives the end of the process all the same.
+    /// Makes durable what any process has written to this storage so far. Without it, the operating system writes the
+    /// data at some later time; that also happens if the process has ended.
     ///
-    /// After a power cut, an element that nobody has written since the flush began is as it was then; one that somebody has
-    /// is as it was then or at any time later. As for guards, the elements and not the name:
-    /// [`ExclusiveGuard::flush`](crate::ExclusiveGuard::flush).
+    /// After a power cut, an element that was not written since the flush began has the value it had then; any other
+    /// has the value it had then or at some later time. As for guards, a flush makes the elements durable, not the
+    /// name: see [`ExclusiveGuard::flush`](crate::ExclusiveGuard::flush).
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and trying again would not tell; also when what
-    /// another process wrote was lost since the tensor was loaded. [`ErrorKind::Poisoned`] when an earlier flush of the
-    /// storage in this process failed, through whatever handle, or a sync of the handle that the tensor was loaded by: its
-    /// source is that failure, and after this one that handle commits and flushes no more; `set`, `fill` and the like are
-    /// stores to memory, which nothing refuses. [`ErrorKind::Forked`] in a forked child, which the kernel would tell of a
-    /// failure instead of its parent.
+    /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and another flush would not report it.
+    /// It is also returned if another process's writes were lost since the tensor was loaded. [`ErrorKind::Poisoned`]
+    /// if an earlier flush of the storage failed in this process, through any handle, or if a sync failed of the
+    /// handle that loaded the tensor; the source is that failure. After this error that handle commits and flushes no
+    /// more; `set`, `fill` and the like are stores to memory, which cannot be refused. [`ErrorKind::Forked`] in a
+    /// forked child, because the kernel would report a failure to the child instead of the parent.
     pub fn flush(&self) -> Result<()> {
         self.tensor.live_file("flush")?.sync().map_err(|e| e.context("flush"))
     }
 
     fn atoms(&self) -> &[T::Atom] {
-        // Of the width that `check_view` saw the storage to have; of another there are none.
+        // `check_view` has checked this width against the storage; for another width there are no atoms.
         self.mapping.atoms().unwrap_or_default()
     }
 
@@ -257,7 +264,7 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 }
 
-/// Whether the elements of a view can be accessed as `T`, each by an atomic of its own.
+/// Checks that the elements of a view can be accessed as `T`, each by its own atomic.
 fn check_view<T: Element>(op: &str, view: &Tensor, file: &LiveFile) -> Result<()> {
     view.check_dtype::<T>(op)?;
     let (dtype, access_bytes) = (view.dtype(), file.access_bytes());
@@ -290,7 +297,7 @@ impl<T> Clone for LiveTensor<T> {
     }
 }
 
-/// The tensor, not the elements.
+/// Prints the tensor, not the elements.
 impl<T> fmt::Debug for LiveTensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LiveTensor({:?})", self.tensor)

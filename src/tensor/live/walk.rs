@@ -1,11 +1,11 @@
 use crate::layout::Layout;
 
-/// Calls `body` with each element of a view and its number in row-major order, run by run.
+/// Calls `body` with each element of a view and its index in row-major order, run by run.
 pub(super) fn for_each<A>(atoms: &[A], layout: &Layout, mut body: impl FnMut(usize, &A)) {
     if layout.numel() == 0 {
         return;
     }
-    // Outermost first; those that continue each other are one.
+    // Outermost first; adjacent dimensions that form one run of equal steps are merged.
     let mut dims: Vec<(usize, isize)> = Vec::with_capacity(layout.rank());
     for (n, stride) in layout.dims().filter(|&(n, _)| n != 1) {
         match dims.last_mut() {
@@ -29,7 +29,7 @@ pub(super) fn for_each<A>(atoms: &[A], layout: &Layout, mut body: impl FnMut(usi
     });
 }
 
-/// Calls `body` with every place that the dimensions lead to, in row-major order.
+/// Calls `body` with the position of each index of the dimensions, in row-major order.
 fn for_each_start(dims: &[(usize, isize)], start: usize, body: &mut impl FnMut(usize)) {
     match dims.split_first() {
         None => body(start),
