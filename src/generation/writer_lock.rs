@@ -9,7 +9,7 @@ use crate::disk::{Access, Disk, DiskFile, LockMode, LockedFile, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Turn;
 
-/// The right to commit: an exclusive lock on the store's `LOCK`. The kernel gives it back when its holder dies.
+/// The right to commit: an exclusive lock on the store's `LOCK`. The kernel releases it when the holder dies.
 pub(crate) struct WriterLock {
     _lock: LockedFile,
 }
@@ -77,7 +77,7 @@ fn wait(disk: &dyn Disk, path: &Path, file: &Arc<dyn DiskFile>, timeout: Duratio
         }
         let left = timeout.saturating_sub(began.elapsed());
         if left.is_zero() {
-            // The one at the front of the queue has no lock on this file.
+            // The process at the front of the queue does not hold this file's lock.
             let holder = match file.lock_holders().as_slice() {
                 [] => "another writer holds it".to_owned(),
                 [id, ..] => format!("process {id} holds it"),
