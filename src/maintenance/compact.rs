@@ -150,7 +150,7 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Candidates
     Ok(Candidates::new(candidates))
 }
 
-/// Lays the tensors of a storage out again without the gaps.
+/// Returns the layout of a storage without its unreferenced bytes.
 ///
 /// # Errors
 /// `Corrupt` for a tensor that reaches past its storage, or a record with a wrong count of tensors.

@@ -22,7 +22,7 @@ impl StorageTensors {
         self.tensors.values().map(View::from).collect()
     }
 
-    /// Lays the tensors out again without the gaps.
+    /// Returns the layout of the storage without its unreferenced bytes.
     ///
     /// # Errors
     /// `Corrupt` for a tensor that reaches past its storage.

@@ -57,7 +57,7 @@ pub(super) fn apply(
     }
     if source.is_marker_lost {
         let bytes = Marker { uuid: source.uuid }.encode();
-        work.replace(&paths.marker(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, which is written again
+        work.replace(&paths.marker(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, written again
         work.sync(paths.root())?;
     }
     for (&id, sum) in &content.sums {
@@ -66,7 +66,7 @@ pub(super) fn apply(
         let stated = (record.length_bytes, sealed);
         let storage = VerifiedStorage::open_corrected(&**disk, paths, id, stated, &sum.corrected)?;
         let bytes = storage.corrected_sum()?;
-        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, which is written again
+        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, written again
         work.sync(&paths.storages_dir())?;
     }
     drop(held_sums);

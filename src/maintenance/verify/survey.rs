@@ -26,7 +26,7 @@ pub(in crate::maintenance) struct Survey<'a> {
 #[derive(Debug)]
 pub(in crate::maintenance) struct SurveyedStorage {
     pub(in crate::maintenance) record: StorageRecord,
-    /// How many tensors refer to it, which its record may not say.
+    /// How many tensors refer to it, whatever its record says.
     pub(in crate::maintenance) tensor_count: u64,
 }
 
