@@ -64,7 +64,7 @@ pub(super) fn open(store: &OwnedFd, path: &Path, reach: Reach) -> Result<File, E
     let place = place_of(&found)?;
     let is_own = place.starts_with(place_of(store)?);
     if is_own || place.ancestors().skip(1).take(2).any(is_store) {
-        return Err(ExternalError::Outside("the file is one of a store, which opens its files itself"));
+        return Err(ExternalError::Outside("the file is one of a store's own files"));
     }
     Ok(File::open(descriptor_path(&found))?)
 }
@@ -83,11 +83,13 @@ fn find_beneath(holder: &OwnedFd, path: &Path) -> Result<OwnedFd, ExternalError>
                 ));
             }
             Err(Errno::LOOP) => {
-                return Err(ExternalError::Outside("the path leads through a link of /proc, or in circles"));
+                return Err(ExternalError::Outside(
+                    "the path leads through a link of /proc, or through a loop of links",
+                ));
             }
             Err(Errno::NOSYS) => {
                 return Err(ExternalError::Outside(
-                    "this kernel cannot keep a path inside a directory (it has no openat2, of Linux 5.6)",
+                    "this kernel cannot keep a path inside a directory (openat2 needs Linux 5.6)",
                 ));
             }
             found => return Ok(found?),
@@ -120,7 +122,9 @@ fn holder_of(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 fn place_of(open: impl AsFd) -> io::Result<PathBuf> {
     let place = rustix::fs::readlinkat(CWD, descriptor_path(&open), Vec::new()).map_err(|e| match e {
         // The file exists, because it is open.
-        Errno::NOENT => io::Error::other("/proc, which says where an open file is, is not mounted"),
+        Errno::NOENT => {
+            io::Error::other("/proc is not mounted; it is needed to find the path of an open file")
+        }
         e => e.into(),
     })?;
     Ok(std::ffi::OsString::from_vec(place.into_bytes()).into())

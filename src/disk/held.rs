@@ -117,6 +117,6 @@ fn is_missing(e: &io::Error) -> bool {
 }
 
 fn not_of_the_store(path: &Path) -> io::Error {
-    let message = format!("{}: not a path of the store that is open", path.display());
+    let message = format!("{}: not a path in the open store", path.display());
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }

@@ -58,7 +58,7 @@ impl Building {
     pub(crate) fn place(mut self, history: &History) -> Result<()> {
         let _lock = WriterLock::take(history)?;
         if history.is_durable() {
-            unsynced::mark(history)?; // crash: a directory beside the place
+            unsynced::mark(history)?; // crash: a directory beside the final path
         }
         let renamed = Step::RenameStore.on(&*self.disk, || self.disk.rename_new(&self.path, &self.place));
         renamed.map_err(|e| match e.kind() {

@@ -111,8 +111,8 @@ impl History {
         }
     }
 
-    /// Checks that this process opened the store. A forked child must call this first: it shares its parent's locks,
-    /// and may wait forever for a mutex that another thread of the parent had locked.
+    /// Checks that this process opened the store. Called before anything else, because a forked child shares its
+    /// parent's locks, and may wait forever for a mutex that another thread of the parent had locked.
     ///
     /// # Errors
     /// `Forked` in a forked child of the process that opened the store.
@@ -139,7 +139,7 @@ impl History {
         Ok(self.newest_by(recover::settled_list)?.0)
     }
 
-    /// Returns the newest generation on disk, and the names in `meta/` if they had to be listed. No other process
+    /// Returns the newest generation on disk, and the names in `meta/` if they had to be listed. No other writer
     /// commits meanwhile.
     pub(crate) fn newest_listed(&self, _lock: &WriterLock) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
         self.newest_by(recover::list)

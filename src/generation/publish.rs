@@ -109,7 +109,8 @@ pub(crate) fn publish_manifest(
     // 3. The table if one is due, then the manifest, under names that no process reads.
     if is_table_due(&manifest, table.as_deref()) {
         let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphaned table, deleted later
-        history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?; // crash: the same; a manifest must not outlive its table
+        // A manifest must not outlive its table.
+        history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?; // crash: the same
         manifest.storages.clear();
         manifest.tensors.clear();
         manifest.table = Some(reference);
@@ -128,8 +129,8 @@ pub(crate) fn publish_manifest(
     let unknown = |e: Error| {
         let generation = manifest.generation;
         let message = format!(
-            "commit of generation {generation} may or may not be there; open the store again to see, and commit or gc to make \
-             durable what is: {e}"
+            "commit of generation {generation} may or may not be there; open the store again to check, and commit or run gc \
+             to make it durable if it is: {e}"
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
     };
@@ -196,7 +197,7 @@ fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin
     let staged = Staged::create(&history.disk, &dir).map_err(failed)?;
     staged.file().write_all_at(&bytes, 0).map_err(failed)?;
     sync_file(history, Step::SyncManifest, &staged)?;
-    // Replaces the lock of an unfinished file with that of a reader, while no other process knows the file.
+    // Replaces the lock of an unfinished file with that of a reader, while no reader knows the file.
     match Pin::take(&*history.disk, Step::PinPublished, staged.file()).map_err(failed)? {
         Some(pin) => Ok((staged, pin)),
         None => Err(failed(io::ErrorKind::WouldBlock.into())),

@@ -77,7 +77,7 @@ impl Changes {
             Some(expected) if expected != newest.number() => Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "commit on generation {expected} only: the newest is {}; read that one, and begin again",
+                    "commit on generation {expected} only: the newest is {}; load that one, and start again",
                     newest.number()
                 ),
             )),
@@ -170,7 +170,7 @@ impl Draft {
             Change::Grow { name, from, to } => {
                 if self.existing("append to", name)? != *from {
                     let message = format!(
-                        "append to {name:?}: the name stands for another tensor than the rows were written behind; append them again"
+                        "append to {name:?}: the name now refers to a different tensor; append the rows again"
                     );
                     return Err(Error::new(ErrorKind::Conflict, message));
                 }
@@ -319,9 +319,7 @@ pub(crate) fn check_ids_left(generation: &Generation) -> Result<()> {
 fn out_of_numbers(what: &str) -> Error {
     Error::new(
         ErrorKind::LimitExceeded,
-        format!(
-            "this store has no more {what} to give; export its tensors, and import them into a new store"
-        ),
+        format!("this store has no {what} left; export its tensors, and import them into a new store"),
     )
 }
 
@@ -343,7 +341,7 @@ fn grown_storages(
         _ => Err(Error::new(
             ErrorKind::Conflict,
             format!(
-                "append: storage {:016x} is another in generation {} than the rows were written behind; append them again",
+                "append: storage {:016x} has changed in generation {} since the rows were written; append them again",
                 grown.id,
                 newest.number()
             ),
@@ -378,7 +376,7 @@ fn expected_storage(
 
 pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
     let message = format!(
-        "{action}: storage {id:016x}, on which it stands, is gone from generation {generation}: its names went, or were \
+        "{action}: storage {id:016x}, which it refers to, is gone from generation {generation}: its tensors were removed, or \
          moved by a compaction; load the tensor again, or save it, which copies its elements"
     );
     Error::new(ErrorKind::Conflict, message)
@@ -387,7 +385,7 @@ pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
 fn miscounted(id: u64) -> Error {
     let broken = format::Error::new(
         Rule::TensorCount,
-        format!("storage {id:016x} counts fewer tensors than stand on it"),
+        format!("storage {id:016x} counts fewer tensors than refer to it"),
     );
     Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
 }

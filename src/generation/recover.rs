@@ -70,7 +70,7 @@ pub(crate) fn newest_listed(
 }
 
 /// Reads the newest generation from disk again. If it is still `known`, its manifest is compared with the one in
-/// memory, so that memory never holds two.
+/// memory, so that memory does not hold two copies.
 pub(crate) fn reread(history: &History, known: &Generation) -> Result<()> {
     let History { disk, paths, uuid, .. } = history;
     let manifest = known.manifest();
@@ -87,7 +87,7 @@ pub(crate) fn reread(history: &History, known: &Generation) -> Result<()> {
     newest(&**disk, paths, *uuid, None).map(drop)
 }
 
-/// Finds the newest generation while no other process commits. A listing during a commit may miss names that are
+/// Finds the newest generation while no other writer commits. A listing during a commit may miss names that are
 /// added or removed, and then show a generation that a reader still uses as the newest. That is good enough to read,
 /// but not to build on.
 pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {

@@ -52,7 +52,7 @@ pub(crate) fn settle_creation(history: &History, newest: &Generation, _lock: &Wr
     create::sync_name(Step::SyncCreation, &*history.disk, history.paths.root())
 }
 
-/// Makes the name of a generation durable, once, if a flush found its storage in another process's generation. That
+/// Makes the name of a generation durable, once, if a flush found its storage in another writer's generation. That
 /// writer may have died before the name was synced, and a power cut would then take back what was flushed. Commits
 /// without syncs are skipped: their names must not become durable before their files.
 pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {

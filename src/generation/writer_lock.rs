@@ -33,8 +33,8 @@ impl WriterLock {
             return Err(Error::new(
                 ErrorKind::Replaced,
                 format!(
-                    "{}: the file was replaced while it was being locked, and nothing was written; try again, once no \
-                     other writer is at work on the old one",
+                    "{}: the file was replaced while it was being locked, and nothing was written; try again once no \
+                     other writer uses the old one",
                     path.display()
                 ),
             ));
@@ -54,8 +54,7 @@ impl WriterLock {
 }
 
 fn missing(path: &Path) -> Error {
-    let message =
-        format!("{}: the lock file is missing; an empty file in its place makes up for it", path.display());
+    let message = format!("{}: the lock file is missing; create an empty file in its place", path.display());
     Error::new(ErrorKind::Replaced, message)
 }
 

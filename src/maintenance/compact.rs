@@ -76,9 +76,11 @@ impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SkipReason::Mutable => {
-                f.write_str("mutable: its file is changed in place, and stays the same file")
+                f.write_str("mutable: its file is changed in place, and cannot be replaced")
             }
-            SkipReason::Live => f.write_str("live: its file is written at any time, and stays the same file"),
+            SkipReason::Live => {
+                f.write_str("live: its file may be written at any time, and cannot be replaced")
+            }
             SkipReason::Busy(processes) => write!(f, "in use{}; try again", by(processes)),
             SkipReason::Changed => f.write_str("another commit changed it meanwhile; try again"),
             SkipReason::Damaged(finding) => write!(f, "damaged: {finding}"),
@@ -343,8 +345,7 @@ fn rewrite(
 /// How many bytes are written between two calls of `progress`.
 pub(super) const PROGRESS_BYTES: u64 = 1 << 20;
 
-/// Returns the headers of a storage's tensors before the move and after it, when they are on the storage with the
-/// provisional id `new_id`.
+/// Returns the move of a storage's tensors to the storage with the provisional id `new_id`.
 pub(super) fn relocation(
     disk: &Arc<dyn Disk>,
     standing: StorageTensors,

@@ -58,8 +58,8 @@ pub enum SpaceReason {
         /// The writers.
         processes: Vec<u32>,
     },
-    /// The writer of this unfinished file died. The first commit of another handle, or [`Store::gc`](crate::Store::gc),
-    /// deletes it.
+    /// The writer of this unfinished file died. The first commit of another handle, or
+    /// [`Store::gc`](crate::Store::gc), deletes the file.
     Abandoned,
     /// The bytes are past the end of the storage, from an aborted append; [`Store::gc`](crate::Store::gc) cuts them
     /// off. They may also belong to an append in progress that the system does not report.

@@ -13,10 +13,10 @@ use stridemap_format::FileStamp;
 use crate::disk::{Access, Disk as _, DiskFile, FileId, FileStat, RealDisk, opened};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A file that is not part of a store, open for reading, with its device, inode, length and mtime at that time.
+/// An open file that is not part of a store, with its device, inode, length and mtime when it was opened.
 ///
-/// Other processes may change it at any time. Every read checks afterwards that these are still the same, so bytes of two
-/// states of the file are never mixed.
+/// Other processes may change it at any time. After every read, this checks that these are still the same, so bytes
+/// of two states of the file are never mixed.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,11 +40,11 @@ pub struct ExternalFile {
 impl ExternalFile {
     /// Opens a regular file. A FIFO, a device or a directory is refused at once.
     ///
-    /// If the file was written less than 12 milliseconds ago, this waits until that time has passed: a later change then has
-    /// another mtime. A file system with a coarser clock (FAT: two seconds) may hide a change for longer.
+    /// If the file was written less than 12 milliseconds ago, this waits until that time has passed, so that a later
+    /// change gets another mtime. A file system with a coarser clock (FAT: two seconds) may hide a change for longer.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`] for what is not a regular file; [`ErrorKind::Io`].
+    /// [`ErrorKind::BadFile`] if it is not a regular file; [`ErrorKind::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let failed = |e: io::Error| match e.kind() {
@@ -59,7 +59,8 @@ impl ExternalFile {
         Self::of(path, file).map_err(failed)
     }
 
-    /// Takes over a file that is open for reading, such as a temporary file. Error messages call it by `path`.
+    /// Takes over a file that is open for reading, such as a temporary file. Error messages use `path`
+    /// as its name.
     ///
     /// ```
     /// use std::io::Write as _;
@@ -163,7 +164,7 @@ impl ExternalFile {
             None => Ok(()),
             Some(what) => {
                 let message = format!(
-                    "{}: the file was changed since it was opened: {what}; open it again once nobody writes it",
+                    "{}: the file was changed since it was opened: {what}; open it again once no process writes to it",
                     self.path.display()
                 );
                 Err(Error::new(ErrorKind::ExternalChanged, message))
@@ -182,8 +183,8 @@ const SETTLED_AFTER: Duration = Duration::from_millis(12);
 /// How often to wait for a process that keeps writing. A later read will then find a change.
 const MOST_WAITS: u32 = 3;
 
-/// Returns how long a change could still leave the mtime as it is, or `None` if it no longer could. No later change
-/// will have an mtime in the future.
+/// Returns how long a later change could still get the same mtime, or `None` if it no longer could. An mtime in the
+/// future does not count, because no later change will get it.
 fn until_settled(mtime_ns: i64) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     let changed = Duration::from_nanos(u64::try_from(mtime_ns).ok()?);

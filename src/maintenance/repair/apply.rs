@@ -371,7 +371,7 @@ impl Work {
                     added => added?,
                 },
                 Ok(None) => {}
-                Err(e) if e.broken().is_some() => return Err(refused("cannot be read any more")),
+                Err(e) if e.broken().is_some() => return Err(refused("can no longer be read")),
                 Err(e) => return Err(e),
             }
         }

@@ -269,7 +269,7 @@ fn storages(
         let mut record = StorageRecord { tensor_count, ..storage.record.clone() };
         if let Some(damaged) = damaged {
             if let Some(length_bytes) = damaged.shortened_to {
-                repair.remedy(&damaged.path, format!("{}; kept with the length that it has", damaged.reason));
+                repair.remedy(&damaged.path, format!("{}; kept with its current length", damaged.reason));
                 record.length_bytes = length_bytes;
             }
             if let Some(copy) = damaged.copy {
