@@ -25,7 +25,7 @@ pub enum Reach {
 /// Why a file was not opened.
 #[derive(Debug)]
 pub enum ExternalError {
-    /// The file is outside the allowed directory.
+    /// The file's location is not allowed: outside the directory, or in a store.
     Outside(&'static str),
     /// An error of the file system; `InvalidInput` if it is not a regular file.
     Io(io::Error),
