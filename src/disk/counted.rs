@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, RealDisk, Watch};
 
-/// Bytes that went through a disk, and operations. What lies in `storages/`, and in files that are not the store's, is data; everything else is
-/// metadata.
+/// Counts of bytes and operations on a disk. Files in `storages/`, and files that are not the store's, count as data.
+/// Everything else is metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Read from metadata.
+    /// Bytes read from metadata.
     pub metadata_read_bytes: u64,
-    /// Written to metadata.
+    /// Bytes written to metadata.
     pub metadata_written_bytes: u64,
-    /// Read from storages.
+    /// Bytes read from data.
     pub data_read_bytes: u64,
-    /// Written to storages.
+    /// Bytes written to data.
     pub data_written_bytes: u64,
-    /// What was asked of the disk, aside from open files: opens, renames, deletions, listings, syncs of directories.
+    /// Operations other than those on open files: opens, renames, deletions, listings, syncs of directories.
     pub operation_count: u64,
 }
 
-/// The real disk, with the bytes and operations counted.
+/// The real disk, with a count of bytes and operations.
 #[derive(Clone, Debug)]
 pub struct Counted {
     disk: Arc<dyn Disk>,
@@ -51,7 +51,7 @@ impl Default for Counted {
 }
 
 impl Counted {
-    /// What was read and written since the last call.
+    /// Returns the counts since the last call.
     pub fn take(&self) -> Counts {
         let taken = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         Counts {
@@ -63,7 +63,7 @@ impl Counted {
         }
     }
 
-    /// The disk below, for one operation.
+    /// Returns the disk below, and counts one operation.
     fn real(&self) -> &dyn Disk {
         self.operation_count.fetch_add(1, Ordering::Relaxed);
         &*self.disk

@@ -1,7 +1,8 @@
 //! Files that are not the store's, opened where its user allowed them.
 //!
-//! A record says which file, and anybody may have made the record. So the kernel is asked to keep inside the directory,
-//! whatever is renamed meanwhile; and what is opened is looked at through its descriptor, not through its name again.
+//! A record names the file, and anyone may have written the record. So the kernel is asked to stay inside the
+//! directory, whatever is renamed meanwhile. A file that was opened is checked through its descriptor, not by its
+//! name again.
 
 use std::fs::File;
 use std::io;
@@ -24,9 +25,9 @@ pub enum Reach {
 /// Why a file was not opened.
 #[derive(Debug)]
 pub enum ExternalError {
-    /// It is not where it may be.
+    /// The file's location is not allowed: outside the directory, or in a store.
     Outside(&'static str),
-    /// What the file system says; `InvalidInput` for what is not a regular file.
+    /// An error of the file system; `InvalidInput` if it is not a regular file.
     Io(io::Error),
 }
 
@@ -42,13 +43,13 @@ impl From<io::Error> for ExternalError {
     }
 }
 
-/// How often the kernel is asked again when a rename came between.
+/// How often the kernel is asked again after a rename interfered.
 const MOST_TRIES: u32 = 100;
 
-/// Opens a regular file for reading. A path that is not absolute begins in the directory that holds `store`.
+/// Opens a regular file for reading. A relative path starts in the directory that holds `store`.
 pub(super) fn open(store: &OwnedFd, path: &Path, reach: Reach) -> Result<File, ExternalError> {
     let holder = holder_of(store)?;
-    // Not yet opened, only found: to open a device can already do something.
+    // Only found, not opened yet: opening a device can already have effects.
     let found = match reach {
         Reach::Anywhere => rustix::fs::openat(&holder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?,
         Reach::Beside if path.is_absolute() => {
@@ -59,11 +60,11 @@ pub(super) fn open(store: &OwnedFd, path: &Path, reach: Reach) -> Result<File, E
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file").into());
     }
-    // The files of stores are read by the rules of stores: they are changed in place, they grow, and they go.
+    // A store's files are only read through the store: they may be changed in place, grow, or be deleted.
     let place = place_of(&found)?;
     let is_own = place.starts_with(place_of(store)?);
     if is_own || place.ancestors().skip(1).take(2).any(is_store) {
-        return Err(ExternalError::Outside("the file is one of a store, which opens its files itself"));
+        return Err(ExternalError::Outside("the file is one of a store's own files"));
     }
     Ok(File::open(descriptor_path(&found))?)
 }
@@ -82,11 +83,13 @@ fn find_beneath(holder: &OwnedFd, path: &Path) -> Result<OwnedFd, ExternalError>
                 ));
             }
             Err(Errno::LOOP) => {
-                return Err(ExternalError::Outside("the path leads through a link of /proc, or in circles"));
+                return Err(ExternalError::Outside(
+                    "the path leads through a link of /proc, or through a loop of links",
+                ));
             }
             Err(Errno::NOSYS) => {
                 return Err(ExternalError::Outside(
-                    "this kernel cannot keep a path inside a directory (it has no openat2, of Linux 5.6)",
+                    "this kernel cannot keep a path inside a directory (openat2 needs Linux 5.6)",
                 ));
             }
             found => return Ok(found?),
@@ -109,17 +112,19 @@ fn is_store(dir: &Path) -> bool {
     dir.join("FORMAT").is_file() && dir.join("meta").is_dir() && dir.join("storages").is_dir()
 }
 
-/// The directory that holds another, also when that was opened through a link.
+/// Returns the parent of a directory, even if the directory was opened through a link.
 fn holder_of(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(dir, "..", flags, Mode::empty())
 }
 
-/// Where what is open is now, without links.
+/// Returns the current path of an open file, without links.
 fn place_of(open: impl AsFd) -> io::Result<PathBuf> {
     let place = rustix::fs::readlinkat(CWD, descriptor_path(&open), Vec::new()).map_err(|e| match e {
-        // The file is there: it is open.
-        Errno::NOENT => io::Error::other("/proc, which says where an open file is, is not mounted"),
+        // The file exists, because it is open.
+        Errno::NOENT => {
+            io::Error::other("/proc is not mounted; it is needed to find the path of an open file")
+        }
         e => e.into(),
     })?;
     Ok(std::ffi::OsString::from_vec(place.into_bytes()).into())
@@ -139,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory with a store in it, and one beside that.
+    /// A directory with a store in it, and another directory next to that.
     fn surroundings() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
@@ -255,7 +260,7 @@ mod tests {
                     Err(ExternalError::Io(_)) => {}
                 }
             }
-            // Before anything is asserted, or the other thread would go on for ever.
+            // Before any assertion: otherwise the other thread would never stop.
             is_done.store(true, Ordering::Relaxed);
             assert!(!texts.contains_key("outside"), "{texts:?}");
             assert!(refused_count > 0, "the link was never met: {texts:?}");

@@ -6,24 +6,24 @@ use std::os::fd::AsFd;
 use rustix::fs::{FallocateFlags, IFlags};
 use rustix::io::Errno;
 
-/// What a file system does to a file that is mapped and written.
+/// How a file system handles writes to a mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileSystem {
-    /// Writes to the blocks that a file has.
+    /// Writes to the file's existing blocks.
     InPlace,
-    /// The same, except to blocks that two files share (XFS, OCFS2).
+    /// Like `InPlace`, except for blocks that two files share (XFS, OCFS2).
     Sharing,
     /// Writes to new blocks, except in files that are marked (btrfs).
     Marked,
     /// Writes to new blocks.
     CopyOnWrite,
-    /// Copies a file of a lower layer when it is first opened for writing. A mapping made from a file that was opened before
-    /// that stays one of the lower layer (overlayfs).
+    /// Copies a file of a lower layer when it is first opened for writing. A mapping of a file that was opened before
+    /// that still shows the lower layer (overlayfs).
     Overlay,
 }
 
 impl FileSystem {
-    /// That of an open file.
+    /// Returns the kind of file system that an open file is on.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         Ok(match kind_of(file)? {
             0x794c_7630 => FileSystem::Overlay,
@@ -37,21 +37,23 @@ impl FileSystem {
     }
 }
 
-/// The number of the kind of file system that a file is on, of linux/magic.h and of the file systems themselves.
+/// Returns the magic number of the file system that a file is on, as in linux/magic.h and in the file systems' own
+/// sources.
 fn kind_of(file: impl AsFd) -> io::Result<u32> {
-    // The field is signed, or longer, on some machines.
+    // The field is signed or wider on some machines.
     Ok(rustix::fs::fstatfs(file)?.f_type as u32)
 }
 
-/// Whether other machines write the file system, as far as that can be told: one of a program (FUSE) may be either.
+/// Whether other machines may write to the file system, as far as that can be told. A FUSE file system may be of
+/// either kind.
 pub(super) fn is_network(file: impl AsFd) -> io::Result<bool> {
     const NETWORK: [u32; 11] = [
         0x6969,      // NFS
-        0x517b,      // SMB, the old
+        0x517b,      // SMB, old
         0xff53_4d42, // CIFS
         0xfe53_4d42, // SMB 2 and 3
         0x5346_414f, // AFS
-        0x6b41_4653, // AFS, that of the kernel
+        0x6b41_4653, // AFS, in the kernel
         0x7375_7245, // Coda
         0x00c3_6400, // Ceph
         0x0bd0_0bd0, // Lustre
@@ -73,15 +75,15 @@ pub(super) fn is_local(file: impl AsFd) -> io::Result<bool> {
     Ok(LOCAL.contains(&kind_of(file)?))
 }
 
-/// Whether a program serves the file system.
+/// Whether a user-space program serves the file system (FUSE).
 pub(super) fn is_fuse(file: impl AsFd) -> io::Result<bool> {
     Ok(kind_of(file)? == 0x6573_5546)
 }
 
-/// Marks an empty file to be written in place, where the file system would write to new blocks. Best effort:
+/// Marks an empty file to be written in place, on a file system that otherwise writes to new blocks. Best effort:
 /// [`is_written_in_place`] returns whether it worked.
 pub(crate) fn write_in_place(file: &File) {
-    // An overlay may be on any file system.
+    // An overlay may be on top of any file system.
     if matches!(FileSystem::of(file), Ok(FileSystem::Marked | FileSystem::Overlay))
         && let Ok(flags) = rustix::fs::ioctl_getflags(file)
     {
@@ -89,12 +91,12 @@ pub(crate) fn write_in_place(file: &File) {
     }
 }
 
-/// Whether a file is marked to be written in place, and the system does so through a mapping as well.
+/// Whether a file is marked to be written in place, and the kernel honours the mark for mappings too.
 pub(crate) fn is_written_in_place(file: &File) -> io::Result<bool> {
     Ok(rustix::fs::ioctl_getflags(file)?.contains(IFlags::NOCOW) && is_mark_honoured())
 }
 
-/// Before Linux 6.17, btrfs asks for the room of new blocks when a page of a marked file is first written through a mapping.
+/// Before Linux 6.17, btrfs reserves new blocks when a page of a marked file is first written through a mapping.
 fn is_mark_honoured() -> bool {
     let system = rustix::system::uname();
     let mut numbers = system.release().to_str().unwrap_or_default().split(|c: char| !c.is_ascii_digit());
@@ -102,13 +104,13 @@ fn is_mark_honoured() -> bool {
     (number(), number()) >= (6, 17)
 }
 
-/// Gives a range of a file blocks of its own, where it shares some with another file.
+/// Gives a range of a file its own blocks, if it shares any with another file.
 pub(crate) fn unshare(file: &File, range: &Range<u64>) -> io::Result<()> {
     let length_bytes = range.end.saturating_sub(range.start);
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::UNSHARE_RANGE, range.start, length_bytes) {
             Err(Errno::INTR) => {}
-            // This file system shares no blocks.
+            // This file system does not share blocks.
             Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
             unshared => return Ok(unshared?),
         }

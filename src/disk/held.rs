@@ -1,34 +1,34 @@
-//! The directories of a store, found once. What happens to the path by which they were found no longer matters.
+//! The open directories of a store. Later changes to the path that led to them no longer matter.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The directories in a store that hold its files: first those that a commit writes to.
+/// The directories in a store that hold its files. The first ones are those that commits write to.
 const SUBDIRS: [&str; 3] = ["meta", "storages", "lost+found"];
 
-/// The directories of the store at `path`, each as a `D`: a descriptor, or whatever leads to a directory on another disk.
+/// The directories of the store at `path`, each as a `D`: a file descriptor, or an equivalent on another disk.
 ///
-/// The path only names files from then on: what begins with it is looked up in these directories.
+/// From then on the path only names files: paths that begin with it are looked up in these directories.
 #[derive(Debug)]
 pub(super) struct HeldDirs<D> {
     path: PathBuf,
     /// The store's own directory.
     root: D,
-    /// By [`SUBDIRS`]. A repair creates a directory that is missing, so each is found when it is first used.
+    /// In the order of [`SUBDIRS`]. A repair creates missing directories, so each is opened when it is first used.
     subdirs: [OnceLock<D>; SUBDIRS.len()],
 }
 
 /// Where a path leads.
 pub(super) struct Place<'a, D> {
-    /// The directory that is held.
+    /// The open directory.
     pub(super) dir: &'a D,
-    /// The way from there: one name, or `.` or `..`.
+    /// The path from there: one name, or `.` or `..`.
     pub(super) name: &'a Path,
 }
 
 impl<D> HeldDirs<D> {
-    /// Holds what is there of the directories of a store. `find` finds one in another.
+    /// Opens the store's directories that exist. `find` opens a directory in another one.
     pub(super) fn new(path: &Path, root: D, find: impl Fn(&D, &str) -> io::Result<D>) -> io::Result<Self> {
         let held = HeldDirs { path: path.to_path_buf(), root, subdirs: Default::default() };
         for name in SUBDIRS {
@@ -40,7 +40,7 @@ impl<D> HeldDirs<D> {
         Ok(held)
     }
 
-    /// The directory that has the entry of a path.
+    /// Returns the directory that contains the entry of a path, and the entry's name.
     ///
     /// # Errors
     /// `InvalidInput` for a path that is not below the store; those of `find`.
@@ -65,10 +65,10 @@ impl<D> HeldDirs<D> {
         Ok(Place { dir: self.subdir(dir, find)?, name })
     }
 
-    /// The directory that a path names, to look into it.
+    /// Returns the directory at a path, in order to list or open it.
     ///
     /// # Errors
-    /// Those of [`entry`](Self::entry).
+    /// As for [`entry`](Self::entry).
     pub(super) fn directory<'a>(
         &'a self,
         path: &'a Path,
@@ -87,7 +87,7 @@ impl<D> HeldDirs<D> {
         path == self.path
     }
 
-    /// The store's directory, and those in it that a commit writes to, as far as they were found, with their names.
+    /// Returns the store's directory, and the open directories in it that commits write to, with their names.
     pub(super) fn written(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
         (
             &self.root,
@@ -117,6 +117,6 @@ fn is_missing(e: &io::Error) -> bool {
 }
 
 fn not_of_the_store(path: &Path) -> io::Error {
-    let message = format!("{}: not a path of the store that is open", path.display());
+    let message = format!("{}: not a path in the open store", path.display());
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }

@@ -3,13 +3,13 @@ use std::fs;
 
 use super::FileStat;
 
-/// The processes that hold locks of files, as far as the system says so, at one moment.
+/// The processes that hold file locks at one moment, as far as the system reports them.
 #[derive(Debug, Default)]
 pub struct LockHolders(HashMap<String, Vec<u32>>);
 
 impl LockHolders {
-    /// Reads `/proc/locks`: `3: FLOCK  ADVISORY  WRITE 4711 08:01:131082 0 EOF`. A process that waits has an arrow before its
-    /// `FLOCK`, and one of another namespace the number 0.
+    /// Reads `/proc/locks`: `3: FLOCK  ADVISORY  WRITE 4711 08:01:131082 0 EOF`. The line of a waiting process has an
+    /// arrow before `FLOCK`, and a process of another namespace has the number 0.
     pub(super) fn read() -> Self {
         let mut holders = LockHolders::default();
         for line in fs::read_to_string("/proc/locks").unwrap_or_default().lines() {
@@ -25,7 +25,7 @@ impl LockHolders {
         holders
     }
 
-    /// Those that hold the lock of a file, each once.
+    /// Returns the processes that hold the lock of a file, each once.
     pub(crate) fn of(&self, stat: FileStat) -> Vec<u32> {
         let FileStat { device, inode, .. } = stat;
         let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));

@@ -7,8 +7,8 @@ use crate::process::OwnerProcess;
 
 /// Whether a path leads to a file.
 ///
-/// The file's link count would not show it: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
-/// backup by hard links is another name.
+/// The link count does not tell: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
+/// backup by hard links adds another name.
 pub(crate) fn is_named(disk: &dyn Disk, path: &Path, file: FileId) -> io::Result<bool> {
     match disk.stat(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -24,7 +24,7 @@ pub(crate) struct LockedFile {
 }
 
 impl LockedFile {
-    /// Locks a file, as this step of a protocol. Returns nothing when a lock of another open file excludes this one.
+    /// Locks a file, as this step of a protocol. Returns `None` if a lock of another open file excludes this one.
     pub(crate) fn try_lock(
         disk: &dyn Disk,
         step: Step,
@@ -38,7 +38,7 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // Closing the file is not enough: a forked child, or one that is being started, may have it open too.
+        // Closing the file is not enough: a forked child, or one that is just starting, may also have it open.
         if self.owner.is_current() {
             let _ = self.file.unlock();
         }

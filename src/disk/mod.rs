@@ -1,7 +1,7 @@
-//! The few file operations that a store uses, behind a trait: so that a crash can be simulated at each of them, and
-//! what a commit reads and writes can be counted.
+//! The few file operations that a store uses, behind a trait, so that tests can simulate a crash at each of them and
+//! count what a commit reads and writes.
 //!
-//! Nothing above this module touches the file system, the import and export of foreign files aside.
+//! Nothing above this module touches the file system, except the import and export of foreign files.
 
 #[cfg(feature = "simulation")]
 mod counted;
@@ -47,37 +47,37 @@ pub enum Access {
     Read,
     /// Reading and writing.
     Write,
-    /// Reading only, where a symbolic link may stand for the file: for files that are not a store's own. They are real on
-    /// a simulated disk too.
+    /// Reading only, following a symbolic link, for files that are not a store's own. On a simulated disk too, these
+    /// are real files.
     ReadForeign,
 }
 
-/// Who may hold a lock beside oneself.
+/// Which other locks of the file may exist beside a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
-    /// Others that share.
+    /// Other shared locks.
     Shared,
-    /// Nobody.
+    /// None.
     Exclusive,
 }
 
-/// The device and the inode of a file: the same by whatever name it was opened.
+/// The device and the inode of a file: the same under any of its names.
 pub(crate) type FileId = (u64, u64);
 
-/// What is known of a file without reading it.
+/// The metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
-    /// The device's number.
+    /// The device number.
     pub device: u64,
-    /// The inode's number.
+    /// The inode number.
     pub inode: u64,
     /// The length in bytes.
     pub size_bytes: u64,
-    /// How many names the file has: 0 once it is deleted.
+    /// How many names the file has; 0 after it is deleted.
     pub link_count: u64,
-    /// Whether it is a regular file: no directory, device or pipe.
+    /// Whether it is a regular file, not a directory, device or pipe.
     pub is_regular: bool,
-    /// When its bytes last changed, in nanoseconds since 1970, as fine as the file system's clock.
+    /// When its bytes last changed, in nanoseconds since 1970, with the resolution of the file system's clock.
     pub mtime_ns: i64,
 }
 
@@ -87,34 +87,35 @@ impl FileStat {
     }
 }
 
-/// A file system. Each method is one step that a crash can come after.
+/// A file system. A crash may happen after each method call.
 pub trait Disk: Debug + Send + Sync {
-    /// Opens the directories of a store, `meta`, `storages` and `lost+found` in the one that `store` leads to. On the disk that
-    /// is returned, paths that begin with `store` are looked up in these directories, whatever is later renamed or put in
-    /// their place. Any other path is refused, except those of files that are not the store's.
+    /// Opens the directories of a store: the one that `store` leads to, and `meta`, `storages` and `lost+found` in
+    /// it. On the returned disk, paths that begin with `store` are looked up in these directories, even if they are
+    /// later renamed or replaced. Any other path is refused, except those of files that are not the store's.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, and those of the file system.
+    /// `NotFound`, `NotADirectory`, or an error of the file system.
     fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>>;
 
-    /// Whether the directories in a store that is [held](Self::hold) still have their names. Always true of other disks.
+    /// Whether the directories of a [held](Self::hold) store still have their names. Always true on other disks.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn is_intact(&self) -> io::Result<bool>;
 
-    /// Opens a regular file that exists. A store's own files are never behind a symbolic link: it could lead anywhere.
+    /// Opens an existing regular file. A store's own files are never opened through a symbolic link, which could lead
+    /// anywhere.
     ///
     /// # Errors
-    /// `InvalidInput` for what is not a regular file, and those of the file system.
+    /// `InvalidInput` if it is not a regular file, or an error of the file system.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a regular file that is not the store's, for reading, where it may be. A path that is not absolute begins in the
-    /// directory that holds the store. Files of others are real on every disk.
+    /// Opens a regular file that is not the store's, for reading, if `reach` allows its location. A relative path
+    /// starts in the directory that holds the store. Such files are real on every disk.
     ///
     /// # Errors
-    /// `Outside` when it is elsewhere, and in the store's own directory; `InvalidInput` for what is not a regular file, and
-    /// those of the file system.
+    /// `Outside` if the location is not allowed or is in a store; `InvalidInput` if it is not a regular file; or an
+    /// error of the file system.
     fn open_external(
         &self,
         store: &Path,
@@ -122,29 +123,29 @@ pub trait Disk: Debug + Send + Sync {
         reach: Reach,
     ) -> Result<Arc<dyn DiskFile>, ExternalError>;
 
-    /// Where an open file that is not the store's is: from the directory that holds the store on, or absolute where it is not
-    /// beneath that. No part of it is a symbolic link.
+    /// Returns the path of an open file that is not the store's: relative to the directory that holds the store if it
+    /// is below that, otherwise absolute. No part of the path is a symbolic link.
     ///
     /// # Errors
-    /// `NotFound` for a file that was deleted, and those of the file system.
+    /// `NotFound` for a deleted file, or an error of the file system.
     fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf>;
 
-    /// Creates a file of a fresh name that begins with `.stage-`, under an exclusive lock.
+    /// Creates a file with a fresh name that begins with `.stage-`, and locks it exclusively.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)>;
 
-    /// Gives a file or a directory another name, which must be free: never replaces.
+    /// Renames a file or a directory. The new name must be free: nothing is replaced.
     ///
     /// # Errors
-    /// `AlreadyExists`, and those of the file system.
+    /// `AlreadyExists`, or an error of the file system.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Gives a file one more name, which must be free: never replaces.
+    /// Gives a file an additional name, which must be free: nothing is replaced.
     ///
     /// # Errors
-    /// `AlreadyExists`, and those of the file system, which may know no second names.
+    /// `AlreadyExists`, or an error of the file system, which may not support hard links.
     fn link_new(&self, _from: &Path, _to: &Path) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -152,191 +153,194 @@ pub trait Disk: Debug + Send + Sync {
     /// Deletes a file's name.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// The names in a directory, in no order. Names that are not UTF-8 are foreign, and left out.
+    /// Returns the names in a directory, in no particular order. Names that are not UTF-8 are foreign, and are left
+    /// out.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
     /// Makes the names in a directory durable.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Makes everything durable that is on the same file system as a directory.
+    /// Makes everything on a directory's file system durable.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn sync_file_system(&self, dir: &Path) -> io::Result<()>;
 
-    /// What is known of the file at a path.
+    /// Returns the metadata of the file at a path.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn stat(&self, path: &Path) -> io::Result<FileStat>;
 
     /// Whether the path is a directory, and not a link to one.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn is_dir(&self, path: &Path) -> io::Result<bool>;
 
     /// Creates a directory whose parent exists.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Deletes an empty directory.
     ///
     /// # Errors
-    /// `DirectoryNotEmpty`, and those of the file system.
+    /// `DirectoryNotEmpty`, or an error of the file system.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Begins to watch the names in a directory; none where the system does not tell of them.
+    /// Starts to watch the names in a directory. Returns `None` if the system does not report them.
     ///
     /// # Errors
-    /// Those of the system, which has only so many watches to give.
+    /// Errors of the system, which limits the number of watches.
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>>;
 
-    /// Whether a [watch](Self::watch) of a directory tells of each name there, by whatever process it was given.
+    /// Whether a [watch](Self::watch) of a directory reports every new name, whichever process created it.
     fn tells_all(&self, _dir: &Path) -> bool {
         false
     }
 
-    /// Whether a directory is on a file system that other machines write too, as far as that can be told.
+    /// Whether a directory is on a file system that other machines may write to, as far as that can be told.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn is_network(&self, dir: &Path) -> io::Result<bool>;
 
-    /// The processes that hold locks, of all files: for many files at less cost than each file's own
-    /// [`lock_holders`](DiskFile::lock_holders).
+    /// Returns the processes that hold locks, for all files. For many files this is cheaper than
+    /// [`lock_holders`](DiskFile::lock_holders) of each file.
     fn lock_holders(&self) -> LockHolders {
         LockHolders::default()
     }
 
-    /// Whether a step of the protocol is left out on this disk, to see what it is for.
+    /// Whether this disk leaves out a step of the protocol, so that a test can show what the step is for.
     #[cfg(feature = "simulation")]
     fn omits(&self, _step: Step) -> bool {
         false
     }
 }
 
-/// A directory that is watched for as long as this lives.
+/// A watch of a directory, for as long as this is alive.
 pub trait Watch: Debug + Send + Sync {
-    /// Waits until a file got a name, other than one of an unfinished file, since the watch began or was last waited for;
-    /// at most `timeout`. Gives whether one did; may return sooner, for no reason.
+    /// Waits until a file gets a name, other than that of an unfinished file, for at most `timeout`. Changes since
+    /// the start of the watch or the last wait count. Returns whether a file got a name; may return early without
+    /// one.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     fn wait(&self, timeout: Duration) -> io::Result<bool>;
 }
 
-/// An open file. Dropping it gives its lock back.
+/// An open file. Dropping it releases its lock.
 pub trait DiskFile: Debug + Send + Sync {
     /// Fills `buf` from the bytes at `offset_bytes`.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the file ends before that, and those of the file system.
+    /// `UnexpectedEof` if the file ends before that, or an error of the file system.
     fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()>;
 
     /// Writes all of `bytes` at `offset_bytes`.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()>;
 
-    /// Makes sure that the file reaches to the end of a range of bytes, and that the disk has the room for them. False where the
-    /// file system cannot promise room, and nothing has happened: the writes will tell.
+    /// Extends the file to the end of the range of bytes if it is shorter, and reserves disk space for the range.
+    /// Returns false, without any effect, if the file system cannot reserve space: then a later write may fail.
     ///
     /// # Errors
-    /// `StorageFull`, and those of the file system.
+    /// `StorageFull`, or an error of the file system.
     fn allocate(&self, range: Range<u64>) -> io::Result<bool>;
 
     /// Sets the length.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn set_len(&self, length_bytes: u64) -> io::Result<()>;
 
-    /// Makes bytes and length durable.
+    /// Makes the bytes and the length durable.
     ///
     /// # Errors
-    /// Those of the file system. After one, what was written since the last success may be lost whatever a second try
-    /// says.
+    /// Errors of the file system. After an error, whatever was written since the last success may be lost, even if a
+    /// second try succeeds.
     fn sync(&self) -> io::Result<()>;
 
-    /// What is known of the file.
+    /// Returns the file's metadata.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn stat(&self) -> io::Result<FileStat>;
 
-    /// Takes the file's lock if nobody stands in the way; false when somebody does.
+    /// Tries to take the file's lock. Returns false if another lock excludes it.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn try_lock(&self, mode: LockMode) -> io::Result<bool>;
 
-    /// Gives the file's lock back.
+    /// Releases the file's lock.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn unlock(&self) -> io::Result<()>;
 
-    /// Puts this process at the front of those who want the file's lock, which is no lock on the file; false when another
-    /// process is there. Any number of processes that share the lock are there together. A process that closes the
-    /// file, by any of its descriptors, leaves the front.
+    /// Tries to move this process to the front of the queue for the file's lock, which does not lock the file.
+    /// Returns false if another process is at the front. Any number of processes that want a shared lock may be at
+    /// the front together. A process that closes the file, through any of its descriptors, leaves the front.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn try_front(&self, _mode: LockMode) -> io::Result<bool> {
         Ok(true)
     }
 
-    /// The same; waits for as long as another process is there.
+    /// The same, but waits while another process is at the front.
     ///
     /// # Errors
-    /// Those of the file system, and that each of two processes would wait for the other.
+    /// Errors of the file system, or a deadlock: two processes would wait for each other.
     fn wait_for_front(&self, _mode: LockMode) -> io::Result<()> {
         Ok(())
     }
 
-    /// Leaves the front.
+    /// Leaves the front of the queue.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn leave_front(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Makes an empty file a copy of another that shares its blocks on the disk, until one of the two is written; false
-    /// where that cannot be, and nothing has happened.
+    /// Makes an empty file a copy of another that shares its blocks on disk until one of the two is written. Returns
+    /// false, without any effect, if that is not possible.
     fn share_blocks_of(&self, _source: &File) -> bool {
         false
     }
 
-    /// The processes that hold the file's lock, as far as the system says so: those that took it, each once.
+    /// Returns the processes that hold the file's lock, each once, as far as the system reports them. A process is
+    /// the one that took the lock.
     fn lock_holders(&self) -> Vec<u32> {
         Vec::new()
     }
 
-    /// Whether the file is on a file system that other machines write too, as far as that can be told.
+    /// Whether the file is on a file system that other machines may write to, as far as that can be told.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn is_network(&self) -> io::Result<bool>;
 
-    /// The operating system's file, to map it; none for a simulated one.
+    /// Returns the operating system's file, to map it; `None` for a simulated file.
     fn as_file(&self) -> Option<&File>;
 }
 
-/// Reads a whole file of at most `limit_bytes`; a longer one is cut there, one byte beyond.
+/// Reads a whole file of at most `limit_bytes`. A longer file is cut off one byte past the limit.
 pub(crate) fn read_capped(file: &dyn DiskFile, limit_bytes: u64) -> io::Result<Vec<u8>> {
     let length_bytes = file.stat()?.size_bytes.min(limit_bytes.saturating_add(1));
     let mut bytes = vec![0; usize::try_from(length_bytes).map_err(io::Error::other)?];

@@ -1,21 +1,21 @@
 use std::path::{Path, PathBuf};
 
-/// The beginning of the name of every unfinished file.
+/// The prefix of the name of every unfinished file.
 pub(crate) const STAGE_PREFIX: &str = ".stage-";
 
-/// The directory that a path stands in.
+/// Returns the directory that contains a path.
 pub(crate) fn dir_of(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Where the files of a store are.
+/// The paths of a store's files.
 #[derive(Clone, Debug)]
 pub(crate) struct StorePaths {
     root: PathBuf,
 }
 
 impl StorePaths {
-    /// The paths of the store at `root`.
+    /// Returns the paths of the store at `root`.
     pub(crate) fn new(root: &Path) -> Self {
         StorePaths { root: root.to_path_buf() }
     }
@@ -61,7 +61,7 @@ impl StorePaths {
     }
 }
 
-/// The number in a name of exactly sixteen lowercase hexadecimal digits and `.extension`.
+/// Returns the number in a name of exactly sixteen lowercase hexadecimal digits and `.extension`.
 pub(crate) fn number_in(name: &str, extension: &str) -> Option<u64> {
     let digits = name.strip_suffix(extension)?.strip_suffix('.')?;
     let canonical = digits.len() == 16 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -71,17 +71,17 @@ pub(crate) fn number_in(name: &str, extension: &str) -> Option<u64> {
 /// A file of `meta/` or `storages/`, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreFile {
-    /// Of this generation.
+    /// The manifest of this generation.
     Manifest(u64),
-    /// Written by this generation.
+    /// The table written by this generation.
     Table(u64),
-    /// The bytes of the storage of this id.
+    /// The bytes of the storage with this id.
     Chunks(u64),
-    /// The digests of its chunks.
+    /// The chunk digests of the storage with this id.
     Digests(u64),
-    /// Written under a temporary name.
+    /// A file written under a temporary name.
     Unfinished,
-    /// Not of the store.
+    /// Not a file of the store.
     Foreign,
 }
 

@@ -17,7 +17,7 @@ use super::{
     external, file_system,
 };
 
-/// The operating system's file system: all of it by default, or the part that is one store's, once that is
+/// The operating system's file system: all of it by default, or the part of one store once that is
 /// [held](Disk::hold).
 #[derive(Clone, Debug, Default)]
 pub struct RealDisk {
@@ -32,14 +32,14 @@ struct Held {
 }
 
 impl RealDisk {
-    /// The directory that has the entry of a path, and its name there.
+    /// Returns the directory that contains the entry of a path, and its name there.
     fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(BorrowedFd<'a>, &'a Path)> {
         let Some(held) = &self.held else { return Ok((CWD, path)) };
         let place = held.dirs.entry(path, find_dir)?;
         Ok((place.dir.as_fd(), place.name))
     }
 
-    /// A directory, to look into it.
+    /// Opens a directory.
     fn directory(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match &self.held {
@@ -56,14 +56,14 @@ impl RealDisk {
         Ok(openat(dir, name, flags | OFlags::CLOEXEC)?.into())
     }
 
-    /// What a path names. A link in a store is looked at itself.
+    /// Returns the metadata of what a path names. In a store, links are not followed.
     fn stat_entry(&self, path: &Path, flags: AtFlags) -> io::Result<Stat> {
         let (dir, name) = self.entry(path)?;
         Ok(rustix::fs::statat(dir, name, flags)?)
     }
 }
 
-/// A directory in one that is held.
+/// Opens a directory in one that is held.
 fn find_dir(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(dir.as_fd(), Path::new(name), flags)
@@ -98,9 +98,9 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
-        // A FIFO in a file's place must not block the opener, so it is opened without waiting, and then refused.
+        // A FIFO in place of a file must not block: it is opened without waiting, and then refused.
         let opened = match access {
-            // A path of the caller's, wherever it leads.
+            // A path from the caller may lead anywhere.
             Access::ReadForeign => RealDisk::default().opened(path, OFlags::RDONLY | OFlags::NONBLOCK),
             Access::Read => self.opened(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW),
             Access::Write => self.opened(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW),
@@ -134,14 +134,15 @@ impl Disk for RealDisk {
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         loop {
-            // Only the name is drawn: the directory is looked up as any other.
+            // Only the name is random: the directory is looked up like any other.
             let path_of = |made: &Path| dir.join(made.file_name().unwrap_or_default());
             let create =
                 |made: &Path| self.opened(&path_of(made), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
             let (file, made) = create_with(STAGE_PREFIX, Path::new("/"), create)?.keep()?;
             let path = path_of(&made);
             let file = RealFile(file);
-            // Between the two a collector may have taken the file for one that a dead writer left; then begin again.
+            // Before the lock, a collector may have taken the file for a dead writer's and deleted it; then start
+            // again.
             if file.try_lock(LockMode::Exclusive)? && file.stat()?.link_count > 0 {
                 return Ok((path, Arc::new(file)));
             }
@@ -151,8 +152,8 @@ impl Disk for RealDisk {
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
         let ((from_dir, from_name), (to_dir, to_name)) = (self.entry(from)?, self.entry(to)?);
         match rustix::fs::renameat_with(from_dir, from_name, to_dir, to_name, RenameFlags::NOREPLACE) {
-            // The file system does not know the flag. A hard link refuses a taken name as well; a directory replaces at
-            // most an empty one.
+            // The file system does not support the flag. A hard link also refuses a name that exists; a rename of a
+            // directory replaces at most an empty one.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) if self.is_dir(from)? => {
                 Ok(rustix::fs::renameat(from_dir, from_name, to_dir, to_name)?)
             }
@@ -219,7 +220,7 @@ impl Disk for RealDisk {
 
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
         let dir = self.directory(dir, OFlags::PATH)?;
-        // By its descriptor: the kernel watches the directory that is open, whatever its path is.
+        // By its descriptor: the kernel watches the open directory, whatever its path is.
         let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
         Ok(Some(Box::new(Inotify::new(Path::new(&path))?)))
     }
@@ -245,7 +246,7 @@ fn create_with(
     tempfile::Builder::new().prefix(prefix).make_in(dir, create)
 }
 
-/// A file that the caller opened.
+/// Wraps a file that the caller opened.
 pub(crate) fn opened(file: File) -> Arc<dyn DiskFile> {
     Arc::new(RealFile(file))
 }
@@ -254,7 +255,7 @@ pub(crate) fn opened(file: File) -> Arc<dyn DiskFile> {
 struct RealFile(File);
 
 impl RealFile {
-    /// Whether `fcntl` and `flock` know nothing of each other here: on a network file system they are one kind of lock.
+    /// Whether `fcntl` and `flock` locks are independent here. On a network file system they are the same lock.
     fn has_front(&self) -> bool {
         matches!((file_system::is_network(&self.0), file_system::is_fuse(&self.0)), (Ok(false), Ok(false)))
     }
@@ -293,7 +294,7 @@ impl DiskFile for RealFile {
     }
 
     fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
-        // Written out in full: since Rust 1.89 a method call would mean the standard library's own locks.
+        // Called by its full path: since Rust 1.89 a method call would use the standard library's own locks.
         let locked = match mode {
             LockMode::Shared => fs2::FileExt::try_lock_shared(&self.0),
             LockMode::Exclusive => fs2::FileExt::try_lock_exclusive(&self.0),
@@ -309,7 +310,8 @@ impl DiskFile for RealFile {
         fs2::FileExt::unlock(&self.0)
     }
 
-    /// An `fcntl` lock, which is a process's: it says who is at the front, and the `flock` is the file's lock.
+    /// Takes an `fcntl` lock, which belongs to the process. It decides which process is at the front; the `flock` is
+    /// the file's lock.
     fn try_front(&self, mode: LockMode) -> io::Result<bool> {
         let operation = match mode {
             LockMode::Shared => FlockOperation::NonBlockingLockShared,

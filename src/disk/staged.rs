@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::{Disk, DiskFile, Step};
 use crate::process::OwnerProcess;
 
-/// An unfinished file: deleted when dropped, unless it was published.
+/// An unfinished file. It is deleted when dropped, unless it was published.
 #[derive(Debug)]
 pub(crate) struct Staged {
     disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
     path: PathBuf,
-    /// The process that deletes it.
+    /// The process that deletes the file.
     owner: OwnerProcess,
     is_published: bool,
 }
@@ -34,8 +34,8 @@ impl Staged {
         &self.path
     }
 
-    /// Renames the file to its final name. A file that already has that name was left by an aborted commit: the caller holds
-    /// the writers' lock and knows that no manifest refers to it.
+    /// Renames the file to its final name, replacing a file that an aborted commit left under that name. The caller
+    /// holds the writers' lock and knows that no manifest refers to that file.
     pub(crate) fn publish_over_orphan(&mut self, target: &Path) -> io::Result<()> {
         match self.disk.rename_new(&self.path, target) {
             Err(e)
@@ -64,7 +64,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.is_published && self.owner.is_current() {
-            // After a failure, the next writer deletes the file.
+            // If this fails, the next writer deletes the file.
             let _ = self.disk.remove(&self.path);
         }
     }

@@ -1,13 +1,13 @@
-//! The steps by which the protocol is right, each with a name: so that a test can leave one out, and see what is lost.
+//! The named steps of the protocol. A test can leave one out and show what is then lost.
 //!
-//! Without the feature `simulation` nothing can be left out, and no trace of this is in what is compiled.
+//! Without the feature `simulation` no step can be left out, and the compiled code contains no trace of this.
 
 use super::Disk;
 
 macro_rules! steps {
     ($($(#[$doc:meta])+ $step:ident,)+) => {
-        /// A step of the protocol: a sync, a rename, a lock, or a check that somebody else may have made untrue. What is
-        /// said of each is what it keeps from happening.
+        /// A step of the protocol: a sync, a rename, a lock, or a check that another process may have invalidated.
+        /// The documentation of each says what it prevents.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Step {
@@ -16,180 +16,195 @@ macro_rules! steps {
 
         #[cfg(feature = "simulation")]
         impl Step {
-            /// Every one.
+            /// All steps.
             pub const ALL: &[Step] = &[$(Step::$step,)+];
         }
     };
 }
 
 steps! {
-    // A store that is created.
-    /// A file of a new store becomes durable before its name: else the name is there, and the file is empty.
+    // Creating a store.
+    /// A file of a new store becomes durable before its name. Otherwise the name could exist with an empty file.
     SyncNewFile,
     /// A file of a new store gets its name once it is whole.
     RenameNewFile,
-    /// The name of the first manifest: else a store without a generation.
+    /// The name of the first manifest becomes durable. Otherwise the store could have no generation.
     SyncNewMeta,
-    /// The names in a directory that becomes a store, before FORMAT says that it is one: else a store without a part of it.
+    /// The names in a directory that becomes a store become durable before FORMAT makes it one. Otherwise the store
+    /// could lack a part.
     SyncNewNames,
-    /// The names in a new store's directory: else a directory that is no store.
+    /// The names in a new store's directory become durable. Otherwise the directory may not be a store.
     SyncNewRoot,
-    /// A new store gets its place once it is whole.
+    /// A new store gets its path once it is whole.
     RenameStore,
-    /// The name of a new store: else it is gone.
+    /// The name of a new store becomes durable. Otherwise the store could disappear.
     SyncParent,
 
     // Writers among themselves.
-    /// The exclusive lock on LOCK: else two writers give one number to two generations, and one id to two storages.
+    /// The exclusive lock on LOCK. Otherwise two writers could use one number for two generations, and one id for two
+    /// storages.
     LockWriters,
-    /// LOCK is still the file that was locked: else each of two writers holds the lock of its own file.
+    /// LOCK is still the file that was locked. Otherwise two writers could each hold the lock of a different file.
     LockIsNamed,
-    /// `meta/` and `storages/` are still the directories that the handle holds: else a commit goes to one that nobody else
-    /// reads.
+    /// `meta/` and `storages/` are still the directories that the handle holds. Otherwise a commit could write to a
+    /// directory that no other process reads.
     DirsAreNamed,
-    /// The manifest that the handle knows is still the file that has its name: else a commit is made on a generation of
-    /// another store, or of an older copy of this one.
+    /// The manifest that the handle knows is still the file with that name. Otherwise a commit could build on a
+    /// generation of another store, or of an older copy of this one.
     KnownIsNamed,
-    /// The newest generation is looked for under the lock: else a commit is made on one that is not the newest.
+    /// The newest generation is found under the lock. Otherwise a commit could build on one that is not the newest.
     NewestUnderLock,
-    /// Changes are made again on a newer generation: else they bring back what another commit changed.
+    /// Changes are repeated on a newer generation. Otherwise they could undo another commit's changes.
     Rebase,
-    /// The newest generation is the one that the transaction allows, if it allows but one.
+    /// The newest generation is the one that the transaction allows, if it allows only one.
     ExpectedGeneration,
-    /// The storage that a view stands on is there still: else its header would stand on nothing.
+    /// The storage that a view refers to still exists. Otherwise its header would refer to nothing.
     ExpectedStorage,
-    /// A storage is as it was when rows were written behind it: what its lock sees to, where locks are seen.
+    /// A storage is still as it was when rows were appended to it. Where locks work, its lock ensures this.
     GrownIsAsBefore,
-    /// A storage is as it was when its copy was planned: else a name goes back to what it was before another commit.
+    /// A storage is still as it was when its copy was planned. Otherwise a name could return to its state before
+    /// another commit.
     MoveIsUpToDate,
-    /// The newest generation, looked for by who builds on it, under the lock: a listing that a commit goes by may show an
-    /// older one.
+    /// The newest generation is found under the lock by a process that builds on it. A listing during a commit may
+    /// show an older one.
     CertainNewest,
-    /// A file gets a name that is free, and replaces none: what is left when LOCK was replaced under its holder.
+    /// A file gets a name only if that is free, and replaces nothing. This still protects the store if LOCK was
+    /// replaced while held.
     NeverReplace,
-    /// A handle of which a sync has failed writes no more: what a second sync says is not so.
+    /// A handle does not write again after a failed sync: a second sync may succeed although data was lost.
     Poison,
 
-    // Commits without syncs, and with them.
-    /// Who does not sync says so: else nobody knows that there is something to sync.
+    // Commits with and without syncs.
+    /// A writer that does not sync marks the store. Otherwise no other process knows that there is something to sync.
     MarkUnsynced,
-    /// Who builds on the first generation makes the store's own name durable: its creator may have died before it did.
+    /// A writer that builds on the first generation makes the store's own name durable. The creator may have died
+    /// before it did.
     SyncCreation,
-    /// Who syncs makes durable what others have not: else its commit stands on what a power cut takes.
+    /// A writer that syncs makes durable what other writers did not sync. Otherwise its commit could build on data
+    /// that a power cut takes.
     SyncFileSystem,
-    /// The same for a directory of the store that is on a file system of its own.
+    /// The same for a directory of the store on a separate file system.
     SyncMounts,
 
     // The files of a commit.
-    /// The bytes of a storage: else its record is longer than the file.
+    /// The bytes of a storage become durable. Otherwise its record could be longer than the file.
     SyncStorage,
-    /// Chunk digests: else `verify` finds them gone.
+    /// Chunk digests become durable. Otherwise `verify` could find them missing.
     SyncDigests,
     /// A storage gets its name.
     RenameStorage,
-    /// Its chunk digests get theirs.
+    /// Its chunk digests get their name.
     RenameDigests,
-    /// A file that a commit left which never came to be gives its name up: else no other commit can be made.
+    /// A file that an aborted commit left is replaced. Otherwise no other commit could be made.
     ReplaceOrphan,
-    /// One that has no successor goes too: else it is nobody's until a collection.
+    /// Such a file is deleted even if nothing replaces it. Otherwise it stays unused until a collection.
     RemoveOrphan,
-    /// A file that is adopted is still what it was: else the record states a stamp that elements do not have.
+    /// A file that is adopted is still unchanged. Otherwise the record could have a stamp that does not match the
+    /// elements.
     AdoptedIsUnchanged,
-    /// A file that was adopted is still what the record says: else other elements are given for those that were saved.
+    /// An adopted file is still the one that the record describes. Otherwise reads could return other elements than
+    /// those that were saved.
     ExternalIsSame,
-    /// A reflink is of one moment of its source, and that is the one that was looked at.
+    /// The source is unchanged after a reflink, which copies it at one moment. So that moment is the one that was
+    /// checked.
     SharedIsUnchanged,
-    /// The names in `storages/`, those that went among them: else a tensor has no storage, or a file has no record.
+    /// The names in `storages/` become durable, including removals. Otherwise a tensor could have no storage, or a
+    /// file no record.
     SyncStoragesDir,
-    /// The bytes of a table.
+    /// The bytes of a table become durable.
     SyncTable,
     /// A table gets its name.
     RenameTable,
-    /// The name of a table, before that of a manifest that stands on it: of two names a power cut may keep either.
+    /// The name of a table becomes durable before that of a manifest that refers to it. Of two names, a power cut may
+    /// keep either.
     SyncTableName,
-    /// The bytes of a manifest: else the newest one is empty.
+    /// The bytes of a manifest become durable. Otherwise the newest manifest could be empty.
     SyncManifest,
     /// A manifest is pinned before it has its name, in place of the lock of an unfinished file.
     PinPublished,
     /// A manifest gets its name, which publishes it.
     RenameManifest,
-    /// The name of a manifest: the durability point.
+    /// The name of a manifest becomes durable: the durability point.
     SyncManifestName,
 
     // Readers.
-    /// A manifest is locked by who is on it: else what it needs is collected.
+    /// A reader locks its manifest. Otherwise the files that it needs could be collected.
     PinManifest,
-    /// It had its name still when it was locked: else a collector had been faster.
+    /// A manifest still has its name after it is locked. Otherwise a collector was faster.
     PinIsNamed,
-    /// A listing is believed when another agrees with it: a commit that goes by one may hide the newest generation.
+    /// A listing is used only if another one agrees with it: a commit during a listing may hide the newest
+    /// generation.
     ListAgain,
-    /// One that shows less than was known is not believed by who asks whether a storage is in use: the same.
+    /// A check whether a storage is in use ignores a listing with an older generation than is known, for the same
+    /// reason.
     KnownIsNewer,
 
     // Collection.
-    /// The name of a newest generation of unknown fate, before a collection deletes what it replaced: a power cut could
-    /// take it back.
+    /// The name of a newest generation that may not be durable becomes durable before a collection deletes what it
+    /// replaced. A power cut could otherwise take it back.
     SyncBeforeCollection,
-    /// An older manifest goes when nobody holds it.
+    /// An older manifest is deleted only if no process holds it.
     LockOlderManifest,
-    /// A generation that is held holds its storages back.
+    /// A held generation keeps its storages from deletion.
     PinnedHoldsBack,
-    /// One that cannot be read holds all back.
+    /// A manifest that cannot be read keeps all storages and tables from deletion.
     UnreadHoldsBack,
-    /// What has a record is no garbage, whatever the list says; what a commit is about to drop has one until then.
+    /// A storage with a record is not garbage, whatever the garbage list says. A storage that a commit is about to
+    /// drop has a record until then.
     GarbageIsGarbage,
-    /// The tables of generations that are held stay.
+    /// The tables of held generations are kept.
     PinnedTables,
-    /// The storages of generations that are held stay in a collection.
+    /// A collection keeps the storages of held generations.
     PinnedStorages,
-    /// An unfinished file goes when nobody is writing it.
+    /// An unfinished file is deleted only if no process is writing it.
     StageIsAbandoned,
 
     // Growth.
-    /// One appends at a time, and nobody cuts off what is being written.
+    /// Only one process appends at a time, and none cuts off what is being written.
     LockGrowth,
-    /// The storage has its name still when it is locked: else rows are written into a file that is gone.
+    /// The storage still has its name when it is locked. Otherwise rows could be written to a deleted file.
     GrowthIsNamed,
-    /// It is as long as its record says: else the damage is grown over.
+    /// The storage is as long as its record says. Otherwise an append would hide the damage.
     GrowthIsWhole,
-    /// It has one name: else what stands under another one grows too.
+    /// The storage has one name. Otherwise a file under another name would grow too.
     GrowthHasOneName,
-    /// Its last bytes are those that were sealed: else damage gets a digest of its own.
+    /// The last bytes of the storage are those that were sealed. Otherwise damaged bytes would get a valid digest.
     TailIsWhole,
-    /// Nobody in this process has been lent what is to be written.
+    /// The bytes to be written are not borrowed anywhere in this process.
     KeepStable,
-    /// The bytes of a storage that has grown.
+    /// The bytes of a storage that has grown become durable.
     SyncGrown,
-    /// The digests of chunks that became full.
+    /// The digests of chunks that became full become durable.
     SyncGrownDigests,
     /// The first chunk digests of a storage that has grown get their name.
     RenameGrownDigests,
 
     // Storages that are changed in place.
-    /// Who changes one is alone.
+    /// A process that changes a storage has exclusive access.
     LockGuard,
-    /// The file is the one that was loaded: else another storage is changed.
+    /// The file is the one that was loaded. Otherwise another storage would be changed.
     InPlaceIsSame,
-    /// It has one name: else what stands under another one is changed too.
+    /// The file has one name. Otherwise a file under another name would be changed too.
     InPlaceHasOneName,
-    /// A tensor stands on it still: else what is written is lost.
+    /// A tensor still refers to the storage. Otherwise what is written is lost.
     InPlaceIsInUse,
-    /// It is as long as its record says: else a mapping of it ends the process.
+    /// The file is as long as its record says. Otherwise access to a mapping of it could end the process.
     InPlaceIsWhole,
-    /// What was written, by the file that it was written through.
+    /// Written bytes become durable, through the file that they were written through.
     SyncInPlace,
-    /// The same by the file that was loaded, which is told of what was lost before the other was opened.
+    /// The same through the file that was loaded, which reports data lost before the other file was opened.
     SyncLoaded,
-    /// The name of the generation that a flushed storage was found in: its writer may have died before it was durable.
+    /// The name of the generation in which a flushed storage was found becomes durable. Its writer may have died
+    /// before that.
     SyncFlushedName,
-    /// A storage of which a flush has failed is not flushed again: what a second one says is not so.
+    /// A storage is not flushed again after a failed flush: a second flush may succeed although data was lost.
     FlushOnce,
-    /// One flush of an open file at a time: of two at once only one is told of what was lost.
+    /// An open file is flushed by one thread at a time: of two simultaneous flushes, only one is told of lost data.
     FlushAlone,
 }
 
 impl Step {
-    /// Whether it is taken: always, where no disk can leave it out.
+    /// Whether the step is taken: always, unless the disk can leave steps out.
     #[inline]
     pub(crate) fn is_taken(self, disk: &dyn Disk) -> bool {
         #[cfg(feature = "simulation")]
@@ -201,19 +216,19 @@ impl Step {
         }
     }
 
-    /// Takes it.
+    /// Runs the step.
     #[inline]
     pub(crate) fn on<E>(self, disk: &dyn Disk, act: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         if self.is_taken(disk) { act() } else { Ok(()) }
     }
 
-    /// Whether what it checks is so.
+    /// Runs the step's check. Returns true if the step is left out.
     #[inline]
     pub(crate) fn holds(self, disk: &dyn Disk, check: impl FnOnce() -> bool) -> bool {
         !self.is_taken(disk) || check()
     }
 
-    /// Whether the lock that it takes is had.
+    /// Takes the step's lock. Returns true if the step is left out.
     #[inline]
     pub(crate) fn locks<E>(self, disk: &dyn Disk, lock: impl FnOnce() -> Result<bool, E>) -> Result<bool, E> {
         if self.is_taken(disk) { lock() } else { Ok(true) }

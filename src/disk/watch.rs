@@ -11,21 +11,21 @@ use rustix::io::Errno;
 
 use super::{STAGE_PREFIX, Watch};
 
-/// A directory that the kernel tells of.
+/// A watch by inotify.
 #[derive(Debug)]
 pub(super) struct Inotify(OwnedFd);
 
 impl Inotify {
     pub(super) fn new(dir: &Path) -> io::Result<Self> {
         let watched = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        // A file gets its name by a rename, or where the file system cannot do that safely, by a link.
+        // A file gets its name by a rename or, where the file system cannot rename safely, by a hard link.
         let changes =
             WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         inotify::add_watch(&watched, dir, changes | WatchFlags::ONLYDIR)?;
         Ok(Inotify(watched))
     }
 
-    /// Takes all that the kernel has to tell; gives whether any of it matters.
+    /// Reads all pending events, and returns whether any of them matters.
     fn take_news(&self) -> io::Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut news = inotify::Reader::new(&self.0, &mut buffer);

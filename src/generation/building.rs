@@ -10,24 +10,25 @@ use crate::disk::{Disk, STAGE_PREFIX, Step, StorePaths, dir_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwnerProcess;
 
-/// A store that is filled beside its place, where nobody looks for it: deleted when dropped, unless it was renamed to its place.
+/// A store that is built beside its final path, under a name that no process opens. Deleted when dropped, unless it
+/// was renamed to its final path.
 #[derive(Debug)]
 pub(crate) struct Building {
     disk: Arc<dyn Disk>,
-    /// Where it is built.
+    /// Where the store is built.
     path: PathBuf,
-    /// Where it will be.
+    /// Where the store will be.
     place: PathBuf,
-    /// The process that deletes it.
+    /// The process that deletes the store.
     owner: OwnerProcess,
     is_placed: bool,
 }
 
 impl Building {
-    /// Nothing is created yet.
+    /// Picks the path. Creates nothing yet.
     ///
     /// # Errors
-    /// `AlreadyExists` when anything is at `place`; `Io` when the directory that will hold it cannot be looked at.
+    /// `AlreadyExists` if anything exists at `place`; `Io` if the directory that will hold it cannot be examined.
     pub(crate) fn beside(disk: &Arc<dyn Disk>, place: &Path) -> Result<Self> {
         match disk.is_dir(place) {
             Ok(_) => return Err(taken(place)),
@@ -41,22 +42,23 @@ impl Building {
         Ok(Building { disk, path, place, owner, is_placed: false })
     }
 
-    /// Where to create the store, and fill it.
+    /// The path at which to create and fill the store.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Renames the store to its place, durably if its handle syncs.
+    /// Renames the store to its final path, durably if its handle syncs.
     ///
-    /// A writer that opens it there relies on the name, which a killed copy may not have synced; so the store is marked for
-    /// as long as that can be. The lock keeps writers that do not sync from relying on the mark.
+    /// A writer that opens the store there relies on its name, which a killed copy may not have synced. So the store
+    /// stays marked as unsynced until its name is durable. The lock keeps writers that do not sync from relying on
+    /// the mark.
     ///
     /// # Errors
-    /// `AlreadyExists` when something is there now; `Io`.
+    /// `AlreadyExists` if something exists at the path by now; `Io`.
     pub(crate) fn place(mut self, history: &History) -> Result<()> {
         let _lock = WriterLock::take(history)?;
         if history.is_durable() {
-            unsynced::mark(history)?; // crash: a directory beside the place
+            unsynced::mark(history)?; // crash: a directory beside the final path
         }
         let renamed = Step::RenameStore.on(&*self.disk, || self.disk.rename_new(&self.path, &self.place));
         renamed.map_err(|e| match e.kind() {
@@ -65,7 +67,7 @@ impl Building {
         })?; // crash: the store, whose next writer makes its name durable
         self.is_placed = true;
         if history.is_durable() {
-            sync_name(Step::SyncParent, &*self.disk, &self.place)?; // crash: the store, for good
+            sync_name(Step::SyncParent, &*self.disk, &self.place)?; // crash: the store, now durable
             let _ = history.disk.remove(&history.paths.unsynced());
         }
         Ok(())
@@ -77,7 +79,7 @@ impl Drop for Building {
         if self.is_placed || !self.owner.is_current() {
             return;
         }
-        // What cannot be deleted stays, under a name that no one opens.
+        // A file that cannot be deleted stays, under a name that no process opens.
         let paths = StorePaths::new(&self.path);
         for dir in [&paths.storages_dir(), &paths.meta_dir(), &self.path] {
             for name in self.disk.list(dir).unwrap_or_default() {

@@ -6,15 +6,15 @@ use stridemap_format::TensorRecord;
 use super::Generation;
 use crate::error::Result;
 
-/// What became of names between two generations; each list ascends.
+/// The names that differ between two generations. Each list is in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NameChanges {
-    /// Names that the earlier one does not have.
+    /// Names that only the later generation has.
     pub added: Vec<String>,
-    /// Names whose headers, or whose storages, are others.
+    /// Names with a different header or storage.
     pub changed: Vec<String>,
-    /// Names that the later one does not have.
+    /// Names that only the earlier generation has.
     pub removed: Vec<String>,
 }
 
@@ -35,8 +35,8 @@ impl NameChanges {
     }
 }
 
-/// Compares the names of two generations of one store. On the same table only those that either changed since can differ;
-/// on different ones all are gone through, side by side.
+/// Compares the names of two generations of one store. If both have the same table, only names that either changed
+/// since can differ. Otherwise all names are compared, side by side.
 pub(crate) fn changes_between(earlier: &Generation, later: &Generation) -> Result<NameChanges> {
     let mut changes = NameChanges::default();
     let table = |generation: &Generation| generation.manifest().table;

@@ -8,10 +8,11 @@ use super::recover;
 use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, Step, StorePaths, dir_of, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Creates an empty store. A new path is built under a temporary name and renamed, so it appears whole or not at all.
+/// Creates an empty store. A store at a new path is built under a temporary name and renamed, so it appears whole or
+/// not at all.
 ///
-/// An empty directory may be one that cannot be replaced, a mount point or the current directory: the store is built in it,
-/// and FORMAT, without which it is no store, comes last.
+/// An empty directory may be a mount point or the current directory, which cannot be replaced. The store is then
+/// built in it, and FORMAT comes last: without it, the directory is not a store.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
     let failed = |e: io::Error| match e.kind() {
         io::ErrorKind::AlreadyExists => taken(path, "something is there; choose another path"),
@@ -24,7 +25,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     if !is_dir {
         disk.create_dir(&building).map_err(failed)?;
     }
-    // From here on, nothing is looked up by a path that another process may lead elsewhere.
+    // From here on, nothing is looked up by a path that another process may redirect.
     let held = disk.hold(&building).map_err(|e| {
         if !is_dir {
             let _ = disk.remove_dir(&building);
@@ -48,7 +49,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     }
     if durable {
         if is_dir {
-            // Others may use the store by now: it stays, and the first commit makes sure of its names as well.
+            // Other processes may use the store by now, so it stays. The first commit also makes its names durable.
             let synced = Step::SyncNewRoot.on(&*held, || held.sync_dir(&building));
             synced.map_err(|e| Error::io("sync", path, e))?;
         }
@@ -61,7 +62,7 @@ fn taken(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("create {}: {what}", path.display()))
 }
 
-/// Whether an empty directory is there, and not nothing.
+/// Returns whether the path is an empty directory (true) or free (false).
 fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Error) -> Result<bool> {
     match disk.stat(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -79,14 +80,14 @@ fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Erro
         let what = "a part of a store is there, without FORMAT; repair it, or delete it if its creation was interrupted";
         return Err(taken(path, what));
     }
-    // A new file system has one directory.
+    // A new file system contains one directory.
     if names.iter().any(|name| name != "lost+found") {
         return Err(taken(path, "a directory that is not empty is there; choose another path"));
     }
     Ok(true)
 }
 
-/// What a creation has made, to be deleted if it fails.
+/// What a creation has made so far, to be deleted if it fails.
 struct Made<'a> {
     disk: &'a Arc<dyn Disk>,
     dirs: Vec<PathBuf>,
@@ -94,11 +95,11 @@ struct Made<'a> {
 }
 
 impl Made<'_> {
-    /// Fills a directory. Where it is seen by others, FORMAT is the last thing that can fail.
+    /// Fills a directory. If other processes can see it, FORMAT is the last step that can fail.
     fn build(&mut self, root: &Path, manifest: Manifest, durable: bool, is_seen: bool) -> io::Result<()> {
         let (disk, paths) = (&**self.disk, StorePaths::new(root));
         let bytes = manifest.encode().map_err(io::Error::other)?;
-        // Of two processes that create a store in one directory, this lets one go on.
+        // If two processes create a store in one directory, only one gets past this.
         self.dir(paths.storages_dir())?;
         self.dir(paths.meta_dir())?;
         self.file(paths.manifest(manifest.generation), &bytes, durable)?;
@@ -106,11 +107,11 @@ impl Made<'_> {
         if !durable {
             self.file(paths.unsynced(), &[], durable)?;
         } else {
-            // Not `storages/`, which is empty: its name is in the root.
+            // `storages/` needs no sync: it is empty, and its name is in the root.
             Step::SyncNewMeta.on(disk, || disk.sync_dir(&paths.meta_dir()))?;
         }
         if durable && is_seen {
-            Step::SyncNewNames.on(disk, || disk.sync_dir(root))?; // crash: a directory that is no store
+            Step::SyncNewNames.on(disk, || disk.sync_dir(root))?; // crash: a directory that is not a store
         }
         self.file(paths.marker(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
         if durable && !is_seen {
@@ -131,7 +132,7 @@ impl Made<'_> {
         Ok(())
     }
 
-    /// FORMAT first: what is left of a deletion that is cut short is no store.
+    /// Deletes FORMAT first, so that an interrupted deletion does not leave a store.
     fn undo(&self) {
         self.files.iter().rev().for_each(|file| drop(self.disk.remove(file)));
         self.dirs.iter().rev().for_each(|dir| drop(self.disk.remove_dir(dir)));
@@ -149,11 +150,11 @@ fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> 
 
 /// Makes the name of a store's directory durable.
 pub(crate) fn sync_name(step: Step, disk: &dyn Disk, root: &Path) -> Result<()> {
-    // Where the directory is, whatever link led to it.
+    // The real parent directory, whatever link led here.
     let parent = root.join("..");
     let sync = || match disk.sync_dir(&parent) {
-        // A user who may write the store need not be allowed to read the directory that holds it; and some directories
-        // cannot be synced.
+        // A user who may write the store may not be allowed to read its parent directory, and some directories cannot
+        // be synced.
         Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => {
             disk.sync_file_system(root)
         }
@@ -162,7 +163,7 @@ pub(crate) fn sync_name(step: Step, disk: &dyn Disk, root: &Path) -> Result<()> 
     step.on(disk, sync).map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
 }
 
-/// Holds the directories of the store that a path leads to now: from then on nothing is looked up by that path.
+/// Opens the directories of the store that a path leads to now. From then on nothing is looked up by that path.
 pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, StorePaths)> {
     let held = disk.hold(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound if path.as_os_str().is_empty() => {
@@ -180,9 +181,9 @@ pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, 
     Ok((held, StorePaths::new(path)))
 }
 
-/// Reads what makes a directory a store.
+/// Reads FORMAT, which makes a directory a store.
 ///
-/// A directory without a FORMAT of ours is no store, unless it has manifests: then it is a damaged one.
+/// A directory without a valid FORMAT is not a store, unless it has manifests: then it is a damaged store.
 pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     let (root, path) = (paths.root().display(), paths.marker());
     let unmarked = |why: &str| {

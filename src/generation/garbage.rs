@@ -1,4 +1,4 @@
-//! What a commit deletes: older manifests that nobody holds, and the files that only they needed.
+//! What a commit deletes: older manifests that no process holds, and the files that only they needed.
 
 use std::io;
 use std::path::Path;
@@ -14,46 +14,48 @@ use super::{Generation, History};
 use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, Step, StoreFile, number_in, read_capped};
 use crate::error::{Error, Result};
 
-/// What a collection deleted.
+/// What a garbage collection deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Collected {
-    /// How many files.
+    /// The number of deleted files.
     pub file_count: u64,
-    /// Their bytes together, and those that were cut off where an append had not become a commit.
+    /// Their total size in bytes, including bytes cut off after aborted appends.
     pub size_bytes: u64,
 }
 
-/// A store may lie: what has a record is no garbage.
+/// Whether the newest generation has no record of a storage that is listed as garbage. A malformed store may list one
+/// that has a record.
 fn is_really_garbage(history: &History, newest: &Generation, id: u64) -> bool {
     Step::GarbageIsGarbage.holds(&*history.disk, || matches!(newest.storage(id), Ok(None)))
 }
 
-/// How many manifests before the newest a commit looks at: half of them the latest ones, and half others in turn.
+/// How many manifests before the newest one a commit checks: half are the latest ones, and half rotate through the
+/// rest.
 const LOOKED_AT: usize = 8;
 
-/// How many of them it reads, unless there are no others.
+/// How many manifests a commit reads, if there are more than the latest ones to check.
 const READ: usize = 1;
 
-/// The manifests before the newest, and what is known of them. A handle keeps it from one commit to the next, so that what
-/// a commit does about them does not grow with their number.
+/// The manifests before the newest one, and what is known about them. A handle keeps this from one commit to the
+/// next, so that the work per commit does not grow with their number.
 #[derive(Debug, Default)]
 pub(crate) struct Older {
-    /// By ascending generation. None for one that was not read: a reader of it may need anything.
+    /// In ascending order of generation. `None` for a manifest that was not read: its readers may need anything.
     manifests: Vec<(u64, Option<Facts>)>,
-    /// The newest generation then: while it is, none before it comes.
+    /// The newest generation when this was listed. While it is still the newest, no earlier manifest is added.
     as_of: u64,
-    /// Garbage dropped up to this generation is needed by one of them, so that a commit need not look at it.
+    /// Garbage dropped up to this generation is needed by one of `manifests`, so a commit skips it.
     needed_to: u64,
-    /// What `needed_to` becomes once the commit under way is published.
+    /// The value of `needed_to` once the commit in progress is published.
     needed_to_after: u64,
-    /// The tables that were there.
+    /// The tables that were listed.
     tables: Vec<u64>,
-    /// The unfinished files that were there. Only the holder of the writers' lock has some in `meta/`.
+    /// The unfinished files that were listed. Only the holder of the writers' lock creates any in `meta/`.
     unfinished: Vec<String>,
 }
 
-/// What a manifest says of the files that a reader of it needs. While the file is there, it stays true.
+/// What a manifest says about the files that its readers need. It stays true while the file exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     next_storage_id: u64,
@@ -61,7 +63,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Whether it may have a storage that was removed later: ids only grow.
+    /// Whether the generation may have a storage that was removed later. Ids only grow.
     pub(crate) fn has_storage(self, id: u64) -> bool {
         id < self.next_storage_id
     }
@@ -74,7 +76,8 @@ impl From<ManifestHead> for Facts {
 }
 
 impl Older {
-    /// Those before `newest`, by the names in `meta/`: without them, as they are known, or by a listing.
+    /// Returns the manifests before `newest`, by the names in `meta/`. Without names, the known ones are used if they
+    /// are still current; otherwise the directory is listed.
     pub(crate) fn listed<'h>(
         history: &'h History,
         names: Option<Vec<String>>,
@@ -98,14 +101,14 @@ impl Older {
         Ok(older)
     }
 
-    /// Adds the generation that was the newest.
+    /// Adds the generation that was the newest until now.
     pub(crate) fn add(&mut self, newest: Arc<Generation>) {
         let facts = Facts::from(newest.manifest().head());
         self.tables.extend(facts.table.filter(|table| !self.tables.contains(table)));
         self.manifests.push((newest.number(), Some(facts)));
     }
 
-    /// Where the first one is that is not before a generation.
+    /// Returns the index of the first manifest that is not before a generation.
     fn position(&self, generation: u64) -> usize {
         self.manifests.partition_point(|&(number, _)| number < generation)
     }
@@ -114,11 +117,13 @@ impl Older {
         self.manifests.get(self.position(generation)).filter(|(number, _)| *number == generation)?.1
     }
 
-    /// Deletes the files of garbage that no older generation can need, and forgets it; returns whether it forgot any, because
-    /// then `storages/` must be synced before the manifest says so. Here each manifest that is there counts as held.
+    /// Deletes the files of garbage that no older generation can need, and drops them from the garbage list. Returns
+    /// whether any were dropped: then `storages/` must be synced before a manifest without them is published. Every
+    /// manifest that exists counts as held.
     ///
-    /// A reader that stays on an old generation holds back what that one needs, and nothing else: the list, which every
-    /// manifest repeats and every commit goes through, must not grow with the commits that the reader sleeps through.
+    /// A reader that stays on an old generation keeps what that generation needs, and nothing else. Every manifest
+    /// repeats the garbage list and every commit scans it, so it must not grow with the commits made during a long
+    /// read.
     pub(crate) fn delete_garbage(
         &mut self,
         history: &History,
@@ -130,7 +135,7 @@ impl Older {
         let generation = next.generation;
         let mut needed_to = newest.number();
         next.garbage.retain(|&id, &mut dropped| {
-            // What this commit drops still has a record in the generation before it.
+            // A storage that this commit drops still has a record in the generation before it.
             if dropped <= self.needed_to || dropped >= generation || self.need(history, id, dropped) {
                 return true;
             }
@@ -144,14 +149,14 @@ impl Older {
         next.garbage.len() < before
     }
 
-    /// After a commit: deletes what the new generation no longer needs; and, once a handle, what dead writers left. Best
-    /// effort: what stays is tried again.
+    /// Runs after a commit: deletes what the new generation no longer needs and, once per handle, crashed writers'
+    /// leftovers. Best effort: a file that cannot be deleted is tried again later.
     pub(crate) fn after_commit(&mut self, history: &History, newest: &Generation) {
         self.as_of = newest.number();
         self.needed_to = self.needed_to_after;
         let mut collected = Collected::default();
         let others = self.manifests.len().saturating_sub(LOOKED_AT / 2) as u64;
-        // Successive commits come to all of them.
+        // Successive commits get to all of them.
         let start = newest.number().wrapping_mul(LOOKED_AT as u64 / 2) % others.max(1);
         let turn = |index: u64| (index + others - start) % others < LOOKED_AT as u64 / 2;
         let is_looked_at = |index| index as u64 >= others || turn(index as u64);
@@ -166,7 +171,8 @@ impl Older {
         }
     }
 
-    /// Deletes those of the manifests at some positions that nobody holds, and reads so many of the others, later ones first.
+    /// Deletes the manifests at the given positions that no process holds. Reads up to `reads_left` of the others,
+    /// later ones first.
     pub(crate) fn collect(
         &mut self,
         history: &History,
@@ -184,20 +190,20 @@ impl Older {
                     *facts = facts.or(read);
                     true
                 }
-                // It has gone; or it is not a file, which no reader can be on.
+                // The file was deleted, or it is not a regular file and so has no readers.
                 Err(e) => !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
             };
             if !is_there {
                 self.manifests.remove(index);
             }
             if !is_there || read {
-                // What was dropped after it may have been needed by it alone.
+                // It may have been the only one that needed what was dropped after it.
                 self.needed_to = self.needed_to.min(number);
             }
         }
     }
 
-    /// Those that are there, each of which counts as held.
+    /// Returns a pin for each manifest that exists: every one counts as held.
     pub(crate) fn pins(&self, history: &History) -> impl Iterator<Item = Pin> {
         let manifests =
             self.manifests.iter().filter(|(_, facts)| facts.is_some() || Self::is_unclear(history, *facts));
@@ -208,8 +214,8 @@ impl Older {
         facts.is_none() && Step::UnreadHoldsBack.is_taken(&*history.disk)
     }
 
-    /// Whether a storage that lost its last name at generation `dropped` may be read by somebody. Ids only grow: what the
-    /// last generation before does not need, none before that does.
+    /// Whether a reader may need a storage that lost its last name at generation `dropped`. Ids only grow: if the
+    /// last generation before `dropped` does not need it, no earlier one does.
     fn need(&self, history: &History, id: u64, dropped: u64) -> bool {
         let before = self.position(dropped).checked_sub(1);
         let Some(&(_, facts)) = before.and_then(|at| self.manifests.get(at)) else { return false };
@@ -217,8 +223,8 @@ impl Older {
         Self::is_unclear(history, facts) || holds_back && facts.is_some_and(|it| it.has_storage(id))
     }
 
-    /// Whether a table may be read by somebody. A later generation has the same table or a later one: what the first
-    /// generation that could have it does not need, none after that does.
+    /// Whether a reader may need a table. A later generation has the same table or a later one: if the first
+    /// generation that could have this table does not need it, no later one does.
     fn need_table(&self, history: &History, table: u64) -> bool {
         let Some(&(_, facts)) = self.manifests.get(self.position(table)) else { return false };
         let is_pinned = Step::PinnedTables.is_taken(&*history.disk);
@@ -226,7 +232,8 @@ impl Older {
     }
 }
 
-/// Deletes a manifest unless somebody holds it; returns what it says then, if it is to be read.
+/// Deletes a manifest unless a process holds it. If one does, returns what the manifest says, provided that `read` is
+/// set.
 fn collect_one(
     history: &History,
     number: u64,
@@ -235,7 +242,8 @@ fn collect_one(
 ) -> io::Result<Option<Option<Facts>>> {
     let path = history.paths.manifest(number);
     let file = history.disk.open(&path, Access::Read)?;
-    // Held until the file is gone: a reader that comes between sees the lock, or that the file has no name left.
+    // Locked until the file is deleted: a reader that opens it meanwhile sees the lock, or sees that the file has no
+    // name.
     if Step::LockOlderManifest.locks(&*history.disk, || file.try_lock(LockMode::Exclusive))? {
         collected.remove(history, &path)?;
         return Ok(None);
@@ -257,7 +265,7 @@ impl Collected {
         Ok(())
     }
 
-    /// Gives whether the storage's files are gone.
+    /// Deletes the files of a storage. Returns whether they are gone.
     fn remove_storage(&mut self, history: &History, id: u64) -> bool {
         let mut is_gone = |path: &Path| match self.remove(history, path) {
             Ok(()) => true,
@@ -267,8 +275,8 @@ impl Collected {
         is_gone(&history.paths.sum(id)) && is_bytes_gone
     }
 
-    /// Deletes what neither the newest generation nor an older one that may be held needs: the storages of the list of garbage,
-    /// and tables; and the unfinished files of `meta/`.
+    /// Deletes what neither the newest generation nor an older one that may be held needs: the storages on the
+    /// garbage list, and tables. Also deletes the unfinished files of `meta/`.
     pub(crate) fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &mut Older) {
         for (&id, &dropped) in &newest.manifest().garbage {
             if dropped > older.needed_to
@@ -290,13 +298,14 @@ impl Collected {
         }
     }
 
-    /// Deletes the unfinished files of dead writers, and the files of `storages/` that are not needed.
+    /// Deletes crashed writers' unfinished files, and the files of `storages/` that are not needed.
     pub(crate) fn sweep(&mut self, history: &History, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
         let (dir, root) = (history.paths.storages_dir(), history.paths.root());
         for dir in [root, &dir] {
             for name in history.disk.list(dir).map_err(|e| Error::io("list", dir, e))? {
                 let (file, path) = (StoreFile::of(&name), dir.join(&name));
-                // Held until the file is gone: its writer may be about to lock it, and must then see that it went.
+                // Locked until the file is deleted: its writer may be about to lock it, and must then see that it was
+                // deleted.
                 let abandoned = match file {
                     StoreFile::Unfinished => lock_abandoned(history, &path),
                     _ => None,
@@ -310,7 +319,7 @@ impl Collected {
     }
 }
 
-/// The file, under its lock: none while a live writer holds it.
+/// Opens and locks an unfinished file. Returns `None` while a live writer holds it.
 fn lock_abandoned(history: &History, path: &Path) -> Option<Arc<dyn DiskFile>> {
     let file = history.disk.open(path, Access::Read).ok()?;
     let is_locked = Step::StageIsAbandoned.locks(&*history.disk, || file.try_lock(LockMode::Exclusive));

@@ -17,17 +17,17 @@ use crate::storage::{ExternalOptions, Poison};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The end of the process, of the system, and of the power: everything is synced.
+    /// The end of the process, a system crash and a power cut: everything is synced.
     #[default]
     Full,
-    /// The end of the process, by `kill -9` too. Nothing is synced: after a power cut the store may be damaged. The next
-    /// commit that is `Full`, by whatever handle, or collection, syncs the whole file system once, and with it all that
-    /// came before. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor syncs its elements all the same, and
-    /// not the commit that gave it its name.
+    /// The end of the process, including `kill -9`. Nothing is synced: after a power cut the store may be damaged.
+    /// The next `Full` commit or collection, by any handle, syncs the whole file system once, including all earlier
+    /// commits. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor still syncs its elements, but not the
+    /// commit that gave it its name.
     Process,
 }
 
-/// What a handle was asked to do differently.
+/// The options of a handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) durability: Durability,
@@ -45,18 +45,18 @@ impl Default for Options {
     }
 }
 
-/// A listing of `meta/` that is longer than this is not made again while a watch tells of no new name.
+/// A listing of `meta/` with more names than this is not repeated while a watch reports no new names.
 const LONG_LISTING: usize = 64;
 
-/// A watch of `meta/`, begun once a listing was long.
+/// A watch of `meta/`, started once a listing was long.
 #[derive(Debug)]
 struct Listed {
     watch: Box<dyn Watch>,
-    /// The newest generation of a listing, unless there have been new names since.
+    /// The newest generation of the last listing, or `None` if there are new names since.
     newest: Option<u64>,
 }
 
-/// The generations of one store, as one handle sees them: the one it is on, and the way to the next.
+/// The generations of one store, as one handle sees them: the current one, and how to move to the next.
 #[derive(Debug)]
 pub(crate) struct History {
     pub(crate) disk: Arc<dyn Disk>,
@@ -69,7 +69,7 @@ pub(crate) struct History {
     pub(crate) poison: Poison,
     /// Whether this handle has deleted the leftovers of crashed writers.
     pub(crate) is_swept: AtomicBool,
-    /// The known part of the generations before the newest. Only locked under the writers' lock.
+    /// What is known about the generations before the newest. Only locked under the writers' lock.
     pub(crate) older: Mutex<Older>,
     listed: Mutex<Option<Listed>>,
     /// The process that opened the store.
@@ -94,7 +94,7 @@ impl History {
         })
     }
 
-    /// A history without a readable generation, to repair a store.
+    /// Returns a history without a readable generation, to repair a store.
     pub(crate) fn of(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Self {
         History {
             number: AtomicU64::new(0),
@@ -111,20 +111,22 @@ impl History {
         }
     }
 
+    /// Checks that this process opened the store. Called before anything else, because a forked child shares its
+    /// parent's locks, and may wait forever for a mutex that another thread of the parent had locked.
+    ///
     /// # Errors
-    /// `Forked` in a forked child of the process that opened the store. It must call this first, because it may wait forever
-    /// for a mutex that another thread of its parent had locked, and it shares the parent's locks.
+    /// `Forked` in a forked child of the process that opened the store.
     pub(crate) fn check_process(&self) -> Result<()> {
         self.owner.check(|| format!("{}: the store was opened", self.paths.root().display()))
     }
 
-    /// The number of the generation that this handle is on.
+    /// The number of this handle's current generation.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Returns the generation that this handle is on. In a forked child, returns one of the same number without content: the mutex
-    /// may have been locked by another thread of the parent, and then stays locked.
+    /// Returns this handle's current generation. In a forked child, returns a generation with the same number and no
+    /// content: another thread of the parent may have locked the mutex, which then stays locked.
     pub(crate) fn current(&self) -> Arc<Generation> {
         if self.check_process().is_err() {
             return Arc::new(Generation::stand_in(self.uuid, self.number()));
@@ -132,12 +134,13 @@ impl History {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The newest generation on disk.
+    /// Returns the newest generation on disk.
     pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
         Ok(self.newest_by(recover::settled_list)?.0)
     }
 
-    /// The newest generation on disk, and the names in `meta/` if they had to be listed. Nobody else commits meanwhile.
+    /// Returns the newest generation on disk, and the names in `meta/` if they had to be listed. No other writer
+    /// commits meanwhile.
     pub(crate) fn newest_listed(&self, _lock: &WriterLock) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
         self.newest_by(recover::list)
     }
@@ -147,7 +150,7 @@ impl History {
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();
         if let Some(listed) = &mut *listed {
-            // Before the listing: what comes after it is news next time.
+            // Before the listing: a change after this point is reported next time.
             let has_news = listed.watch.wait(Duration::ZERO).unwrap_or(true);
             listed.newest = listed.newest.filter(|_| !has_news);
             if listed.newest == Some(current.number()) {
@@ -169,7 +172,7 @@ impl History {
         Ok((newest, Some(names)))
     }
 
-    /// Takes note that this handle has published a generation, under the writers' lock: all new names are its own.
+    /// Records that this handle has published a generation under the writers' lock: all new names are its own.
     pub(crate) fn note_published(&self, generation: u64, _lock: &WriterLock) {
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(listed) = &mut *listed
@@ -180,7 +183,7 @@ impl History {
         }
     }
 
-    /// Moves this handle to a generation, unless it is on a later one already. Returns whether it moved.
+    /// Moves this handle to a generation, unless its own is as new or newer. Returns whether it moved.
     pub(crate) fn install(&self, generation: Arc<Generation>) -> bool {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let moves = current.number() < generation.number();
@@ -191,7 +194,7 @@ impl History {
         moves
     }
 
-    /// Returns a watch that reports new generations from this call on, or nothing where the system has none left.
+    /// Returns a watch that reports new generations from this call on, or `None` if the system has no watches left.
     pub(crate) fn watch(&self) -> Option<Box<dyn Watch>> {
         idle_watch::watch(&self.disk, &self.paths.meta_dir())
     }
@@ -201,12 +204,12 @@ impl History {
         idle_watch::keep(&self.disk, self.paths.meta_dir(), watch);
     }
 
-    /// Whether syncs are asked for.
+    /// Whether commits are synced.
     pub(crate) fn is_durable(&self) -> bool {
         self.options.durability == Durability::Full
     }
 
-    /// Makes the names in a directory durable, if that is asked for: as this step.
+    /// Makes the names in a directory durable, as this step, if commits are synced.
     pub(crate) fn sync_dir(&self, step: Step, dir: &Path) -> Result<()> {
         if self.is_durable() {
             let synced = step.on(&*self.disk, || self.disk.sync_dir(dir));
@@ -220,7 +223,7 @@ impl History {
         self.poison.check(&*self.disk)
     }
 
-    /// Looks at how a write ended: a failed sync poisons the handle, and any failure may have left files behind.
+    /// Checks how a write ended: a failed sync poisons the handle, and any failure may have left files behind.
     pub(crate) fn watched<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.is_swept.store(false, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The watch of the last wait in this process, kept for the next one because the kernel takes long to end a watch. It also limits
-//! the watches of a user, so one is kept for the whole process, and not one for each handle.
+//! The last watch of this process, kept for the next wait because the kernel is slow to close a watch. Watches per
+//! user are limited, so one is kept for the whole process, not one per handle.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
@@ -13,14 +13,15 @@ struct Idle {
     disk: Weak<dyn Disk>,
     dir: PathBuf,
     watch: Box<dyn Watch>,
-    /// A forked child would take the notifications of its parent.
+    /// A forked child would take its parent's notifications.
     owner: OwnerProcess,
 }
 
-/// Only tried: in a forked child it may stay locked for good.
+/// Locked with `try_lock` only: in a forked child it may stay locked forever.
 static IDLE: Mutex<Option<Idle>> = Mutex::new(None);
 
-/// Returns a watch of a directory that reports changes from this call on, or nothing where the system has none left.
+/// Returns a watch of a directory that reports changes from this call on, or `None` if the system has no watches
+/// left.
 pub(crate) fn watch(disk: &Arc<dyn Disk>, dir: &Path) -> Option<Box<dyn Watch>> {
     let is_ours = |idle: &mut Idle| {
         Weak::ptr_eq(&idle.disk, &Arc::downgrade(disk)) && idle.dir == dir && idle.owner.is_current()
@@ -36,6 +37,6 @@ pub(crate) fn watch(disk: &Arc<dyn Disk>, dir: &Path) -> Option<Box<dyn Watch>> 
 pub(crate) fn keep(disk: &Arc<dyn Disk>, dir: PathBuf, watch: Box<dyn Watch>) {
     let idle = Idle { disk: Arc::downgrade(disk), dir, watch, owner: OwnerProcess::current() };
     let replaced = IDLE.try_lock().map(|mut slot| slot.replace(idle));
-    // Ended after the mutex is unlocked, because it takes long.
+    // Closed after the mutex is unlocked, because closing is slow.
     drop(replaced);
 }

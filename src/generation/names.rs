@@ -1,6 +1,6 @@
 use crate::error::{Error, Result};
 
-/// The error for a name that is not among `tensors`.
+/// Returns the error for a name that is not among `tensors`.
 pub(crate) fn not_found<'a, I, T>(action: &str, name: &str, tensors: impl Fn(&'a str) -> Result<I>) -> Error
 where
     I: Iterator<Item = Result<(String, T)>>,

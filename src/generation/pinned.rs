@@ -11,9 +11,9 @@ use super::table::Table;
 use crate::disk::{self, Disk, DiskFile, FileId, LockMode, LockedFile, Step, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 
-/// One generation of a store, as it is on disk: what every lookup is asked of.
+/// One generation of a store on disk. All lookups go through it.
 ///
-/// While it lives, a shared lock on its manifest keeps its files from being collected, here and in other processes.
+/// While it is alive, a shared lock on its manifest keeps its files from being collected by any process.
 #[derive(Debug)]
 pub(crate) struct Generation {
     manifest: Manifest,
@@ -30,25 +30,25 @@ pub(crate) struct Pin {
 }
 
 impl Pin {
-    /// Takes the lock, as this step. Returns nothing when a collector has it.
+    /// Takes the lock, as this step. Returns `None` if a collector holds it.
     pub(crate) fn take(disk: &dyn Disk, step: Step, file: &Arc<dyn DiskFile>) -> io::Result<Option<Pin>> {
         let Some(lock) = LockedFile::try_lock(disk, step, file, LockMode::Shared)? else { return Ok(None) };
         Ok(Some(Pin { _lock: lock, file: file.stat()?.id() }))
     }
 
-    /// Whether a path leads to the file.
+    /// Whether a path still leads to the file.
     pub(crate) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
         disk::is_named(disk, path, self.file).map_err(|e| Error::io("look at", path, e))
     }
 }
 
 impl Generation {
-    /// `is_synced` says that the name of the manifest is known to be durable.
+    /// `is_synced`: whether the name of the manifest is known to be durable.
     pub(crate) fn new(manifest: Manifest, table: Option<Arc<Table>>, pin: Pin, is_synced: bool) -> Self {
         Generation { manifest, table, pin: Some(pin), is_synced }
     }
 
-    /// Refuses a store whose files were replaced: a manifest that is pinned keeps its name, unless someone else takes it.
+    /// Refuses a store whose files were replaced. The protocol never deletes a pinned manifest.
     pub(crate) fn check_named(&self, disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
         let Some(pin) = &self.pin else { return Ok(()) };
         let path = paths.manifest(self.number());
@@ -63,13 +63,13 @@ impl Generation {
         Err(Error::new(ErrorKind::Replaced, message))
     }
 
-    /// One that has a number and holds nothing: for a forked child, which is refused everything else.
+    /// Returns a generation with a number and no content, for a forked child, where every other operation is refused.
     pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
         Generation { manifest, table: None, pin: None, is_synced: false }
     }
 
-    /// Whether a power cut is known not to take it back.
+    /// Whether the generation is known to survive a power cut.
     pub(crate) fn is_synced(&self) -> bool {
         self.is_synced
     }
@@ -102,7 +102,7 @@ impl Generation {
         }
     }
 
-    /// Every tensor whose name begins with `prefix`, by ascending name.
+    /// Returns the tensors whose name begins with `prefix`, in ascending order of name.
     pub(crate) fn tensors<'a>(
         &'a self,
         prefix: &'a str,
@@ -113,13 +113,13 @@ impl Generation {
         Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
-    /// Every storage, by ascending id.
+    /// Returns all storages, in ascending order of id.
     pub(crate) fn storages(&self) -> impl Iterator<Item = Result<(u64, StorageRecord)>> + '_ {
         let base = self.table.iter().flat_map(|table| table.scan_storages());
         Merged::new(base, self.manifest.storages.range(..))
     }
 
-    /// The records that these names have now. Many names are found by one scan, few by a lookup each.
+    /// Returns the records of the tensors with these names. Many names are found by one scan, few by one lookup each.
     pub(crate) fn tensors_named<'a, T>(
         &self,
         names: &'a BTreeMap<String, T>,
@@ -144,10 +144,10 @@ impl Generation {
     }
 }
 
-/// How many entries a scan passes in the time that one lookup takes.
+/// How many entries a scan passes in the time of one lookup.
 const LOOKUP_COST: u64 = 16;
 
-/// A sorted base under sorted changes: a change replaces the entry of its key, and none removes it.
+/// Merges a sorted base with sorted changes. A change replaces the entry with its key, or removes it if it is `None`.
 pub(crate) struct Merged<'a, B: Iterator, K, V> {
     base: Peekable<B>,
     delta: Peekable<btree_map::Range<'a, K, Option<V>>>,

@@ -10,18 +10,18 @@ use super::{Generation, History};
 use crate::disk::{Access, DiskFile, LockHolders, LockMode, read_capped};
 use crate::error::{Error, Result};
 
-/// An older generation that some process is on, so that its files are needed.
+/// An older generation that a process uses, so its files are needed.
 #[derive(Debug)]
 pub(crate) struct Pin {
     pub(crate) generation: u64,
-    /// The processes, as far as the system names them.
+    /// The processes that use it, as far as the system reports them.
     pub(crate) processes: Vec<u32>,
-    /// None when its manifest cannot be read: then it may need anything.
+    /// `None` if its manifest cannot be read: then it may need anything.
     pub(crate) facts: Option<Facts>,
 }
 
 impl Pin {
-    /// Whether it needs a storage whose last name was removed in generation `dropped`.
+    /// Whether the generation needs a storage whose last name was removed in generation `dropped`.
     pub(crate) fn needs_storage(&self, id: u64, dropped: u64) -> bool {
         self.facts.is_none_or(|facts| facts.has_storage(id)) && self.generation < dropped
     }
@@ -31,7 +31,7 @@ impl Pin {
     }
 }
 
-/// The generations before `newest` that some process is on. Nothing is changed, and no lock is kept.
+/// Returns the generations before `newest` that a process uses. Changes nothing, and keeps no lock.
 pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
     let (mut pins, holders) = (Vec::new(), LazyCell::new(|| history.disk.lock_holders()));
     for generation in manifest_numbers(&*history.disk, &history.paths)? {
@@ -41,7 +41,7 @@ pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
         let path = history.paths.manifest(generation);
         match pin(history, &path, generation, &holders) {
             Ok(pin) => pins.extend(pin),
-            // It was deleted since it was listed; or it is not a file, which no reader can be on.
+            // The file was deleted since it was listed, or it is not a regular file and so has no readers.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
             Err(e) => return Err(Error::io("open manifest", &path, e)),
         }
@@ -49,11 +49,12 @@ pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
     Ok(pins)
 }
 
-/// The processes that are on the generation of a manifest, as far as the system says so; none when nobody is.
+/// Returns the processes that use the generation of a manifest, as far as the system reports them, or `None` if no
+/// process does.
 pub(crate) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>> {
     let failed = |e| Error::io("open manifest", path, e);
     let file = match history.disk.open(path, Access::Read) {
-        // No file of the store, which nobody can be on.
+        // Not a file of the store, so no process uses it.
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
             return Ok(None);
         }
@@ -75,8 +76,8 @@ fn pin(history: &History, path: &Path, generation: u64, holders: &LockHolders) -
     Ok(Some(Pin { generation, processes, facts: head.ok().map(Facts::from) }))
 }
 
-/// Whether a lock of this mode is refused now. Only asked where the system does not say who holds one, and never of a lock
-/// that somebody takes who would be refused: for a moment this holds it.
+/// Whether a lock of this mode is refused now. This holds the lock for a moment if it is free. So it is called only
+/// where the system does not report holders, and never where it could make another process's attempt fail.
 fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
     let is_free = file.try_lock(mode)?;
     if is_free {
@@ -85,12 +86,12 @@ fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
     Ok(!is_free)
 }
 
-/// The processes that hold a file's lock, as far as the system says so. The lock itself is not touched.
+/// Returns the processes that hold a file's lock, as far as the system reports them. The lock itself is not touched.
 pub(crate) fn holders(history: &History, path: &Path) -> Vec<u32> {
     history.disk.open(path, Access::Read).map_or(Vec::new(), |file| file.lock_holders())
 }
 
-/// The processes that are writing an unfinished file, by its exclusive lock; none when nobody is.
+/// Returns the processes that are writing an unfinished file, by its exclusive lock, or `None` if no process is.
 pub(crate) fn writers_of(history: &History, path: &Path) -> Option<Vec<u32>> {
     let file = history.disk.open(path, Access::Read).ok()?;
     let processes = file.lock_holders();

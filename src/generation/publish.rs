@@ -16,11 +16,11 @@ use crate::disk::{Staged, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{Grown, StagedStorage};
 
-/// Publishes a transaction as the next generation, and moves the handle there.
+/// Publishes a transaction as the next generation, and moves the handle to it.
 ///
-/// The storages are whole and synced, also those that have `grown`, whose growth locks are held until this returns.
-/// `draft` was made on some generation, and is rebased if another writer has published since. Returns the generation, whose
-/// files stay for as long as it is held.
+/// The storages are whole and synced, including those that have `grown`, whose growth locks are held until this
+/// returns. `draft` was made on some generation, and is rebased if another writer has published since. Returns the
+/// generation, whose files stay for as long as it is held.
 ///
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
@@ -33,7 +33,7 @@ pub(crate) fn publish(
     Ok(publish_taking(history, changes, draft, staged, grown)?.0)
 }
 
-/// As [`publish`]; also returns the indices of the staged storages that the generation has taken.
+/// Like [`publish`], and also returns the indices of the staged storages that the generation uses.
 pub(crate) fn publish_taking(
     history: &History,
     changes: &Changes,
@@ -41,8 +41,8 @@ pub(crate) fn publish_taking(
     staged: Vec<StagedStorage>,
     grown: Vec<Grown>,
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
-    let lock = WriterLock::take(history)?; // crash: the kernel gives it back
-    // Under the lock: a thread that waits for it must find the handle poisoned.
+    let lock = WriterLock::take(history)?; // crash: the kernel releases it
+    // Under the lock: a thread that waits for the lock must then find the handle poisoned.
     history.watched(publish_locked(history, changes, draft, staged, grown, &lock))
 }
 
@@ -56,12 +56,12 @@ fn publish_locked(
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
     // 1. The newest generation under the lock.
     let disk = &*history.disk;
-    history.check_poison()?; // of another thread too, while this one waited
-    unsynced::settle(history, lock)?; // crash: the generations so far, for good
+    history.check_poison()?; // another thread may have set it while this one waited
+    unsynced::settle(history, lock)?; // crash: the generations so far, now durable
     let (newest, names) = history.newest_listed(lock)?;
     let newest = if Step::NewestUnderLock.is_taken(disk) { newest } else { history.current() };
     let mut older = Older::listed(history, names, &newest, lock)?;
-    unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, for good
+    unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
     if changes.are_moves() && taken.is_empty() {
@@ -76,17 +76,17 @@ fn publish_locked(
     }
     let mut has_new_names = forgotten || !taken.is_empty();
     for grown in &mut grown {
-        has_new_names |= grown.publish(&history.paths)?; // crash: chunk digests of nobody, replaced or deleted later
+        has_new_names |= grown.publish(&history.paths)?; // crash: unreferenced digests, replaced or deleted later
     }
     if has_new_names {
-        history.sync_dir(Step::SyncStoragesDir, &history.paths.storages_dir())?; // crash: the same, for good
+        history.sync_dir(Step::SyncStoragesDir, &history.paths.storages_dir())?; // crash: the same, now durable
     }
 
     // 3. to 5. The table and the manifest.
     let table = newest.table().cloned();
-    let generation = Arc::new(publish_manifest(history, manifest, table, lock)?); // crash: this generation, for good
+    let generation = Arc::new(publish_manifest(history, manifest, table, lock)?); // crash: this generation, durable
 
-    // 6. The handle moves on and releases its old generation, and what no reader needs is deleted.
+    // 6. The handle moves on and releases its old generation. What no reader needs is deleted.
     history.install(Arc::clone(&generation));
     history.note_published(generation.number(), lock);
     older.add(newest);
@@ -94,11 +94,11 @@ fn publish_locked(
     Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
 }
 
-/// Publishes a generation whose storages are there and durable: its changes to what is in `table`, or everything it has when
-/// there is no table.
+/// Publishes a generation whose storages exist and are durable. The manifest holds its changes to `table`, or its
+/// whole content if there is no table.
 ///
 /// # Errors
-/// `CommitUnknown` once the manifest may have its name but that is not known to be durable.
+/// `CommitUnknown` if the manifest may have its name, but the name is not known to be durable.
 pub(crate) fn publish_manifest(
     history: &History,
     mut manifest: Manifest,
@@ -106,10 +106,11 @@ pub(crate) fn publish_manifest(
     _lock: &WriterLock,
 ) -> Result<Generation> {
     let disk = &*history.disk;
-    // 3. The table if one is due, then the manifest, under names that nobody reads.
+    // 3. The table if one is due, then the manifest, under names that no process reads.
     if is_table_due(&manifest, table.as_deref()) {
-        let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphan, deleted later
-        history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?; // crash: the same; a manifest must not outlive its table
+        let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphaned table, deleted later
+        // A manifest must not outlive its table.
+        history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?; // crash: the same
         manifest.storages.clear();
         manifest.tensors.clear();
         manifest.table = Some(reference);
@@ -123,13 +124,13 @@ pub(crate) fn publish_manifest(
     }
     let (mut file, pin) = write_manifest(history, &manifest)?; // crash: an unfinished file, deleted later
 
-    // 4. and 5. The name that publishes it, and the durability point.
+    // 4. and 5. The rename that publishes the manifest, and the durability point.
     let target = history.paths.manifest(manifest.generation);
     let unknown = |e: Error| {
         let generation = manifest.generation;
         let message = format!(
-            "commit of generation {generation} may or may not be there; open the store again to see, and commit or gc to make \
-             durable what is: {e}"
+            "commit of generation {generation} may or may not be there; open the store again to check, and commit or run gc \
+             to make it durable if it is: {e}"
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
     };
@@ -139,16 +140,16 @@ pub(crate) fn publish_manifest(
     Ok(Generation::new(manifest, table, pin, history.is_durable()))
 }
 
-/// A table is due when the changes since the last one outgrow the square root of its entries: then neither the
-/// manifests, which repeat the changes, nor the tables, which repeat everything, cost more than about that. What a manifest
-/// may hold comes first, with so many entries that it matters.
+/// Whether to write a new table: when the changes since the last one exceed the square root of its entry count.
+/// Manifests repeat the changes and tables repeat everything; with this limit, neither costs much more than that. In
+/// a table with very many entries, the limit of a manifest comes first.
 fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
     const SMALL_DELTA: u64 = 64;
     let entry_count = table.map_or(0, Table::entry_count);
     manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
 }
 
-/// Writes the table of everything in `manifest` and the table below it, and publishes it under its name.
+/// Writes a table of everything in `manifest` and in its base table, and publishes it under its name.
 fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> Result<TableRef> {
     const FLUSH_BYTES: usize = 1 << 20;
     let dir = history.paths.meta_dir();
@@ -196,14 +197,14 @@ fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin
     let staged = Staged::create(&history.disk, &dir).map_err(failed)?;
     staged.file().write_all_at(&bytes, 0).map_err(failed)?;
     sync_file(history, Step::SyncManifest, &staged)?;
-    // From the lock of an unfinished file to that of a reader, while nobody knows the file.
+    // Replaces the lock of an unfinished file with that of a reader, while no reader knows the file.
     match Pin::take(&*history.disk, Step::PinPublished, staged.file()).map_err(failed)? {
         Some(pin) => Ok((staged, pin)),
         None => Err(failed(io::ErrorKind::WouldBlock.into())),
     }
 }
 
-/// The error for a file of about so many bytes. On a full disk it says how a removal can make room.
+/// Returns the error for a file of about `length_bytes`. On a full disk it says how to make room.
 fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error {
     let is_full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     let error = Error::io(action, dir, e);

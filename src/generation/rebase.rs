@@ -11,22 +11,22 @@ use crate::disk::{Disk, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Grown;
 
-/// Ids from here on are provisional: they number the storages that a transaction has staged.
+/// Ids from here on are provisional: they number a transaction's staged storages.
 const FIRST_PROVISIONAL: u64 = 1 << 63;
 
-/// What becomes of something that is there already: a tensor of the same name, or a file to export to.
+/// What to do if the target, a tensor or an exported file, already exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnExisting {
-    /// It is replaced.
+    /// Replace it.
     #[default]
     Replace,
-    /// The change is refused.
+    /// Refuse the change.
     Refuse,
 }
 
-/// One change of the names. Changes are kept as they were asked for, so that they can be made again on a newer
-/// generation when another writer was faster.
+/// A change of the names. Changes are kept as they were requested, so that they can be repeated on a newer generation
+/// if another writer commits first.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Put {
@@ -44,9 +44,9 @@ pub(crate) enum Change {
         from: String,
         to: String,
     },
-    /// Made only where nothing about the storage has changed, and left out without a word where something has.
+    /// Made only if nothing about the storage has changed, and otherwise skipped without an error.
     Move(Relocation),
-    /// Rows that were written behind the tensor of a name as it was then.
+    /// Rows that were written after the end of the tensor `from`.
     Grow {
         name: String,
         from: TensorRecord,
@@ -54,30 +54,30 @@ pub(crate) enum Change {
     },
 }
 
-/// All that a transaction changes.
+/// All changes of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Each with what was to become of a name that is taken.
+    /// Each change, and what to do if its name already exists.
     pub(crate) names: Vec<(Change, OnExisting)>,
     pub(crate) attributes: BTreeMap<String, Option<String>>,
-    /// The storages of earlier generations that the new headers stand on, as they were seen.
+    /// The storages of earlier generations that the new headers refer to, as the transaction saw them.
     pub(crate) expected: BTreeMap<u64, StorageRecord>,
-    /// For the changes to come, but for renames and copies.
+    /// Applies to later changes, except renames and copies.
     pub(crate) on_existing: OnExisting,
-    /// Whether the renames and copies to come replace as well.
+    /// Whether later renames and copies may replace tensors too.
     pub(crate) renames_replace: bool,
-    /// The only generation that they may be made on.
+    /// The only generation on which the changes may be made.
     pub(crate) expected_generation: Option<u64>,
 }
 
 impl Changes {
-    /// Whether the newest generation is the one that was expected, if one was.
+    /// Checks that the newest generation is the expected one, if one is expected.
     pub(crate) fn check_newest(&self, newest: &Generation) -> Result<()> {
         match self.expected_generation {
             Some(expected) if expected != newest.number() => Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "commit on generation {expected} only: the newest is {}; read that one, and begin again",
+                    "commit on generation {expected} only: the newest is {}; load that one, and start again",
                     newest.number()
                 ),
             )),
@@ -93,7 +93,7 @@ impl Changes {
         }
     }
 
-    /// Whether nothing is lost when none of them is made.
+    /// Whether skipping all of them loses nothing.
     pub(crate) fn are_moves(&self) -> bool {
         self.attributes.is_empty() && self.names.iter().all(|(change, _)| matches!(change, Change::Move(_)))
     }
@@ -102,18 +102,18 @@ impl Changes {
         self.names.is_empty() && self.attributes.is_empty()
     }
 
-    /// The provisional id of the staged storage at `index`.
+    /// Returns the provisional id of the staged storage at `index`.
     pub(crate) fn provisional_id(index: usize) -> u64 {
         FIRST_PROVISIONAL + index as u64
     }
 
-    /// The index of the staged storage that an id stands for, when it is provisional.
+    /// Returns the index of the staged storage with this id, if the id is provisional.
     pub(crate) fn staged_index(id: u64) -> Option<usize> {
         id.checked_sub(FIRST_PROVISIONAL).map(|index| index as usize)
     }
 }
 
-/// A generation with changes made on it, not yet published.
+/// A generation with changes that are not published yet.
 #[derive(Debug)]
 pub(crate) struct Draft {
     generation: Arc<Generation>,
@@ -136,7 +136,7 @@ impl Draft {
         }
     }
 
-    /// Every tensor whose name begins with `prefix`, by ascending name.
+    /// Returns the tensors whose name begins with `prefix`, in ascending order of name.
     pub(crate) fn tensors<'a>(
         &'a self,
         prefix: &'a str,
@@ -170,7 +170,7 @@ impl Draft {
             Change::Grow { name, from, to } => {
                 if self.existing("append to", name)? != *from {
                     let message = format!(
-                        "append to {name:?}: the name stands for another tensor than the rows were written behind; append them again"
+                        "append to {name:?}: the name now refers to a different tensor; append the rows again"
                     );
                     return Err(Error::new(ErrorKind::Conflict, message));
                 }
@@ -186,7 +186,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Whether a tensor may have this name.
+    /// Checks that a tensor may have this name.
     pub(crate) fn check_new(&self, action: &str, name: &str, on_existing: OnExisting) -> Result<()> {
         format::check_name(name).map_err(|e| Error::refused(action, e))?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
@@ -201,7 +201,7 @@ impl Draft {
         self.tensor(name)?.ok_or_else(|| super::names::not_found(action, name, |prefix| self.tensors(prefix)))
     }
 
-    /// Makes the same changes on a newer generation.
+    /// Repeats the changes on a newer generation.
     pub(crate) fn rebased(changes: &Changes, newest: Arc<Generation>) -> Result<Self> {
         let number = newest.number();
         let mut draft = Draft::new(newest);
@@ -219,13 +219,13 @@ impl Draft {
     }
 }
 
-/// The next generation as it will be written, and which staged storages it takes, under which ids.
+/// The next generation to be written, and the staged storages that it uses, with their ids.
 pub(crate) struct Plan {
     pub(crate) manifest: Manifest,
     pub(crate) taken: Vec<(usize, u64)>,
 }
 
-/// Puts a transaction on the newest generation.
+/// Applies a transaction to the newest generation.
 pub(crate) fn plan(
     disk: &dyn Disk,
     newest: &Arc<Generation>,
@@ -295,7 +295,7 @@ pub(crate) fn plan(
         manifest.tensors.insert(name, record);
     }
     if manifest.table.is_none() {
-        // Nothing underneath: a removal leaves nothing to hide.
+        // There is no table below, so a removal hides nothing.
         manifest.tensors.retain(|_, record| record.is_some());
         manifest.storages.retain(|_, record| record.is_some());
     }
@@ -308,7 +308,7 @@ pub(crate) fn plan(
     Ok(Plan { manifest, taken })
 }
 
-/// Whether real ids are still below the provisional ones: only a store that lies has given so many.
+/// Checks that real ids are still below the provisional ones. Only a malformed store has used that many.
 pub(crate) fn check_ids_left(generation: &Generation) -> Result<()> {
     if generation.manifest().next_storage_id < FIRST_PROVISIONAL {
         return Ok(());
@@ -319,14 +319,12 @@ pub(crate) fn check_ids_left(generation: &Generation) -> Result<()> {
 fn out_of_numbers(what: &str) -> Error {
     Error::new(
         ErrorKind::LimitExceeded,
-        format!(
-            "this store has no more {what} to give; export its tensors, and import them into a new store"
-        ),
+        format!("this store has no {what} left; export its tensors, and import them into a new store"),
     )
 }
 
-/// The storages that have grown, as they are from now on. Their growth locks have been held since they were looked at, and
-/// their records must be those that the new bytes were written behind.
+/// Returns the new records of the storages that have grown. Their growth locks have been held since they were read,
+/// and their records must be those after which the new bytes were written.
 fn grown_storages(
     disk: &dyn Disk,
     newest: &Generation,
@@ -343,7 +341,7 @@ fn grown_storages(
         _ => Err(Error::new(
             ErrorKind::Conflict,
             format!(
-                "append: storage {:016x} is another in generation {} than the rows were written behind; append them again",
+                "append: storage {:016x} has changed in generation {} since the rows were written; append them again",
                 grown.id,
                 newest.number()
             ),
@@ -352,7 +350,7 @@ fn grown_storages(
     grown.iter().map(record).collect()
 }
 
-/// Whether a storage is what it was, or has grown since.
+/// Whether a storage is unchanged or has only grown.
 fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
     let is_longer_sealed =
         matches!((&now.kind, &seen.kind), (StorageKind::Sealed(_), StorageKind::Sealed(_)))
@@ -360,7 +358,7 @@ fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
     is_longer_sealed || (now.kind == seen.kind && now.length_bytes >= seen.length_bytes)
 }
 
-/// The record of a storage that the newest generation must still hold.
+/// Returns the record of a storage, which the newest generation must still have.
 fn expected_storage(
     disk: &dyn Disk,
     newest: &Generation,
@@ -378,7 +376,7 @@ fn expected_storage(
 
 pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
     let message = format!(
-        "{action}: storage {id:016x}, on which it stands, is gone from generation {generation}: its names went, or were \
+        "{action}: storage {id:016x}, which it refers to, is gone from generation {generation}: its tensors were removed, or \
          moved by a compaction; load the tensor again, or save it, which copies its elements"
     );
     Error::new(ErrorKind::Conflict, message)
@@ -387,7 +385,7 @@ pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
 fn miscounted(id: u64) -> Error {
     let broken = format::Error::new(
         Rule::TensorCount,
-        format!("storage {id:016x} counts fewer tensors than stand on it"),
+        format!("storage {id:016x} counts fewer tensors than refer to it"),
     );
     Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
 }

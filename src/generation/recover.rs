@@ -12,15 +12,16 @@ use super::{Generation, History};
 use crate::disk::{Access, Disk, Step, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a reader lists again because a writer took the manifest from under it. Each time a commit went by.
+/// How often a reader lists again because a writer deleted the manifest that it was opening. Each time, a commit was
+/// made.
 const MAX_TRIES: u32 = 1000;
 
-/// How many listings are made before the highest number seen is taken.
+/// How many listings are made before the highest number seen is used.
 const MAX_LISTINGS: u32 = 10;
 
-/// Finds, validates and pins the newest generation; returns `known` when none is newer.
+/// Finds, validates and pins the newest generation. Returns `known` if none is newer.
 ///
-/// A newest manifest that does not validate is an error: an older one would undo commits that were acknowledged.
+/// A newest manifest that does not validate is an error: using an older one would undo acknowledged commits.
 pub(crate) fn newest(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -30,7 +31,7 @@ pub(crate) fn newest(
     Ok(newest_listed(disk, paths, uuid, known, settled_list)?.0)
 }
 
-/// The same, with the names in `meta/` among which it was found.
+/// Like [`newest`], and also returns the names in `meta/` that were listed.
 pub(crate) fn newest_listed(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -48,7 +49,7 @@ pub(crate) fn newest_listed(
                 format::Error::new(format::Rule::ManifestFrame, detail),
             ));
         };
-        // A listing that a commit goes by may even show an older one.
+        // A listing during a commit may even show an older one.
         if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {
             return Ok((Arc::clone(known), names));
         }
@@ -68,8 +69,8 @@ pub(crate) fn newest_listed(
     ))
 }
 
-/// Reads the newest generation from the disk again. While it is the one that is `known`, its manifest is compared with what
-/// is remembered of it, so that there are not two of them in memory.
+/// Reads the newest generation from disk again. If it is still `known`, its manifest is compared with the one in
+/// memory, so that memory does not hold two copies.
 pub(crate) fn reread(history: &History, known: &Generation) -> Result<()> {
     let History { disk, paths, uuid, .. } = history;
     let manifest = known.manifest();
@@ -82,12 +83,13 @@ pub(crate) fn reread(history: &History, known: &Generation) -> Result<()> {
             });
         }
     }
-    // Another commit, or damage: as for anybody who opens the store.
+    // Another commit, or damage: opened as by any new reader.
     newest(&**disk, paths, *uuid, None).map(drop)
 }
 
-/// The newest generation, looked for while nobody commits. A listing that a commit goes by may miss what comes and what
-/// goes, and then show one that somebody is still on as if it were the newest: good enough to read, not to write behind.
+/// Finds the newest generation while no other writer commits. A listing during a commit may miss names that are
+/// added or removed, and then show a generation that a reader still uses as the newest. That is good enough to read,
+/// but not to build on.
 pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
     if !Step::CertainNewest.is_taken(&*history.disk) {
         return history.newest();
@@ -95,24 +97,25 @@ pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
     Ok(history.newest_listed(&WriterLock::take(history)?)?.0)
 }
 
-/// The generations whose manifests are there, ascending.
+/// Returns the generations whose manifests exist, in ascending order.
 pub(crate) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
     let mut numbers: Vec<u64> = numbers_among(&list(disk, paths)?).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
 
-/// How the names in `meta/` are found: by [`list`] under the writers' lock, and else by [`settled_list`].
+/// Lists the names in `meta/`: [`list`] under the writers' lock, otherwise [`settled_list`].
 pub(crate) type List = fn(&dyn Disk, &StorePaths) -> Result<Vec<String>>;
 
-/// The names in `meta/`.
+/// Lists the names in `meta/`.
 pub(crate) fn list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
     let dir = paths.meta_dir();
     disk.list(&dir).map_err(|e| Error::io("list", &dir, e))
 }
 
-/// The same, while others commit. A commit during a listing may hide both the manifest that it deletes and the one that it
-/// adds, so that an older one looks newest, or none is there: two listings must agree on the newest.
+/// Lists the names in `meta/` while other processes may commit. A commit during a listing may hide both the manifest
+/// that it deletes and the one that it adds, so that an older one looks newest, or none exists. So two listings must
+/// agree on the newest.
 pub(crate) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
     let mut names = list(disk, paths)?;
     if !Step::ListAgain.is_taken(disk) {
@@ -124,7 +127,7 @@ pub(crate) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<St
         if newest_again == newest && newest.is_some() {
             break;
         }
-        // Under constant commits the later one may be the one that missed something.
+        // Under constant commits, the later listing may be the one that missed a name.
         if newest_again > newest {
             names = again;
         }
@@ -132,13 +135,13 @@ pub(crate) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<St
     Ok(names)
 }
 
-/// The generations whose manifests have these names.
+/// Returns the generations whose manifests have these names.
 pub(crate) fn numbers_among(names: &[String]) -> impl Iterator<Item = u64> {
     names.iter().filter_map(|name| number_in(name, "man"))
 }
 
-/// Whether the newest generation has a record of a storage. `known` is the number of one that has, and is moved on: while
-/// it is the newest, its manifest need not be read again.
+/// Whether the newest generation has a record of a storage. `known` is the number of a generation that has one, and
+/// is updated. While that generation is the newest, its manifest is not read again.
 pub(crate) fn newest_has_storage(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -152,7 +155,7 @@ pub(crate) fn newest_has_storage(
     let generation = newest(disk, paths, uuid, None)?;
     let is_older = generation.number() < known.load(Ordering::Relaxed);
     if is_older && Step::KnownIsNewer.is_taken(disk) {
-        // A listing that a commit went by.
+        // The listing was made during a commit.
         return Ok(true);
     }
     let has_storage = generation.storage(id)?.is_some();
@@ -162,7 +165,7 @@ pub(crate) fn newest_has_storage(
     Ok(has_storage)
 }
 
-/// Opens one generation under a shared lock; none when a collector has it, or had it.
+/// Opens one generation under a shared lock. Returns `None` if a collector holds or has deleted it.
 pub(crate) fn pin(
     disk: &dyn Disk,
     paths: &StorePaths,

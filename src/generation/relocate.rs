@@ -7,20 +7,20 @@ use super::Generation;
 use crate::disk::{Disk, Step};
 use crate::error::Result;
 
-/// A storage whose tensors move to another, byte for byte. Nobody is to notice, so it happens only when nothing about
-/// either has changed since it was planned.
+/// A storage whose tensors move to another, byte for byte. Users must not notice, so tensors move only if nothing
+/// about either has changed since the move was planned.
 #[derive(Clone, Debug)]
 pub(crate) struct Relocation {
-    /// Where the store is.
+    /// The disk of the store.
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) storage_id: u64,
-    /// As it was planned. It counts the tensors: one more, and it is another.
+    /// The record when the move was planned. It counts the tensors, so a new tensor changes it.
     pub(crate) record: StorageRecord,
-    /// Every tensor on the storage, by its name.
+    /// Every tensor on the storage, by name.
     pub(crate) tensors: BTreeMap<String, Moved>,
 }
 
-/// The header of a tensor before and after.
+/// A tensor's header before and after the move.
 #[derive(Clone, Debug)]
 pub(crate) struct Moved {
     pub(crate) before: TensorRecord,
@@ -28,7 +28,7 @@ pub(crate) struct Moved {
 }
 
 impl Relocation {
-    /// Whether all is as it was planned: the storage's record, and every name's.
+    /// Whether the records of the storage and of every tensor are still those of the plan.
     pub(crate) fn is_up_to_date(&self, generation: &Generation) -> Result<bool> {
         if !Step::MoveIsUpToDate.is_taken(&*self.disk) {
             return Ok(true);

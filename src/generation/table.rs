@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// How many entries a scan reads at a time.
 const SCAN_ENTRIES: u64 = 512;
 
-/// An open table. Only what a lookup touches is read, and checked.
+/// An open table. A lookup reads and checks only what it needs.
 #[derive(Debug)]
 pub(crate) struct Table {
     file: Arc<dyn DiskFile>,
@@ -65,7 +65,7 @@ impl Table {
         self.header.entry_count()
     }
 
-    /// Checks the slot that no entry's lookup reads when there is no entry.
+    /// Checks the slot that no lookup reads if the table is empty.
     pub(crate) fn check_index(&self) -> Result<()> {
         let (offset_bytes, length_bytes) = self.header.slots(0, 0);
         let slots = self.read(offset_bytes, length_bytes)?;
@@ -87,7 +87,7 @@ impl Table {
         Scan::new(self, self.storages())
     }
 
-    /// The tensors whose name is `start` or follows it.
+    /// Returns the tensors with the name `start` or a later one.
     pub(crate) fn scan_tensors(&self, start: &str) -> Result<Scan<'_, String, TensorRecord>> {
         let mut ordinals = self.tensors();
         if !start.is_empty() {
@@ -108,7 +108,7 @@ impl Table {
         self.header.storage_count()..self.header.entry_count()
     }
 
-    /// Binary search: the entry that compares as equal, or the ordinal at which it would be.
+    /// Searches for an entry. Returns the entry that compares as equal, or the ordinal at which it would be.
     fn find<K, V>(&self, within: Range<u64>, compare: impl Fn(&K) -> Ordering) -> Result<Result<(K, V), u64>>
     where
         (K, V): Entry,
@@ -148,7 +148,7 @@ impl Table {
         Ok(entries)
     }
 
-    /// Passes every entry to `visit` by itself, so that a damaged one hides no other.
+    /// Passes each entry to `visit` separately, so that a damaged entry hides no other.
     ///
     /// # Errors
     /// Those of `visit`; `Io`.
@@ -203,7 +203,7 @@ impl Table {
     }
 }
 
-/// The ordinals that a lookup reads, in their order, on its way to the one that `compare` calls equal.
+/// Returns the ordinals that a lookup reads, in order, until `compare` returns `Equal`.
 pub(crate) fn lookup_path(
     within: Range<u64>,
     compare: impl Fn(u64) -> Option<Ordering>,
@@ -217,14 +217,14 @@ pub(crate) fn lookup_path(
         match compare(middle) {
             Some(Ordering::Less) => rest.start = middle + 1,
             Some(Ordering::Greater) => rest.end = middle,
-            // Found; or one that cannot be read, at which the lookup ends.
+            // Found, or unreadable: the lookup ends here.
             Some(Ordering::Equal) | None => rest.end = rest.start,
         }
         Some(middle)
     })
 }
 
-/// What a table's entry holds: a key and its record.
+/// An entry of a table: a key and its record.
 pub(crate) trait Entry: Sized {
     fn decode(header: &TableHeader, ordinal: u64, next_id: u64, bytes: &[u8]) -> format::Result<Self>;
 }
@@ -241,7 +241,7 @@ impl Entry for (String, TensorRecord) {
     }
 }
 
-/// Entries in order, read a batch at a time. Their order is checked on the way.
+/// Iterates over entries in order, in batches, and checks their order.
 pub(crate) struct Scan<'a, K, V> {
     table: &'a Table,
     ordinals: Range<u64>,

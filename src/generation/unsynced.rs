@@ -8,10 +8,11 @@ use super::{Generation, History, create};
 use crate::disk::{Disk, Staged, Step, StorePaths};
 use crate::error::{Error, Result};
 
-/// What a writer does first, for the sake of commits that were not synced: one that does not sync marks the store; one
-/// that does makes durable what was published since, because its own commit stands on it, and takes the mark away.
+/// Handles earlier commits that were not synced, before a writer does anything else. A writer that does not sync
+/// marks the store. A writer that syncs makes all earlier commits durable, because its own commit builds on them, and
+/// removes the mark.
 ///
-/// The mark need not survive a power cut, after which there is nothing left to sync; nor need its removal.
+/// Neither the mark nor its removal needs to survive a power cut: after one there is nothing left to sync.
 pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
     let (disk, path, root) = (&history.disk, history.paths.unsynced(), history.paths.root());
     let is_marked = is_marked(&**disk, &history.paths)?;
@@ -34,16 +35,16 @@ pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
     Ok(())
 }
 
-/// Has the next writer that syncs make everything durable first.
+/// Marks the store, so that the next writer that syncs makes everything durable first.
 pub(crate) fn mark(history: &History) -> Result<()> {
     let (disk, path) = (&history.disk, history.paths.unsynced());
     let mark = || Staged::create(disk, history.paths.root())?.publish(&path);
     Step::MarkUnsynced.on(&**disk, mark).map_err(|e| Error::denied("mark the store as unsynced", &path, e))
 }
 
-/// What a writer does once it has found the newest generation, before it relies on it: where that is the one of the store's
-/// creation, whoever created it may have died before the name of its directory was synced, and with that name a power cut
-/// would take back all that is in it.
+/// Makes the store's own name durable before a writer relies on the newest generation, if that is the store's first
+/// one. Its creator may have died before the name of the store's directory was synced, and a power cut would then
+/// remove the directory with everything in it.
 pub(crate) fn settle_creation(history: &History, newest: &Generation, _lock: &WriterLock) -> Result<()> {
     if !history.is_durable() || newest.number() != Manifest::first(history.uuid).generation {
         return Ok(());
@@ -51,9 +52,9 @@ pub(crate) fn settle_creation(history: &History, newest: &Generation, _lock: &Wr
     create::sync_name(Step::SyncCreation, &*history.disk, history.paths.root())
 }
 
-/// What a flush does once, where the generation that it found the storage in was another's: whose writer may have died before
-/// its name was synced, and with that name a power cut would take back what was flushed. Commits without syncs are left
-/// alone: their names must not be durable before their files.
+/// Makes the name of a generation durable, once, if a flush found its storage in another writer's generation. That
+/// writer may have died before the name was synced, and a power cut would then take back what was flushed. Commits
+/// without syncs are skipped: their names must not become durable before their files.
 pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
     if is_marked(disk, paths)? {
         return Ok(());
@@ -63,7 +64,7 @@ pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
     synced.map_err(|e| Error::io("sync", &dir, e).after_failed_sync())
 }
 
-/// Whether there are commits that were not synced.
+/// Whether some commits were not synced.
 fn is_marked(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
     let path = paths.unsynced();
     match disk.stat(&path) {

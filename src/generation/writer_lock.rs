@@ -9,7 +9,7 @@ use crate::disk::{Access, Disk, DiskFile, LockMode, LockedFile, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Turn;
 
-/// The right to commit: an exclusive lock on the store's `LOCK`. The kernel gives it back when its holder dies.
+/// The right to commit: an exclusive lock on the store's `LOCK`. The kernel releases it when the holder dies.
 pub(crate) struct WriterLock {
     _lock: LockedFile,
 }
@@ -33,8 +33,8 @@ impl WriterLock {
             return Err(Error::new(
                 ErrorKind::Replaced,
                 format!(
-                    "{}: the file was replaced while it was being locked, and nothing was written; try again, once no \
-                     other writer is at work on the old one",
+                    "{}: the file was replaced while it was being locked, and nothing was written; try again once no \
+                     other writer uses the old one",
                     path.display()
                 ),
             ));
@@ -54,8 +54,7 @@ impl WriterLock {
 }
 
 fn missing(path: &Path) -> Error {
-    let message =
-        format!("{}: the lock file is missing; an empty file in its place makes up for it", path.display());
+    let message = format!("{}: the lock file is missing; create an empty file in its place", path.display());
     Error::new(ErrorKind::Replaced, message)
 }
 
@@ -77,7 +76,7 @@ fn wait(disk: &dyn Disk, path: &Path, file: &Arc<dyn DiskFile>, timeout: Duratio
         }
         let left = timeout.saturating_sub(began.elapsed());
         if left.is_zero() {
-            // The one at the front of the queue has no lock on this file.
+            // The process at the front of the queue does not hold this file's lock.
             let holder = match file.lock_holders().as_slice() {
                 [] => "another writer holds it".to_owned(),
                 [id, ..] => format!("process {id} holds it"),

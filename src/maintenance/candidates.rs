@@ -3,26 +3,26 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::error::Result;
 use crate::generation::Generation;
 
-/// How many bytes are copied for one commit, unless one storage has more; and how many headers changed. A commit gives the
-/// old files back, so of a disk that is nearly full no more than this is needed at a time.
+/// The limits of one commit: how many bytes it copies and how many headers it changes, unless one storage exceeds
+/// them. A commit frees the old files, so a nearly full disk needs no more room than this at a time.
 const COMMIT_BYTES: u64 = 64 << 20;
 const COMMIT_TENSORS: u64 = 1 << 20;
 
-/// How many storages are copied for one commit. Until it is made each has three files open: the old bytes under their
-/// growth lock, the new ones, and their digests. A process has 1024 by default, and others to open.
+/// How many storages one commit copies. Until the commit, each has three files open: the old bytes under their growth
+/// lock, the new bytes, and their digests. A process may open 1024 files by default, and has others open.
 const COMMIT_STORAGES: usize = 64;
 
-/// How many names are remembered, unless one storage has more.
+/// How many names are kept in memory, unless one storage has more.
 const KEPT_NAMES: u64 = 1 << 20;
 
-/// A storage that is worth writing again.
+/// A storage that is worth rewriting.
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) id: u64,
     pub(super) length_bytes: u64,
     pub(super) new_bytes: u64,
     pub(super) tensor_count: u64,
-    /// The names on it; none until its turn is near.
+    /// The names of its tensors; `None` until it is about to be rewritten.
     pub(super) names: Option<Vec<String>>,
 }
 
@@ -32,14 +32,14 @@ impl Candidate {
     }
 }
 
-/// The storages that are left, in the order in which they are written again.
+/// The remaining storages, in the order in which they are rewritten.
 #[derive(Debug)]
 pub(super) struct Candidates {
     rest: VecDeque<Candidate>,
 }
 
 impl Candidates {
-    /// Smaller ones first: on a full disk they make room for the others.
+    /// Smaller storages come first: on a full disk they make room for the others.
     pub(super) fn new(mut candidates: Vec<Candidate>) -> Self {
         candidates.sort_unstable_by_key(|candidate| (candidate.new_bytes, candidate.id));
         Candidates { rest: candidates.into() }
@@ -49,7 +49,7 @@ impl Candidates {
         self.rest.is_empty()
     }
 
-    /// Takes at least one, if one is left, and then as many as go into one commit; with their names.
+    /// Returns the next storages, with their names: at least one if any is left, and as many as one commit may hold.
     pub(super) fn next_group(&mut self, newest: &Generation) -> Result<VecDeque<Candidate>> {
         if self.rest.front().is_some_and(|next| next.names.is_none()) {
             self.find_names(newest)?;
@@ -68,14 +68,14 @@ impl Candidates {
         Ok(group)
     }
 
-    /// Those of a group that are still to be written, first of all.
+    /// Puts the rest of a group back at the front.
     pub(super) fn put_back(&mut self, mut group: VecDeque<Candidate>) {
         group.append(&mut self.rest);
         self.rest = group;
     }
 
-    /// Finds the names on the next storages by one scan: as many as are remembered, so that what others have is not gone
-    /// through again for every commit.
+    /// Finds the names on the next storages in one scan. It covers as many storages as memory allows, so that not
+    /// every commit needs a scan.
     fn find_names(&mut self, newest: &Generation) -> Result<()> {
         let mut found: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         let mut count = 0u64;

@@ -1,4 +1,4 @@
-//! Garbage collection: files that neither the newest generation nor an older one in use needs are deleted.
+//! Garbage collection: deletes files that neither the newest generation nor an older one in use needs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,20 +11,21 @@ use crate::error::Result;
 use crate::generation::{Collected, History, Older, WriterLock, list, unsynced};
 use crate::storage::GrowthLock;
 
-/// Deletes every file that neither the newest generation nor a pinned one needs, and what is past the end of sealed
-/// storages.
+/// Deletes every file that neither the newest generation nor a pinned one needs, and cuts off bytes past the end of
+/// sealed storages.
 pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.check_poison()?;
     let lock = WriterLock::take(history)?;
     if history.is_durable() {
-        // A collection publishes nothing that would have to be marked.
+        // A collection publishes nothing, so a handle that does not sync need not mark the store.
         history.watched(unsynced::settle(history, &lock))?;
     }
     let newest = history.newest_listed(&lock)?.0;
     let names = list(&*history.disk, &history.paths)?;
     history.watched(unsynced::settle_creation(history, &newest, &lock))?;
     if !newest.is_synced() {
-        // Its writer may have died before this. What it replaced must not go while its name can.
+        // The writer may have died before this sync. What the generation replaced must not be deleted while a power
+        // cut could still remove the generation's name.
         history.watched(history.sync_dir(Step::SyncBeforeCollection, &history.paths.meta_dir()))?;
     }
     history.install(Arc::clone(&newest));
@@ -41,8 +42,8 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     Ok(collected)
 }
 
-/// Takes back what an append left that did not become a commit, unless one is under way. The caller holds the writers'
-/// lock: the length is the newest. Best effort.
+/// Cuts off what an aborted append left, unless an append is in progress. The caller holds the writers' lock, so the
+/// length is the newest. Best effort.
 fn cut_storage(collected: &mut Collected, history: &History, id: u64, length_bytes: u64) {
     let (bin, sum) = (history.paths.storage(id), history.paths.sum(id));
     let sum_bytes = full_chunk_count(length_bytes) * size_of::<Digest>() as u64;

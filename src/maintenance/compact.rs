@@ -23,51 +23,52 @@ use crate::storage::{GrowthLock, StagedStorage, StorageWriter, VerifiedStorage, 
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Compacted {
-    /// How many storages were written again.
+    /// The number of storages that were rewritten.
     pub storage_count: u64,
-    /// Their lengths before, together.
+    /// Their total length before, in bytes.
     pub before_bytes: u64,
-    /// Their lengths after.
+    /// Their total length after, in bytes.
     pub after_bytes: u64,
     /// What was deleted first, as by [`Store::gc`](crate::Store::gc).
     pub collected: Collected,
-    /// The storages that have bytes to give back, and why they stayed as they are.
+    /// The storages that have bytes to free but were not rewritten, and why.
     pub skipped: Vec<Skipped>,
 }
 
 impl Compacted {
-    /// How many bytes the storages are shorter.
+    /// How many bytes were freed by rewriting storages.
     #[must_use]
     pub fn reclaimed_bytes(&self) -> u64 {
         self.before_bytes.saturating_sub(self.after_bytes)
     }
 }
 
-/// A storage that a compaction left as it was.
+/// A storage that a compaction did not rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Skipped {
     /// The storage's id.
     pub storage_id: u64,
-    /// How many bytes it would have been shorter.
+    /// How many bytes a rewrite would have freed.
     pub reclaimable_bytes: u64,
-    /// Why it was left.
+    /// Why it was not rewritten.
     pub reason: SkipReason,
 }
 
-/// Why a compaction leaves a storage as it is.
+/// Why a compaction does not rewrite a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SkipReason {
-    /// It is changed in place: others may hold guards of its file, or have it mapped.
+    /// The storage is mutable: it is changed in place, and its file may be guarded or mapped.
     Mutable,
-    /// It is written by others at any time.
+    /// The storage is live: other processes may write to it at any time.
     Live,
-    /// Somebody is appending to it, or compacting it: these processes, as far as the system says so.
+    /// A process is appending to it or compacting it: these processes, as far as the system reports them.
     Busy(Vec<u32>),
-    /// Another commit changed it, or a name on it, meanwhile: it can be compacted another time.
+    /// Another commit changed the storage or its tensors meanwhile. A later compaction can rewrite it.
     Changed,
-    /// Bytes that were to be kept are damaged: this is the finding. A copy would give the damage digests of its own.
+    /// Bytes that would be kept are damaged; this is the finding. A rewrite would give the damaged bytes valid
+    /// digests.
     Damaged(String),
 }
 
@@ -75,9 +76,11 @@ impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SkipReason::Mutable => {
-                f.write_str("mutable: its file is changed in place, and stays the same file")
+                f.write_str("mutable: its file is changed in place, and cannot be replaced")
             }
-            SkipReason::Live => f.write_str("live: its file is written at any time, and stays the same file"),
+            SkipReason::Live => {
+                f.write_str("live: its file may be written at any time, and cannot be replaced")
+            }
             SkipReason::Busy(processes) => write!(f, "in use{}; try again", by(processes)),
             SkipReason::Changed => f.write_str("another commit changed it meanwhile; try again"),
             SkipReason::Damaged(finding) => write!(f, "damaged: {finding}"),
@@ -85,14 +88,14 @@ impl fmt::Display for SkipReason {
     }
 }
 
-/// A storage to be written again.
+/// A storage to be rewritten.
 struct Plan {
     standing: StorageTensors,
     sealed: Sealed,
     repacked: Repacked,
 }
 
-/// Writes the sealed storages again of which much is reached by no tensor, without those bytes.
+/// Rewrites sealed storages that have many unreferenced bytes, dropping those bytes.
 ///
 /// `progress` is called with the bytes written since the last call.
 pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
@@ -110,7 +113,8 @@ fn compact_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compa
         busy.extend(left.busy);
         rest.put_back(left.without_room);
     }
-    // One at a time, while no other growth lock is held: who waits for two can wait for somebody who waits for us.
+    // One at a time, with no other growth lock held: otherwise this could wait for a process that is waiting for this
+    // one.
     for candidate in busy {
         compact_busy(history, candidate, progress, &mut compacted)?;
     }
@@ -148,8 +152,10 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Candidates
     Ok(Candidates::new(candidates))
 }
 
+/// Returns the layout of a storage without its unreferenced bytes.
+///
 /// # Errors
-/// `Corrupt` for a tensor that reaches past its storage, and for a record that does not count its tensors.
+/// `Corrupt` for a tensor that reaches past its storage, or a record with a wrong count of tensors.
 pub(super) fn repacked(history: &History, standing: &StorageTensors) -> Result<Repacked> {
     let (stated, found) = (standing.record.tensor_count, standing.tensors.len());
     if stated != found as u64 {
@@ -160,9 +166,9 @@ pub(super) fn repacked(history: &History, standing: &StorageTensors) -> Result<R
     standing.repacked(history)
 }
 
-/// The first few of the storages that are left, in one commit. They are planned again, on the newest generation.
+/// Rewrites a group of storages in one commit. They are planned again, on the newest generation.
 ///
-/// `held` is the growth lock of the only one, if it is held already.
+/// `held` is the growth lock of the only storage, if the caller holds it already.
 fn compact_some(
     history: &History,
     (newest, mut group): (Arc<Generation>, VecDeque<Candidate>),
@@ -174,10 +180,10 @@ fn compact_some(
     let mut left = Left::default();
     let mut plans = plans(history, &newest, &group, compacted)?;
     let (mut changes, mut staged, mut moved) = (Changes::default(), Vec::new(), Vec::new());
-    // The locks are given back once the commit is done.
+    // The locks are released after the commit.
     let mut locks = Vec::new();
     while let Some(candidate) = group.pop_front() {
-        // It may have changed, and not be worth it any more.
+        // It may have changed, and no longer be worth a rewrite.
         let Some(plan) = plans.remove(&candidate.id) else { continue };
         let (id, before_bytes) = (candidate.id, plan.standing.record.length_bytes);
         let after_bytes = plan.repacked.length_bytes;
@@ -196,7 +202,7 @@ fn compact_some(
                 continue;
             }
             Err(e) if e.kind() == ErrorKind::Corrupt => SkipReason::Damaged(e.to_string()),
-            // Once the commit has given the space of these back, there may be room for the others.
+            // The commit frees the space of the storages before it; then there may be room for the others.
             Err(e) if is_disk_full(&e) && !staged.is_empty() => {
                 group.push_front(candidate);
                 left.without_room = group;
@@ -227,20 +233,20 @@ fn compact_some(
     Ok(left)
 }
 
-/// What of a group is still to be written.
+/// The storages of a group that are still to be rewritten.
 #[derive(Default)]
 struct Left {
-    /// Somebody appends to them.
+    /// A process is appending to them.
     busy: Vec<Candidate>,
-    /// The disk was full; it may have room again.
+    /// The disk was full, but may have room after the commit.
     without_room: VecDeque<Candidate>,
 }
 
-/// How long a compaction waits for who appends, at most.
+/// How long a compaction waits for appenders, at most.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A storage that somebody was appending to. Who does so without a pause gives the lock back between two appends; it is
-/// planned once nobody can.
+/// Rewrites a storage that a process was appending to. Even an appender that never pauses releases the lock between
+/// two appends. The storage is planned under the lock, when no process can append.
 fn compact_busy(
     history: &History,
     candidate: Candidate,
@@ -271,7 +277,7 @@ fn is_disk_full(error: &Error) -> bool {
     cause.is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
 }
 
-/// What to do with a group. Only its own names are looked up; one that has other names by now has changed.
+/// Plans the rewrite of a group. Only its own names are looked up: a storage that has other names by now has changed.
 fn plans(
     history: &History,
     newest: &Generation,
@@ -299,9 +305,10 @@ fn plans(
 
 type Rewritten = (GrowthLock, StagedStorage);
 
-/// Copies what is kept of a storage into one that is staged, under the storage's growth lock, which is given too.
+/// Copies the kept bytes of a storage to a staged one, under the storage's growth lock. Returns the lock too, or
+/// `None` if another process holds it.
 ///
-/// Every chunk is verified before a byte of it is copied. None when somebody else has the lock.
+/// Every chunk is verified before any of its bytes are copied.
 fn rewrite(
     history: &History,
     plan: &Plan,
@@ -335,10 +342,10 @@ fn rewrite(
     Ok(Some((lock, staged)))
 }
 
-/// How many bytes are written before somebody is told.
+/// How many bytes are written between two calls of `progress`.
 pub(super) const PROGRESS_BYTES: u64 = 1 << 20;
 
-/// The headers of all tensors of a storage on another, of a provisional id.
+/// Returns the move of a storage's tensors to the storage with the provisional id `new_id`.
 pub(super) fn relocation(
     disk: &Arc<dyn Disk>,
     standing: StorageTensors,

@@ -10,13 +10,13 @@ use crate::error::ErrorKind;
 use crate::generation::History;
 use crate::storage::Externals;
 
-/// How many names of tensors are listed for a file.
+/// How many tensor names are listed per file.
 const MOST_NAMES: usize = 1000;
 
-/// Path and stamp of an external file in a record: records can state different stamps for one path.
+/// The path and stamp of an external file in a record. Records can have different stamps for one path.
 type Stated = (String, (u64, u64, u64, i64));
 
-/// The files of external storages, as they were when they were adopted, each once.
+/// The files of external storages as they were when adopted, each listed once.
 #[derive(Debug, Default)]
 pub(super) struct ExternalCheck {
     files: BTreeMap<Stated, (FileStamp, Names)>,
@@ -24,7 +24,7 @@ pub(super) struct ExternalCheck {
     stated: BTreeMap<u64, Stated>,
 }
 
-/// The first of some names, and how many more there are.
+/// The first few names, and how many more there are.
 #[derive(Debug, Default)]
 struct Names {
     first: Vec<Arc<str>>,
@@ -35,7 +35,7 @@ struct Names {
 pub(super) struct Fault {
     pub(super) path: PathBuf,
     pub(super) detail: String,
-    /// The first tensors on it, and how many others there are.
+    /// The first tensors on it. `more` is the number of others.
     pub(super) names: Vec<Arc<str>>,
     pub(super) more: u64,
 }
@@ -58,8 +58,8 @@ impl ExternalCheck {
         }
     }
 
-    /// Checks that each file that the handle may open is there and unchanged; returns what is wrong, and the files that it may
-    /// not open, which are not touched.
+    /// Checks that each file that the handle may open exists and is unchanged. Returns what is wrong, and the files
+    /// that the handle may not open, which are not touched.
     pub(super) fn check(&self, history: &History) -> (Vec<Fault>, Vec<PathBuf>) {
         let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
         let (mut faults, mut refused) = (Vec::new(), Vec::new());

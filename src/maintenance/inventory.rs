@@ -1,4 +1,5 @@
-//! Every file of a store's directories, and why it is there: what `verify` reports, `stats` sums and `gc` deletes by.
+//! Every file in a store's directories, and why it is there. `verify` reports it, `stats` sums it, and `gc` deletes
+//! by it.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -13,14 +14,14 @@ use crate::disk::StoreFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Generation, History, Pin, by, holders, pins, writers_of};
 
-/// How often the files are listed again because a commit came between.
+/// How often the files are listed again after a commit interrupts.
 const MAX_TRIES: u32 = 10;
 
 /// Bytes that could be freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reclaimable {
-    /// How many.
+    /// How many bytes.
     pub bytes: u64,
     /// Why they have not been freed.
     pub reason: SpaceReason,
@@ -30,46 +31,46 @@ pub struct Reclaimable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpaceReason {
-    /// They lie between bytes that tensors refer to. [`Store::compact`](crate::Store::compact) frees them.
+    /// They are between bytes that tensors refer to. [`Store::compact`](crate::Store::compact) frees them.
     Unreached,
-    /// As `Unreached`, but below the threshold of compaction: a quarter of the storage, and a block of 4 KiB.
+    /// Like `Unreached`, but below the threshold of compaction: a quarter of the storage, and a block of 4 KiB.
     TooLittle,
-    /// As `Unreached`, in a mutable storage, whose file is changed in place. Saving its tensors again moves them to storages
-    /// of their own.
+    /// Like `Unreached`, in a mutable storage, whose file is changed in place. Saving its tensors again moves them to
+    /// new storages.
     Mutable,
-    /// As `Unreached`, in a live storage.
+    /// Like `Unreached`, in a live storage.
     Live,
-    /// Only an older generation needs the file, and some process still reads that generation. The first commit or
-    /// [`Store::gc`](crate::Store::gc) after these processes have moved on deletes it.
+    /// Only an older generation needs the file, and some process still uses that generation. Once these processes
+    /// have moved on, the next commit or [`Store::gc`](crate::Store::gc) deletes it.
     Pinned {
-        /// The oldest generation that needs it and is in use.
+        /// The oldest generation in use that needs it.
         generation: u64,
-        /// All processes on such a generation, as far as the system names them.
+        /// All processes that use such a generation, as far as the system reports them.
         processes: Vec<u32>,
     },
     /// No generation in use needs the file. The next commit, or [`Store::gc`](crate::Store::gc), deletes it.
     Garbage,
     /// An aborted commit left the file; [`Store::gc`](crate::Store::gc) deletes it. It may also belong to a commit in
-    /// progress that the system does not tell of.
+    /// progress that the system does not report.
     Orphaned,
-    /// The file is being written, by these processes as far as the system names them.
+    /// The file is being written, by these processes as far as the system reports them.
     Writing {
         /// The writers.
         processes: Vec<u32>,
     },
-    /// The writer of this unfinished file died. The first commit of another handle, or [`Store::gc`](crate::Store::gc),
-    /// deletes it.
+    /// The writer of this unfinished file died. The first commit of another handle, or
+    /// [`Store::gc`](crate::Store::gc), deletes the file.
     Abandoned,
-    /// The bytes are past the end of the storage, from an aborted append; [`Store::gc`](crate::Store::gc) cuts them off. They
-    /// may also belong to an append in progress that the system does not tell of.
+    /// The bytes are past the end of the storage, from an aborted append; [`Store::gc`](crate::Store::gc) cuts them
+    /// off. They may also belong to an append in progress that the system does not report.
     PastEnd,
-    /// The file is not one of the store. Nothing deletes it.
+    /// The file does not belong to the store. Nothing deletes it.
     Foreign,
 }
 
 impl SpaceReason {
-    /// One word: `unreached`, `too_little`, `mutable`, `live`, `pinned`, `garbage`, `orphaned`, `writing`, `abandoned`,
-    /// `past_end` or `foreign`.
+    /// Returns the reason as one word: `unreached`, `too_little`, `mutable`, `live`, `pinned`, `garbage`, `orphaned`,
+    /// `writing`, `abandoned`, `past_end` or `foreign`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -87,7 +88,7 @@ impl SpaceReason {
         }
     }
 
-    /// The processes that keep the bytes, as far as the system names them.
+    /// Returns the processes that keep the bytes, as far as the system reports them.
     #[must_use]
     pub fn processes(&self) -> &[u32] {
         match self {
@@ -102,7 +103,7 @@ impl SpaceReason {
     }
 }
 
-/// The reason, and what frees the bytes.
+/// Shows the reason, and what frees the bytes.
 impl fmt::Display for SpaceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -134,7 +135,7 @@ pub(crate) struct ListedFile {
 }
 
 impl ListedFile {
-    /// The bytes that no process needs now.
+    /// Returns the bytes that no process needs now.
     pub(crate) fn unneeded(&self) -> Option<&Reclaimable> {
         self.spare.as_ref().filter(|spare| !spare.reason.is_in_use())
     }
@@ -144,13 +145,13 @@ impl ListedFile {
 #[derive(Debug)]
 pub(crate) struct Inventory {
     pub(crate) newest: Arc<Generation>,
-    /// In the order of their paths.
+    /// In ascending order of path.
     pub(crate) files: Vec<ListedFile>,
 }
 
 impl Inventory {
-    /// Lists the files, then finds the newest generation: every file that is needed by then has been listed or is newer. It
-    /// lists again while commits come between.
+    /// Lists the files, then finds the newest generation: each file that it needs has been listed or is newer than
+    /// the listing. Lists again if a commit is made meanwhile.
     pub(crate) fn take(history: &History) -> Result<Self> {
         let mut tries = 0;
         loop {
@@ -190,7 +191,7 @@ impl Inventory {
                 spare.reason = SpaceReason::Writing { processes };
             }
         }
-        // A commit may have deleted some since they were listed.
+        // A commit may have deleted some of them since they were listed.
         files.retain(|listed| listed.unneeded().is_none() || history.disk.stat(&listed.path).is_ok());
         Ok(Inventory { newest, files })
     }
@@ -214,23 +215,26 @@ fn list(history: &History) -> Result<Vec<ListedFile>> {
     Ok(files)
 }
 
-/// What the newest generation needs, and the older ones in use.
+/// What the newest generation and older ones in use need.
 #[derive(Debug)]
 pub(super) struct Needs<'a> {
     newest: u64,
     next_storage_id: u64,
     table: Option<u64>,
-    /// The storages of the newest generation: how many bytes of a sealed one, none for one that is changed in place.
+    /// The storages of the newest generation: the length of a sealed one, `None` for one that is changed in place.
     storages: BTreeMap<u64, Option<u64>>,
     garbage: &'a BTreeMap<u64, u64>,
-    /// Whether part of the newest generation cannot be read, so that it may need anything.
+    /// Whether part of the newest generation cannot be read, so that it may need any file.
     is_damaged: bool,
     pins: Vec<Pin>,
 }
 
 impl<'a> Needs<'a> {
+    /// Collects what a generation and the pinned ones need. If `allows_damage` is set, a damaged generation may need
+    /// every file.
+    ///
     /// # Errors
-    /// `Corrupt` for a damaged entry of the newest generation, unless `allows_damage`: then every file may be needed.
+    /// `Corrupt` for a damaged entry of the newest generation, unless `allows_damage` is set.
     pub(super) fn of(newest: &'a Generation, pins: Vec<Pin>, allows_damage: bool) -> Result<Self> {
         let manifest = newest.manifest();
         let mut needs = Needs {
@@ -260,12 +264,12 @@ impl<'a> Needs<'a> {
         Ok(needs)
     }
 
-    /// The storages of the newest generation that are sealed, with their lengths.
+    /// Returns the sealed storages of the newest generation, with their lengths.
     pub(super) fn sealed_storages(&self) -> impl Iterator<Item = (u64, u64)> {
         self.storages.iter().filter_map(|(&id, &length_bytes)| Some((id, length_bytes?)))
     }
 
-    /// Whether the file can be one that a commit in progress is about to publish.
+    /// Whether the file may be one that a commit in progress is about to publish.
     fn may_come(&self, file: StoreFile) -> bool {
         match file {
             StoreFile::Table(number) => number > self.newest,
@@ -274,13 +278,14 @@ impl<'a> Needs<'a> {
         }
     }
 
-    /// The bytes of a file that the newest generation does not need, and why they are there, whoever is writing.
+    /// Returns the bytes of a file that the newest generation does not need, and why they exist, without regard to
+    /// writers.
     fn spare(&self, file: StoreFile, size_bytes: u64) -> Option<Reclaimable> {
         let all = |reason| Some(Reclaimable { bytes: size_bytes, reason });
         match file {
             StoreFile::Unfinished => all(SpaceReason::Abandoned),
             StoreFile::Foreign => all(SpaceReason::Foreign),
-            // A later one was published since.
+            // A later generation was published meanwhile.
             StoreFile::Manifest(number) if number >= self.newest => None,
             StoreFile::Manifest(number) => {
                 all(self.reason(|pin| pin.generation == number, SpaceReason::Garbage))
@@ -321,7 +326,7 @@ impl<'a> Needs<'a> {
         matches!(file, StoreFile::Chunks(id) | StoreFile::Digests(id) if self.storages.contains_key(&id))
     }
 
-    /// `Pinned` by the older generations that need a file, or `unneeded`.
+    /// Returns `Pinned` if older generations need a file, otherwise `unneeded`.
     fn reason(&self, needs: impl Fn(&Pin) -> bool, unneeded: SpaceReason) -> SpaceReason {
         let pins = || self.pins.iter().filter(|pin| needs(pin));
         let Some(generation) = pins().map(|pin| pin.generation).min() else { return unneeded };

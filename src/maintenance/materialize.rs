@@ -15,22 +15,23 @@ use crate::generation::{
 use crate::layout::Repacked;
 use crate::storage::{Externals, StagedStorage, StorageWriter};
 
-/// How much of a file is in memory at a time.
+/// How much of a file is held in memory at a time.
 const PIECE_BYTES: u64 = 4 << 20;
 
 /// What [`Store::materialize`](crate::Store::materialize) did.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Materialized {
-    /// How many external storages became the store's own.
+    /// The number of external storages that were copied into the store.
     pub storage_count: u64,
-    /// The lengths of the new storages, together: the bytes that were copied, and up to 63 between some of them.
+    /// The total length of the new storages in bytes: the bytes that were copied, and up to 63 of padding between
+    /// some of them.
     pub size_bytes: u64,
     /// The storages that stayed external, and why.
     pub skipped: Vec<Skipped>,
 }
 
-/// Copies what tensors reach of external storages into sealed ones of the store.
+/// Copies what tensors refer to in external storages to sealed storages of the store.
 ///
 /// `progress` is called with the bytes written since the last call.
 pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
@@ -43,7 +44,7 @@ fn materialize_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<M
     let mut candidates = Vec::new();
     each_external(&*history.newest()?, |standing| {
         let StorageTensors { id, record, .. } = &standing;
-        // Before any byte is copied: one that may not be read is in the way of all.
+        // Checked before any byte is copied: one file that may not be read fails the whole call.
         if let StorageKind::External(external) = &record.kind {
             externals.open(external).map_err(refused)?;
         }
@@ -63,7 +64,7 @@ fn materialize_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<M
     Ok(done)
 }
 
-/// A group of storages, in one commit.
+/// Copies a group of storages in one commit.
 fn materialize_some(
     history: &History,
     externals: &Externals,
@@ -108,8 +109,8 @@ fn materialize_some(
     Ok(())
 }
 
-/// Copies what is kept of a range of a file into a storage that is staged. Every read is followed by a look whether the file
-/// is still the one that was adopted, the last one by the last.
+/// Copies the kept ranges of a file to a staged storage. Each read, including the last, is followed by a check that
+/// the file is still the one that was adopted.
 fn copy(
     history: &History,
     externals: &Externals,

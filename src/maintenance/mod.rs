@@ -1,4 +1,4 @@
-//! Care of a store: which files are needed, garbage collection, compaction, verification and repair.
+//! Maintenance of a store: which files are needed, garbage collection, compaction, verification and repair.
 
 mod candidates;
 mod collect;

@@ -9,7 +9,7 @@ use crate::layout::{Repacked, View, repack};
 /// How many tensors are in memory at a time, unless one storage has more.
 const BATCH_TENSORS: u64 = 1 << 20;
 
-/// A storage, and every tensor on it.
+/// A storage and all its tensors.
 #[derive(Debug)]
 pub(crate) struct StorageTensors {
     pub(crate) id: u64,
@@ -22,6 +22,8 @@ impl StorageTensors {
         self.tensors.values().map(View::from).collect()
     }
 
+    /// Returns the layout of the storage without its unreferenced bytes.
+    ///
     /// # Errors
     /// `Corrupt` for a tensor that reaches past its storage.
     pub(crate) fn repacked(&self, history: &History) -> Result<Repacked> {
@@ -30,9 +32,9 @@ impl StorageTensors {
     }
 }
 
-/// Goes through the storages of a generation that are the store's own, with all tensors on each.
+/// Visits the storages of a generation that are the store's own, each with all its tensors.
 ///
-/// The tensors are found by a scan, and there may be millions: so it scans for some storages, and then again for others.
+/// The tensors are found by scanning. There may be millions, so each scan covers only some of the storages.
 pub(crate) fn each_storage(
     generation: &Generation,
     visit: impl FnMut(StorageTensors) -> Result<()>,
@@ -40,7 +42,7 @@ pub(crate) fn each_storage(
     each(generation, |kind| !matches!(kind, StorageKind::External(_)), visit)
 }
 
-/// The same for those that are not the store's own.
+/// The same for external storages.
 pub(super) fn each_external(
     generation: &Generation,
     visit: impl FnMut(StorageTensors) -> Result<()>,
@@ -81,8 +83,8 @@ fn each(
     Ok(())
 }
 
-/// The storages of these ids, each with those of the names that stand on it: all, when its record counts as many. Ids of
-/// storages that are gone are left out.
+/// Returns the storages with these ids, each with those of the names that refer to it. These are all its tensors if
+/// its record has the same count. Ids of deleted storages are left out.
 pub(crate) fn storages_named<'a>(
     generation: &Generation,
     storages: impl Iterator<Item = (u64, &'a [String])>,
@@ -101,19 +103,20 @@ pub(crate) fn storages_named<'a>(
     Ok(standings)
 }
 
-/// What it would bring to write a storage again, without the bytes that nothing reaches.
+/// How much space a rewrite of a storage without its unreferenced bytes would free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Worth {
     Nothing,
-    /// Something, but less than it costs.
+    /// Less than the rewrite costs.
     Little,
     Much,
 }
 
-/// A block of a file system: files take whole ones, so that less gives nothing back.
+/// The size of a file system block: freeing less than a whole block frees nothing.
 const BLOCK_BYTES: u64 = 4096;
 
-/// At least a quarter of the storage, so that no more than three bytes are copied for one that is given back; and a block.
+/// Returns how much a rewrite would free. `Much` is at least one block and a quarter of the storage, so that at most
+/// three bytes are copied for each byte freed.
 pub(crate) fn worth(before_bytes: u64, after_bytes: u64) -> Worth {
     match before_bytes.saturating_sub(after_bytes) {
         0 => Worth::Nothing,

@@ -1,4 +1,4 @@
-//! Files that are not the store's.
+//! Files that do not belong to the store.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use stridemap_format::FileStamp;
 use crate::disk::{Access, Disk as _, DiskFile, FileId, FileStat, RealDisk, opened};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A file that is not part of a store, open for reading, with its device, inode, length and mtime at that time.
+/// An open file that is not part of a store, with its device, inode, length and mtime when it was opened.
 ///
-/// Other processes may change it at any time. Every read checks afterwards that these are still the same, so bytes of two
-/// states of the file are never mixed.
+/// Other processes may change it at any time. After every read, this checks that these are still the same, so bytes
+/// of two states of the file are never mixed.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,11 +40,11 @@ pub struct ExternalFile {
 impl ExternalFile {
     /// Opens a regular file. A FIFO, a device or a directory is refused at once.
     ///
-    /// If the file was written less than 12 milliseconds ago, this waits until that time has passed: a later change then has
-    /// another mtime. A file system with a coarser clock (FAT: two seconds) may hide a change for longer.
+    /// If the file was written less than 12 milliseconds ago, this waits until that time has passed, so that a later
+    /// change gets another mtime. A file system with a coarser clock (FAT: two seconds) may hide a change for longer.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`] for what is not a regular file; [`ErrorKind::Io`].
+    /// [`ErrorKind::BadFile`] if it is not a regular file; [`ErrorKind::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let failed = |e: io::Error| match e.kind() {
@@ -59,7 +59,8 @@ impl ExternalFile {
         Self::of(path, file).map_err(failed)
     }
 
-    /// Takes over a file that is open for reading, such as a temporary file. Error messages call it by `path`.
+    /// Takes over a file that is open for reading, such as a temporary file. Error messages use `path`
+    /// as its name.
     ///
     /// ```
     /// use std::io::Write as _;
@@ -85,25 +86,25 @@ impl ExternalFile {
         Self::of(path, file).map_err(failed)
     }
 
-    /// Takes over a file that is open, as it is. `path` is for messages.
+    /// Takes over an open file. `path` is used in messages.
     pub(super) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Self> {
         let stamp = stamp_of(file.stat()?);
         Ok(ExternalFile { path: path.to_path_buf(), file, stamp })
     }
 
-    /// The path that it was opened by.
+    /// The path by which it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its length.
+    /// The length in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.stamp.size_bytes
     }
 
-    /// What it was when it was opened.
+    /// The stamp of the file when it was opened.
     pub(crate) fn stamp(&self) -> FileStamp {
         self.stamp
     }
@@ -116,7 +117,7 @@ impl ExternalFile {
         self.file.as_file()
     }
 
-    /// The operating system's file, to map it, and its stat.
+    /// Returns the operating system's file, to map it, and its metadata.
     pub(super) fn to_map(&self) -> Result<Option<(&File, FileStat)>> {
         let stat = self.file.stat().map_err(|e| Error::io("map", &self.path, e))?;
         Ok(self.file.as_file().map(|file| (file, stat)))
@@ -127,7 +128,7 @@ impl ExternalFile {
         (self.stamp.device, self.stamp.inode)
     }
 
-    /// Whether a file of this stat is this one.
+    /// Whether this is the file with these metadata.
     pub(super) fn is_file(&self, stat: FileStat) -> bool {
         self.id() == stat.id()
     }
@@ -135,15 +136,15 @@ impl ExternalFile {
     /// Fills `buf` from the bytes at `offset_bytes`.
     ///
     /// # Errors
-    /// [`ErrorKind::ExternalChanged`] when the file was changed since it was opened; [`ErrorKind::Io`].
+    /// [`ErrorKind::ExternalChanged`] if the file has changed since it was opened; [`ErrorKind::Io`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         let read = self.file.read_exact_at(buf, offset_bytes);
-        // That it was changed says more than that it ended too soon.
+        // First, because a changed file explains more than an early end.
         self.check_unchanged()?;
         read.map_err(|e| Error::io("read", &self.path, e))
     }
 
-    /// Refuses a range that leaves the file.
+    /// Refuses a range that is not within the file.
     pub(crate) fn check_range(&self, range: &Range<u64>) -> Result<()> {
         if range.start <= range.end && range.end <= self.size_bytes() {
             return Ok(());
@@ -153,6 +154,8 @@ impl ExternalFile {
         Err(Error::new(ErrorKind::OutOfRange, message))
     }
 
+    /// Checks that the file has not changed since it was opened.
+    ///
     /// # Errors
     /// `ExternalChanged`; `Io`.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
@@ -161,7 +164,7 @@ impl ExternalFile {
             None => Ok(()),
             Some(what) => {
                 let message = format!(
-                    "{}: the file was changed since it was opened: {what}; open it again once nobody writes it",
+                    "{}: the file was changed since it was opened: {what}; open it again once no process writes to it",
                     self.path.display()
                 );
                 Err(Error::new(ErrorKind::ExternalChanged, message))
@@ -174,13 +177,14 @@ fn not_regular(path: &Path) -> Error {
     Error::new(ErrorKind::BadFile, format!("open {}: not a regular file", path.display()))
 }
 
-/// The clock by which a kernel stamps files ticks at least every 10 milliseconds, and a little later under load.
+/// The clock that a kernel stamps files with ticks at least every 10 milliseconds, or slightly later under load.
 const SETTLED_AFTER: Duration = Duration::from_millis(12);
 
-/// How often who writes all the time is waited for: what is read then will be found to have changed.
+/// How often to wait for a process that keeps writing. A later read will then find a change.
 const MOST_WAITS: u32 = 3;
 
-/// How long a change could still leave the mtime as it is; none when it could not. One in the future is no change's to come.
+/// Returns how long a later change could still get the same mtime, or `None` if it no longer could. An mtime in the
+/// future does not count, because no later change will get it.
 fn until_settled(mtime_ns: i64) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     let changed = Duration::from_nanos(u64::try_from(mtime_ns).ok()?);
@@ -194,7 +198,7 @@ pub(super) fn stamp_of(stat: FileStat) -> FileStamp {
     FileStamp { device, inode, size_bytes, mtime_ns }
 }
 
-/// What of a file is another now, in words; none when nothing is.
+/// Describes what has changed in a file, or returns `None` if nothing has.
 pub(super) fn difference(then: FileStamp, now: FileStamp) -> Option<String> {
     let fields = [
         ("device", i128::from(then.device), i128::from(now.device)),

@@ -9,19 +9,19 @@ use super::external::{ExternalFile, difference};
 use crate::disk::{Disk, ExternalError, FileId, Reach, Step};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which files outside the store a handle opens, for external storages.
+/// Which files outside the store a handle may open, for external storages.
 ///
-/// The store names the files, so an untrusted store could name any file that this process can read. In any case, only regular
-/// files are opened, no files of a store, and each only while its device, inode, length and mtime are those that it had when
-/// it was adopted.
+/// The store names the files, so an untrusted store could name any file that this process can read. In any case, only
+/// regular files that belong to no store are opened, and only while their device, inode, length and mtime are those
+/// recorded when they were adopted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExternalFiles {
     /// No files.
     #[default]
     Refuse,
-    /// Files under the directory that holds the store. No symbolic link leads out of it: the kernel sees to that with
-    /// `openat2`, from Linux 5.6 on.
+    /// Files under the directory that holds the store. No symbolic link leads out of it: the kernel enforces this
+    /// with `openat2`, from Linux 5.6 on.
     Beside,
     /// Any file.
     Anywhere,
@@ -54,12 +54,12 @@ pub(crate) struct Externals {
 }
 
 impl Externals {
-    /// Of the store in this directory.
+    /// Returns the external files of the store in this directory.
     pub(crate) fn new(disk: &Arc<dyn Disk>, store: &Path, options: ExternalOptions) -> Self {
         Externals { disk: Arc::clone(disk), store: store.to_path_buf(), options, open: Mutex::default() }
     }
 
-    /// Returns where the file of a record is, for messages.
+    /// Returns the path of a record's file, for messages.
     pub(crate) fn path(&self, external: &External) -> PathBuf {
         // The parent of a path that ends in `..` or in a link is another directory.
         match (self.store.file_name(), self.store.parent()) {
@@ -70,11 +70,11 @@ impl Externals {
         }
     }
 
-    /// Opens the file of a record, if that is allowed and the file is unchanged since it was recorded.
+    /// Opens the file of a record, if that is allowed and the file has not changed since it was recorded.
     ///
     /// # Errors
-    /// `ExternalRefused` for a file that the handle may not open; `ExternalChanged` for one that is missing, replaced or
-    /// changed; `Io`.
+    /// `ExternalRefused` for a file that the handle may not open; `ExternalChanged` for one that is missing, replaced
+    /// or changed; `Io`.
     pub(crate) fn open(&self, external: &External) -> Result<Arc<ExternalFile>> {
         let path = self.path(external);
         let changed = |what: &str| {
@@ -104,7 +104,7 @@ impl Externals {
         }
     }
 
-    /// Returns the file as it is open already, or else this one, which later calls return.
+    /// Returns the file that is already open, or else this one, which later calls return.
     fn shared(&self, file: Arc<ExternalFile>) -> Arc<ExternalFile> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // While a file is open, its inode is not reused.
@@ -138,8 +138,10 @@ impl Externals {
         )
     }
 
+    /// Checks that a file may be mapped.
+    ///
     /// # Errors
-    /// `NetworkFileSystem` for a file on one, unless that was allowed: as for the store's own files.
+    /// `NetworkFileSystem` for a file on a network file system, unless that is allowed, as for the store's own files.
     pub(super) fn check_mappable(&self, file: &ExternalFile) -> Result<()> {
         let failed = |e| Error::io("look at the file system of", file.path(), e);
         if self.options.allows_network_mapping || !file.is_network().map_err(failed)? {
@@ -153,10 +155,10 @@ impl Externals {
         Err(Error::new(ErrorKind::NetworkFileSystem, message))
     }
 
-    /// Returns the path to record for a file, and the file, opened again by that path as by this handle.
+    /// Returns the path to record for a file, and the file, opened again by that path as this handle would open it.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open), of the file under that path; `InvalidArgument` for a path that is not UTF-8.
+    /// As for [`open`](Self::open), of the file under that path; `InvalidArgument` for a path that is not UTF-8.
     pub(crate) fn adopt(&self, file: &ExternalFile) -> Result<(String, Arc<ExternalFile>)> {
         file.check_unchanged()?;
         let failed = |e| Error::io("adopt", file.path(), e);

@@ -9,44 +9,44 @@ use crate::error::{Error, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 
-/// Writes a new storage from its first byte to its last, digesting each chunk of a sealed one on the way.
+/// Writes a new storage from its first byte to its last, and digests each chunk of a sealed one.
 ///
-/// Nothing of the store is touched and no lock is taken: the file is an unfinished one until a commit names it.
+/// Nothing in the store is changed and no lock is taken: the file is unfinished until a commit gives it its name.
 #[derive(Debug)]
 pub(crate) struct StorageWriter {
     staged: Staged,
     /// Bytes of the chunk that is not full yet.
     pending: Vec<u8>,
-    /// Bytes of the full chunks, which are in the file.
+    /// The bytes of the full chunks, which are in the file.
     written_bytes: u64,
     allocated_bytes: u64,
     future: Future,
 }
 
-/// What becomes of the bytes when they are written.
+/// What may happen to the bytes once they are written.
 #[derive(Debug)]
 enum Future {
     /// They never change.
     Sealed(Box<Sealing>),
-    /// They are changed in place, as this kind of storage is: their digests would not stay true.
+    /// They are changed in place, in a storage of this kind. Digests would become wrong.
     InPlace(StorageKind),
 }
 
 #[derive(Debug, Default)]
 struct Sealing {
     sealer: Sealer,
-    /// Of the full chunks.
+    /// The digests of the full chunks.
     digests: Vec<Digest>,
     reserved_bytes: u64,
 }
 
 impl StorageWriter {
-    /// A storage whose bytes never change once it is published.
+    /// Starts a storage whose bytes never change once it is published.
     pub(crate) fn sealed(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
         Self::create(disk, paths, Future::Sealed(Box::default()))
     }
 
-    /// A storage whose bytes are changed in place later: mutable or live.
+    /// Starts a storage whose bytes are changed in place later: mutable or live.
     pub(crate) fn in_place(kind: StorageKind, disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
         let writer = Self::create(disk, paths, Future::InPlace(kind))?;
         // Before the first byte: the mark has no effect on a file with data.
@@ -62,11 +62,12 @@ impl StorageWriter {
         Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, future })
     }
 
-    /// A sealed storage that is all of a file and shares its blocks on the disk; none where the file system cannot share
-    /// them. It is digested as it is read, in pieces that `progress` is told of.
+    /// Creates a sealed storage of a whole file, which shares its blocks on disk. Returns `None` if the file system
+    /// cannot share them. It is digested as it is read; `progress` is called with the length of each piece.
     ///
     /// # Errors
-    /// `ExternalChanged` for a file that was changed since it was opened: what is shared is of one moment after that. `Io`.
+    /// `ExternalChanged` if the file has changed since it was opened: the blocks are shared as of a later moment.
+    /// `Io`.
     pub(crate) fn sharing(
         disk: &Arc<dyn Disk>,
         paths: &StorePaths,
@@ -78,19 +79,19 @@ impl StorageWriter {
         if !writer.share(source.as_file(), length_bytes)? {
             return Ok(None);
         }
-        // No later change of the file reaches what is shared.
+        // Later changes of the file do not affect the shared blocks.
         Step::SharedIsUnchanged.on(&**disk, || source.check_unchanged())?;
         writer.digest_shared(length_bytes, progress)?;
         Ok(Some(writer))
     }
 
-    /// Shares the blocks of the first `length_bytes` of a file; false where the file system cannot, and nothing has happened.
-    /// [`digest_shared`](Self::digest_shared) comes next.
+    /// Shares the blocks of the first `length_bytes` of a file. Returns false, without any effect, if the file system
+    /// cannot. Call [`digest_shared`](Self::digest_shared) next.
     pub(crate) fn share(&mut self, source: Option<&File>, length_bytes: u64) -> Result<bool> {
         if !source.is_some_and(|file| self.staged.file().share_blocks_of(file)) {
             return Ok(false);
         }
-        // Storages grow in place. Of a file that has the length already, XFS would write the last block again.
+        // Storages grow in place. If the file already has this length, XFS would rewrite the last block.
         let shared = self.staged.file().stat().map_err(|e| self.error("share storage", e))?;
         if shared.size_bytes > length_bytes {
             let cut = self.staged.file().set_len(length_bytes);
@@ -100,7 +101,7 @@ impl StorageWriter {
         Ok(true)
     }
 
-    /// Digests a sealed storage that shares its blocks with a file, from this storage's own file.
+    /// Digests a sealed storage that shares its blocks with a file, by reading the storage's own file.
     pub(crate) fn digest_shared(&mut self, length_bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let Future::Sealed(sealing) = &mut self.future else { return Ok(()) };
         let mut chunk = vec![0; CHUNK];
@@ -120,14 +121,14 @@ impl StorageWriter {
         self.written_bytes + self.pending.len() as u64
     }
 
-    /// Has a sealed storage ask its readers for address space to grow into; no room on the disk is taken.
+    /// Makes a sealed storage ask its readers to reserve address space for growth. This takes no space on disk.
     pub(crate) fn reserve_address_space(&mut self, reserved_bytes: u64) {
         if let Future::Sealed(sealing) = &mut self.future {
             sealing.reserved_bytes = reserved_bytes;
         }
     }
 
-    /// Asks the disk for the room for so many more bytes, so that a full disk is an error now.
+    /// Reserves disk space for more bytes, so that a full disk is an error now.
     pub(crate) fn reserve(&mut self, additional_bytes: u64) -> Result<()> {
         self.allocate(self.length_bytes().saturating_add(additional_bytes))
     }
@@ -164,14 +165,14 @@ impl StorageWriter {
         Ok(())
     }
 
-    /// Fills a storage with zeros up to `length_bytes`. Room that was reserved for one that is changed in place reads as
-    /// zeros.
+    /// Fills a storage with zeros up to `length_bytes`. In a storage that is changed in place, reserved space already
+    /// reads as zeros.
     pub(crate) fn write_zeros(&mut self, length_bytes: u64) -> Result<()> {
         let stat = self.staged.file().stat().map_err(|e| self.error("allocate storage", e))?;
         if stat.size_bytes >= length_bytes && matches!(self.future, Future::InPlace(_)) {
             self.written_bytes = length_bytes;
         }
-        // Where the file system cannot promise room, only bytes that were written have it.
+        // If the file system cannot reserve space, only written bytes have it.
         let zeros = vec![0; CHUNK];
         while self.length_bytes() < length_bytes {
             let rest = (length_bytes - self.length_bytes()).min(CHUNK_BYTES);
@@ -180,14 +181,14 @@ impl StorageWriter {
         Ok(())
     }
 
-    /// Pads with zeros to where a tensor may begin; gives that offset in bytes.
+    /// Pads with zeros to where a tensor may begin. Returns that offset in bytes.
     pub(crate) fn align(&mut self) -> Result<u64> {
         let offset_bytes = self.length_bytes().next_multiple_of(ALIGNMENT_BYTES);
         self.pad_to(offset_bytes)?;
         Ok(offset_bytes)
     }
 
-    /// Pads with zeros up to `offset_bytes`, which is nearer than the alignment.
+    /// Pads with zeros up to `offset_bytes`, which is at most one alignment away.
     pub(crate) fn pad_to(&mut self, offset_bytes: u64) -> Result<()> {
         let padding = [0; ALIGNMENT_BYTES as usize];
         let missing_bytes = offset_bytes.saturating_sub(self.length_bytes()).min(ALIGNMENT_BYTES);
@@ -195,7 +196,7 @@ impl StorageWriter {
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        // Small tensors come one by one, and nobody reserved room for them.
+        // Small tensors are written one by one, without reserving space.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
         if let Future::Sealed(sealing) = &mut self.future {
             let Sealing { sealer, digests, .. } = &mut **sealing;
@@ -214,14 +215,14 @@ impl StorageWriter {
         Error::io(action, self.staged.path(), e)
     }
 
-    /// What was written so far, for the transaction itself to read, under its provisional identity.
+    /// Returns what was written so far, for the transaction itself to read, under its provisional identity.
     pub(crate) fn so_far(&self, identity: (u64, u64)) -> Result<Arc<Storage>> {
         self.put(&self.pending)?;
         Ok(Storage::staged(identity, self.staged.file(), self.staged.path(), self.length_bytes()))
     }
 
-    /// Ends the storage: its last chunk, its length, the digests of a sealed one, and unless `durable` is false its
-    /// syncs.
+    /// Finishes the storage: writes its last chunk, sets its length, and writes the digests of a sealed one. Syncs
+    /// the files unless `durable` is false.
     pub(crate) fn finish(
         mut self,
         disk: &Arc<dyn Disk>,
@@ -258,7 +259,8 @@ impl StorageWriter {
     }
 }
 
-/// Writes the `.sum` file of full chunks, not yet under its name; none without a full chunk.
+/// Writes the `.sum` file with the digests of full chunks, not yet under its name. Returns `None` if there is no full
+/// chunk.
 pub(super) fn stage_sum(
     disk: &Arc<dyn Disk>,
     paths: &StorePaths,

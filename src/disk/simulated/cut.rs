@@ -1,4 +1,4 @@
-//! Power cuts: what may survive one, and the disk that is left.
+//! Power cuts: what may survive one, and the disk that it leaves.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -7,11 +7,11 @@ use super::file::{File, Kept};
 use super::world::{Inode, World};
 use super::{Op, SimulatedDisk};
 
-/// What of the unsynced a power cut leaves, in its simplest forms.
+/// What a power cut leaves of unsynced changes, in the simplest cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// All of it.
+    /// Everything.
     EverythingKept,
     /// Nothing.
     EverythingLost,
@@ -19,65 +19,65 @@ pub enum Outcome {
     NamesKept,
     /// Bytes and lengths, but not names.
     DataKept,
-    /// One change of names, by its place among those pending, and no bytes and lengths.
+    /// One change of names, by its index among the pending ones, and no bytes and lengths.
     OneNameKept(usize),
 }
 
-/// Which changes of names, lengths and blocks survive that were not synced.
+/// Which unsynced changes of names, lengths and blocks survive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survivors {
-    /// For each pending change of names, in order.
+    /// Whether each pending change of names survives, in order.
     pub(super) names: Vec<bool>,
-    /// For the files that were not synced and have a name; durable bytes for others.
+    /// The unsynced files that have a name. Any other file keeps its durable bytes.
     pub(super) files: BTreeMap<Inode, Kept>,
 }
 
-/// What a power cut may leave, each once.
+/// What a power cut may leave, each outcome once.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Possible {
-    /// With the fingerprint of the disk that is left: the same for disks that read alike.
+    /// Each with a fingerprint of the disk that is left, which is equal for disks that read the same.
     pub survivors: Vec<(Survivors, u64)>,
-    /// Whether these are all.
+    /// Whether these are all outcomes.
     pub is_complete: bool,
 }
 
-/// The moment before the power goes.
+/// The moment before a power cut.
 #[derive(Clone, Debug)]
 pub struct PowerCut {
     pub(super) world: World,
 }
 
-/// More pending changes of names than that are not gone through one by one.
+/// With more pending changes of names than this, not every combination is listed.
 const MOST_NAMES: usize = 20;
 
 impl PowerCut {
-    /// One more operation, before the power goes.
+    /// Applies one more operation before the power cut.
     pub fn apply(&mut self, op: &Op) {
         self.world.apply(op);
     }
 
-    /// How many changes of names are pending.
+    /// Returns how many changes of names are pending.
     #[must_use]
     pub fn pending_names(&self) -> usize {
         self.world.pending.len()
     }
 
-    /// The disk that is left.
+    /// Returns the disk that is left.
     #[must_use]
     pub fn disk(&self, survivors: &Survivors) -> SimulatedDisk {
         SimulatedDisk::of(self.world.cut(survivors))
     }
 
-    /// The disk when it is not the power that goes but every process: nothing is lost, nothing is synced, and nobody holds
-    /// a lock.
+    /// Returns the disk if every process is killed but the power stays on: nothing is lost, nothing is synced, and no
+    /// process holds a lock.
     #[must_use]
     pub fn disk_after_kill(&self) -> SimulatedDisk {
         SimulatedDisk::of(self.world.clone())
     }
 
-    /// Everything that may survive, when that is no more than `most`; otherwise the extremes, and a choice of the others.
-    /// `draw` gives a number below the one that it is given.
+    /// Returns every outcome if there are at most `most`, otherwise the extremes and a random choice of the others.
+    /// `draw` returns a number below its argument.
     #[must_use]
     pub fn possible(&self, most: usize, draw: &mut dyn FnMut(usize) -> usize) -> Possible {
         if let Some(survivors) = self.all(most) {
@@ -107,12 +107,12 @@ impl PowerCut {
         Possible { survivors: found, is_complete: false }
     }
 
-    /// One of the things that may survive. `draw` gives a number below the one that it is given.
+    /// Returns a random outcome. `draw` returns a number below its argument.
     #[must_use]
     pub fn random(&self, draw: &mut dyn FnMut(usize) -> usize) -> Survivors {
         let count = self.pending_names();
         let names = match draw(4) {
-            // As a journal has it: what came before a moment.
+            // As with a journal: the changes before some moment survive.
             0 => {
                 let kept = draw(count + 1);
                 (0..count).map(|at| at < kept).collect()
@@ -131,7 +131,8 @@ impl PowerCut {
         })
     }
 
-    /// These changes of names, and of each length and block the version that `choose` gives, of so many.
+    /// Keeps these changes of names, and the version of each length and block that `choose` returns, given how many
+    /// versions there are.
     fn with_names(&self, names: Vec<bool>, mut choose: impl FnMut(&File, usize) -> usize) -> Survivors {
         let files = self.unsynced(&names).into_iter().map(|(inode, file)| {
             let length = choose(file, file.length_versions());
@@ -153,7 +154,7 @@ impl PowerCut {
         self.with_names(names, |_, versions| if keeps_data { versions - 1 } else { 0 })
     }
 
-    /// The files that were not synced, of those that have a name after these changes.
+    /// Returns the unsynced files that have a name after these changes.
     fn unsynced(&self, names: &[bool]) -> BTreeMap<Inode, &File> {
         let dirs = self.world.cut_names(names);
         let named = dirs.values().flat_map(|dir| dir.live.values());
@@ -199,7 +200,7 @@ impl PowerCut {
         Some(found)
     }
 
-    /// What survives, in words.
+    /// Describes what survives.
     #[must_use]
     pub fn describe(&self, survivors: &Survivors) -> String {
         let mut text = String::new();
@@ -226,7 +227,7 @@ impl PowerCut {
     }
 }
 
-/// Every version of a file, none when there are more than `most`.
+/// Returns every version of a file, or `None` if there are more than `most`.
 fn versions_of(file: &File, most: usize) -> Option<Vec<Kept>> {
     let mut all = Vec::new();
     for length in 0..file.length_versions() {

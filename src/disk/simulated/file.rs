@@ -1,18 +1,18 @@
-//! A file in blocks: what is read of it, what is durable, and every version in between.
+//! A file in blocks: what a read returns, what is durable, and every version in between.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes that a disk writes at once; none are zeros. Its hash is made once.
+/// The bytes that a disk writes at once, with their hash, which is computed once. `None` is all zeros.
 type Block = Option<Arc<(u64, Box<[u8]>)>>;
 
 /// Bytes and length at one moment.
 #[derive(Clone, Debug, Default)]
 struct Content {
     length_bytes: u64,
-    /// By number; zeros beyond the last.
+    /// The blocks by number. Blocks past the last one are zeros.
     blocks: Vec<Block>,
 }
 
@@ -31,7 +31,7 @@ impl Content {
     }
 }
 
-/// Which of its versions survive of a file that was not synced: 0 is the durable one.
+/// Which versions of an unsynced file survive. Version 0 is the durable one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) length: usize,
@@ -91,7 +91,8 @@ impl File {
 
     pub(super) fn set_length(&mut self, length_bytes: u64) {
         let cut = self.live.length_bytes.saturating_sub(length_bytes) as usize;
-        // What is cut off is zeros should the file get longer again, and a later version of the block as any other.
+        // Bytes that are cut off read as zeros if the file grows again. The zeros are a later version of the block,
+        // like any other.
         for (number, within, part) in pieces(self.block_bytes, length_bytes, cut) {
             self.patch(number, within, |at| at.fill(0), part.len());
         }
@@ -135,12 +136,12 @@ impl File {
         self.written.is_empty() && self.lengths.is_empty()
     }
 
-    /// How many versions of the length a power cut may leave.
+    /// Returns how many versions of the length a power cut may leave.
     pub(super) fn length_versions(&self) -> usize {
         1 + self.lengths.len()
     }
 
-    /// The length of a version.
+    /// Returns the length of a version.
     pub(super) fn length_of(&self, version: usize) -> u64 {
         version
             .checked_sub(1)
@@ -149,13 +150,14 @@ impl File {
             .unwrap_or(self.durable.length_bytes)
     }
 
-    /// The blocks of which there are several versions, with how many, by number. Those past `length_bytes` are cut off.
+    /// Returns the number of each block with several versions, and how many versions it has, in ascending order.
+    /// Blocks past `length_bytes` are cut off.
     pub(super) fn dirty_blocks(&self, length_bytes: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
         let end = length_bytes.div_ceil(self.block_bytes as u64) as usize;
         self.written.range(..end).map(|(&number, versions)| (number, 1 + versions.len()))
     }
 
-    /// The file that a power cut leaves.
+    /// Returns the file that a power cut leaves.
     pub(super) fn cut(&self, kept: &Kept) -> File {
         let mut left = self.durable.clone();
         left.length_bytes = self.length_of(kept.length);
@@ -179,7 +181,7 @@ impl File {
         File { live: left.clone(), durable: left, ..File::new(self.block_bytes) }
     }
 
-    /// The same for files that read alike.
+    /// A fingerprint, equal for files that read the same.
     pub(super) fn fingerprint(&self) -> u64 {
         *self.fingerprint.get_or_init(|| {
             let mut hasher = DefaultHasher::new();
@@ -203,7 +205,8 @@ fn block_of(bytes: Box<[u8]>) -> Block {
     Some(Arc::new((hasher.finish(), bytes)))
 }
 
-/// A range of a file by blocks: the number of each, where in it the range begins, and which part of the range it has.
+/// Splits a range of a file by blocks. Returns each block's number, the offset of the range in the block, and the
+/// part of the range that is in the block.
 fn pieces(
     block_bytes: usize,
     offset_bytes: u64,

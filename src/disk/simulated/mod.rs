@@ -1,12 +1,13 @@
 //! A disk in memory that can lose power.
 //!
-//! It keeps what a running system sees apart from what would be there after a power cut, and logs every operation. At any
-//! moment a [`PowerCut`] says what may survive of what was not synced: each block of a file in any version since its last
-//! sync, each length, each change of a name, independently of all others. Any part of the log can be played again, changed
-//! or not.
+//! It keeps what a running system sees apart from what a power cut would leave, and logs every operation. At any
+//! moment a [`PowerCut`] tells which unsynced changes may survive: each block of a file in any version since its last
+//! sync, each length, and each change of a name, independently of all others. Any part of the log can be replayed,
+//! modified or not.
 //!
-//! What is assumed of the real thing: a sync does what it says; a block is written whole or not at all; to give a file
-//! another name in the same directory is one change, unless the disk was made [otherwise](SimulatedDisk::with_split_renames).
+//! It assumes that on a real disk a sync does what it promises, that a block is written whole or not at all, and that
+//! a rename within a directory is one change, unless the disk was created
+//! [otherwise](SimulatedDisk::with_split_renames).
 
 mod cut;
 mod file;
@@ -29,15 +30,15 @@ pub use op::Op;
 use state::{Fault, State};
 use world::{Inode, ROOT, World};
 
-/// How many bytes a disk writes at once: a sector. A page of memory has eight of them, so that what whole pages can leave
-/// can be left here as well.
+/// How many bytes a disk writes at once: a sector. A page of memory is eight sectors, so every outcome that whole
+/// pages can have is possible here too.
 pub const BLOCK_BYTES: usize = 512;
 
 /// A disk in memory, shared by its clones.
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
-    /// Of the store that this part of the disk is.
+    /// The directories of the store, if this is the part of the disk that one store holds.
     held: Option<Arc<HeldDirs<Inode>>>,
 }
 
@@ -48,13 +49,13 @@ impl Default for SimulatedDisk {
 }
 
 impl SimulatedDisk {
-    /// An empty disk.
+    /// Creates an empty disk.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty disk that writes so many bytes at once.
+    /// Creates an empty disk that writes `block_bytes` bytes at once.
     #[must_use]
     pub fn with_block_bytes(block_bytes: usize) -> Self {
         Self::of(World::new(block_bytes.max(1)))
@@ -64,22 +65,22 @@ impl SimulatedDisk {
         SimulatedDisk { state: Arc::new(Mutex::new(State::of(world))), held: None }
     }
 
-    /// The same disk, on which a file's new name and the end of its old one are two changes, of which a power cut may keep
-    /// one: weaker than what ext4, XFS and btrfs do.
+    /// Makes a rename two changes, of which a power cut may keep one: the file's new name, and the removal of its old
+    /// one. This is weaker than what ext4, XFS and btrfs guarantee.
     #[must_use]
     pub fn with_split_renames(self) -> Self {
         self.state().splits_renames = true;
         self
     }
 
-    /// The same disk, which keeps no log of what is done from now on.
+    /// Stops logging operations.
     #[must_use]
     pub fn without_log(self) -> Self {
         self.state().log = None;
         self
     }
 
-    /// Makes a directory a file system of its own, until a power cut.
+    /// Makes a directory a separate file system, until a power cut.
     ///
     /// # Errors
     /// `NotFound`.
@@ -89,54 +90,54 @@ impl SimulatedDisk {
         Ok(())
     }
 
-    /// Everything that was done to the disk, in order.
+    /// Returns every operation on the disk, in order.
     #[must_use]
     pub fn log(&self) -> Vec<Op> {
         self.state().log.clone().unwrap_or_default()
     }
 
-    /// How many operations have changed or synced something, with or without a log.
+    /// Returns how many operations have changed or synced something, with or without a log.
     #[must_use]
     pub fn op_count(&self) -> u64 {
         self.state().op_count
     }
 
-    /// How many times everything became durable.
+    /// Returns how many times everything became durable.
     #[must_use]
     pub fn file_system_syncs(&self) -> u64 {
         self.state().file_system_syncs
     }
 
-    /// Puts a mark in the log.
+    /// Adds a mark to the log.
     pub fn mark(&self, mark: &str) {
         if let Some(log) = &mut self.state().log {
             log.push(Op::Mark(mark.to_owned()));
         }
     }
 
-    /// Makes the next operation that `is_due` fail, and change nothing.
+    /// Makes the next operation for which `is_due` returns true fail without any effect.
     pub fn fail(&self, is_due: impl Fn(&Op) -> bool + Send + 'static) {
         self.state().fault = Some(Fault(Box::new(is_due)));
     }
 
-    /// Lets the power go after so many more operations: every one after that fails, and so does what only reads.
+    /// Cuts the power after `op_count` more operations. Every later operation fails, even a read.
     pub fn lose_power_after(&self, op_count: u64) {
         self.state().power = Some(op_count);
     }
 
-    /// Whether the power is gone.
+    /// Whether the power is off.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.state().power == Some(0)
     }
 
-    /// What a power cut may leave of the disk as it is.
+    /// Returns what a power cut at this moment may leave.
     #[must_use]
     pub fn power_cut(&self) -> PowerCut {
         PowerCut { world: self.state().world.clone() }
     }
 
-    /// The disk after these operations and a power cut.
+    /// Returns the disk after these operations and a power cut.
     #[must_use]
     pub fn after_power_cut(ops: &[Op], outcome: Outcome) -> Self {
         let mut cut = Self::new().power_cut();
@@ -144,7 +145,7 @@ impl SimulatedDisk {
         cut.disk(&cut.simple(outcome))
     }
 
-    /// How many changes of names would be pending after these operations.
+    /// Returns how many changes of names would be pending after these operations.
     #[must_use]
     pub fn pending_names(ops: &[Op]) -> usize {
         let mut cut = Self::new().power_cut();
@@ -161,7 +162,7 @@ impl SimulatedDisk {
         Arc::new(SimulatedFile { disk: self.clone(), inode, number })
     }
 
-    /// Where a path begins, and the rest of it.
+    /// Returns the directory where a path starts, and the rest of the path.
     fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(Inode, &'a Path)> {
         let Some(held) = &self.held else { return Ok((ROOT, path)) };
         let place = held.entry(path, |&dir, name| self.find_dir(dir, name))?;
@@ -204,7 +205,7 @@ impl Disk for SimulatedDisk {
         Ok(self.handle(inode))
     }
 
-    /// Absolute paths only: this disk's stores are in no real directory.
+    /// Absolute paths only: this disk's stores are not in a real directory.
     fn open_external(&self, _: &Path, path: &Path, _: Reach) -> Result<Arc<dyn DiskFile>, ExternalError> {
         Ok(RealDisk::default().open(path, Access::ReadForeign)?)
     }
@@ -304,7 +305,7 @@ impl Disk for SimulatedDisk {
 struct SimulatedFile {
     disk: SimulatedDisk,
     inode: Inode,
-    /// Tells the holders of locks apart.
+    /// Tells lock holders apart.
     number: u64,
 }
 

@@ -1,34 +1,34 @@
 use std::sync::Arc;
 
-/// One thing that was done to the disk.
+/// An operation on the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Op {
-    /// A file came to be, without a name yet.
+    /// A file was created, without a name yet.
     CreateFile(u64),
-    /// A directory came to be, without a name yet.
+    /// A directory was created, without a name yet.
     CreateDir(u64),
-    /// Names in a directory changed, at once: each goes to a file, or away.
+    /// Names in a directory changed, all at once.
     Names {
         /// The directory.
         dir: u64,
-        /// Names and what they stand for from then on.
+        /// The names, and the file that each leads to from then on; `None` for a removed name.
         changes: Vec<(String, Option<u64>)>,
     },
     /// Bytes of a file were written.
     Write {
         /// The file.
         file: u64,
-        /// Where.
+        /// The offset.
         offset_bytes: u64,
-        /// What.
+        /// The bytes.
         bytes: Arc<[u8]>,
     },
     /// A file's length was set.
     SetLen {
         /// The file.
         file: u64,
-        /// To what.
+        /// The new length.
         length_bytes: u64,
     },
     /// A file's bytes and length became durable.
@@ -37,6 +37,6 @@ pub enum Op {
     SyncDir(u64),
     /// Everything became durable.
     SyncAll,
-    /// Not an operation: something that a test wants to find in the log.
+    /// Not an operation, but a mark that a test looks for in the log.
     Mark(String),
 }

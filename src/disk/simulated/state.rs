@@ -10,7 +10,7 @@ use super::Op;
 use super::world::{Dir, Inode, ROOT, World};
 use crate::disk::FileStat;
 
-/// Which operation is to fail.
+/// Selects the operation that fails.
 pub(super) struct Fault(pub(super) Box<dyn Fn(&Op) -> bool + Send>);
 
 impl fmt::Debug for Fault {
@@ -19,8 +19,8 @@ impl fmt::Debug for Fault {
     }
 }
 
-/// Its number as a device: no two disks of a process have the same, or what is known of a file on one would be believed
-/// of a file on another.
+/// The device number of a disk. It is unique in the process: otherwise what is known of a file on one disk would be
+/// assumed of a file on another.
 #[derive(Debug)]
 struct Device(u64);
 
@@ -31,12 +31,12 @@ impl Default for Device {
     }
 }
 
-/// What a simulated disk holds, and what was done to it.
+/// The content of a simulated disk, and its log.
 #[derive(Debug)]
 pub(super) struct State {
     device: Device,
     pub(super) world: World,
-    /// None where nobody will ask for it.
+    /// `None` if no log is kept.
     pub(super) log: Option<Vec<Op>>,
     pub(super) op_count: u64,
     pub(super) file_system_syncs: u64,
@@ -44,9 +44,9 @@ pub(super) struct State {
     pub(super) fault: Option<Fault>,
     next_number: u64,
     pub(super) splits_renames: bool,
-    /// The directories that are file systems of their own.
+    /// The directories that are separate file systems.
     pub(super) mounts: Vec<Inode>,
-    /// After how many operations the power goes.
+    /// After how many operations the power is cut.
     pub(super) power: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ impl State {
         Ok(way.last().copied().unwrap_or(ROOT))
     }
 
-    /// From the root to a directory.
+    /// Returns the directories from the root to a directory.
     pub(super) fn way_to(&self, dir: Inode) -> Vec<Inode> {
         let mut way = vec![dir];
         while let Some(&(mut at)) = way.last().filter(|&&at| at != ROOT) {
@@ -126,7 +126,7 @@ impl State {
         way
     }
 
-    /// The file system that a file or directory is on, by its first directory.
+    /// Returns the file system that a file or directory is on, by its top directory.
     pub(super) fn mount_of(&self, inode: Inode) -> Inode {
         if self.mounts.is_empty() {
             return ROOT;

@@ -1,4 +1,4 @@
-//! What is on a disk, as a running system sees it and as a power cut may leave it.
+//! The content of a disk, as a running system sees it and as a power cut may leave it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -8,15 +8,16 @@ use super::Op;
 use super::cut::Survivors;
 use super::file::File;
 
-/// The number of a file or directory, for good.
+/// The number of a file or directory, which never changes.
 pub(super) type Inode = u64;
 
 pub(super) const ROOT: Inode = 0;
 
-/// Names that change at once, each to a file or directory, or away.
+/// Names that change at once, and what each leads to; `None` for a removed name.
 pub(super) type Renames = Vec<(String, Option<Inode>)>;
 
-/// The root is a directory without a `Create`: it is there, and it stays. Clones share what neither changes.
+/// The files and directories of a disk. The root is a directory that was not created by an operation and always
+/// exists. Clones share what neither changes.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     block_bytes: usize,
@@ -24,7 +25,7 @@ pub(super) struct World {
     pub(super) dirs: BTreeMap<Inode, Arc<Dir>>,
     /// Changes of names that are not durable, in order.
     pub(super) pending: Vec<(Inode, Renames)>,
-    /// When a file's bytes or length last changed. The clock is the number of such changes.
+    /// When a file's bytes or length last changed. The clock counts such changes.
     pub(super) changed: BTreeMap<Inode, i64>,
     clock: i64,
 }
@@ -88,7 +89,7 @@ impl World {
         }
     }
 
-    /// The names that a power cut leaves, and what they lead to, when it keeps these of the changes that are pending.
+    /// Returns the names that a power cut leaves, and what they lead to, if it keeps these of the pending changes.
     pub(super) fn cut_names(&self, kept: &[bool]) -> BTreeMap<Inode, Arc<Dir>> {
         let mut dirs: BTreeMap<Inode, Arc<Dir>> = BTreeMap::new();
         let durable = |dir: Inode| {
@@ -120,7 +121,7 @@ impl World {
         left
     }
 
-    /// The world after the power is back: nothing is pending, and what has no name is gone.
+    /// Returns the world after the power is back: nothing is pending, and files without a name are gone.
     pub(super) fn cut(&self, survivors: &Survivors) -> World {
         let dirs = self.cut_names(&survivors.names);
         let named: BTreeSet<Inode> = dirs.values().flat_map(|dir| dir.live.values().copied()).collect();
@@ -145,7 +146,7 @@ impl World {
         }
     }
 
-    /// The same for worlds in which every name leads to the same bytes.
+    /// Returns a fingerprint, equal for worlds in which every name leads to the same bytes.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash_names(ROOT, &mut hasher);

@@ -17,7 +17,7 @@ use crate::generation::{
 };
 use crate::storage::{GrowthLock, VerifiedStorage};
 
-/// Repairs. The comments say what a crash just after the step leaves behind.
+/// Repairs a store. The comments say what a crash just after the step leaves behind.
 pub(super) fn apply(
     disk: &Arc<dyn Disk>,
     paths: &StorePaths,
@@ -48,16 +48,16 @@ pub(super) fn apply(
     let mut moves = if content.is_changed { work.moves(&source, &content)? } else { Moves::default() };
     work.make_lost_found()?; // crash: the same, with an empty directory
     let held_sums = work.hold(content.sums.keys())?;
-    unsynced::settle(&work.history, &lock)?; // crash: the same, for good
+    unsynced::settle(&work.history, &lock)?; // crash: the same, now durable
 
-    // 2. The files that need no new generation: each is as it was, missing, or right.
+    // 2. The files that need no new generation. Each is unchanged, missing, or correct.
     if disk.is_dir(&paths.storages_dir()).is_err() {
         disk.create_dir(&paths.storages_dir()).map_err(|e| Error::io("create", &paths.storages_dir(), e))?;
         work.sync(paths.root())?; // crash: an empty directory
     }
     if source.is_marker_lost {
         let bytes = Marker { uuid: source.uuid }.encode();
-        work.replace(&paths.marker(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, which is made again
+        work.replace(&paths.marker(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, written again
         work.sync(paths.root())?;
     }
     for (&id, sum) in &content.sums {
@@ -66,7 +66,7 @@ pub(super) fn apply(
         let stated = (record.length_bytes, sealed);
         let storage = VerifiedStorage::open_corrected(&**disk, paths, id, stated, &sum.corrected)?;
         let bytes = storage.corrected_sum()?;
-        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, which is made again
+        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, written again
         work.sync(&paths.storages_dir())?;
     }
     drop(held_sums);
@@ -93,10 +93,10 @@ pub(super) fn apply(
         next_storage_id = next_storage_id.saturating_add(1);
         locks.push(lock);
     }
-    work.sync(&paths.storages_dir())?; // crash: the same, for good
+    work.sync(&paths.storages_dir())?; // crash: the same, now durable
     let generation = source.highest + 1;
     let mut garbage = source.manifest.garbage.clone();
-    // Readers of an older generation need them where they are.
+    // Readers of an older generation need these files where they are.
     garbage.extend(outgrown.into_iter().map(|id| (id, generation)));
     garbage.retain(|id, _| !storages.contains_key(id) && !moves.storages.contains(id));
     let manifest = Manifest {
@@ -110,7 +110,8 @@ pub(super) fn apply(
         garbage,
         uuid: source.uuid,
     };
-    // A file that it does not need has a name in lost+found before a collection may delete it under its own.
+    // A file that the new generation does not need gets a name in lost+found first: once the generation is published,
+    // a collection may delete the file under its own name.
     moves.files.retain(|file| exists(&**disk, file));
     let mut linked = BTreeSet::new();
     for file in &moves.files {
@@ -118,7 +119,7 @@ pub(super) fn apply(
             linked.insert(file); // crash: the same, with second names, which are found again
         }
     }
-    work.sync(&work.lost_found())?; // crash: the same, for good
+    work.sync(&work.lost_found())?; // crash: the same, now durable
     drop(publish_manifest(&work.history, manifest, None, &lock)?); // crash: as before, or repaired
     repair.generation = Some(generation);
 
@@ -133,7 +134,7 @@ pub(super) fn apply(
     if !moves.files.is_empty() {
         work.sync(&work.lost_found())?;
         work.sync(&paths.storages_dir())?;
-        work.sync(&paths.meta_dir())?; // crash: the same, for good
+        work.sync(&paths.meta_dir())?; // crash: the same, now durable
     }
     Ok(repair)
 }
@@ -145,7 +146,7 @@ struct Moves {
     files: Vec<PathBuf>,
 }
 
-/// The files of the generations that readers are on.
+/// The files of the generations that readers use.
 #[derive(Debug, Default)]
 struct Held {
     generations: Vec<u64>,
@@ -206,7 +207,7 @@ impl Work {
         }
     }
 
-    /// Takes the growth locks of storages: an append writes digests after those that are there.
+    /// Takes the growth locks of storages: an append writes digests after the existing ones.
     fn hold<'a>(&self, ids: impl Iterator<Item = &'a u64>) -> Result<Vec<GrowthLock>> {
         let take = |id: &u64| {
             let path = self.paths().storage(*id);
@@ -221,7 +222,7 @@ impl Work {
         ids.map(take).collect()
     }
 
-    /// Moves a file to lost+found, under its own name or the next that is free.
+    /// Moves a file to lost+found, under its own name or the next free one.
     fn keep(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<()> {
         self.make_lost_found()?;
         for target in self.places(file) {
@@ -238,7 +239,8 @@ impl Work {
         Ok(())
     }
 
-    /// Links a file into lost+found. Returns false if it cannot be linked: it is not a file, or the file system has no links.
+    /// Links a file into lost+found. Returns false if it cannot be linked: it is not a regular file, or the file
+    /// system has no hard links.
     fn link(&self, file: &Path, kept: &mut Vec<PathBuf>) -> Result<bool> {
         let is_same = |target: &Path| {
             let stats = self.disk().stat(file).and_then(|own| Ok((own, self.disk().stat(target)?)));
@@ -246,7 +248,7 @@ impl Work {
         };
         for target in self.places(file) {
             match self.disk().link_new(file, &target) {
-                // A repair that was interrupted made it.
+                // An interrupted repair created the link.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_same(&target) => {}
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(_) => return Ok(false),
@@ -258,7 +260,7 @@ impl Work {
         Ok(false)
     }
 
-    /// The names that a file may get in lost+found, in order.
+    /// Returns the names that a file may get in lost+found, in order.
     fn places(&self, file: &Path) -> impl Iterator<Item = PathBuf> {
         let dir = self.lost_found();
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -287,13 +289,14 @@ impl Work {
         staged.publish(target).map_err(failed)
     }
 
-    /// Creates LOCK. If another repair creates it first, its file is used, which it may have locked already.
+    /// Creates LOCK. If another repair creates it first, that file is used; the other repair may have locked it
+    /// already.
     fn make_lock(&self, kept: &mut Vec<PathBuf>) -> Result<()> {
         let path = self.paths().lock();
         let failed = |e| Error::io("write", &path, e);
         let mut staged = Staged::create(self.disk(), self.paths().root()).map_err(failed)?;
         staged.file().sync().map_err(|e| Error::io("sync", &path, e).after_failed_sync())?;
-        // It was missing a moment ago, and may be there now: only what is not a file is moved away.
+        // It was missing a moment ago, and may exist now. Only something that is not a regular file is moved away.
         if matches!(self.disk().open(&path, Access::Read), Err(e) if e.kind() == io::ErrorKind::InvalidInput)
         {
             self.keep(&path, kept)?;
@@ -306,10 +309,10 @@ impl Work {
         self.sync(self.paths().root())
     }
 
-    /// What is moved away.
+    /// Returns the files to move away.
     ///
     /// # Errors
-    /// `Busy` if a reader needs some of it.
+    /// `Busy` if a reader needs one of them.
     fn moves(&self, source: &Source, content: &Content) -> Result<Moves> {
         let (disk, paths) = (&**self.disk(), self.paths());
         let mut moves = Moves::default();
@@ -348,7 +351,7 @@ impl Work {
         Ok(moves)
     }
 
-    /// What the generations need that are in use by readers.
+    /// Returns the files that generations in use by readers need.
     fn held(&self, in_meta: &[String], source: &Source) -> Result<Held> {
         let mut held = Held::default();
         for number in numbers_of(in_meta, "man") {
@@ -368,14 +371,14 @@ impl Work {
                     added => added?,
                 },
                 Ok(None) => {}
-                Err(e) if e.broken().is_some() => return Err(refused("cannot be read any more")),
+                Err(e) if e.broken().is_some() => return Err(refused("can no longer be read")),
                 Err(e) => return Err(e),
             }
         }
         Ok(held)
     }
 
-    /// An id that no file and no record has. Files with ids that no store reaches are ignored.
+    /// Returns an id that no file and no record has. Files with an id that no store can reach are ignored.
     fn next_storage_id(&self, manifest: &Manifest, storages: &BTreeMap<u64, StorageRecord>) -> Result<u64> {
         let dir = self.paths().storages_dir();
         let names = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;

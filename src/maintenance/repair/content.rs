@@ -20,15 +20,15 @@ use crate::storage::{Damage, check_all};
 pub(super) struct Content {
     pub(super) storages: BTreeMap<u64, StorageRecord>,
     pub(super) tensors: BTreeMap<String, TensorRecord>,
-    /// Of these storages, what their tensors reach is copied into new ones.
+    /// The storages from which only what their tensors refer to is copied, to new storages.
     pub(super) copies: BTreeMap<u64, PartialCopy>,
-    /// Of these copies the old file is whole: readers of older generations may go on with it.
+    /// The copied storages whose old file is whole, so that readers of older generations can still use it.
     pub(super) outgrown: BTreeSet<u64>,
-    /// The `.sum` files of these storages are written again.
+    /// The storages whose `.sum` files are written again.
     pub(super) sums: BTreeMap<u64, CorrectedSum>,
-    /// These storages are not needed any more: their files are moved away.
+    /// The storages that are no longer needed. Their files are moved away.
     pub(super) dropped: BTreeSet<u64>,
-    /// Whether there may be storages of which nothing but the file is left.
+    /// Whether the file may be all that is left of some storages.
     pub(super) has_lost_storages: bool,
     /// Whether a new generation is needed.
     pub(super) is_changed: bool,
@@ -37,11 +37,12 @@ pub(super) struct Content {
 /// A copy of the part of a storage that can be read.
 #[derive(Debug)]
 pub(super) struct PartialCopy {
-    /// How much of the storage is in its file, in whole chunks when the file is short.
+    /// How much of the storage its file holds, in whole chunks if the file is too short.
     pub(super) length_bytes: u64,
-    /// Damaged chunks in that part, which no tensor that is kept reaches.
+    /// Damaged chunks in that part. No kept tensor refers to them.
     pub(super) damaged: BTreeSet<u64>,
-    /// Digests that are wrong in the `.sum` file. The file stays as it is: nothing else has the digests of the damaged chunks.
+    /// Digests that are wrong in the `.sum` file. The file is not changed: only it has the digests of the damaged
+    /// chunks.
     pub(super) corrected: Vec<(u64, Digest)>,
 }
 
@@ -52,22 +53,22 @@ pub(super) struct CorrectedSum {
     pub(super) corrected: Vec<(u64, Digest)>,
 }
 
-/// The file because of which a tensor is lost, and why.
+/// The file that is why a tensor is lost, and the reason.
 type Reason = (PathBuf, String);
 
 /// What can be saved of a damaged storage.
 struct Salvageable {
     path: PathBuf,
-    /// Why not all of it can be saved.
+    /// Why part of it cannot be saved.
     reason: String,
     /// Tensors with an element in these bytes are lost.
     lost: Vec<Range<u64>>,
     copy: Option<PartialCopy>,
-    /// The new length of a mutable or live storage whose file is short.
+    /// The new length of a mutable or live storage whose file is too short.
     shortened_to: Option<u64>,
 }
 
-/// Reads all data, and decides what is kept.
+/// Reads all data, and decides what to keep.
 pub(super) fn content(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -109,7 +110,7 @@ pub(super) fn content(
     Ok(content)
 }
 
-/// Damage to the table's entries.
+/// Records damage to the table's entries.
 fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
     let Some(table) = &source.table else { return };
     let path = table.path();
@@ -129,7 +130,7 @@ fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: 
     }
 }
 
-/// What can be saved of a damaged storage; none when all of it is kept where it is.
+/// Returns what can be saved of a damaged storage, or `None` if all of it is kept where it is.
 fn salvage(
     paths: &StorePaths,
     id: u64,
@@ -140,7 +141,7 @@ fn salvage(
     let path = paths.storage(id);
     if let Some(sum) = damage.sum {
         match sum.corrected {
-            // A file that the system refuses to read may be whole: nothing is given up for it.
+            // A file that the system refuses to read may be whole, so nothing is discarded because of it.
             _ if sum.error.broken().is_none() => return Err(sum.error),
             Some(corrected) => drop(sums.insert(id, CorrectedSum { error: sum.error, corrected })),
             None => {
@@ -185,7 +186,7 @@ fn salvage(
         let lost = past_end(found_bytes).collect();
         return Ok(Some(Salvageable { path, reason, lost, copy: None, shortened_to: Some(found_bytes) }));
     }
-    // The chunk that was cut has no digest to verify it by.
+    // The chunk that was cut off has no digest to verify it with.
     let whole = full_chunk_count(found_bytes).min(full_chunk_count(record.length_bytes));
     let damaged: BTreeSet<u64> = chunks.filter(|&index| index < whole).collect();
     let length_bytes = whole * CHUNK_BYTES;
@@ -194,7 +195,7 @@ fn salvage(
     Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }))
 }
 
-/// The record with which a tensor is kept, or why it is lost.
+/// Returns the record with which a tensor is kept, or why it is lost.
 fn keep(
     paths: &StorePaths,
     source: &Source,
@@ -217,7 +218,7 @@ fn keep(
     let Some(damaged) = salvageable.get(&id) else { return Ok(record.clone()) };
     let is_kept = match ReachedBytes::of(record, length_bytes) {
         Some(reached) => !damaged.lost.iter().any(|range| reached.reaches(range)),
-        // A tensor without elements moves to the beginning of what is left, when anything is.
+        // A tensor without elements moves to the start of what is left, if anything is.
         None if damaged.copy.is_some() || damaged.shortened_to.is_some() => {
             return at_the_beginning(record).ok_or_else(|| (damaged.path.clone(), damaged.reason.clone()));
         }
@@ -268,7 +269,7 @@ fn storages(
         let mut record = StorageRecord { tensor_count, ..storage.record.clone() };
         if let Some(damaged) = damaged {
             if let Some(length_bytes) = damaged.shortened_to {
-                repair.remedy(&damaged.path, format!("{}; kept with the length that it has", damaged.reason));
+                repair.remedy(&damaged.path, format!("{}; kept with its current length", damaged.reason));
                 record.length_bytes = length_bytes;
             }
             if let Some(copy) = damaged.copy {
@@ -283,15 +284,16 @@ fn storages(
 }
 
 impl Content {
-    /// Has a storage copied, and its `.sum` file left alone.
+    /// Schedules a storage to be copied. Its `.sum` file is not changed.
     fn copy(&mut self, id: u64, copy: PartialCopy) {
         let corrected = self.sums.remove(&id).map(|sum| sum.corrected).unwrap_or_default();
         self.copies.insert(id, PartialCopy { corrected, ..copy });
     }
 }
 
-/// Has sealed storages copied that are longer than their records. A generation that is given up may have had longer ones,
-/// and what it lent must stay as it is: the next append would write over it, and a collection cut it off.
+/// Schedules sealed storages that are longer than their records to be copied. A newer generation that is discarded
+/// may have had longer ones, and what it lent to readers must not change: the next append would overwrite it, and a
+/// collection would cut it off.
 fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: &mut Repair) -> Result<()> {
     let sealed = content.storages.iter().filter(|(_, record)| matches!(record.kind, StorageKind::Sealed(_)));
     let sealed: Vec<(u64, u64)> = sealed.map(|(&id, record)| (id, record.length_bytes)).collect();
@@ -315,7 +317,7 @@ fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: 
     Ok(())
 }
 
-/// The files of a storage.
+/// Returns the files of a storage.
 pub(super) fn files(paths: &StorePaths, id: u64) -> [PathBuf; 2] {
     [paths.storage(id), paths.sum(id)]
 }

@@ -9,16 +9,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{View, repack};
 use crate::storage::{GrowthLock, StagedStorage, StorageWriter, VerifiedStorage};
 
-/// A new storage, without an id yet, of the bytes that tensors reach of a damaged one.
+/// A new storage, without an id yet, with the bytes that tensors refer to in a damaged one.
 pub(super) struct Copied {
-    /// Of the damaged one: it does not grow before the new one is published.
+    /// The lock of the damaged storage: it does not grow before the new one is published.
     pub(super) lock: GrowthLock,
     pub(super) storage: StagedStorage,
-    /// The tensors, as they are laid out in it.
+    /// The tensors, as laid out in the new storage.
     pub(super) tensors: Vec<(String, TensorParts)>,
 }
 
-/// Copies what the tensors on a storage reach, and verifies each chunk once more.
+/// Copies what the tensors on a storage refer to, and verifies each chunk once more.
 pub(super) fn copy_storage(
     disk: &Arc<dyn Disk>,
     paths: &StorePaths,
@@ -52,7 +52,7 @@ pub(super) fn copy_storage(
             let index = start / CHUNK_BYTES;
             let end = range.end.min((index + 1) * CHUNK_BYTES);
             if copy.damaged.contains(&index) {
-                // These bytes are between elements.
+                // No tensor has elements in these bytes.
                 writer.write_zeros(end - start)?;
             } else {
                 old.read(start..end, |bytes| writer.write(bytes))?;

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use super::Loss;
 
-/// Why names are given up: those of one reason together.
+/// Lost names, grouped by file and reason.
 #[derive(Debug, Default)]
 pub(super) struct Losses(BTreeMap<(PathBuf, String), Vec<String>>);
 

@@ -11,7 +11,7 @@ use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Table, manifest_numbers};
 
-/// Ids and generations count from 1: no store reaches this.
+/// Ids and generations count from 1, so no real store reaches this.
 pub(super) const NUMBER_LIMIT: u64 = 1 << 62;
 
 /// The generation whose content is kept.
@@ -21,18 +21,19 @@ pub(super) struct Source {
     /// Whether FORMAT must be written again.
     pub(super) is_marker_lost: bool,
     pub(super) manifest: Manifest,
-    /// The table of the manifest; none also when no generation with a readable table is left.
+    /// The table of the manifest. `None` if it has none, or if no generation with a readable table is left.
     pub(super) table: Option<Table>,
-    /// Whether this is the newest generation, with its table: then a file of a storage that it does not have is garbage.
+    /// Whether this is the newest generation, with its table. Then the file of a storage that it does not have is
+    /// garbage.
     pub(super) is_newest: bool,
     /// The highest number of a manifest or table, readable or not.
     pub(super) highest: u64,
 }
 
-/// A manifest with its number, or why it cannot be read.
+/// The number of a manifest, and its content or why it cannot be read.
 type Numbered = (u64, Result<Manifest>);
 
-/// Finds the newest generation that can be read, and notes what is wrong with FORMAT and with newer generations.
+/// Finds the newest generation that can be read, and records what is wrong with FORMAT and with newer generations.
 pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
     let marker = read_marker(disk, paths)?;
     let dir = paths.meta_dir();
@@ -53,7 +54,7 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
     }
     let highest = numbers.iter().chain(&tables).copied().max().unwrap_or_default();
     if highest >= NUMBER_LIMIT {
-        // The next one would be the last, or near it, and no commit could be made after the repair.
+        // The next number would be the last one or close to it, and no commit could be made after the repair.
         let name =
             if numbers.last() == Some(&highest) { paths.manifest(highest) } else { paths.table(highest) };
         let message = format!(
@@ -86,8 +87,8 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
     Ok(Source { is_marker_lost, highest, ..source })
 }
 
-/// The newest generation whose manifest and table can be read. If there is none, the newest manifest that can be read,
-/// without its table: its own records are whole.
+/// Returns the newest generation whose manifest and table can be read. If there is none, returns the newest manifest
+/// that can be read, without its table: its own records are whole.
 fn newest_readable(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -138,8 +139,8 @@ fn newest_readable(
     Ok(source(Manifest { table: None, ..manifest }, None, false))
 }
 
-/// Without a manifest nothing says which tensors the store has, and a table alone does not say which of its entries were
-/// removed or replaced since.
+/// Returns the error for a store without a readable manifest. Nothing then says which tensors the store has: a table
+/// alone does not say which of its entries were removed or replaced since.
 fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
     let why = match manifests.first() {
         Some((number, Err(e))) => {
@@ -173,7 +174,7 @@ fn marker_alone(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     Marker::decode(&bytes).map(|marker| marker.uuid).map_err(|e| Error::corrupt(&path, e))
 }
 
-/// The uuid in FORMAT, if a manifest has it too; else that of the newest manifest that can be read.
+/// Returns the uuid in FORMAT if a manifest has it too, and otherwise that of the newest manifest that can be read.
 fn uuid_of(marker: &Result<Uuid>, manifests: &[Numbered]) -> Option<Uuid> {
     let mut stated = manifests.iter().filter_map(|(_, manifest)| Some(manifest.as_ref().ok()?.uuid));
     let newest = stated.next()?;
@@ -182,7 +183,7 @@ fn uuid_of(marker: &Result<Uuid>, manifests: &[Numbered]) -> Option<Uuid> {
     Some(*confirmed.unwrap_or(&newest))
 }
 
-/// None for one that was deleted since it was listed.
+/// Reads a manifest. Returns `None` if it was deleted since it was listed.
 fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Option<Result<Manifest>>> {
     let path = paths.manifest(number);
     let file = match disk.open(&path, Access::Read) {
@@ -194,23 +195,23 @@ fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Opt
         opened => opened.map_err(|e| Error::io("open manifest", &path, e))?,
     };
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(|e| Error::io("read", &path, e))?;
-    // Of whatever store: the digest covers the uuid, with which the body begins.
+    // It may be from any store: the digest covers the uuid, which is first in the body.
     let uuid = bytes.get(24..40).and_then(|uuid| uuid.try_into().ok()).unwrap_or_default();
     match Manifest::decode(&bytes, uuid, number) {
-        // Of a newer version, and not damaged.
+        // The manifest has a newer version, and is not damaged.
         Err(e) if e.rule() == Rule::Version => Err(Error::corrupt(&path, e)),
         decoded => Ok(Some(decoded.map_err(|e| Error::corrupt(&path, e)))),
     }
 }
 
-/// The numbers in the names with an extension, ascending.
+/// Returns the numbers in the names with an extension, in ascending order.
 pub(super) fn numbers_of(names: &[String], extension: &str) -> Vec<u64> {
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, extension)).collect();
     numbers.sort_unstable();
     numbers
 }
 
-/// Whether a file is there.
+/// Whether a file exists.
 pub(super) fn exists(disk: &dyn Disk, path: &Path) -> bool {
     !matches!(disk.stat(path), Err(e) if e.kind() == io::ErrorKind::NotFound)
 }

@@ -1,8 +1,8 @@
 //! Repair: makes a damaged store usable again, without guessing.
 //!
-//! Everything that can be verified is published as a new generation. Until its manifest has its name, the store is as it
-//! was; from then on it is whole. Files are moved away only when no generation needs them. A repair that is interrupted is
-//! run again, and then has less to do.
+//! Everything that can be verified is published as a new generation. Until its manifest has its name, the store is
+//! unchanged; from then on it is whole. Files are moved away only when no generation needs them. A repair that was
+//! interrupted can be run again, and then has less to do.
 
 mod apply;
 mod content;
@@ -27,9 +27,10 @@ pub struct Repair {
     pub remedies: Vec<Remedy>,
     /// What is lost.
     pub losses: Vec<Loss>,
-    /// The generation that was published; none when only FORMAT, LOCK or chunk digests were written again, or nothing was done.
+    /// The generation that was published. `None` if only FORMAT, LOCK or chunk digests were written again, or nothing
+    /// was done.
     pub generation: Option<u64>,
-    /// The files in `lost+found` that were removed or replaced. Nothing deletes them.
+    /// The removed or replaced files, which are now in `lost+found`. Nothing deletes them.
     pub kept: Vec<PathBuf>,
 }
 
@@ -44,7 +45,7 @@ impl Repair {
         self.remedies.push(Remedy { path: path.into(), detail: detail.into() });
     }
 
-    /// Files that cannot be read, each with why; and what follows from it.
+    /// Adds a loss for each file that cannot be read, with the reason and the consequence `then`.
     fn lose_files(&mut self, files: Vec<(PathBuf, String)>, then: &str) {
         let loss = |(path, why)| Loss { path, reason: format!("{why}; {then}"), names: Vec::new() };
         self.losses.extend(files.into_iter().map(loss));
@@ -57,7 +58,7 @@ impl Repair {
 pub struct Remedy {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it, and what is done.
+    /// What is wrong with it, and what is done about it.
     pub detail: String,
 }
 
@@ -67,9 +68,9 @@ pub struct Remedy {
 pub struct Loss {
     /// The damaged file.
     pub path: PathBuf,
-    /// Why.
+    /// Why it is lost.
     pub reason: String,
-    /// The names of the lost tensors, ascending. Empty when they are not known, or when something else is lost.
+    /// The names of the lost tensors, in ascending order. Empty if they are not known, or if something else is lost.
     pub names: Vec<String>,
 }
 
@@ -88,24 +89,24 @@ impl fmt::Display for Loss {
     }
 }
 
-/// An error's message without the path, which precedes it.
+/// Returns an error's message without the path before it.
 fn said(error: &Error) -> String {
     error
         .broken()
         .map_or_else(|| error.to_string(), |broken| format!("{} ({})", broken.detail(), broken.rule()))
 }
 
-/// Whether a repair is made, or only planned.
+/// Whether to make a repair, or only to plan it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Plan,
     Apply,
 }
 
-/// Finds out what a store needs, and does it in [`Mode::Apply`].
+/// Plans the repair of a store, and makes it in [`Mode::Apply`].
 ///
 /// # Errors
-/// As [`StoreOptions::repair`](crate::StoreOptions::repair).
+/// As for [`StoreOptions::repair`](crate::StoreOptions::repair).
 pub(crate) fn repair(
     disk: &Arc<dyn Disk>,
     path: &Path,

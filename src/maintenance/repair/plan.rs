@@ -26,13 +26,13 @@ impl Plan {
     }
 }
 
-/// Reads all, and changes nothing.
+/// Reads everything, and changes nothing.
 pub(super) fn plan(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
     undisturbed(disk, paths, || plan_once(disk, paths, progress), |plan| plan.repair.is_empty())
 }
 
-/// Reads a store, and reads it again if the result is not good and another process committed meanwhile: a commit deletes
-/// files that were listed before.
+/// Reads a store. Reads it again if the result is not good and another process committed meanwhile, because a commit
+/// deletes files that were listed before.
 pub(super) fn undisturbed<T>(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -53,7 +53,7 @@ pub(super) fn undisturbed<T>(
 
 fn plan_once(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
     let mut repair = Repair::default();
-    // First, because the directory may not be a store.
+    // Read first, because the directory may not be a store.
     let source = read(disk, paths, &mut repair)?;
     if let Some(why) = is_lock_lost(disk, paths)? {
         repair.remedy(paths.lock(), format!("created again: {why}"));
@@ -81,7 +81,7 @@ pub(super) fn no_directory(dir: &Path, detail: &str) -> Error {
     Error::corrupt(dir, format::Error::new(Rule::StorageFile, detail))
 }
 
-/// Why LOCK must be created again, if it must.
+/// Returns why LOCK must be created again, if it must be.
 pub(super) fn is_lock_lost(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
     let path = paths.lock();
     match disk.open(&path, Access::Read) {

@@ -13,20 +13,20 @@ use crate::generation::History;
 use crate::layout::ReachedBytes;
 use crate::storage::{Damage, DamagedChunk};
 
-/// How often it is computed exactly whether a tensor reaches a range. After that, everything between the first byte and the
-/// last of a tensor counts as reached.
+/// How many times it is computed exactly whether a tensor reaches a range. After that, a tensor counts as reaching
+/// everything between its first byte and its last.
 const MOST_EXACT: u64 = 1 << 23;
 
 /// The findings about one storage, by the tensors that they affect.
 #[derive(Debug, Default)]
 struct DamageIndex {
-    /// These affect every tensor on the storage.
+    /// Findings that affect every tensor on the storage.
     whole: Vec<Index>,
-    /// These affect the tensors that reach a byte of the range.
+    /// Findings that affect the tensors that reach a byte of the range.
     ranges: Vec<(Range<u64>, Index)>,
 }
 
-/// Adds findings for the damage to each storage, and to each finding the names of the tensors that it affects.
+/// Adds findings for the damage to each storage, with the names of the tensors that each affects.
 pub(super) fn report(
     history: &History,
     survey: &Survey<'_>,
@@ -119,7 +119,7 @@ fn index(
     index
 }
 
-/// A file that cannot be read is a finding, and not an error: the others are still to be verified.
+/// Adds a file that cannot be read as a finding, not as an error, so that the other files are still verified.
 fn push(path: &Path, error: &Error, findings: &mut Findings) -> Index {
     match (error.broken_path(), error.broken()) {
         (Some(path), Some(broken)) => findings.push(path, broken, Affected::NOTHING),
@@ -130,12 +130,12 @@ fn push(path: &Path, error: &Error, findings: &mut Findings) -> Index {
     }
 }
 
-/// The range of bytes of some chunks.
+/// Returns the byte range of a run of chunks.
 pub(in crate::maintenance) fn bytes_of_chunks(run: &Range<u64>, length_bytes: u64) -> Range<u64> {
     run.start * CHUNK_BYTES..run.end.saturating_mul(CHUNK_BYTES).min(length_bytes)
 }
 
-/// Joins ascending numbers that follow each other.
+/// Joins consecutive numbers of an ascending sequence into ranges.
 fn runs(numbers: impl Iterator<Item = u64>) -> impl Iterator<Item = Range<u64>> {
     let mut numbers = numbers.peekable();
     std::iter::from_fn(move || {

@@ -9,7 +9,8 @@ use crate::error::{Error, ErrorKind, Result, one_line};
 /// How many names a message lists.
 const SHOWN_NAMES: usize = 3;
 
-/// How many names are kept for all findings together: a storage of a million tensors may have a million damaged chunks.
+/// How many names are kept for all findings together. A storage of a million tensors may have a million damaged
+/// chunks.
 const MOST_NAMES: usize = 1 << 20;
 
 /// One thing that is wrong with a store.
@@ -18,13 +19,13 @@ const MOST_NAMES: usize = 1 << 20;
 pub struct Finding {
     /// The file that is damaged or missing.
     pub path: PathBuf,
-    /// Where in it, when that is known.
+    /// The offset in the file, if known.
     pub offset_bytes: Option<u64>,
     /// The rule of the format that is broken.
     pub rule: Rule,
     /// What is wrong, in words.
     pub detail: String,
-    /// The tensors that cannot be loaded because of it, or whose elements are not known to be right.
+    /// The tensors that cannot be loaded because of it, or whose elements may be wrong.
     pub affected: Affected,
 }
 
@@ -36,7 +37,7 @@ pub enum Affected {
     Everything,
     /// These tensors.
     Tensors {
-        /// The names that are known, ascending. About a million are kept for all findings together.
+        /// The names that are known, in ascending order. About a million are kept for all findings together.
         names: Vec<Arc<str>>,
         /// How many others there are.
         more: u64,
@@ -46,7 +47,7 @@ pub enum Affected {
 impl Affected {
     pub(crate) const NOTHING: Affected = Affected::Tensors { names: Vec::new(), more: 0 };
 
-    /// Whether the tensor of this name is affected, as far as the names were kept.
+    /// Whether the tensor with this name is affected, as far as the names were kept.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         match self {
@@ -137,7 +138,7 @@ impl Findings {
         }
     }
 
-    /// Sorts the names, and drops duplicates.
+    /// Sorts the names, and removes duplicates.
     pub(super) fn finish(mut self) -> Vec<Finding> {
         for finding in &mut self.list {
             if let Affected::Tensors { names, .. } = &mut finding.affected {

@@ -1,4 +1,4 @@
-//! Verification: reads all of a generation once, and reports what is wrong.
+//! Verification: reads everything in a generation once, and reports what is wrong.
 
 mod damage;
 mod finding;
@@ -25,23 +25,23 @@ pub use orphans::Orphan;
 pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
 
-/// What a verification found: [`Store::verify`](crate::Store::verify).
+/// What a verification found. See [`Store::verify`](crate::Store::verify).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {
-    /// What breaks a rule of the format: nothing, for a whole store.
+    /// Broken rules of the format. Empty for a whole store.
     pub findings: Vec<Finding>,
-    /// Files that nobody needs, which is no damage. They are not looked for when only some tensors are verified, nor in a
-    /// store that is too damaged to be opened.
+    /// Files that no process needs, which is not damage. They are not looked for if only some tensors are verified,
+    /// or if the store is too damaged to be opened.
     pub orphans: Vec<Orphan>,
-    /// The external files that may not be opened, and were left alone.
+    /// The external files that the handle may not open. They were not checked.
     pub unchecked_files: Vec<PathBuf>,
     /// How many bytes of storages were read.
     pub read_bytes: u64,
 }
 
 impl Verification {
-    /// Whether no damage was found. Files that nobody needs or that could not be checked are no damage.
+    /// Whether no damage was found. Files that are not needed or could not be checked are not damage.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.findings.is_empty()
@@ -69,7 +69,7 @@ pub(crate) fn verify_path(
     }
 }
 
-/// Reads all of a generation, and every byte of its storages. External files are looked at, and not read.
+/// Reads everything in a generation, and every byte of its storages. External files are checked but not read.
 ///
 /// `progress` is called with the bytes read since the last call.
 pub(crate) fn verify(
@@ -78,7 +78,7 @@ pub(crate) fn verify(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Verification> {
     let mut findings = Findings::default();
-    // From the disk again, and not as this handle remembers them.
+    // Read from disk again, not as this handle remembers them.
     let reread = read_marker(&*history.disk, &history.paths);
     let reread = reread.and_then(|_| generation::reread(history, generation));
     if let Err(e) = reread {
@@ -86,7 +86,7 @@ pub(crate) fn verify(
     }
     check_lock(&*history.disk, &history.paths, &mut findings);
     let survey = match Survey::of(generation.manifest(), generation.table().map(Arc::as_ref)) {
-        // A table that has become shorter since it was opened is found above.
+        // A table that has become shorter since it was opened is reported above.
         Err(_) if !findings.list.is_empty() => {
             return Ok(Verification { findings: findings.finish(), ..Verification::default() });
         }
@@ -116,7 +116,7 @@ pub(crate) fn verify(
     Ok(Verification { findings: findings.finish(), orphans, unchecked_files, read_bytes })
 }
 
-/// LOCK has no content, but without it no commit can be made.
+/// Checks that LOCK exists. It has no content, but no commit can be made without it.
 fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) {
     let path = paths.lock();
     let Err(e) = disk.open(&path, Access::Read) else { return };

@@ -7,15 +7,15 @@ use crate::error::{Result, one_line};
 use crate::generation::History;
 use crate::maintenance::{Inventory, SpaceReason};
 
-/// A file of a store's directories, or the end of one, that no process needs. It is no damage.
+/// A file in a store's directories, or the end of one, that no process needs. This is not damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Orphan {
     /// The file.
     pub path: PathBuf,
-    /// How many bytes of it are not needed.
+    /// How many of its bytes are not needed.
     pub size_bytes: u64,
-    /// Why they are there.
+    /// Why they exist.
     pub reason: SpaceReason,
 }
 

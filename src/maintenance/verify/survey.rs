@@ -7,17 +7,17 @@ use stridemap_format::{Manifest, StorageRecord, TensorRecord};
 use crate::error::{Error, Result};
 use crate::generation::{Table, lookup_path};
 
-/// The metadata of a generation, read entry by entry: a damaged entry hides no other.
+/// The metadata of a generation, read entry by entry, so that a damaged entry hides no other.
 pub(in crate::maintenance) struct Survey<'a> {
     manifest: &'a Manifest,
     table: Option<&'a Table>,
-    /// Every storage whose record can be read.
+    /// All storages whose record can be read.
     pub(in crate::maintenance) storages: BTreeMap<u64, SurveyedStorage>,
-    /// Entries of the table that cannot be read, by ordinal, and why.
+    /// The table entries that cannot be read, by ordinal, and why.
     pub(in crate::maintenance) broken: BTreeMap<u64, Error>,
-    /// The ids of the table's storages by ordinal; none where the entry cannot be read.
+    /// The ids of the table's storages by ordinal; `None` for an entry that cannot be read.
     ids: Vec<Option<u64>>,
-    /// The ordinals of entries that do not follow the one before.
+    /// The ordinals of entries that are not greater than the one before.
     pub(in crate::maintenance) unordered: Vec<u64>,
     /// Whether a tensor refers to a storage without a record.
     has_unknown_storages: bool,
@@ -30,17 +30,19 @@ pub(in crate::maintenance) struct SurveyedStorage {
     pub(in crate::maintenance) tensor_count: u64,
 }
 
-/// A name, and where its record is.
+/// A name and its record.
 pub(in crate::maintenance) struct Tensor<'a> {
     pub(in crate::maintenance) name: &'a str,
     pub(in crate::maintenance) record: &'a TensorRecord,
-    /// Its place in the table; none in the manifest.
+    /// Its ordinal in the table; `None` if it is in the manifest.
     ordinal: Option<u64>,
 }
 
 impl<'a> Survey<'a> {
+    /// Surveys a manifest and its table.
+    ///
     /// # Errors
-    /// `Io`. A broken rule is part of the survey.
+    /// `Io`. A broken rule is not an error, but part of the survey.
     pub(in crate::maintenance) fn of(manifest: &'a Manifest, table: Option<&'a Table>) -> Result<Self> {
         let mut survey = Survey {
             manifest,
@@ -114,7 +116,7 @@ impl<'a> Survey<'a> {
         })
     }
 
-    /// Every tensor whose record can be read; those of a table before those of its manifest.
+    /// Visits all tensors whose record can be read, those of a table before those of its manifest.
     pub(in crate::maintenance) fn each_tensor(
         &self,
         mut visit: impl FnMut(Tensor<'_>) -> Result<()>,
@@ -138,7 +140,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// The damaged entries that looking up a tensor and its storage reads.
+    /// Returns the damaged entries that a lookup of a tensor and its storage reads.
     pub(in crate::maintenance) fn damaged_lookups_of(&self, tensor: &Tensor<'_>) -> Vec<u64> {
         let (Some(table), false) = (self.table, self.broken.is_empty()) else { return Vec::new() };
         let by_name = tensor
@@ -159,7 +161,7 @@ impl<'a> Survey<'a> {
         lookup_path(table.storages(), compare).filter(|ordinal| self.broken.contains_key(ordinal)).collect()
     }
 
-    /// Whether there may be storages that are not among [`storages`](Self::storages).
+    /// Whether there may be storages that are not in [`storages`](Self::storages).
     pub(in crate::maintenance) fn has_lost_storages(&self) -> bool {
         self.ids.iter().any(Option::is_none) || self.has_unknown_storages
     }

@@ -10,7 +10,7 @@ use crate::layout::ReachedBytes;
 use crate::maintenance::external_check::{ExternalCheck, Fault};
 use crate::storage::check_chunks;
 
-/// Verifies some tensors alone: the entries that their lookups read, and the chunks that they reach.
+/// Verifies only the given tensors: the entries that their lookups read, and the chunks that they refer to.
 ///
 /// # Errors
 /// `NameNotFound`, `Io`.
@@ -36,7 +36,7 @@ pub(crate) fn verify_tensors(
     Ok(findings.finish())
 }
 
-/// Returns what is wrong with the files of a tensor; an error is something wrong with its metadata.
+/// Returns what is wrong with the files of a tensor. Damaged metadata of the tensor is an error.
 fn verify_one(
     history: &History,
     generation: &Generation,
@@ -73,7 +73,7 @@ fn verify_one(
     damage(history, (id, &storage), &record, progress)
 }
 
-/// What is wrong with a storage, as far as it concerns the elements of one tensor.
+/// Returns what is wrong with a storage, as far as it affects the elements of one tensor.
 fn damage(
     history: &History,
     (id, storage): (u64, &StorageRecord),
