@@ -1,4 +1,4 @@
-//! A model as several files, and an index over them.
+//! Writes a model as several files and an index.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use super::write::{Entry, Part, refused};
 use super::{ENDING, INDEX_ENDING, MAX_HEADER_BYTES, MAX_PARTS, place};
 use crate::file;
 
-/// Cuts tensors into parts of at most so many bytes, in their order. One that is larger is a part of its own.
+/// Splits tensors, in order, into parts of at most `max_bytes`. A larger tensor gets a part of its own.
 pub(super) fn split(entries: Vec<Entry<'_>>, max_bytes: Option<u64>) -> Vec<Vec<Entry<'_>>> {
     let (mut parts, mut part_bytes) = (vec![Vec::new()], 0u64);
     for entry in entries {
@@ -31,7 +31,7 @@ pub(super) fn split(entries: Vec<Entry<'_>>, max_bytes: Option<u64>) -> Vec<Vec<
     parts
 }
 
-/// Writes each part, and the index, which are named together.
+/// Writes each part and the index, and renames them together.
 pub(super) fn write(
     path: &Path,
     parts: Vec<Vec<Entry<'_>>>,
