@@ -165,7 +165,7 @@ impl ForeignFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Imported {
-    /// Bytes that were written to the store.
+    /// Bytes written to the store.
     pub copied_bytes: u64,
     /// Bytes that the store and the file share on disk until the file is written.
     pub shared_bytes: u64,

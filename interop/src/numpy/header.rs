@@ -10,7 +10,7 @@ use super::dtype::Descr;
 
 pub(super) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
-/// The bytes before the header in the oldest version, which hold the length of the header.
+/// The bytes read first, which include the length of the header. The shortest file has this many.
 pub(super) const PREAMBLE_BYTES: usize = 12;
 
 /// Far more than the header of any plain array. NumPy's own limit for untrusted files is 10,000.
@@ -69,7 +69,7 @@ pub(crate) struct Reading {
     pub(crate) untyped: Option<DType>,
 }
 
-/// The header of an array. The preamble knows the offset of its elements.
+/// The header of an array, without the offset of its elements, which the preamble has.
 pub(super) struct Array {
     pub(super) dtype: DType,
     pub(super) layout: Layout,

@@ -15,7 +15,7 @@ use crate::zip::Member;
 /// The pickle, in the folder that contains all members.
 const PICKLE: &str = "/data.pkl";
 
-/// The maximum length of a member read besides the pickle. Their content is `little` or `big`.
+/// The maximum length of members read besides the pickle. They hold `little` or `big`.
 const MAX_ORDER_BYTES: u64 = 16;
 
 /// Returns whether a zip file is a checkpoint, the remains of a failed torch.save, or a TorchScript program.

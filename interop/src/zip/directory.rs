@@ -18,7 +18,7 @@ const END64_SIGNATURE: &[u8] = b"PK\x06\x06";
 const END_BYTES: usize = 22;
 const MAX_COMMENT_BYTES: u64 = 0xffff;
 
-/// The length of the locator of the zip64 record, which precedes the end record.
+/// The lengths of the zip64 locator, which precedes the end record, and of the zip64 record that it locates.
 const LOCATOR_BYTES: u64 = 20;
 const END64_BYTES: u64 = 56;
 

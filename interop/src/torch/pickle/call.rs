@@ -7,7 +7,7 @@ use super::machine::{Machine, NamedRoot};
 use super::value::{Items, Node, Root, StorageRef, TensorRef, Value};
 use crate::torch::known::Known;
 
-/// The approximate memory of a storage's first mention, without its key.
+/// The approximate memory of a newly mentioned storage, without its key.
 const ROOT_BYTES: usize = 128;
 
 impl Machine<'_> {

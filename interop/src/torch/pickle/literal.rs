@@ -11,7 +11,7 @@ const MAX_INTEGER_BYTES: usize = 16;
 /// otherwise.
 const MAX_WIDE_BYTES: usize = 255;
 
-/// The most digits of a number, more than Python writes. A longer one would be parsed again on every access.
+/// The most digits of a number. Python writes no number with more. A longer one would be parsed again on every access.
 const MAX_DIGITS: usize = 400;
 
 /// A value that an instruction carries in its argument.
