@@ -1,9 +1,8 @@
-//! How large the parts of a model may be, as it is typed.
+//! Parses the maximum size of the parts of a model.
 
 use std::num::ParseIntError;
 
-/// As transformers takes it: a unit of the decimal system, or of the binary one with an `i`. `b` would be bits there, so it
-/// is nothing here.
+/// Units as in transformers: decimal, or binary with an `i`. There `b` means bits, so it is not accepted here.
 const UNITS: [(&str, u64); 8] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
