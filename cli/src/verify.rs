@@ -36,7 +36,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     }
     if let Some(first) = verified.unchecked_files.first() {
         message(&format!(
-            "note: {} not checked, {} among them: --external says which may be opened",
+            "note: {} not checked, such as {}: --external selects which may be opened",
             counted(verified.unchecked_files.len() as u64, "external file"),
             first.display()
         ));

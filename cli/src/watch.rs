@@ -109,7 +109,7 @@ impl Signals {
             let caught =
                 flag::register_conditional_shutdown(signal.as_raw(), 0, Arc::clone(&signals.is_waiting))
                     .and_then(|_| flag::register(signal.as_raw(), Arc::clone(&signals.is_over)));
-            caught.map_err(|e| Error::Refused(format!("catch the signals that end it: {e}")))?;
+            caught.map_err(|e| Error::Refused(format!("catch termination signals: {e}")))?;
         }
         Ok(signals)
     }

@@ -113,7 +113,7 @@ impl<'a> Arguments<'a> {
 
     /// Reads a number of at least 0.
     pub(super) fn count(&mut self) -> Result<usize> {
-        self.one("a number from 0 on", count)
+        self.one("a number of at least 0", count)
     }
 
     pub(super) fn number_or_none(&mut self) -> Result<Option<isize>> {
@@ -129,7 +129,7 @@ impl<'a> Arguments<'a> {
     }
 
     pub(super) fn counts(&mut self) -> Result<Vec<usize>> {
-        self.each("a number from 0 on", count)
+        self.each("a number of at least 0", count)
     }
 
     pub(super) fn sections(&mut self) -> Result<Sections> {

@@ -30,12 +30,12 @@ impl Preamble {
     pub(super) fn parse(bytes: [u8; PREAMBLE_BYTES]) -> Result<Self, String> {
         let [magic @ .., major, minor, a, b, c, d] = bytes;
         if magic != MAGIC {
-            return Err("it does not begin as an npy file".to_owned());
+            return Err("it is not an npy file".to_owned());
         }
         let (start_bytes, header_bytes) = match (major, minor) {
             (1, 0) => (10, u16::from_le_bytes([a, b]).into()),
             (2 | 3, 0) => (12, u32::from_le_bytes([a, b, c, d]).into()),
-            _ => return Err(format!("version {major}.{minor} of the npy format is not known")),
+            _ => return Err(format!("version {major}.{minor} of the npy format is not supported")),
         };
         if header_bytes > MAX_HEADER_BYTES {
             return Err(format!(

@@ -41,11 +41,14 @@ pub(super) fn write(
 ) -> Result<Vec<PathBuf>> {
     let count = parts.len();
     if count > MAX_PARTS {
-        let what = format!("{count} parts, where {MAX_PARTS} are allowed; allow each of them more bytes");
+        let what = format!("{count} parts, but at most {MAX_PARTS} are allowed; make them larger");
         return Err(refused(path, what));
     }
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-        return Err(refused(path, "the index holds names of files, and this one is not UTF-8".to_owned()));
+        return Err(refused(
+            path,
+            "the file name is not UTF-8, and cannot be stored in the index".to_owned(),
+        ));
     };
     let stem = name.strip_suffix(ENDING).unwrap_or(name);
     let parts = (1..).zip(parts).map(|(number, entries)| {

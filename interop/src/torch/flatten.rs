@@ -82,11 +82,11 @@ impl Flattening<'_> {
             (Value::Bool(is), _) => self.attribute(is.to_string()),
             (Value::Literal(_), _) => match from.literal(value).as_ref().and_then(text::attribute) {
                 Some(text) => self.attribute(text),
-                None => Err(self.refused("holds bytes, which are neither tensors nor text")),
+                None => Err(self.refused("contains bytes, which are neither tensors nor text")),
             },
             (Value::Known(Known::DType(dtype)), _) => self.attribute(dtype.name().to_owned()),
             (Value::Known(known), _) => {
-                Err(self.refused(&format!("holds {}, which is no value", known.name())))
+                Err(self.refused(&format!("contains {}, which is not a value", known.name())))
             }
             (_, Some(Node::Tensor(index))) => match from.arena.tensor(*index) {
                 Some(tensor) => self.tensor(&tensor),

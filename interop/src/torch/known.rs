@@ -44,7 +44,7 @@ const NAMES: [(&str, &str, Known); 22] = [
 ];
 
 const NUMPY_NUMBER: &str = "a number of NumPy's; save item() of it";
-const NUMPY_ARRAY: &str = "an array of NumPy's; save torch.from_numpy() of it";
+const NUMPY_ARRAY: &str = "a NumPy array; save torch.from_numpy() of it";
 const DICT: &str = "save dict() of it";
 const SET: &str = "a set, whose members have no names; save a list";
 const BYTES: &str = "bytes, which are neither tensors nor text";
@@ -83,7 +83,7 @@ const REASONS: [(&str, &str); 21] = [
     ("torch._utils._rebuild_sparse_tensor", "a sparse tensor has no strides; save its indices and values"),
     (
         "torch._utils._rebuild_qtensor",
-        "a quantized tensor's elements need its scales; save int_repr() and them",
+        "the elements of a quantized tensor need its scales; save int_repr() and the scales",
     ),
     ("torch._utils._rebuild_nested_tensor", "a nested tensor has no strides; save its parts"),
     ("torch._utils._rebuild_meta_tensor_no_storage", "a tensor on the device meta has no elements"),
@@ -125,12 +125,12 @@ impl Known {
             }
             if OTHER_DTYPES.contains(&name) {
                 return Err(format!(
-                    "uses torch.{name}, which has no counterpart here; convert by to(), or view as bytes"
+                    "uses torch.{name}, which has no counterpart here; convert it with to(), or view it as bytes"
                 ));
             }
             if let Some(kind) = name.strip_suffix("Storage").filter(|kind| kind.starts_with('Q')) {
                 return Err(format!(
-                    "uses torch.{kind}Storage, whose quantized elements need their scales; save int_repr() and them"
+                    "uses torch.{kind}Storage, whose quantized elements need their scales; save int_repr() and the scales"
                 ));
             }
         }
@@ -138,9 +138,8 @@ impl Known {
         let module = if module == "__builtin__" { "builtins" } else { module };
         let full = format!("{module}.{name}");
         let reason = REASONS.iter().find(|&&(its_name, _)| its_name == full).map(|&(_, reason)| reason);
-        let reason = reason.unwrap_or(
-            "only what tensors, dicts, lists and plain values are made of is read; save a state_dict()",
-        );
+        let reason =
+            reason.unwrap_or("only tensors, dicts, lists and plain values are read; save a state_dict()");
         Err(format!("calls {full}, which is code and is not run: {reason}"))
     }
 

@@ -42,7 +42,9 @@ pub(crate) fn is_tar(file: &RawFile) -> Result<bool> {
 
 /// Returns the error for a tar file.
 pub(crate) fn refuse_tar(file: &RawFile) -> stridemap::Error {
-    file.bad("a tar file, as PyTorch before 0.1.10 wrote checkpoints; load it in PyTorch and save it again")
+    file.bad(
+        "a tar file, such as a checkpoint of PyTorch before 0.1.10; load it in PyTorch and save it again",
+    )
 }
 
 /// Reads a file that begins with a pickle.
@@ -75,8 +77,8 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let object = run(file, &object)?;
     let (leaves, roots) = leaves(object, &file.stem()?).map_err(|e| file.bad(e))?;
     let keys = pickles.next()?;
-    let keys =
-        keys_of(&run(file, &keys)?).ok_or_else(|| file.bad("its list of storages is no list of text"))?;
+    let keys = keys_of(&run(file, &keys)?)
+        .ok_or_else(|| file.bad("its list of storages is not a list of strings"))?;
 
     let places = places(file, &roots, keys, pickles.at_bytes)?;
     contents(leaves, &roots, |root| match places.get(&root.key) {

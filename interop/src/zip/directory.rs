@@ -52,7 +52,7 @@ impl Directory {
             .ok_or_else(|| file.bad("a zip file ends with a record, and this one does not: a part of one"))?;
         let Some((end, comment)) = tail.get(place..).and_then(|rest| rest.split_first_chunk::<END_BYTES>())
         else {
-            return Err(file.bad("the record at the end of the zip file is cut"));
+            return Err(file.bad("the end record of the zip file is truncated"));
         };
         let end_at_bytes = tail_start_bytes + place as u64;
         let end = Fields(end);
@@ -119,7 +119,7 @@ impl Directory {
         let is_whole = record.0.starts_with(END64_SIGNATURE) && record.u64(4) == END64_BYTES - 12;
         let is_located = [locator.u32(4), locator.u64(8)] == [0, at_bytes] && locator.u32(16) <= 1;
         if !is_whole || !is_located {
-            return Err(file.bad("the zip64 record is not where, or not what, the end of the zip file says"));
+            return Err(file.bad("the zip64 record does not match the end record of the zip file"));
         }
         let record = Record {
             disks: [record.u32(16), record.u32(20)],
@@ -155,7 +155,7 @@ impl Record {
     fn directory(&self, end_bytes: u64) -> Result<Directory, String> {
         let [count, count_here] = self.counts;
         if self.disks != [0, 0] || count != count_here {
-            return Err("the zip file is one of several that belong together".to_owned());
+            return Err("the zip file is one part of a multi-part archive".to_owned());
         }
         let Record { size_bytes, start_bytes, .. } = *self;
         if start_bytes.checked_add(size_bytes) != Some(end_bytes) {

@@ -99,7 +99,7 @@ impl Unpacked<'_> {
         while !buf.is_empty() {
             let count = self.read(buf)?;
             if count == 0 {
-                return Err(self.bad(format!("ends after {} bytes, and more are needed", self.done_bytes)));
+                return Err(self.bad(format!("ends after {} bytes, but more are needed", self.done_bytes)));
             }
             buf = buf.split_at_mut(count).1;
         }

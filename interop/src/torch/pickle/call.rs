@@ -14,7 +14,7 @@ impl Machine<'_> {
     /// Returns the value that `callable` would return for a tuple of arguments, in Python.
     pub(super) fn call(&mut self, callable: Value, arguments: Value, by: &str) -> Result<Value, String> {
         let Value::Known(known) = callable else {
-            return Err(format!("{by} calls {}, which is not to be called", self.arena.kind(callable)));
+            return Err(format!("{by} calls {}, which cannot be called", self.arena.kind(callable)));
         };
         let wrong = |what: &str| Err(format!("calls {} with {what}", known.name()));
         let Some(Node::Tuple(items)) = self.arena.node(arguments).cloned() else {
@@ -63,7 +63,7 @@ impl Machine<'_> {
                 _ => wrong("what is no tensor"),
             },
             (Known::DType(_) | Known::Storage(_), _) => {
-                Err(format!("calls {}, which is a type and not to be called", known.name()))
+                Err(format!("calls {}, which is a type and cannot be called", known.name()))
             }
             _ => wrong(&format!("{} arguments that it does not take", arguments.len())),
         }
@@ -80,7 +80,7 @@ impl Machine<'_> {
     ) -> Result<Value, String> {
         let wrong = |what: &str| format!("calls {} with {what}", known.name());
         let Some(&Node::Storage(storage)) = self.arena.node(storage) else {
-            return Err(wrong("what is no storage"));
+            return Err(wrong("something that is not a storage"));
         };
         let dtype = match dtype {
             None => self
@@ -89,7 +89,7 @@ impl Machine<'_> {
                 .and_then(|storage| storage.dtype)
                 .ok_or_else(|| wrong("a storage whose elements have no type"))?,
             Some(Value::Known(Known::DType(dtype))) => dtype,
-            Some(_) => return Err(wrong("what is no dtype")),
+            Some(_) => return Err(wrong("something that is not a dtype")),
         };
         let (Some(size), Some(stride)) = (self.integers(size)?, self.integers(stride)?) else {
             return Err(wrong("a size or a stride that is no tuple of integers"));
@@ -162,9 +162,7 @@ impl Machine<'_> {
         };
         let known_bytes = self.arena.roots.get(root).map_or(0, Root::length_bytes);
         if known_bytes != length_bytes {
-            return Err(format!(
-                "storage {key:?} of {length_bytes} bytes, which was said to have {known_bytes}"
-            ));
+            return Err(format!("storage {key:?} of {length_bytes} bytes, which earlier had {known_bytes}"));
         }
         let (start_bytes, length_bytes) = self
             .part(view, itemsize, length_bytes)

@@ -38,7 +38,7 @@ pub(super) fn literal<'a>(instruction: &Instruction<'a>) -> Result<Option<Litera
         code::INT | code::LONG => Literal::Int(decimal(argument)?),
         code::FLOAT => Literal::Float(number_text(argument)?),
         code::BINFLOAT => {
-            let bytes = argument.try_into().map_err(|_| "a float of 8 bytes is cut")?;
+            let bytes = argument.try_into().map_err(|_| "a float of 8 bytes is truncated")?;
             Literal::Float(f64::from_be_bytes(bytes))
         }
         code::BINUNICODE | code::SHORT_BINUNICODE | code::BINUNICODE8 => Literal::Text(
@@ -94,13 +94,13 @@ fn decimal(digits: &[u8]) -> Result<i128, String> {
     let digits = digits.strip_suffix(b"L").unwrap_or(digits);
     let parsed = digits_of(digits).and_then(|digits| digits.parse().ok());
     parsed.ok_or_else(|| {
-        format!("{:?} is no integer of {MAX_INTEGER_BYTES} bytes", String::from_utf8_lossy(digits))
+        format!("{:?} is not an integer of {MAX_INTEGER_BYTES} bytes", String::from_utf8_lossy(digits))
     })
 }
 
 fn number_text(text: &[u8]) -> Result<f64, String> {
     let parsed = digits_of(text).and_then(|text| text.parse().ok());
-    parsed.ok_or_else(|| format!("{:?} is no number", String::from_utf8_lossy(text)))
+    parsed.ok_or_else(|| format!("{:?} is not a number", String::from_utf8_lossy(text)))
 }
 
 fn digits_of(line: &[u8]) -> Option<&str> {
@@ -122,7 +122,7 @@ fn latin1(bytes: &[u8]) -> String {
 
 /// Returns the bytes of a Python 2 string literal, given with its quotes.
 fn quoted(literal: &[u8]) -> Result<Vec<u8>, String> {
-    let wrong = || format!("{:?} is no literal of Python", String::from_utf8_lossy(literal));
+    let wrong = || format!("{:?} is not a Python string literal", String::from_utf8_lossy(literal));
     let (&quote, inner) =
         literal.split_first().filter(|&(&quote, _)| matches!(quote, b'\'' | b'"')).ok_or_else(wrong)?;
     let inner = inner.strip_suffix(&[quote]).ok_or_else(wrong)?;
@@ -166,11 +166,9 @@ fn escaped_unicode(literal: &[u8]) -> Result<String, String> {
         };
         rest.next();
         let character = hexadecimal(&mut rest, digits).and_then(char::from_u32);
-        text.push(
-            character.ok_or_else(|| {
-                format!("{:?} escapes what is no character", String::from_utf8_lossy(literal))
-            })?,
-        );
+        text.push(character.ok_or_else(|| {
+            format!("{:?} has an escape that is not a character", String::from_utf8_lossy(literal))
+        })?);
     }
     Ok(text)
 }

@@ -123,7 +123,7 @@ impl<'a> Machine<'a> {
         let argument = instruction.argument;
         match instruction.code {
             code::PROTO if argument.first().is_some_and(|&protocol| protocol > MAX_PROTOCOL) => {
-                Err(format!("protocol {}, and the newest that is read is {MAX_PROTOCOL}", unsigned(argument)))
+                Err(format!("protocol {}, but the newest supported is {MAX_PROTOCOL}", unsigned(argument)))
             }
             // A frame only says how much to read at once.
             code::PROTO | code::FRAME => Ok(()),
@@ -237,7 +237,7 @@ impl<'a> Machine<'a> {
                 "calls number {} of Python's extension registry, which is code",
                 unsigned(argument)
             )),
-            _ => Err(format!("{} is not in what torch.save writes", instruction.name)),
+            _ => Err(format!("{} is not written by torch.save", instruction.name)),
         }
     }
 

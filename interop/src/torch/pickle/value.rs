@@ -192,7 +192,7 @@ impl Arena {
     pub(in super::super) fn append(&mut self, list: Value, items: &[Value]) -> Result<(), String> {
         let grown_bytes = match self.node_mut(list) {
             Some(Node::List(list)) => extended(list, items.iter().copied()),
-            _ => return Err(format!("appends to {}, which is no list", self.kind(list))),
+            _ => return Err(format!("appends to {}, which is not a list", self.kind(list))),
         };
         self.charge(grown_bytes)
     }
@@ -206,7 +206,7 @@ impl Arena {
                 }
                 extended(dict, pairs.iter().map(|&[key, value]| (key, value)))
             }
-            _ => return Err(format!("sets items of {}, which is no dict", self.kind(dict))),
+            _ => return Err(format!("sets items of {}, which is not a dict", self.kind(dict))),
         };
         self.charge(grown_bytes)
     }
@@ -272,5 +272,5 @@ fn extended<T>(list: &mut Vec<T>, items: impl ExactSizeIterator<Item = T>) -> us
 }
 
 fn number(count: usize) -> Result<u32, String> {
-    u32::try_from(count).map_err(|_| "it has more than four thousand million values".to_owned())
+    u32::try_from(count).map_err(|_| "it has more than four billion values".to_owned())
 }
