@@ -254,7 +254,7 @@ impl Manifest {
     }
 }
 
-/// Returns the body of a manifest after checking its frame, digest and version.
+/// Returns the body of a manifest, after checking the frame, digest and version.
 fn body_in(bytes: &[u8]) -> Result<&[u8]> {
     let frame = |detail: String| Error::new(Rule::ManifestFrame, detail).at(16);
     if bytes.len() as u64 > MAX_MANIFEST_BYTES {

@@ -135,7 +135,7 @@ pub struct TensorParts {
     pub offset_elems: u64,
     /// The storage's id.
     pub storage_id: u64,
-    /// An optional name for each dimension, if any dimension is named.
+    /// An optional name for each dimension, if the dimensions are named.
     pub dim_names: Option<Vec<Option<String>>>,
 }
 

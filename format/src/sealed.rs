@@ -7,7 +7,7 @@ use crate::{CHUNK_BYTES, Digest, Digester, Error, Result, Rule, digest, full_chu
 pub struct Sealed {
     /// The end of the [`ChunkChain`] over the full chunks.
     pub chunks: Digest,
-    /// The digest of the bytes after the last full chunk, of which there may be none.
+    /// The digest of the bytes after the last full chunk. There may be no such bytes.
     pub tail: Digest,
     /// A hint: the address space that a reader may reserve so that the storage can grow in place, in bytes from its
     /// start. A value up to the length reserves nothing.
