@@ -24,14 +24,11 @@
 //! ```
 //!
 //! - [`ForeignFile`] is an open file of any format. Its tensors are read in place. [`ForeignOptions`] opens it with
-//! other
-//!   settings.
+//!   other settings.
 //! - [`import`] copies a file into a store. [`adopt`] leaves the elements in the file. [`ForeignFile::import_into`]
-//! and
-//!   [`ForeignFile::adopt_into`] do the same within a transaction.
+//!   and [`ForeignFile::adopt_into`] do the same within a transaction.
 //! - [`safetensors`], [`npy`] and [`npz`] write files. `.pt` files can only be read. They are read as data: no code
-//! in
-//!   them is run.
+//!   in them is run.
 //!
 //! Files are not trusted. Their contents are checked against the length of the file before memory is allocated.
 #![forbid(unsafe_code)]

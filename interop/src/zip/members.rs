@@ -73,9 +73,7 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result
     let (fixed, local_name) = header.split_at(LOCAL_HEADER_BYTES);
     let fields = Fields(fixed);
     if !fixed.starts_with(LOCAL_SIGNATURE) {
-        return Err(refused(&format!(
-            "has no header at byte {start_bytes}, where the directory says it is"
-        )));
+        return Err(refused(&format!("has no header at byte {start_bytes}, where the directory says it is")));
     }
     if (fields.u16(6) | entry.flags) & ENCRYPTED_FLAGS != 0 {
         return Err(refused("is encrypted"));
