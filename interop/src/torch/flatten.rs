@@ -63,8 +63,8 @@ struct Flattening<'a> {
     name: String,
     /// The numbers of the containers around it.
     path: Vec<u32>,
-    /// The visits left. A container in several places is visited in each. Without such repeats, each visit has at least
-    /// one byte in the pickle.
+    /// The visits left. A container in several places is visited in each. Without such repeats, each visit has at
+    /// least one byte in the pickle.
     left_visits: usize,
     budget: Budget,
     leaves: Leaves,

@@ -24,8 +24,8 @@ const FIRST_BYTES: u64 = 16 << 10;
 const TAR_MAGIC_AT_BYTES: u64 = 257;
 const TAR_MAGIC: &[u8; 5] = b"ustar";
 
-/// Returns whether a file begins like pickles of protocol 2 or later. A pickle has no instruction 0, but the length of a
-/// safetensors header has a 0 there.
+/// Returns whether a file begins like pickles of protocol 2 or later. A pickle has no instruction 0, but the length of
+/// a safetensors header has a 0 there.
 pub(crate) fn is_pickle(magic: &[u8]) -> bool {
     matches!(magic, [0x80, 2..=5, 1..=255, ..])
 }
