@@ -96,7 +96,7 @@ struct Tally {
     only_in_a: u64,
     only_in_b: u64,
     failed: u64,
-    /// Tensors with different strides or offsets, whatever else the result.
+    /// Tensors with different strides, whatever the result.
     other_strides: u64,
     other_attributes: u64,
     /// Whether differing attributes count as differences.

@@ -21,7 +21,7 @@ const MAX_THREADS: usize = 4;
 pub(super) struct Difference {
     /// The number of elements that differ.
     pub(super) count: u64,
-    /// The number of these for which exactly one value is NaN.
+    /// The number of these in which a value is NaN.
     pub(super) nan_count: u64,
     /// The largest absolute and the largest relative distance, not necessarily of the same element. `None` if no pair
     /// has a distance.
