@@ -1,4 +1,4 @@
-//! `append`: rows of arrays in files behind those of a tensor, in one commit.
+//! `append`: adds rows from array files to a tensor, in one commit.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::output::{counted, message};
 use crate::source::open_store;
 
 pub(crate) fn run(args: &AppendArgs) -> Result<()> {
-    // What a file is refused for is known before any row is written.
+    // Refuse unsuitable files before any row is written.
     let sources: Vec<Tensor> =
         args.files.iter().map(|path| only_tensor(path, &args.reading)).collect::<Result<_>>()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &AppendArgs) -> Result<()> {
     Ok(())
 }
 
-/// The one tensor of a file, on the bytes of the file: they are read when they are appended.
+/// Returns the only tensor of a file, backed by the file. Its elements are read when they are appended.
 fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
     let file = reading.options().open(path)?;
     let mut names = file.tensors().map(|tensor| tensor.name);
@@ -44,7 +44,7 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
     }
 }
 
-/// Which file was refused; and what makes a tensor one that grows, for those who have the commands alone.
+/// Adds to an error which file was refused, and how a command-line user can get a tensor that grows.
 fn explained(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error {
     let advice = match refused.kind() {
         ErrorKind::NotGrowable => {
@@ -53,7 +53,7 @@ fn explained(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error
         _ => "",
     };
     let path = path.display();
-    // One file needs no telling apart.
+    // With one file there is no need to name it.
     let place = if args.files.len() > 1 { format!("append {path}: ") } else { String::new() };
     Error::Refused(format!("{place}{refused}{advice}"))
 }

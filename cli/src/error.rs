@@ -4,14 +4,14 @@ use std::io;
 /// A result whose error this program prints.
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a command failed; it prints as one clear sentence.
+/// The reason that a command failed. It prints as one sentence.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// The library refused.
+    /// An error of the library.
     Library(stridemap::Error),
     /// Standard output could not be written.
     Output(io::Error),
-    /// The command itself refused.
+    /// An error of the command itself.
     Refused(String),
 }
 
@@ -31,7 +31,7 @@ impl From<stridemap::Error> for Error {
     }
 }
 
-/// Standard output is the only thing that commands write by themselves; everything else is the library's.
+/// Commands write only to standard output themselves. All other I/O is the library's.
 impl From<io::Error> for Error {
     fn from(e: io::Error) -> Self {
         Error::Output(e)

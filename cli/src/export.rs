@@ -1,4 +1,4 @@
-//! `export`: tensors into a file of another format, or into a copy of the store.
+//! `export`: writes tensors to a file of another format, or to a copy of the store.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         out.display(),
         if part_count > 1 { format!(", in {part_count} parts and an index") } else { String::new() }
     ));
-    // Whoever finds both takes the one file.
+    // A program that finds both would take the single file.
     if part_count > 1 && out.exists() {
         message(&format!(
             "note: {} is there as well, from before; delete it, or it is taken for the model",
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Copies the store, or some tensors of it, to a place where nothing is.
+/// Copies the store, or some of its tensors, to a new path.
 fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
     let size_bytes = snapshot.storages().try_fold(0u64, |sum, storage| {
@@ -113,7 +113,7 @@ fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
         let is_copied = storage.kind != StorageKind::External;
         Ok::<_, Error>(sum.saturating_add(if is_copied { storage.size_bytes } else { 0 }))
     })?;
-    // Of some tensors it is not known beforehand.
+    // The size of a copy of some tensors is not known in advance.
     let bar = progress("export", if names.is_empty() { size_bytes } else { 0 });
     let copied = match names.as_slice() {
         [] => snapshot.copy_to(&args.out, |bytes| bar.inc(bytes))?,
@@ -135,8 +135,8 @@ fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to replace a file that was imported in place when the export leaves some of its tensors out: the store has no
-/// other copy of them.
+/// Refuses to replace a file that was imported in place if the export leaves out some of its tensors: the store has
+/// no other copy of them.
 fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     if args.existing.policy() == OnExisting::Refuse || args.names.is_empty() {
         return Ok(());
@@ -168,14 +168,15 @@ fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file is the one to be written, or has the name of a part of it.
+/// Returns whether the export would write this file, or a part with its name.
 fn would_replace(args: &ExportArgs, file: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Some(fs::canonicalize(dir).ok()?.join(path.file_name()?))
     };
     let (Some(out), Some(file)) = (place(&args.out), place(file)) else { return false };
-    // What a symbolic link leads to is not replaced; of a file of two names, the one that is gone may be the one recorded.
+    // The export replaces a symbolic link itself, not its target. For a file with two names, the store may have
+    // recorded the name that is replaced.
     let id = |path: &Path| fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
     if out == file || id(&out).is_some_and(|it| id(&file) == Some(it)) {
         return true;
@@ -189,7 +190,7 @@ fn would_replace(args: &ExportArgs, file: &Path) -> bool {
     args.max_shard_size.is_some() && out.parent() == file.parent() && is_part().is_some()
 }
 
-/// A flag that the kind of file has no use for was meant for another.
+/// Refuses flags that do not apply to the format, because they were meant for another.
 fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
     let refused = |what| Err(Error::Refused(format!("export {}: {what}", args.out.display())));
     match format {

@@ -1,4 +1,4 @@
-//! `import`: files of other formats into a store, in one commit.
+//! `import`: copies or adopts files of other formats into a store, in one commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::output::{counted, message, progress};
 
 pub(crate) fn run(args: &ImportArgs) -> Result<()> {
-    // Whatever the files may be refused for is known before a store is created: that one stays, whatever comes, because
-    // others may be in it by then.
+    // Refuse unsuitable files before a store is created. A new store is never deleted after an error, because other
+    // processes may be using it by then.
     let (target, files) = match args.paths.split_last() {
         Some((target, files)) if !files.is_empty() => (target, files),
         _ => {
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Commits everything; gives the generation.
+/// Commits everything, and returns the generation.
 fn fill(
     store: &Store,
     args: &ImportArgs,
@@ -100,7 +100,7 @@ fn said(imported: Imported) -> String {
     }
 }
 
-/// A directory is no file to import, and what is to be named in its stead is said.
+/// Refuses to import a directory, and suggests what to name instead.
 fn check_file(path: &Path) -> Result<()> {
     if !path.is_dir() {
         return Ok(());
@@ -116,7 +116,7 @@ fn check_file(path: &Path) -> Result<()> {
     Err(Error::Refused(format!("import {}: {what}", path.display())))
 }
 
-/// The store to import into; made if nothing is there, or an empty directory.
+/// Opens the store to import into. Creates it if the path does not exist or is an empty directory.
 fn open_or_create(options: &StoreOptions, path: &Path) -> Result<Store> {
     let refused = match options.open(path) {
         Ok(store) => return Ok(store),
@@ -124,7 +124,7 @@ fn open_or_create(options: &StoreOptions, path: &Path) -> Result<Store> {
     };
     match refused.kind() {
         ErrorKind::NotFound => Ok(options.create(path)?),
-        // An empty directory will do; any other is what it was.
+        // An empty directory can become a store. For any other, report the first error.
         ErrorKind::NotAStore => options.create(path).map_err(|e| match e.kind() {
             ErrorKind::AlreadyExists => refused.into(),
             _ => e.into(),
@@ -133,8 +133,8 @@ fn open_or_create(options: &StoreOptions, path: &Path) -> Result<Store> {
     }
 }
 
-/// Refuses files that the store could not open where they lie. Nothing is created yet, so it goes by paths; the library
-/// looks again, at the open files.
+/// Refuses files that the store could not open in place. The store may not exist yet, so this compares paths. The
+/// library checks the open files again.
 fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> Result<()> {
     match allowed {
         ExternalFiles::Anywhere => return Ok(()),
@@ -148,7 +148,7 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
         Ok(store) => store.parent().map(Path::to_path_buf),
         Err(_) => fs::canonicalize(Path::new(".").join(target).parent().unwrap_or(Path::new("."))).ok(),
     };
-    // A model of several files is where those are.
+    // The tensors of a model in several files are in its parts, not in the index.
     let parts = |file: &ForeignFile| file.storages().map(|storage| storage.file).collect::<BTreeSet<_>>();
     for path in inputs.iter().flat_map(|(_, file)| parts(file)) {
         let is_beside = fs::canonicalize(&path)
@@ -165,10 +165,10 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
     Ok(())
 }
 
-/// A file's path as it was given, and what is in it.
+/// The path of a file as given, and its contents.
 type Input<'a> = (&'a Path, ForeignFile);
 
-/// Counts the tensors; one file's must not silently take the place of another's.
+/// Counts the tensors. Refuses a name that two files have, because one tensor would silently replace the other.
 fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
     let mut owners = BTreeMap::new();
     for (path, file) in inputs {
@@ -188,7 +188,8 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
     Ok(owners.len() as u64)
 }
 
-/// What the files say of themselves, and which file said it. Where two disagree the last is right, and that is noted.
+/// Merges the attributes of the files, with the file that each came from. If two files disagree, the last wins and a
+/// note is printed.
 fn merge_metadata<'a>(inputs: &'a [Input<'_>]) -> BTreeMap<&'a str, (&'a Path, &'a str)> {
     let mut merged: BTreeMap<&str, (&Path, &str)> = BTreeMap::new();
     for (path, file) in inputs {

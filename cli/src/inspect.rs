@@ -1,4 +1,4 @@
-//! `inspect` and `ls`: what is in a store, or in a file of another format.
+//! `inspect` and `ls`: describe a store or a file of another format.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use crate::expr::quoted;
 use crate::output::{List, TensorRecord, one_line, storage_id, write_json};
 use crate::source::Source;
 
-/// Rows of a printed table. More are not for reading, and a table is in memory as a whole; JSON has no such bound.
+/// The most rows of a printed table. More would be hard to read, and a table is built in memory. JSON has no limit.
 pub(crate) const MAX_ROWS: usize = 1000;
 
 pub(crate) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
@@ -58,7 +58,7 @@ struct Inspection<T, S> {
 #[derive(Serialize)]
 struct Summary {
     path: String,
-    /// Of a store alone.
+    /// Only for a store.
     uuid: Option<String>,
     generation: Option<u64>,
     tensor_count: u64,
@@ -105,7 +105,7 @@ struct StorageRecord {
 }
 
 impl StorageRecord {
-    /// A file of the store's own is named from its directory on.
+    /// A file of the store itself is shown relative to the store's directory.
     fn new(info: StorageInfo, source: &Source) -> Self {
         let file = match source {
             Source::Store(store, _) => info.file.strip_prefix(store.path()).unwrap_or(&info.file),
@@ -175,7 +175,7 @@ fn print(summary: &Summary, source: &Source, out: &mut impl Write) -> Result<()>
     Ok(())
 }
 
-/// Names of dimensions, as Python prints them.
+/// Formats the names of dimensions as Python prints them.
 pub(crate) fn listed(names: Option<&[Option<String>]>) -> String {
     let names: Vec<&str> =
         names.unwrap_or_default().iter().map(|name| name.as_deref().unwrap_or("None")).collect();
@@ -191,7 +191,7 @@ pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a str>) -> Table {
     table
 }
 
-/// Nothing, for a table without rows. `count` is how many there would be.
+/// Prints a table, or nothing if it has no rows. `count` is the total number of rows, including those left out.
 pub(crate) fn print_table(table: &Table, count: u64, out: &mut impl Write) -> Result<()> {
     if !table.is_empty() {
         writeln!(out, "\n{}", table.trim_fmt())?;

@@ -1,8 +1,8 @@
 //! The command line of stridemap, a memory-mapped on-disk tensor store.
 //!
 //! Data goes to standard output, messages and progress to standard error. The exit code is 0 for success, 1 for a
-//! negative answer and 2 for an error, whether or not standard output is read to its end. `show` and `watch`, which can
-//! print without end, end with success when nobody reads them any more.
+//! negative answer and 2 for an error, even if standard output is closed early. `show` and `watch`, whose output can
+//! be endless, exit with success when standard output is closed.
 
 mod append;
 mod args;
@@ -37,7 +37,8 @@ use crate::args::{Args, Command};
 use crate::error::{Error, Result};
 use crate::output::Stdout;
 
-/// `verify` or `compact` found damage, `repair` something to do, `diff` a difference, or `watch` no commit in time.
+/// `verify` or `compact` found damage, `repair` found something to do, `diff` found a difference, or `watch` timed
+/// out.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -84,14 +85,16 @@ fn run(command: &Command) -> Result<ExitCode> {
     Ok(if is_positive { ExitCode::SUCCESS } else { ExitCode::from(NEGATIVE) })
 }
 
-/// A file is open for each one that is imported, and for each storage that is written or exported: with a thousand of
-/// them the usual soft limit is too low. Where it cannot be raised, a command that needs more says so.
+/// Raises the soft limit of open files. Every imported file, and every storage that is written or exported, is an
+/// open file, and a thousand of them can exceed the usual limit. If it cannot be raised, a command that needs more
+/// reports it.
 fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// A file past the limit of its size would end the process; when the signal is caught, the write fails and says why.
+/// Catches the signal for exceeding the file size limit, which would end the process. The write then fails with an
+/// error.
 fn survive_file_size_limit() {
     let _ = signal_hook::flag::register(Signal::XFSZ.as_raw(), Arc::<AtomicBool>::default());
 }

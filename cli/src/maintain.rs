@@ -1,4 +1,4 @@
-//! `gc`: files that nothing needs.
+//! `gc`: deletes files that are no longer needed.
 
 use std::io::Write;
 

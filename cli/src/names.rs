@@ -1,4 +1,4 @@
-//! `view`, `cp`, `mv` and `rm`: names given and taken away. No element moves.
+//! `view`, `cp`, `mv` and `rm`: add, change and remove names. No elements are copied.
 
 use std::path::Path;
 

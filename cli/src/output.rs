@@ -1,4 +1,4 @@
-//! What commands print: JSON records, messages, progress.
+//! Output of the commands: JSON records, messages, progress.
 
 use std::io::{self, StdoutLock, Write};
 
@@ -9,7 +9,7 @@ use stridemap::{Scalar, TensorInfo};
 
 use crate::error::Result;
 
-/// Of the JSON objects; a change that a reader could notice makes it another.
+/// The version of the JSON objects. A change that a consumer could notice increments it.
 const JSON_VERSION: u32 = 1;
 
 /// Standard output.
@@ -18,25 +18,25 @@ pub(crate) struct Stdout {
     after_reader: AfterReader,
 }
 
-/// What happens to output when its reader has gone.
+/// What happens to output after its reader has closed the pipe.
 enum AfterReader {
     IsAnError,
     IsDropped { has_gone: bool },
 }
 
 impl Stdout {
-    /// Drops output without an error after its reader has gone, so that the command finishes its work, and its exit code is
-    /// what it would have been.
+    /// Locks standard output. After its reader has closed the pipe, output is dropped without an error, so that the
+    /// command finishes its work with its usual exit code.
     pub(crate) fn lock() -> Self {
         Stdout { out: io::stdout().lock(), after_reader: AfterReader::IsDropped { has_gone: false } }
     }
 
-    /// For commands that print without end, which the error ends.
+    /// Locks standard output for commands with endless output, which end with an error when the pipe is closed.
     pub(crate) fn lock_endless() -> Self {
         Stdout { out: io::stdout().lock(), after_reader: AfterReader::IsAnError }
     }
 
-    /// `done` is what the operation returns without a reader.
+    /// Runs `operation`, or returns `done` if output is dropped.
     fn unless_dropped<T>(
         &mut self,
         done: T,
@@ -65,7 +65,7 @@ impl Write for Stdout {
     }
 }
 
-/// Prints a JSON object on a line of its own, as it is serialized.
+/// Prints a JSON object on one line while it is serialized.
 pub(crate) fn write_json(out: &mut impl Write, record: impl Serialize) -> Result<()> {
     #[derive(Serialize)]
     struct Versioned<T> {
@@ -109,12 +109,12 @@ impl From<TensorInfo> for TensorRecord {
     }
 }
 
-/// Sixteen hexadecimal digits, as in the name of the storage's file.
+/// Formats a storage id as sixteen hexadecimal digits, as in the name of the storage's file.
 pub(crate) fn storage_id(id: u64) -> String {
     format!("{id:016x}")
 }
 
-/// A JSON list whose items are made while it is written; the first that fails ends it.
+/// A JSON list whose items are produced while it is written. The first error ends it.
 pub(crate) struct List<F>(pub(crate) F);
 
 impl<F, I, T> Serialize for List<F>
@@ -132,7 +132,7 @@ where
     }
 }
 
-/// An element: what JSON numbers lack is a string, and what is two numbers is a list of them.
+/// An element in JSON. NaN and infinity are strings, and a complex number is a list of two numbers.
 pub(crate) struct Element(pub(crate) Scalar);
 
 impl Serialize for Element {
@@ -144,7 +144,7 @@ impl Serialize for Element {
             Scalar::Complex(first, second) | Scalar::Pair(first, second) => {
                 [Float(first), Float(second)].serialize(serializer)
             }
-            other => Err(S::Error::custom(format!("{other:?} has no form in JSON yet"))),
+            other => Err(S::Error::custom(format!("{other:?} cannot be written as JSON yet"))),
         }
     }
 }
@@ -162,7 +162,7 @@ impl Serialize for Float {
     }
 }
 
-/// The text on one line, without control characters: names and attributes may hold any.
+/// Returns the text on one line, with control characters escaped. Names and attributes may contain any character.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -171,19 +171,19 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// "1 tensor", "2 tensors".
+/// Formats a count with its noun: "1 tensor", "2 tensors".
 pub(crate) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Prints a message on standard error. Its first line says all; what follows is set off from it, so that no text can pose
-/// as another message. That it cannot be written is no reason to stop.
+/// Prints a message on standard error. Later lines are indented, so that no text can pose as another message. A
+/// failure to write is ignored.
 pub(crate) fn message(text: &str) {
     let lines: Vec<String> = text.split('\n').map(one_line).collect();
     let _ = writeln!(io::stderr(), "stridemap: {}", lines.join("\n  | "));
 }
 
-/// Counts bytes on standard error, when that is a terminal; nothing is left of it at the end.
+/// Shows a progress bar of bytes on standard error, if that is a terminal. It is cleared at the end.
 pub(crate) fn progress(verb: &'static str, total_bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
     ProgressBar::new(total_bytes)

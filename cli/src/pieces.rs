@@ -1,24 +1,25 @@
-//! Views cut into pieces that fit in memory.
+//! Splits views into pieces that fit in memory.
 
 use stridemap::{Result, Tensor};
 
-/// Which axis is halved.
+/// The axis along which a piece is halved.
 #[derive(Clone, Copy)]
 pub(crate) enum Cut {
-    /// The first that can be: the pieces follow each other in row-major order.
+    /// The first axis longer than 1, so that the pieces follow each other in row-major order.
     Outermost,
-    /// The longest: a piece has long runs along every axis, and so in the storages of views of different strides.
+    /// The longest axis, so that a piece has long runs along every axis, and in the storages of views with different
+    /// strides.
     Longest,
 }
 
-/// The same part of several views of one size.
+/// The same part of several views of the same size.
 pub(crate) struct Piece {
     pub(crate) views: Vec<Tensor>,
-    /// The index of its first element in the whole.
+    /// The index of the piece's first element in the whole view.
     pub(crate) origin: Vec<usize>,
 }
 
-/// Pieces of at most so many elements, made as they are asked for. Together they are the whole.
+/// An iterator over pieces of at most `limit_elems` elements, which together cover the views.
 pub(crate) struct Pieces {
     rest: Vec<Piece>,
     limit_elems: usize,
@@ -26,13 +27,13 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// The views are of one size.
+    /// Creates the pieces of views that all have the same size.
     pub(crate) fn of(views: Vec<Tensor>, limit_elems: usize, cut: Cut) -> Self {
         let origin = vec![0; views.first().map_or(0, Tensor::ndim)];
         Pieces { rest: vec![Piece { views, origin }], limit_elems, cut }
     }
 
-    /// Takes the last of the pieces that are left, or halves it until it is small enough.
+    /// Takes the last remaining piece, and halves it until it is small enough.
     fn take(&mut self) -> Result<Option<Piece>> {
         while let Some(piece) = self.rest.pop() {
             let Some(whole) = piece.views.first().filter(|view| view.numel() > self.limit_elems.max(1))
@@ -44,7 +45,7 @@ impl Pieces {
                 Cut::Outermost => axes.find(|&(_, n)| n > 1),
                 Cut::Longest => axes.rev().max_by_key(|&(_, n)| n),
             };
-            // Of more than one element, so there is one.
+            // The piece has more than one element, so there is such an axis.
             let (axis, n) = axis.unwrap_or((0, 1));
             let part = |start: usize, count: usize| -> Result<Piece> {
                 let narrowed =
@@ -65,7 +66,7 @@ impl Pieces {
 impl Iterator for Pieces {
     type Item = Result<Piece>;
 
-    /// After an error there is nothing more.
+    /// Returns the next piece. After an error there are no more.
     fn next(&mut self) -> Option<Self::Item> {
         let taken = self.take();
         if taken.is_err() {
@@ -79,7 +80,7 @@ impl Iterator for Pieces {
 mod tests {
     use super::*;
 
-    /// Where each element of the pieces stands in the whole, by its own value.
+    /// Returns the position of each element of the pieces in the whole, taken from its value.
     fn check(size: &[usize], limit_elems: usize, cut: Cut) -> Vec<i64> {
         let numel: usize = size.iter().product();
         let whole = Tensor::from_vec((0..numel as i64).collect(), size).unwrap();

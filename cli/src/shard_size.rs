@@ -1,9 +1,8 @@
-//! How large the parts of a model may be, as it is typed.
+//! Parses the maximum size of the parts of a model.
 
 use std::num::ParseIntError;
 
-/// As transformers takes it: a unit of the decimal system, or of the binary one with an `i`. `b` would be bits there, so it
-/// is nothing here.
+/// Units as in transformers: decimal, or binary with an `i`. There `b` means bits, so it is not accepted here.
 const UNITS: [(&str, u64); 8] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -19,12 +18,14 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let unit = UNITS.iter().find_map(|&(name, unit)| Some((text.strip_suffix(name)?, unit)));
     let (number, unit) = unit.unwrap_or((text, 1));
     let size_bytes = number.trim_end().parse().map_err(|e: ParseIntError| {
-        format!("{e}; a whole number is wanted, of bytes or with one of KB, MB, GB, TB, KiB, MiB, GiB, TiB")
+        format!(
+            "{e}; expected a whole number, in bytes or followed by one of KB, MB, GB, TB, KiB, MiB, GiB, TiB"
+        )
     });
     match u64::checked_mul(size_bytes?, unit) {
         Some(0) => Err("no tensor fits in 0 bytes".to_owned()),
         Some(size_bytes) => Ok(size_bytes),
-        None => Err("more bytes than 64 bits can count".to_owned()),
+        None => Err("the number of bytes does not fit in 64 bits".to_owned()),
     }
 }
 

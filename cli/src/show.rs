@@ -1,4 +1,4 @@
-//! `show`: the elements of a view.
+//! `show`: prints the elements of a view.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use crate::output::{Element, List, write_json};
 use crate::pieces::{Cut, Pieces};
 use crate::source::Source;
 
-/// How many elements are in memory at a time.
+/// The number of elements in memory at a time.
 const PIECE_ELEMS: usize = 1 << 16;
 
 pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
@@ -46,7 +46,7 @@ struct View<'a, T> {
     values: T,
 }
 
-/// The elements in row-major order, read a piece at a time.
+/// Iterates over the elements in row-major order, read in pieces.
 fn elements(view: Tensor) -> impl Iterator<Item = LibraryResult<Scalar>> {
     let pieces = Pieces::of(vec![view], PIECE_ELEMS, Cut::Outermost).flat_map(|piece| match piece {
         Ok(piece) => piece.views.into_iter().map(Ok).collect(),

@@ -1,4 +1,4 @@
-//! Where tensors come from: a store, or a file of another format.
+//! The sources of tensors: a store, or a file of another format.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,19 +13,19 @@ use stridemap_interop::{FileFormat, ForeignFile};
 use crate::args::Reading;
 use crate::error::{Error, Result};
 
-/// What is read, and never written.
+/// A source of tensors, opened for reading only.
 pub(crate) enum Source {
-    /// A store, as it was when it was opened.
+    /// A store, with a snapshot from when it was opened.
     Store(Store, Snapshot),
-    /// A file, and the headers in it by ascending name.
+    /// A file, and its headers in ascending order of name.
     File(ForeignFile, Vec<TensorInfo>),
 }
 
-/// Items, each of which may turn out to be damaged.
+/// An iterator over items, each of which may be damaged.
 pub(crate) type Items<'a, T> = Box<dyn Iterator<Item = LibraryResult<T>> + 'a>;
 
 impl Source {
-    /// Opens what is there, and tells by what it is: a directory is a store, a file is one of another format.
+    /// Opens a path: a directory as a store, a file as one of another format.
     pub(crate) fn open(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
         let refused = |why: String| Err(Error::Refused(why));
         match fs::metadata(path) {
@@ -57,7 +57,7 @@ impl Source {
         }
     }
 
-    /// `store`, or the format of the file.
+    /// Returns `store`, or the format of the file.
     pub(crate) fn format(&self) -> &'static str {
         match self {
             Source::Store(..) => "store",
@@ -65,7 +65,7 @@ impl Source {
         }
     }
 
-    /// The headers of the tensors whose name begins with `prefix`, by ascending name.
+    /// Iterates over the headers of the tensors whose names begin with `prefix`, in ascending order of name.
     pub(crate) fn tensors<'a>(&'a self, prefix: &'a str) -> LibraryResult<Items<'a, TensorInfo>> {
         Ok(match self {
             Source::Store(_, snapshot) => Box::new(snapshot.tensors(prefix)?),
@@ -77,7 +77,7 @@ impl Source {
         })
     }
 
-    /// The storages, by ascending id.
+    /// Iterates over the storages in ascending order of id.
     pub(crate) fn storages(&self) -> Items<'_, StorageInfo> {
         match self {
             Source::Store(_, snapshot) => Box::new(snapshot.storages()),
@@ -92,7 +92,7 @@ impl Source {
         }
     }
 
-    /// The tensor of a name. No element is read.
+    /// Returns the tensor with this name. No element is read.
     pub(crate) fn load(&self, name: &str) -> LibraryResult<Tensor> {
         match self {
             Source::Store(_, snapshot) => snapshot.load(name),
@@ -100,7 +100,7 @@ impl Source {
         }
     }
 
-    /// The tensor of a file that holds one without a name, which is called after the file.
+    /// Returns the only tensor of a file without names. It is named after the file.
     pub(crate) fn unnamed(&self) -> Option<&TensorInfo> {
         match self {
             Source::File(file, _) if !matches!(file.format(), FileFormat::Npy | FileFormat::PyTorch) => None,
@@ -113,12 +113,12 @@ impl Source {
     }
 }
 
-/// Opens a store. A file of another format is not one, and what to do about it is said.
+/// Opens a store. For a file of another format, the error says what to do.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
     options.open(path).map_err(|refused| explained(path, refused))
 }
 
-/// Why the path is no store, when a file is there that could become one.
+/// Explains why a path is not a store, if it is a file that can be imported.
 pub(crate) fn explained(path: &Path, refused: stridemap::Error) -> Error {
     if refused.kind() == ErrorKind::NotAStore
         && fs::metadata(path).is_ok_and(|found| found.is_file())

@@ -1,4 +1,4 @@
-//! `compact` and `stats`: the space that a store takes.
+//! `compact` and `stats`: the disk space of a store.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::inspect::{MAX_ROWS, columns, print_table};
 use crate::output::{counted, message, one_line, progress, storage_id, write_json};
 use crate::source::open_store;
 
-/// Gives whether no damage was found.
+/// Returns whether no damage was found.
 pub(crate) fn compact(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
     if args.materialize {
@@ -50,7 +50,7 @@ pub(crate) fn compact(args: &CompactArgs, out: &mut impl Write) -> Result<bool> 
 }
 
 fn materialize(store: &Store, out: &mut impl Write) -> Result<()> {
-    // What no tensor reaches is not copied: the bar may end early.
+    // Bytes that no tensor refers to are not copied, so the bar may end early.
     let bar = progress("materialize", store.stats()?.external_bytes);
     let done = store.materialize(|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
@@ -65,7 +65,7 @@ fn materialize(store: &Store, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// What was to be given back, and cannot yet.
+/// Reports the bytes that readers keep from being deleted.
 pub(crate) fn say_what_readers_hold(store: &Store) -> Result<()> {
     let stats = store.stats()?;
     let (mut bytes, mut holders) = (0u64, BTreeSet::<u32>::new());
@@ -87,7 +87,7 @@ pub(crate) fn say_what_readers_hold(store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// What a compaction will write, if nobody comes between.
+/// Returns the bytes that a compaction will write, if there are no commits in the meantime.
 fn bytes_to_write(stats: &Stats) -> u64 {
     let kept = stats.storages.iter().filter_map(|storage| {
         let unreached =
@@ -137,7 +137,7 @@ struct StorageRecord<'a> {
 struct ReclaimableRecord<'a> {
     bytes: u64,
     reason: &'static str,
-    /// The generation that somebody is on, for what is pinned.
+    /// The generation that a reader has open, if that pins the bytes.
     generation: Option<u64>,
     processes: &'a [u32],
 }
@@ -188,7 +188,7 @@ impl<'a> From<&'a Reclaimable> for ReclaimableRecord<'a> {
     }
 }
 
-/// Named from the store's directory on.
+/// Returns the name of the file, relative to the store's directory.
 fn file(storage: &StorageStats, store: &Path) -> String {
     storage.file.strip_prefix(store).unwrap_or(&storage.file).display().to_string()
 }

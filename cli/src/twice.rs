@@ -1,4 +1,4 @@
-//! Names over the same bytes: a file of another format holds those for each name.
+//! Detects tensors that share bytes, which a file of another format stores once per name.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,13 +8,13 @@ use stridemap::Tensor;
 
 use crate::output::counted;
 
-/// How many names a note says.
+/// The most names in a note.
 const MOST_NAMES: usize = 4;
 
-/// With how many tensors that reach the same stretch of a storage one is compared.
+/// The most tensors in the same range of a storage that a tensor is compared with.
 const MOST_COMPARED: usize = 64;
 
-/// What is to be said of tensors that share bytes, if there are any.
+/// Returns a note about tensors that share bytes, if there are any.
 pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
     let mut by_storage: BTreeMap<u64, Vec<Reach<'_>>> = BTreeMap::new();
     for (name, tensor) in tensors {
@@ -27,7 +27,7 @@ pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
     let (mut count, mut more_bytes, mut pairs) = (0u64, 0u64, Vec::new());
     for mut reaches in by_storage.into_values() {
         reaches.sort_by_key(|reach| (reach.first, Reverse(reach.end), reach.name));
-        // Of those that share no byte with each other; the ones that begin last come last.
+        // Tensors that share no byte with each other, in order of their start.
         let mut apart: Vec<Reach<'_>> = Vec::new();
         for reach in reaches {
             apart.retain(|other| other.end > reach.first);
@@ -60,7 +60,7 @@ pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
     })
 }
 
-/// The bytes of a storage between a tensor's first and its last.
+/// The range of a storage from a tensor's first byte to its last.
 struct Reach<'a> {
     name: &'a str,
     tensor: &'a Tensor,
@@ -69,7 +69,7 @@ struct Reach<'a> {
 }
 
 impl<'a> Reach<'a> {
-    /// None without elements.
+    /// Returns `None` for a tensor without elements.
     fn of(name: &'a str, tensor: &'a Tensor) -> Option<Self> {
         let offset = tensor.storage_offset() as i128;
         let (mut first, mut last) = (offset, offset);

@@ -1,4 +1,4 @@
-//! `verify`: what is damaged, and whom it concerns.
+//! `verify`: reports damage, and the tensors that it affects.
 
 use std::io::Write;
 
@@ -10,10 +10,10 @@ use crate::error::Result;
 use crate::output::{counted, message, one_line, progress, write_json};
 use crate::source::explained;
 
-/// How many files that nobody needs are named.
+/// The most unneeded files that are named.
 const SHOWN_ORPHANS: usize = 10;
 
-/// Gives whether the store is whole.
+/// Returns whether the store is undamaged.
 pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     let verified = verified(args)?;
     let is_whole = verified.is_whole();
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     }
     if let Some(first) = verified.unchecked_files.first() {
         message(&format!(
-            "note: {} not checked, {} among them: --external says which may be opened",
+            "note: {} not checked, such as {}: --external selects which may be opened",
             counted(verified.unchecked_files.len() as u64, "external file"),
             first.display()
         ));
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     Ok(is_whole)
 }
 
-/// A store too damaged to be opened or read through has findings, too.
+/// Verifies a store. One too damaged to be opened or read through has findings, too.
 fn verified(args: &VerifyArgs) -> Result<Verification> {
     let options = args.external.options();
     let bar = progress("verify", 0);
@@ -62,7 +62,7 @@ fn verified(args: &VerifyArgs) -> Result<Verification> {
     verified.map_err(|e| explained(&args.store, e))
 }
 
-/// The bytes of the store's own storages, as far as their records can be read.
+/// Returns the bytes of the store's own storages, as far as their records can be read.
 fn own_bytes(store: &Store) -> u64 {
     let snapshot = store.snapshot();
     let own = snapshot.storages().flatten().filter(|storage| storage.kind != StorageKind::External);
@@ -96,7 +96,7 @@ struct OrphanRecord {
     detail: String,
 }
 
-/// `"all"`, or a list of names.
+/// Serializes as `"all"`, or as a list of names.
 struct Affects<'a>(&'a Affected);
 
 impl Serialize for Affects<'_> {

@@ -1,4 +1,4 @@
-//! `watch`: a line a commit, as it comes.
+//! `watch`: prints a line for each commit.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::expr::quoted;
 use crate::output::{message, write_json};
 use crate::source::open_store;
 
-/// How often it looks whether anybody still reads what it prints.
+/// How often the command checks whether standard output has been closed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Gives whether as many commits came as were asked for.
+/// Returns whether the requested number of commits arrived.
 pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     let signals = Signals::catch()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(false);
             }
-            // With a timeout it ends anyway, and its exit code says how.
+            // With a timeout the command ends anyway, with the right exit code.
             if args.timeout.is_none() && is_output_gone() {
                 return Ok(true);
             }
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     Ok(true)
 }
 
-/// What the commits after one generation, up to another, have changed: mostly those of one commit.
+/// The changes from one generation to another, usually those of one commit.
 struct Line {
     generation: u64,
     since: u64,
@@ -95,7 +95,8 @@ impl Line {
     }
 }
 
-/// The signals that ask a process to end: at once while it waits, and after the line that it prints.
+/// The signals that ask a process to end. They take effect at once while it waits, or after the line that it is
+/// printing.
 struct Signals {
     is_waiting: Arc<AtomicBool>,
     is_over: Arc<AtomicBool>,
@@ -108,12 +109,12 @@ impl Signals {
             let caught =
                 flag::register_conditional_shutdown(signal.as_raw(), 0, Arc::clone(&signals.is_waiting))
                     .and_then(|_| flag::register(signal.as_raw(), Arc::clone(&signals.is_over)));
-            caught.map_err(|e| Error::Refused(format!("catch the signals that end it: {e}")))?;
+            caught.map_err(|e| Error::Refused(format!("catch termination signals: {e}")))?;
         }
         Ok(signals)
     }
 
-    /// Waits for something; none when a signal came before.
+    /// Waits for `wait`. Returns `None` if a signal arrived before.
     fn end_it_while<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
         self.is_waiting.store(true, Ordering::SeqCst);
         let waited = (!self.is_over.load(Ordering::SeqCst)).then(wait);
@@ -122,7 +123,8 @@ impl Signals {
     }
 }
 
-/// Whether standard output is a pipe that nobody reads any more: without a commit there is nothing to write that would tell.
+/// Returns whether standard output is a pipe whose reader has closed it. Between commits nothing is written, so no
+/// write would detect it.
 fn is_output_gone() -> bool {
     let out = io::stdout();
     let mut polled = [PollFd::new(&out, PollFlags::empty())];

@@ -1,4 +1,4 @@
-//! The one place that knows the crate behind the record encoding.
+//! Record encoding. Only this module uses the encoding crate.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_RANK};
 use crate::{Error, Result, Rule};
 
 fn options() -> impl Options {
-    // Little-endian, variable-length integers, trailing bytes refused.
+    // Little-endian, variable-length integers; trailing bytes are rejected.
     bincode::DefaultOptions::new()
 }
 
@@ -24,15 +24,15 @@ pub(crate) fn encode(value: &impl Serialize, limit_bytes: u64, rule: Rule) -> Re
         .map_err(|e| Error::new(rule, format!("encoding a record within {limit_bytes} bytes: {e}")))
 }
 
-/// Decodes a value that must be the whole of `bytes`, in its one canonical encoding (F-14).
+/// Decodes a value that must fill all of `bytes`, in its canonical encoding (F-14).
 pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let limit_bytes = bytes.len() as u64;
     let value: T = options()
         .with_limit(limit_bytes)
         .deserialize(bytes)
         .map_err(|e| Error::new(broken_rule(&e), format!("decoding a record of {limit_bytes} bytes: {e}")))?;
-    // Other readings of the same value (long integers, keys out of order or doubled) are refused, so that equal
-    // records have equal digests and a reader need not say which of two keys wins.
+    // Other encodings of the same value (overlong integers, keys unsorted or duplicated) are rejected. Equal records
+    // then have equal digests, and a reader need not define which duplicate key wins.
     if is_encoding_of(bytes, &value) {
         Ok(value)
     } else {
@@ -40,19 +40,19 @@ pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T>
     }
 }
 
-/// Decodes what `bytes` begin with.
+/// Decodes a value from the start of `bytes`.
 pub(crate) fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let decoded = options().with_limit(bytes.len() as u64).allow_trailing_bytes().deserialize(bytes);
     decoded.map_err(|e| Error::new(broken_rule(&e), format!("decoding what a record begins with: {e}")))
 }
 
-/// Whether `bytes` are the encoding of a value, found out without making another.
+/// Returns whether `bytes` are the encoding of `value`, without building a second encoding.
 pub(crate) fn is_encoding_of(bytes: &[u8], value: &impl Serialize) -> bool {
     let mut expected = Expected(bytes);
     options().serialize_into(&mut expected, value).is_ok() && expected.0.is_empty()
 }
 
-/// What is still to be written; anything else is an error.
+/// The bytes that are still expected. Writing anything else is an error.
 struct Expected<'a>(&'a [u8]);
 
 impl io::Write for Expected<'_> {
@@ -66,11 +66,11 @@ impl io::Write for Expected<'_> {
     }
 }
 
-/// What an error says of a list that has more than a tensor has dimensions.
+/// The error detail for a list longer than a tensor may have dimensions.
 const TOO_MANY_DIMENSIONS: &str = "more than 64 dimensions";
 
-/// Decodes a list of something for each dimension. One byte of a file can be twenty-four of memory here, so no more are kept
-/// than a tensor may have (F-5); those behind are gone through all the same, for they may be no encoding (F-14).
+/// Decodes a list with one item per dimension. One byte of a file can take 24 bytes in memory here, so at most
+/// [`MAX_RANK`] items are kept (F-5). The rest are still decoded, because they may be invalid encodings (F-14).
 pub(crate) fn dimensions<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -99,10 +99,10 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Dimensions<T> {
     }
 }
 
-/// What an error says of a map of changes that is too long.
+/// The error detail for a map with too many changes.
 const TOO_MANY_CHANGES: &str = "more than 4096 changes of storages, or of tensors";
 
-/// Decodes a map of changes, of which no more are kept than a manifest may have (F-15).
+/// Decodes a map of changes. At most [`MAX_CHANGES`] entries are kept (F-15).
 pub(crate) fn changes<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
 where
     K: Deserialize<'de> + Ord,
@@ -117,10 +117,10 @@ where
     deserializer.deserialize_map(Map { fits, too_much: TOO_MANY_CHANGES, kept: BTreeMap::new() })
 }
 
-/// What an error says of garbage that is too much.
+/// The error detail for too much garbage.
 const TOO_MUCH_GARBAGE: &str = "more than 1048576 storages of garbage";
 
-/// Decodes the garbage of a manifest, of which no more is kept than one may have (F-15).
+/// Decodes the garbage of a manifest. At most [`MAX_GARBAGE`] entries are kept (F-15).
 pub(crate) fn garbage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u64, u64>, D::Error> {
     let mut count = 0usize;
     let fits = |_: &u64, _: &u64| {
@@ -130,10 +130,10 @@ pub(crate) fn garbage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTre
     deserializer.deserialize_map(Map { fits, too_much: TOO_MUCH_GARBAGE, kept: BTreeMap::new() })
 }
 
-/// What an error says of attributes that are too long.
+/// The error detail for attributes that are too long.
 const TOO_LONG_ATTRIBUTES: &str = "attributes of more than 1048576 bytes";
 
-/// Decodes the attributes of a store, of which no more are kept than there may be (F-19).
+/// Decodes the attributes of a store. At most [`MAX_ATTRIBUTES_BYTES`] are kept (F-19).
 pub(crate) fn attributes<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
@@ -145,8 +145,8 @@ pub(crate) fn attributes<'de, D: Deserializer<'de>>(
     deserializer.deserialize_map(Map { fits, too_much: TOO_LONG_ATTRIBUTES, kept: BTreeMap::new() })
 }
 
-/// A map whose entries are kept for as long as they fit. Those behind are gone through all the same, for they may be no
-/// encoding (F-14), as with [`dimensions`].
+/// A map whose entries are kept while they fit. The rest are still decoded, because they may be invalid encodings
+/// (F-14), as in [`dimensions`].
 struct Map<K, V, F> {
     fits: F,
     too_much: &'static str,
@@ -184,8 +184,8 @@ where
 
 fn broken_rule(error: &bincode::ErrorKind) -> Rule {
     match error {
-        // A number that the choice of a kind does not have: the only variants that are decoded, and the only 32-bit
-        // integers. (The encoding's own errors are `Custom` too: bytes left over, integers of 128 bits.)
+        // An unknown storage kind. It is the only enum that is decoded, and its variant index is the only 32-bit
+        // integer. (The encoding's own errors, such as trailing bytes and 128-bit integers, are `Custom` too.)
         bincode::ErrorKind::Custom(detail)
             if detail.contains("variant index") || detail.starts_with("Invalid u32") =>
         {

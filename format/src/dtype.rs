@@ -5,7 +5,7 @@ use crate::{Error, Result, Rule};
 
 macro_rules! dtypes {
     ($($variant:ident = $code:literal, $name:literal, $itemsize:literal, $doc:literal;)*) => {
-        /// The type of a tensor's elements, in PyTorch's set and spelling.
+        /// The type of a tensor's elements, as in PyTorch.
         ///
         /// Codes are part of the format and never change meaning.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,16 +15,16 @@ macro_rules! dtypes {
         }
 
         impl DType {
-            /// Every dtype, by ascending code.
+            /// All dtypes, in ascending order of code.
             pub const ALL: &[DType] = &[$(DType::$variant,)*];
 
-            /// PyTorch's name without `torch.`: `float32`, `int64`, `bfloat16`.
+            /// Returns PyTorch's name without `torch.`: `float32`, `int64`, `bfloat16`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* }
             }
 
-            /// Bytes of one element.
+            /// Returns the size of one element in bytes.
             #[must_use]
             pub const fn itemsize(self) -> usize {
                 match self { $(DType::$variant => $itemsize,)* }
@@ -58,13 +58,13 @@ dtypes! {
 }
 
 impl DType {
-    /// The code that stands for this dtype on disk.
+    /// Returns the code of this dtype on disk.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The dtype of a code.
+    /// Returns the dtype with this code.
     ///
     /// # Errors
     /// [`Rule::DType`] for a code that this version does not know.
@@ -75,13 +75,13 @@ impl DType {
             .ok_or_else(|| Error::new(Rule::DType, format!("unknown dtype code {code}")))
     }
 
-    /// Whether elements are a pair of a real and an imaginary part.
+    /// Returns whether elements are complex numbers.
     #[must_use]
     pub const fn is_complex(self) -> bool {
         matches!(self, DType::C64 | DType::C128)
     }
 
-    /// Whether elements are real floating-point numbers of any width.
+    /// Returns whether elements are real floating-point numbers of any width.
     #[must_use]
     pub const fn is_floating_point(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)

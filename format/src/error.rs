@@ -1,11 +1,11 @@
 use std::fmt;
 
-/// A result whose error is a broken [`Rule`].
+/// A result whose error names the broken [`Rule`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! rules {
     ($($variant:ident = $number:literal, $text:literal;)*) => {
-        /// A rule of `SPEC.md`, by its number there.
+        /// A rule of `SPEC.md`, with the same number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Rule {
@@ -13,10 +13,10 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Every rule, in the order of `SPEC.md`.
+            /// All rules, in the order of `SPEC.md`.
             pub const ALL: &[Rule] = &[$(Rule::$variant,)*];
 
-            /// The rule in one line, as `SPEC.md` heads it.
+            /// Returns the rule in one line, as in its heading in `SPEC.md`.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self { $(Rule::$variant => $text,)* }
@@ -59,7 +59,7 @@ rules! {
 }
 
 impl Rule {
-    /// The number after `F-`.
+    /// Returns the number after `F-`.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
@@ -72,7 +72,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Bytes or values that break a [`Rule`].
+/// An error for bytes or values that break a [`Rule`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail} ({rule}: {})", rule.text())]
 pub struct Error {
@@ -82,31 +82,31 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error that says, in `detail`, which values broke `rule`.
+    /// Creates an error. `detail` names the values that broke `rule`.
     pub fn new(rule: Rule, detail: impl Into<String>) -> Self {
         Error { rule, offset_bytes: None, detail: detail.into() }
     }
 
-    /// Where in the file the broken value begins, when that is known.
+    /// Sets the offset in the file at which the broken value begins, in bytes.
     #[must_use]
     pub fn at(mut self, offset_bytes: u64) -> Self {
         self.offset_bytes.get_or_insert(offset_bytes);
         self
     }
 
-    /// The rule that was broken.
+    /// Returns the broken rule.
     #[must_use]
     pub fn rule(&self) -> Rule {
         self.rule
     }
 
-    /// Which values broke it.
+    /// Returns the values that broke the rule.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// The offset in the file, in bytes, of the value that broke it, when one value did.
+    /// Returns the offset of the broken value in the file, in bytes, if one value is to blame.
     #[must_use]
     pub fn offset_bytes(&self) -> Option<u64> {
         self.offset_bytes

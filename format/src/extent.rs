@@ -1,9 +1,9 @@
 use crate::{DType, Error, Result, Rule};
 
-/// The bytes of a storage that a view reaches: the span from its lowest to its highest element.
+/// The bytes of a storage that a view reaches, from the start of its lowest element to the end of its highest.
 ///
-/// This one computation guards decoding, every save and every view operation. It works in `i128`, where no product of
-/// two 64-bit numbers overflows, and checks the sums.
+/// This computation guards decoding, every save and every view operation. It works in `i128`, where no product of two
+/// 64-bit numbers overflows, and checks the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     start_bytes: u64,
@@ -11,10 +11,10 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The extent of a view: `dims` are pairs of size and stride, and `offset_elems` is the storage offset, all in
-    /// elements.
+    /// Returns the extent of a view. `dims` are pairs of size and stride, and `offset_elems` is the storage offset,
+    /// all in elements.
     ///
-    /// A view without elements reaches nothing; its extent is empty and stands at its offset.
+    /// A view without elements reaches nothing. Its extent is empty, at its offset.
     ///
     /// # Errors
     /// [`Rule::Extent`] when the view reaches below 0 or past `length_bytes`; [`Rule::Numel`] when a size is negative.
@@ -30,7 +30,7 @@ impl Extent {
                 return Err(Error::new(Rule::Numel, format!("size {size} is negative")));
             }
             is_empty |= size == 0;
-            // `None` for an overflow: not yet an error, for a later size may be 0.
+            // An overflow (`None`) is not an error yet: a later size may be 0.
             let reach = size.saturating_sub(1).max(0).checked_mul(stride);
             let end = if stride < 0 { &mut lowest } else { &mut highest };
             *end = end.zip(reach).and_then(|(end, reach)| end.checked_add(reach));
@@ -56,29 +56,29 @@ impl Extent {
         }
     }
 
-    /// The first byte reached.
+    /// Returns the offset of the first byte reached.
     #[must_use]
     pub fn start_bytes(self) -> u64 {
         self.start_bytes
     }
 
-    /// One past the last byte reached; equal to the start when nothing is.
+    /// Returns the offset after the last byte reached, which equals the start if the extent is empty.
     #[must_use]
     pub fn end_bytes(self) -> u64 {
         self.end_bytes
     }
 
-    /// How many bytes lie between the two, those that the view steps over included.
+    /// Returns the number of bytes between the two, including those that the view skips.
     #[must_use]
     pub fn span_bytes(self) -> u64 {
         self.end_bytes.saturating_sub(self.start_bytes)
     }
 }
 
-/// The number of elements of `size`: their product, 1 for no dimension, 0 as soon as one size is 0.
+/// Returns the number of elements of a tensor of `size`: the product, or 1 without dimensions, or 0 if any size is 0.
 ///
 /// # Errors
-/// [`Rule::Numel`] when it passes `i64::MAX`.
+/// [`Rule::Numel`] if it exceeds `i64::MAX`.
 pub fn check_numel(size: impl IntoIterator<Item = u64> + Clone) -> Result<u64> {
     if size.clone().into_iter().any(|n| n == 0) {
         return Ok(0);

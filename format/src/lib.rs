@@ -1,8 +1,8 @@
 //! The bytes of a stridemap store.
 //!
-//! This crate turns untrusted bytes into typed records and back, and does nothing else: no file is opened here, no
-//! clock is read, and there is no `unsafe`. `SPEC.md`, beside this crate, describes the same bytes in prose; its rules
-//! are numbered F-1, F-2, ... and every [`Error`] names the [`Rule`] that was broken.
+//! This crate turns untrusted bytes into typed records and back. It opens no files, reads no clock, and has no
+//! `unsafe`. `SPEC.md`, beside this crate, describes the same bytes in prose. Its rules are numbered F-1, F-2, and so
+//! on. Every [`Error`] names the [`Rule`] that was broken.
 //!
 //! | module's type | file in a store |
 //! |---|---|
@@ -40,5 +40,5 @@ pub use record::{
 pub use sealed::{ChunkChain, Sealed, Sealer};
 pub use table::{TABLE_HEADER_BYTES, TableEncoder, TableHeader};
 
-/// What identifies a store: sixteen random bytes, chosen when it is created.
+/// The identity of a store: 16 random bytes, chosen when it is created.
 pub type Uuid = [u8; 16];

@@ -1,38 +1,39 @@
-//! Every cap of the format, with its reason. Each is enforced when writing as well as when reading.
+//! The limits of the format, with reasons. Each is enforced when writing and when reading.
 
-/// Dimensions of a tensor. PyTorch's own limit.
+/// Dimensions of a tensor, as in PyTorch.
 pub const MAX_RANK: usize = 64;
 
-/// Bytes of a tensor's name. Long enough for any module path, short enough for a row of a table.
+/// Bytes in a tensor's name. Long enough for any module path, short enough for a row of a table.
 pub const MAX_NAME_BYTES: usize = 4096;
 
-/// Bytes of one dimension's name. With [`MAX_RANK`] of them an entry stays within [`MAX_ENTRY_BYTES`].
+/// Bytes in one dimension's name. With [`MAX_RANK`] of them, an entry still fits in [`MAX_ENTRY_BYTES`].
 pub const MAX_DIM_NAME_BYTES: usize = 255;
 
-/// Bytes of the path of an external storage: `PATH_MAX` of Linux.
+/// Bytes in the path of an external storage: `PATH_MAX` on Linux.
 pub const MAX_PATH_BYTES: usize = 4096;
 
-/// Bytes of one entry of a table, its checksum included. The largest legal record takes about 22 KiB.
+/// Bytes in one entry of a table, including its checksum. The largest legal record takes about 22 KiB.
 pub const MAX_ENTRY_BYTES: u64 = 32 * 1024;
 
-/// Bytes of a manifest. What it may hold has limits of its own, so this is reached only by changes whose names or paths are
-/// nearly as long as they may be, or by a lie; such a commit is refused.
+/// Bytes in a manifest. Its lists have limits of their own, so only changes with names or paths of nearly the maximum
+/// length reach this limit, or a malformed file. Such a commit is refused.
 pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Changes of storages in a manifest, and changes of tensors, each. A delta is about the square root of its table, so a
-/// table of more than 2^24 entries is written a little earlier. A change takes up to twenty times as much of memory as of
-/// the file, which is why bytes alone are no limit.
+/// Changes of storages in a manifest; changes of tensors have the same limit. A delta is about the square root of its
+/// table, so a table of more than 2^24 entries is rewritten a little earlier. A change takes up to twenty times as
+/// much memory as space in the file, so a limit in bytes would not be enough.
 pub const MAX_CHANGES: usize = 1 << 12;
 
-/// Storages of garbage in a manifest: what one commit drops and what readers hold back. More is a commit that is refused.
+/// Storages of garbage in a manifest: those that one commit drops, and those that readers hold back. A commit with
+/// more is refused.
 pub const MAX_GARBAGE: usize = 1 << 20;
 
-/// Bytes of all attributes together, keys and values: they are written again at every commit.
+/// Bytes in all attributes together, keys and values. Every commit writes them again.
 pub const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 
-/// Bytes of a storage: what a signed file offset can address.
+/// Bytes in a storage: the range of a signed file offset.
 pub const MAX_STORAGE_BYTES: u64 = i64::MAX as u64;
 
-/// Bytes of address space that a storage asks a reader to reserve: half of what a process has on today's 64-bit machines,
-/// so that a record that lies cannot ask for all of it.
+/// Bytes of address space that a storage may ask a reader to reserve. This is half the address space of a process on
+/// today's 64-bit machines, so a malformed record cannot ask for all of it.
 pub const MAX_RESERVED_BYTES: u64 = 1 << 46;

@@ -10,64 +10,65 @@ use crate::{Digest, Error, Result, Rule, StorageRecord, TensorRecord, Uuid, chec
 const MAGIC: [u8; 8] = *b"SMAPMAN\n";
 const FRAME_BYTES: u64 = 16 + 8 + 16;
 
-/// The table that a manifest stands on.
+/// A manifest's reference to its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRef {
-    /// The generation that wrote it, and that names its file.
+    /// The generation that wrote the table, which names its file.
     pub generation: u64,
-    /// The file's length.
+    /// The length of the file in bytes.
     pub length_bytes: u64,
-    /// The digest of its header.
+    /// The digest of the table's header.
     pub header_digest: Digest,
 }
 
-/// One generation of a store: a table, and what changed since that table was written.
+/// One generation of a store: a table, and the changes since that table was written.
 ///
-/// In the maps of changes `None` stands for a removal.
+/// In the maps of changes, `None` is a removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The store's identity.
     pub uuid: Uuid,
     /// The number of this commit, from 1.
     pub generation: u64,
-    /// The generation that it was made from; 0 for the first.
+    /// The generation that this one was made from; 0 for the first.
     pub parent: u64,
-    /// The next storage id to give: ids grow, and are never given twice.
+    /// The next storage id. Ids grow and are never reused.
     pub next_storage_id: u64,
-    /// The table underneath, if one was ever written.
+    /// The table that the changes apply to, if one was ever written.
     pub table: Option<TableRef>,
     /// Storages added, changed or removed since the table, by id.
     pub storages: BTreeMap<u64, Option<StorageRecord>>,
     /// Tensors added, changed or removed since the table, by name.
     pub tensors: BTreeMap<String, Option<TensorRecord>>,
-    /// What the user wrote on the store.
+    /// The attributes that the user set on the store.
     pub attributes: BTreeMap<String, String>,
-    /// Storages whose last name went, and the generation in which it did: their files go once no reader can be on an
-    /// older generation.
+    /// Storages that no tensor refers to any more, and the generation that dropped each. Their files are deleted when
+    /// no reader can be on an older generation.
     pub garbage: BTreeMap<u64, u64>,
 }
 
-/// What every manifest begins with, whatever its length.
+/// The fields at the start of every manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestHead {
     /// The store's identity.
     pub uuid: Uuid,
     /// The number of this commit.
     pub generation: u64,
-    /// The generation that it was made from.
+    /// The generation that this one was made from.
     pub parent: u64,
-    /// The next storage id to give.
+    /// The next storage id.
     pub next_storage_id: u64,
-    /// The table underneath, if one was ever written.
+    /// The table that the changes apply to, if one was ever written.
     pub table: Option<TableRef>,
 }
 
 impl ManifestHead {
-    /// Reads the head of the manifest of store `uuid` whose file name says `generation`, without decoding the changes.
+    /// Decodes the head of the manifest of store `uuid` in the file named after `generation`, without decoding the
+    /// changes.
     ///
     /// # Errors
-    /// By what is wrong: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`], [`Rule::StoreUuid`],
-    /// [`Rule::Generation`].
+    /// Depending on the damage: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`],
+    /// [`Rule::StoreUuid`], [`Rule::Generation`].
     pub fn decode(bytes: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
         let head: Self = codec::decode_first(body_in(bytes)?).map_err(|e| e.at(24))?;
         head.check(uuid, generation).map_err(|e| e.at(24))?;
@@ -88,7 +89,7 @@ impl ManifestHead {
     }
 }
 
-/// A manifest's body as it is encoded, of a manifest that stays what it is.
+/// A manifest's body for encoding, borrowed.
 #[derive(Serialize)]
 struct BodyRef<'a> {
     head: ManifestHead,
@@ -106,7 +107,7 @@ fn tensors_as_encoded<S: Serializer>(
     serializer.collect_map(tensors.iter().map(|(name, record)| (name, record.as_ref().map(TensorWire::from))))
 }
 
-/// A manifest's body as it is decoded.
+/// A manifest's body as decoded.
 #[derive(Serialize, Deserialize)]
 struct Body {
     head: ManifestHead,
@@ -121,7 +122,7 @@ struct Body {
 }
 
 impl Manifest {
-    /// The first manifest of a store: generation 1, nothing in it.
+    /// Returns the first manifest of a store: generation 1, empty.
     #[must_use]
     pub fn first(uuid: Uuid) -> Self {
         Manifest {
@@ -137,10 +138,10 @@ impl Manifest {
         }
     }
 
-    /// The file's bytes.
+    /// Returns the bytes of the file.
     ///
     /// # Errors
-    /// The same rules as [`decode`](Self::decode): nothing is written that would not be read back.
+    /// The same rules as [`decode`](Self::decode): nothing is written that could not be read back.
     pub fn encode(&self) -> Result<Vec<u8>> {
         self.check()?;
         let body =
@@ -152,23 +153,23 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// Reads the bytes of the manifest of store `uuid` whose file name says `generation`.
+    /// Decodes the manifest of store `uuid` from the bytes of the file named after `generation`.
     ///
     /// # Errors
-    /// By what is wrong: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`], [`Rule::Canonical`],
-    /// [`Rule::StoreUuid`], [`Rule::Generation`], and those of the records inside.
+    /// Depending on the damage: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`],
+    /// [`Rule::Canonical`], [`Rule::StoreUuid`], [`Rule::Generation`], and the rules of the records inside.
     pub fn decode(bytes: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
         let body = body_in(bytes)?;
         Self::decode_body(body, uuid, generation).map_err(|e| e.at(24))
     }
 
-    /// Whether `bytes` are the file of this manifest: what [`decode`](Self::decode) would say, without making a second one.
+    /// Returns whether `bytes` would [`decode`](Self::decode) to this manifest, without building a second one.
     #[must_use]
     pub fn is_encoded_in(&self, bytes: &[u8]) -> bool {
         body_in(bytes).is_ok_and(|body| codec::is_encoding_of(body, &self.body()))
     }
 
-    /// What the file begins with.
+    /// Returns the head of the file.
     #[must_use]
     pub fn head(&self) -> ManifestHead {
         let Manifest { uuid, generation, parent, next_storage_id, table, .. } = *self;
@@ -246,14 +247,14 @@ impl Manifest {
         check_attributes(self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())))
     }
 
-    /// How many changes stand between the table and this generation.
+    /// Returns the number of changes since the table.
     #[must_use]
     pub fn delta_count(&self) -> u64 {
         self.storages.len().saturating_add(self.tensors.len()) as u64
     }
 }
 
-/// The body of a file whose frame and digest are right.
+/// Returns the body of a manifest, after checking the frame, digest and version.
 fn body_in(bytes: &[u8]) -> Result<&[u8]> {
     let frame = |detail: String| Error::new(Rule::ManifestFrame, detail).at(16);
     if bytes.len() as u64 > MAX_MANIFEST_BYTES {
@@ -278,7 +279,7 @@ fn body_in(bytes: &[u8]) -> Result<&[u8]> {
     Ok(body)
 }
 
-/// Checks all attributes of a store, keys and values: the keys are names, and together they are at most 1 MiB (F-19).
+/// Checks all attributes of a store: keys are names, and keys and values together take at most 1 MiB (F-19).
 ///
 /// # Errors
 /// [`Rule::Attributes`].

@@ -3,9 +3,9 @@ use crate::{Digest, Error, Result, Rule, Uuid, digest};
 
 const MAGIC: [u8; 8] = *b"\x89SMAP\r\n\x1a";
 
-/// The content of `FORMAT`: what makes a directory a store.
+/// The content of `FORMAT`, the file that makes a directory a store.
 ///
-/// The file is 48 bytes in every version, so that damage can be told from a newer version.
+/// The file is 48 bytes in every version, so that damage is distinguished from a newer version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
     /// The store's identity.
@@ -13,10 +13,10 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// Bytes of the file.
+    /// The length of the file in bytes.
     pub const LENGTH: usize = 48;
 
-    /// The file's bytes.
+    /// Returns the bytes of the file.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = preamble(MAGIC);
@@ -25,11 +25,11 @@ impl Marker {
         bytes
     }
 
-    /// Reads the file's bytes.
+    /// Decodes the bytes of the file.
     ///
     /// # Errors
-    /// [`Rule::MarkerMagic`] for another kind of file, [`Rule::MarkerDigest`] for a damaged one, [`Rule::Version`] for
-    /// a whole one of another version.
+    /// [`Rule::MarkerMagic`] for another kind of file, [`Rule::MarkerDigest`] for a damaged one, [`Rule::Version`]
+    /// for an undamaged one of another version.
     pub fn decode(bytes: &[u8]) -> Result<Marker> {
         if !bytes.starts_with(&MAGIC) {
             return Err(Error::new(Rule::MarkerMagic, "FORMAT has another magic").at(0));

@@ -2,14 +2,14 @@
 
 use crate::{Error, Result, Rule};
 
-/// The format version that this crate writes, and the only one it reads.
+/// The format version that this crate writes. It reads no other.
 pub const VERSION: u32 = 1;
 
 pub(crate) fn preamble(magic: [u8; 8]) -> Vec<u8> {
     [&magic[..], &VERSION.to_le_bytes(), &[0; 4]].concat()
 }
 
-/// Checks the version and the four reserved bytes that stand at `offset` of every file's preamble (F-3).
+/// Checks the version and the four reserved bytes after it, which are at `offset` (F-3).
 pub(crate) fn check_version(preamble: &[u8], offset: usize) -> Result<()> {
     let field = |at: usize| preamble.get(at..)?.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes));
     match (field(offset), field(offset.saturating_add(4))) {
@@ -26,8 +26,8 @@ pub(crate) fn check_version(preamble: &[u8], offset: usize) -> Result<()> {
     }
 }
 
-/// Checks a preamble's magic and gives what follows the preamble. The version is for [`check_version`], once the
-/// bytes are known to be whole: a damaged file is not a newer one.
+/// Checks a preamble's magic and returns the bytes after the preamble. [`check_version`] is for later, once the bytes
+/// are known to be undamaged: a damaged file is not a newer one.
 pub(crate) fn strip_preamble<'a>(bytes: &'a [u8], magic: &[u8; 8], frame: Rule) -> Result<&'a [u8]> {
     if !bytes.starts_with(magic) {
         return Err(Error::new(frame, "another magic").at(0));
@@ -35,7 +35,7 @@ pub(crate) fn strip_preamble<'a>(bytes: &'a [u8], magic: &[u8; 8], frame: Rule) 
     bytes.get(16..).ok_or_else(|| Error::new(frame, "cut short").at(8))
 }
 
-/// Splits `N` bytes off the front as a little-endian integer's bytes.
+/// Takes `N` bytes off the front, for a little-endian integer.
 pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (field, rest) = bytes.split_first_chunk()?;
     *bytes = rest;

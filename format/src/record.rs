@@ -5,7 +5,7 @@ use crate::limits::{
 };
 use crate::{DType, Error, Extent, Result, Rule, Sealed, check_numel, codec};
 
-/// Checks a tensor's name or an attribute's key: 1 to 4096 bytes of UTF-8 without NUL (F-4).
+/// Checks the name of a tensor or the key of an attribute: 1 to 4096 bytes of UTF-8 without NUL (F-4).
 ///
 /// # Errors
 /// [`Rule::Name`].
@@ -17,7 +17,8 @@ pub fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks a dimension's name: an identifier of ASCII letters, digits and `_` that does not begin with a digit (F-9).
+/// Checks the name of a dimension: an identifier of ASCII letters, digits and `_` that does not begin with a digit
+/// (F-9).
 ///
 /// # Errors
 /// [`Rule::DimNames`].
@@ -30,54 +31,54 @@ pub fn check_dim_name(name: &str) -> Result<()> {
     Err(Error::new(Rule::DimNames, format!("dimension name {name:?}")))
 }
 
-/// How a storage's bytes may change, and what guards them.
+/// How the bytes of a storage may change, and what protects them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StorageKind {
-    /// Bytes below the length never change; the storage may only grow.
+    /// Bytes below the length never change. The storage may only grow.
     Sealed(Sealed),
     /// Changed in place, under an exclusive lock.
     Mutable,
-    /// Read and written by many processes at once, through atomics.
+    /// Read and written by many processes at once, with atomics.
     Live {
-        /// The size of every access, in bytes: 1, 2, 4 or 8. Atomics of two sizes on the same bytes are no atomics.
+        /// The size of every access in bytes: 1, 2, 4 or 8. Accesses of two sizes to the same bytes are not atomic.
         access_bytes: u8,
     },
-    /// A range of a file that is not the store's.
+    /// A range of a file outside the store.
     External(External),
 }
 
-/// Where an external storage lies, and how its file looked when it was adopted.
+/// The location of an external storage, and the state of its file when it was adopted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct External {
     /// The file, relative to the store's parent directory unless it is absolute.
     pub path: String,
-    /// Where the storage begins in it.
+    /// The offset of the storage in the file, in bytes.
     pub offset_bytes: u64,
-    /// What must still be true of the file.
+    /// The state of the file, which must not change.
     pub stamp: FileStamp,
 }
 
-/// What tells that a file was replaced or rewritten.
+/// The metadata of a file, which changes when it is replaced or rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
-    /// The device's number.
+    /// The number of the device.
     pub device: u64,
-    /// The inode's number.
+    /// The number of the inode.
     pub inode: u64,
-    /// The file's length.
+    /// The length of the file in bytes.
     pub size_bytes: u64,
     /// Time of the last change, in nanoseconds since 1970.
     pub mtime_ns: i64,
 }
 
-/// What the metadata says of one storage. Its id is the key under which it is kept.
+/// The metadata of one storage. Its id is the key of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageRecord {
-    /// Bytes that tensors may reach. The file may be longer, never shorter.
+    /// The number of bytes that tensors may reach. The file may be longer, never shorter.
     pub length_bytes: u64,
-    /// How many names stand on this storage; at zero the storage is garbage.
+    /// The number of tensors that refer to this storage. At zero the storage is garbage.
     pub tensor_count: u64,
-    /// How its bytes may change.
+    /// How the bytes may change.
     pub kind: StorageKind,
 }
 
@@ -121,32 +122,32 @@ impl StorageRecord {
     }
 }
 
-/// The fields of a [`TensorRecord`], not yet checked.
+/// The fields of a [`TensorRecord`], unchecked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorParts {
-    /// Type of the elements.
+    /// The type of the elements.
     pub dtype: DType,
-    /// Sizes, in elements.
+    /// The sizes, in elements.
     pub size: Vec<u64>,
-    /// Strides, in elements: negative runs backwards, zero repeats.
+    /// The strides, in elements. A negative stride runs backwards; zero repeats.
     pub stride: Vec<i64>,
-    /// Where the element of index 0, 0, ... stands in the storage, in elements.
+    /// The offset of the element at index 0, 0, ... in the storage, in elements.
     pub offset_elems: u64,
     /// The storage's id.
     pub storage_id: u64,
-    /// A name or none for each dimension, when the dimensions are named.
+    /// An optional name for each dimension, if the dimensions are named.
     pub dim_names: Option<Vec<Option<String>>>,
 }
 
-/// What the metadata says of one tensor: a header over a storage. Its name is the key under which it is kept.
+/// The metadata of one tensor: a header over a storage. Its name is the key of the record.
 ///
-/// Boxed, because a change that removes a name takes six bytes of a manifest, and should not take the room of a record here.
+/// Boxed, because a removal takes six bytes of a manifest, and should not take the memory of a whole record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRecord(Box<TensorParts>);
 
 impl TensorRecord {
-    /// Checks the parts against each other. Whether the view lies inside its storage is for
-    /// [`extent`](Self::extent) to say, once the storage is known.
+    /// Checks the parts against each other. [`extent`](Self::extent) checks that the view is inside its storage, once
+    /// the storage is known.
     ///
     /// # Errors
     /// [`Rule::Rank`], [`Rule::Numel`], [`Rule::StorageId`], [`Rule::DimNames`].
@@ -175,17 +176,17 @@ impl TensorRecord {
         Ok(TensorRecord(Box::new(parts)))
     }
 
-    /// The bytes of a storage of `length_bytes` that this tensor reaches.
+    /// Returns the bytes of a storage of `length_bytes` that this tensor reaches.
     ///
     /// # Errors
-    /// [`Rule::Extent`] when they are not all inside.
+    /// [`Rule::Extent`] if they are not all inside.
     pub fn extent(&self, length_bytes: u64) -> Result<Extent> {
         let dims =
             self.size.iter().zip(&self.stride).map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
         Extent::of(dims, i128::from(self.offset_elems), self.dtype, length_bytes)
     }
 
-    /// Takes the record apart.
+    /// Returns the parts of the record.
     #[must_use]
     pub fn into_parts(self) -> TensorParts {
         *self.0
@@ -200,7 +201,7 @@ impl std::ops::Deref for TensorRecord {
     }
 }
 
-/// Checks that a storage id is at least 1 and below the next one to be given (F-12).
+/// Checks that a storage id is at least 1 and below the next id (F-12).
 pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
     if id == 0 || id >= next_id {
         return Err(Error::new(Rule::StorageId, format!("storage id {id}, where the next id is {next_id}")));
@@ -208,7 +209,7 @@ pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
     Ok(())
 }
 
-/// A tensor record as it is encoded.
+/// A tensor record as encoded.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct TensorWire {
     dtype: u8,
@@ -221,7 +222,7 @@ pub(crate) struct TensorWire {
     dim_names: Option<DimNames>,
 }
 
-/// A name or none for each dimension.
+/// An optional name for each dimension.
 #[derive(Serialize, Deserialize)]
 struct DimNames(#[serde(deserialize_with = "codec::dimensions")] Vec<Option<String>>);
 

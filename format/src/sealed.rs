@@ -2,32 +2,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CHUNK_BYTES, Digest, Digester, Error, Result, Rule, digest, full_chunk_count};
 
-/// What the record of a sealed storage says of its bytes, beside how many they are.
+/// The record of a sealed storage: its digests, and how far it may grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sealed {
     /// The end of the [`ChunkChain`] over the full chunks.
     pub chunks: Digest,
-    /// The digest of the bytes after the last full chunk, which may be none.
+    /// The digest of the bytes after the last full chunk. There may be no such bytes.
     pub tail: Digest,
-    /// Advice: the address space that a reader may reserve for the storage to grow into, in bytes from its beginning;
-    /// a number up to the length asks for none.
+    /// A hint: the address space that a reader may reserve so that the storage can grow in place, in bytes from its
+    /// start. A value up to the length reserves nothing.
     pub reserved_bytes: u64,
 }
 
-/// The chain over the digests of full chunks: each link is the digest of the link before and of the chunk's digest.
+/// A chain over the digests of full chunks. Each link is the digest of the previous link and the chunk's digest.
 ///
-/// It binds all of them, in their order, and goes on from any link: a storage that grows need not read its beginning.
+/// It covers all chunks in order, and can resume from any link, so growing a storage does not need to read its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkChain(Digest);
 
 impl ChunkChain {
-    /// The chain that ends in a link: that of a record, to go on from.
+    /// Resumes a chain from a link, such as that of a record.
     #[must_use]
     pub fn resume(link: Digest) -> Self {
         ChunkChain(link)
     }
 
-    /// The next full chunk, by its digest.
+    /// Adds the next full chunk, by its digest.
     pub fn push(&mut self, chunk: Digest) {
         let mut digester = Digester::default();
         digester.update(&self.0);
@@ -35,14 +35,14 @@ impl ChunkChain {
         self.0 = digester.finish();
     }
 
-    /// The last link; sixteen zero bytes before the first chunk.
+    /// Returns the last link, which is 16 zero bytes before the first chunk.
     #[must_use]
     pub fn link(&self) -> Digest {
         self.0
     }
 }
 
-/// Digests the bytes of a sealed storage as they come, from its first byte or from where it was sealed before.
+/// Digests the bytes of a sealed storage as they arrive, from its first byte or from the end of an earlier sealing.
 #[derive(Clone, Default)]
 pub struct Sealer {
     chain: ChunkChain,
@@ -52,10 +52,10 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Goes on behind a storage of `length_bytes`, whose bytes after the last full chunk are `tail`.
+    /// Resumes after a storage of `length_bytes`, whose bytes after the last full chunk are `tail`.
     ///
     /// # Errors
-    /// [`Rule::ChunkDigest`] when `tail` is not what the record says: damage must not get a digest of its own.
+    /// [`Rule::ChunkDigest`] if `tail` does not match the record: damaged bytes must not get a digest of their own.
     pub fn resume(sealed: &Sealed, length_bytes: u64, tail: &[u8]) -> Result<Self> {
         let offset_bytes = full_chunk_count(length_bytes).saturating_mul(CHUNK_BYTES);
         let tail_bytes = length_bytes.saturating_sub(offset_bytes);
@@ -69,7 +69,7 @@ impl Sealer {
         Ok(sealer)
     }
 
-    /// The next bytes. The digest of each chunk that they fill is given to `filled`, for the `.sum` file.
+    /// Adds the next bytes. Calls `filled` with the digest of each chunk that they complete, for the `.sum` file.
     pub fn update(&mut self, mut bytes: &[u8], mut filled: impl FnMut(Digest)) {
         while !bytes.is_empty() {
             let room = CHUNK_BYTES.saturating_sub(self.tail_bytes);
@@ -81,7 +81,7 @@ impl Sealer {
                 self.tail_bytes = self.tail_bytes.saturating_add(part.len() as u64);
                 continue;
             }
-            // A chunk that comes whole is digested at once, which is faster.
+            // A whole chunk is digested at once, which is faster.
             let chunk = if self.tail_bytes == 0 {
                 digest(part)
             } else {
@@ -94,7 +94,7 @@ impl Sealer {
         }
     }
 
-    /// What the record of the bytes so far says.
+    /// Returns the record of the bytes so far.
     #[must_use]
     pub fn sealed(&self, reserved_bytes: u64) -> Sealed {
         Sealed { chunks: self.chain.link(), tail: self.tail.finish(), reserved_bytes }
@@ -117,7 +117,7 @@ mod tests {
         (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
     }
 
-    /// As SPEC.md has it, with nothing of this file.
+    /// Computes the digests as SPEC.md says, without the code above.
     fn expected(bytes: &[u8]) -> (Sealed, Vec<Digest>) {
         let (chunks, tail) = bytes.as_chunks::<CHUNK>();
         let digests: Vec<Digest> = chunks.iter().map(|chunk| digest(chunk)).collect();

@@ -10,10 +10,10 @@ const MAGIC: [u8; 8] = *b"SMAPTAB\n";
 const SLOT_BYTES: u64 = 8;
 const CHECK_BYTES: usize = 8;
 
-/// Bytes of a table's header.
+/// The length of a table's header in bytes.
 pub const TABLE_HEADER_BYTES: usize = 64;
 
-/// The header of a table: how many entries follow, and with the file's length, where their index is.
+/// The header of a table. It counts the entries that follow; with the file's length, it also locates their index.
 ///
 /// After the header come the entries: storages by ascending id, then tensors by ascending name. The file ends with the
 /// index: the offset of each entry, and of the end of the last one. An *ordinal* counts entries from 0, storages first.
@@ -27,7 +27,7 @@ pub struct TableHeader {
 }
 
 impl TableHeader {
-    /// Reads the header of the table that a manifest of store `uuid` refers to.
+    /// Decodes the header of the table that a manifest of store `uuid` refers to.
     ///
     /// # Errors
     /// [`Rule::TableDigest`], [`Rule::TableHeader`], [`Rule::StoreUuid`], [`Rule::Generation`].
@@ -79,32 +79,32 @@ impl TableHeader {
         bytes
     }
 
-    /// How many storages the table holds: ordinals from 0.
+    /// Returns the number of storages in the table. Their ordinals begin at 0.
     #[must_use]
     pub fn storage_count(&self) -> u64 {
         self.storage_count
     }
 
-    /// How many tensors the table holds: ordinals from [`storage_count`](Self::storage_count).
+    /// Returns the number of tensors in the table. Their ordinals begin at [`storage_count`](Self::storage_count).
     #[must_use]
     pub fn tensor_count(&self) -> u64 {
         self.tensor_count
     }
 
-    /// How many entries the table holds.
+    /// Returns the number of entries in the table.
     #[must_use]
     pub fn entry_count(&self) -> u64 {
         self.storage_count.saturating_add(self.tensor_count)
     }
 
-    /// Where the index begins: the file's length less the slots.
+    /// Returns the offset of the index: the length of the file minus the slots.
     fn index_offset(&self) -> Option<u64> {
         let slots = self.storage_count.checked_add(self.tensor_count)?.checked_add(1)?;
         let offset = self.length_bytes.checked_sub(slots.checked_mul(SLOT_BYTES)?)?;
         (offset >= TABLE_HEADER_BYTES as u64).then_some(offset)
     }
 
-    /// The bytes of the file that hold the index slots of `count` entries from `ordinal` on: offset and length.
+    /// Returns the offset and length in bytes of the index slots of `count` entries, starting with `ordinal`.
     #[must_use]
     pub fn slots(&self, ordinal: u64, count: u64) -> (u64, u64) {
         let offset =
@@ -112,15 +112,15 @@ impl TableHeader {
         (offset, count.saturating_add(1).saturating_mul(SLOT_BYTES))
     }
 
-    /// Reads the bytes at [`slots`](Self::slots) of `ordinal`: offset and length of each entry, in order.
+    /// Decodes the bytes at [`slots`](Self::slots) of `ordinal` into the offset and length of each entry, in order.
     ///
     /// # Errors
-    /// [`Rule::TableIndex`] for a slot that does not ascend, or lies outside the entries.
+    /// [`Rule::TableIndex`] for a slot that does not ascend or is outside the entries.
     pub fn decode_slots(&self, ordinal: u64, bytes: &[u8]) -> Result<Vec<(u64, u64)>> {
         let (index_offset, _) = self.slots(ordinal, 0);
         let entries_end = self.slots(0, 0).0;
         let offsets: Vec<u64> = bytes.as_chunks().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect();
-        // Nothing lies between the header, the entries and the index.
+        // There are no gaps between the header, the entries and the index.
         let is_last = ordinal.saturating_add(offsets.len() as u64) == self.entry_count().saturating_add(1);
         let ends_are_right = (ordinal != 0 || offsets.first() == Some(&(TABLE_HEADER_BYTES as u64)))
             && (!is_last || offsets.last() == Some(&entries_end));
@@ -142,7 +142,7 @@ impl TableHeader {
         pairs.map(entry).collect()
     }
 
-    /// Reads a storage's entry.
+    /// Decodes a storage's entry.
     ///
     /// # Errors
     /// [`Rule::EntryCheck`] for damaged bytes, and the rules of the record.
@@ -153,7 +153,7 @@ impl TableHeader {
         Ok((id, record))
     }
 
-    /// Reads a tensor's entry.
+    /// Decodes a tensor's entry.
     ///
     /// # Errors
     /// [`Rule::EntryCheck`] for damaged bytes, and the rules of the record.
@@ -175,11 +175,11 @@ impl TableHeader {
     }
 }
 
-/// Builds a table's bytes: storages by ascending id, then tensors by ascending name.
+/// Encodes a table: storages by ascending id, then tensors by ascending name.
 ///
-/// Entries begin after the header, which is known only at the end: write what [`push_storage`](Self::push_storage) and
-/// [`push_tensor`](Self::push_tensor) append from byte [`TABLE_HEADER_BYTES`] on, then what
-/// [`finish`](Self::finish) appends, then the header at 0.
+/// The header comes first in the file, but is known only at the end. Write what [`push_storage`](Self::push_storage)
+/// and [`push_tensor`](Self::push_tensor) append at byte [`TABLE_HEADER_BYTES`], then what [`finish`](Self::finish)
+/// appends, then the header at 0.
 #[derive(Debug)]
 pub struct TableEncoder {
     uuid: Uuid,
@@ -192,7 +192,7 @@ pub struct TableEncoder {
 }
 
 impl TableEncoder {
-    /// Begins the table of a generation.
+    /// Creates an encoder for the table of a generation.
     #[must_use]
     pub fn new(uuid: Uuid, generation: u64, next_storage_id: u64) -> Self {
         let (last_id, last_name) = (0, String::new());
@@ -203,7 +203,7 @@ impl TableEncoder {
     /// Appends a storage's entry to `out`.
     ///
     /// # Errors
-    /// [`Rule::EntryOrder`] when it does not follow the last one, and the rules of the record.
+    /// [`Rule::EntryOrder`] if its id does not ascend, and the rules of the record.
     pub fn push_storage(&mut self, id: u64, record: &StorageRecord, out: &mut Vec<u8>) -> Result<()> {
         check_storage_id(id, self.next_storage_id)?;
         record.check()?;
@@ -218,7 +218,7 @@ impl TableEncoder {
     /// Appends a tensor's entry to `out`.
     ///
     /// # Errors
-    /// [`Rule::EntryOrder`] when it does not follow the last one, and the rules of the record.
+    /// [`Rule::EntryOrder`] if its name does not ascend, and the rules of the record.
     pub fn push_tensor(&mut self, name: &str, record: &TensorRecord, out: &mut Vec<u8>) -> Result<()> {
         check_name(name)?;
         check_storage_id(record.storage_id, self.next_storage_id)?;
@@ -241,7 +241,7 @@ impl TableEncoder {
         Ok(())
     }
 
-    /// Appends the index to `out`; gives the header's bytes and what a manifest says of the table.
+    /// Appends the index to `out`, and returns the header's bytes and the manifest's reference to the table.
     #[must_use]
     pub fn finish(self, out: &mut Vec<u8>) -> (Vec<u8>, TableRef) {
         let entries_end = self.slots.last().copied().unwrap_or_default();

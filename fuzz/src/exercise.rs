@@ -1,4 +1,4 @@
-//! All that can be done with a store, done to one that is not trusted.
+//! Performs every operation on an untrusted store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,16 +10,16 @@ use stridemap::{
 
 use crate::{elements, within};
 
-/// What opening a store, and reading its headers, may take.
+/// The memory limit for opening a store and reading its headers.
 const OPEN_BYTES: usize = 64 << 20;
 
-/// What all other work on a store as small as these are may take.
+/// The memory limit for all other work on a store as small as these.
 const WORK_BYTES: usize = 96 << 20;
 
-/// Of a tensor that is read. One that repeats an element may be of any size.
+/// The most bytes of a tensor that is read. One that repeats an element may have any size.
 const READ_BYTES: usize = 64 << 10;
 
-/// A dtype, a size, and the elements of a tensor that is small enough.
+/// The dtype, the size, and the elements of a tensor if it is small enough.
 type Content = (String, Vec<usize>, Option<Vec<u8>>);
 
 type Contents = BTreeMap<String, Result<Content>>;
@@ -31,19 +31,19 @@ fn options() -> StoreOptions {
         .external(ExternalFiles::Beside)
 }
 
-/// What is done to a store beside opening and reading it.
+/// What is done to a store besides opening and reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Nothing.
+    /// Only opening and reading.
     Read,
-    /// It is repaired.
+    /// The store is repaired.
     Repair,
-    /// All that a user can do to it.
+    /// All operations of a user.
     Write,
 }
 
 impl Work {
-    /// By a number of the input: half of the stores are only read.
+    /// Chooses by a number from the input. Half of the stores are only read.
     #[must_use]
     pub fn of(number: u8) -> Self {
         match number % 4 {
@@ -54,11 +54,10 @@ impl Work {
     }
 }
 
-/// Opens what is there and reads all of it; and does to it what a user can, if that is wanted. What does not open is
-/// verified all the same, and repaired.
+/// Opens a store, reads all of it, and does `work` to it. A store that does not open is still verified, and repaired.
 ///
 /// # Panics
-/// When it takes too much memory, or two ways to know something say two things.
+/// If it takes too much memory, or if two ways to get the same information disagree.
 pub fn exercise(root: &Path, work: Work) {
     let store = match within(OPEN_BYTES, || options().open(root)) {
         Ok(store) => store,
@@ -83,7 +82,7 @@ pub fn exercise(root: &Path, work: Work) {
     match work {
         Work::Read => {}
         Work::Repair => {
-            // A reader would keep what is damaged from being moved.
+            // A reader would keep damaged files from being moved.
             drop(store);
             within(WORK_BYTES, || repair(root, &before));
         }
@@ -91,7 +90,7 @@ pub fn exercise(root: &Path, work: Work) {
     }
 }
 
-/// An error is one line, of a length that can be read.
+/// Checks that an error is one line of a readable length.
 fn check(e: &Error) {
     let line = e.to_string();
     assert!(!line.contains('\n') && line.len() < 64 << 10, "{line}");
@@ -138,7 +137,7 @@ fn content(tensor: &Tensor) -> Result<Content> {
     Ok((tensor.dtype().to_string(), tensor.size().to_vec(), bytes))
 }
 
-/// Views of it, read where they are small. One that would be a copy of what is large is what a user must ask for.
+/// Takes views of a tensor and reads small ones. A large tensor is not flattened, because that could copy it.
 fn views(tensor: &Tensor) {
     let _ = (tensor.overlaps_itself(), tensor.is_contiguous(), tensor.is_channels_last());
     let _ = tensor.to_text().map_err(|e| check(&e));
@@ -164,7 +163,7 @@ fn views(tensor: &Tensor) {
     read::<bool>(tensor);
 }
 
-/// Whether there is nothing to find.
+/// Returns whether verification finds nothing.
 fn verify(store: &Store) -> bool {
     match store.verify(|_| ()) {
         Ok(verified) => {
@@ -178,7 +177,7 @@ fn verify(store: &Store) -> bool {
     }
 }
 
-/// What is no damage, but what this machine or this handle cannot have.
+/// Returns whether an error is not damage, but a limit of this machine or this handle.
 fn is_excused(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::LimitExceeded | ErrorKind::ExternalRefused)
 }
@@ -191,9 +190,9 @@ fn check_whole(contents: &Contents) {
     }
 }
 
-/// The same elements where they lie as were read before.
+/// Checks that mapped tensors have the same elements as were read before.
 fn mapped(root: &Path, before: &Contents) {
-    // SAFETY: nobody but this process writes the directory, and while the store is mapped nothing but the library does.
+    // SAFETY: no other process writes the directory, and while the store is mapped only the library writes to it.
     let Ok(store) = (unsafe { options().open_mapped(root) }) else { return };
     for (name, content_before) in before {
         let loaded = store.load(name);
@@ -226,7 +225,7 @@ fn mapped(root: &Path, before: &Contents) {
     }
 }
 
-/// What was repaired is whole, has nothing else under the names that are left, and takes a commit.
+/// Checks that a repaired store verifies, has the same content under the remaining names, and accepts a commit.
 fn repair(root: &Path, before: &Contents) {
     let _ = options().verify(root, |_| ()).map_err(|e| check(&e));
     let planned = options().plan_repair(root, |_| ());
@@ -253,12 +252,12 @@ fn repair(root: &Path, before: &Contents) {
     }
     let new = Tensor::from_vec(vec![1u8], &[1]).expect("a tensor on the heap");
     if let Err(e) = store.save("~after", &new) {
-        // LOCK may be a second name of the manifest that this handle holds.
+        // LOCK may be a hard link to the manifest that this handle holds.
         assert!(is_excused(&e) || e.kind() == ErrorKind::Busy, "after {done:?} nothing can be saved: {e}");
     }
 }
 
-/// What was committed is there, in a store that opens.
+/// Checks that committed changes are in the store when it is opened again.
 fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
     let wrote = |what: &str, result: Result<()>| match result {
         Ok(()) => Some(options().open(root).unwrap_or_else(|e| panic!("after {what}: {e}"))),
@@ -274,7 +273,7 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
             [1, 2, 3]
         );
     }
-    // A store may have the names that are written here, too.
+    // The store may already contain the names that are written here.
     if let Some(name) = before.keys().find(|name| !name.starts_with('~')) {
         if let Some(again) = wrote("copy", store.copy(name, "~copy")) {
             let copied = again.load("~copy").and_then(|tensor| content(&tensor));
@@ -309,7 +308,8 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
             if let (Ok(content_before), Ok(now)) = (content_before, &now) {
                 assert!(now == content_before, "{name:?} is another after it was all written again");
             }
-            // Where a record counts fewer tensors than stand on its storage, which verify finds, it goes with the last one counted.
+            // If a record counts fewer tensors than refer to its storage, which verify reports, the storage is
+            // deleted with the last one counted.
             if let (Ok(_), Err(e), true) = (content_before, &now, is_whole) {
                 panic!("{name:?} was there, and is gone: {e}");
             }
@@ -324,7 +324,7 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
         wrote("remove", store.remove("~renamed"));
     }
     for name in before.keys() {
-        // Last, for it changes elements.
+        // Last, because it changes elements.
         let filled = store.load(name).and_then(|tensor| tensor.lock_exclusive()?.fill_(1).map(drop));
         let _ = filled.map_err(|e| check(&e));
     }

@@ -1,4 +1,4 @@
-//! Files of other formats: opened, read where they lie, imported, adopted, and all three compared.
+//! Files of other formats: opened and read in place, imported, adopted, and the results compared.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,16 +12,16 @@ use stridemap::{
 
 use crate::{elements, scratch, within};
 
-/// What opening takes beside some times the file: buffers, and the window of what unpacks.
+/// The memory for opening besides a multiple of the file size: buffers, and the window of the decompressor.
 const FIXED_BYTES: usize = 256 << 10;
 
-/// What a checkpoint of any size may unfold to.
+/// The memory that a checkpoint of any size may unfold to.
 const UNFOLDED_BYTES: usize = 2 << 20;
 
-/// How many times the file its headers may take.
+/// The memory for headers, as a multiple of the file size.
 const FACTOR: usize = 8;
 
-/// A file in memory that is written over again, and a store that it is imported into.
+/// A file in memory that is overwritten for every input, and a store to import it into.
 pub struct Workplace {
     dir: PathBuf,
     store: Store,
@@ -31,7 +31,7 @@ type Tensors = BTreeMap<String, (Vec<usize>, Option<Vec<u8>>)>;
 
 impl Workplace {
     /// # Panics
-    /// Without a directory to work in.
+    /// If there is no directory to work in.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let dir = scratch(name).expect("a directory to work in");
@@ -40,23 +40,23 @@ impl Workplace {
         Workplace { dir, store }
     }
 
-    /// Puts a file beside the one that is read.
+    /// Writes a file beside the one that is read.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn put(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.dir.join(name);
         fs::write(&path, bytes).expect("a file to read");
-        // One that was written a moment ago would be waited for.
+        // The library would wait before it uses a file with a recent time.
         let file = File::options().write(true).open(&path).expect("a file to read");
         file.set_modified(SystemTime::UNIX_EPOCH).expect("a file of another time");
         path
     }
 
-    /// Reads the bytes as a file of another format, in every way that there is; whether it was one.
+    /// Reads the bytes as a file of another format in every way, and returns whether it could be read.
     ///
     /// # Panics
-    /// When the ways differ, take more memory than some times the file, or give an error that is not typed.
+    /// If the ways disagree, take more memory than a multiple of the file size, or return an untyped error.
     pub fn read(&self, bytes: &[u8]) -> bool {
         let path = self.put("input.bin", bytes);
         let limit_bytes = FACTOR * bytes.len() + FIXED_BYTES + UNFOLDED_BYTES;
@@ -70,7 +70,7 @@ impl Workplace {
         };
         match self.import(&path, bytes.len()) {
             Ok(imported) => assert!(read == imported, "read {read:?}, imported {imported:?}"),
-            // It reads all, and so sees damage that a look at parts does not.
+            // An import reads everything, so it finds damage that a partial read misses.
             Err(e) => check_typed(&e),
         }
         match self.adopt(&path, bytes.len()) {
@@ -132,7 +132,7 @@ fn read(path: &Path, file_bytes: usize) -> Result<Tensors> {
     Ok(tensors)
 }
 
-/// One that repeats few bytes over and over is not gone through.
+/// Tensors that repeat a few bytes many times are not read.
 fn content(tensor: &Tensor, file_bytes: usize) -> Result<(Vec<usize>, Option<Vec<u8>>)> {
     let is_short = tensor.nbytes() <= file_bytes / 2;
     let content = if is_short { Some(elements(tensor)?) } else { None };

@@ -1,4 +1,4 @@
-//! What the fuzz targets share.
+//! Code that the fuzz targets share.
 
 pub mod exercise;
 pub mod foreign;
@@ -18,10 +18,10 @@ use stridemap_format::digest;
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// What `work` gives, if it took no more memory of the heap at any time than so many bytes.
+/// Returns the result of `work`, and checks that it never had more than `limit_bytes` allocated on the heap.
 ///
 /// # Panics
-/// When it took more.
+/// If it allocated more.
 pub fn within<T>(limit_bytes: usize, work: impl FnOnce() -> T) -> T {
     MEMORY.reset_peak_usage();
     let before = MEMORY.current_usage();
@@ -31,19 +31,19 @@ pub fn within<T>(limit_bytes: usize, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Bytes that end with their digest, in place of whatever their last sixteen are.
+/// Replaces the last sixteen bytes with the digest of the rest.
 pub fn fix_digest(bytes: &mut [u8]) {
     if let Some((covered, stated)) = bytes.split_last_chunk_mut::<16>() {
         *stated = digest(covered);
     }
 }
 
-/// The number at an offset, or 0 past the end.
+/// Returns the number at an offset, or 0 past the end.
 pub fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |number| u64::from_le_bytes(*number))
 }
 
-/// The number at an offset, or 0 past the end.
+/// Returns the number at an offset, or 0 past the end.
 #[must_use]
 pub fn u16_at(bytes: &[u8], offset: usize) -> u32 {
     bytes
@@ -53,18 +53,18 @@ pub fn u16_at(bytes: &[u8], offset: usize) -> u32 {
         .into()
 }
 
-/// The number at an offset, or 0 past the end.
+/// Returns the number at an offset, or 0 past the end.
 #[must_use]
 pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |number| u32::from_le_bytes(*number))
 }
 
-/// The sixteen bytes at an offset, or zeros past the end.
+/// Returns the sixteen bytes at an offset, or zeros past the end.
 pub fn uuid_at(bytes: &[u8], offset: usize) -> [u8; 16] {
     bytes.get(offset..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default()
 }
 
-/// The integer of the record encoding (SPEC.md, section 3) at an offset.
+/// Decodes the integer at an offset in the record encoding (SPEC.md, section 3).
 pub fn uint_at(bytes: &[u8], offset: usize) -> Option<u64> {
     let rest = bytes.get(offset + 1..)?;
     Some(match *bytes.get(offset)? {
@@ -76,7 +76,7 @@ pub fn uint_at(bytes: &[u8], offset: usize) -> Option<u64> {
     })
 }
 
-/// An empty directory of this process, in memory: below `STRIDEMAP_FUZZ_DIR`, or `/dev/shm`.
+/// Creates an empty directory for this process, in memory: below `STRIDEMAP_FUZZ_DIR`, or `/dev/shm`.
 ///
 /// # Errors
 /// Those of the file system.
@@ -87,7 +87,7 @@ pub fn scratch(name: &str) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// The elements of a tensor in row-major order, as bytes.
+/// Returns the elements of a tensor in row-major order, as bytes.
 ///
 /// # Errors
 /// Those of [`stridemap::Source::write_to`].

@@ -1,4 +1,4 @@
-//! A store as values, any of which may be wrong, and its files with the right digests all the same.
+//! A store as values, any of which may be wrong. Its files still have correct digests.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use stridemap_format::{Sealer, digest};
 use crate::wire;
 use crate::{fix_digest, table};
 
-/// What a manifest says, its table, and the bytes of the storages.
+/// The contents of a manifest, its table, and the bytes of the storages.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub uuid: [u8; 16],
@@ -23,20 +23,21 @@ pub struct Model {
     pub garbage: Vec<(u64, u64)>,
 }
 
-/// What a manifest says of its table, and what the table's header says.
+/// A manifest's reference to its table, and the table's header.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     pub generation: u64,
-    /// How many of the first storages and tensors are in it; the others are changes.
+    /// The number of storages in the table, counted from the first. The rest are changes. `tensors` is the same for
+    /// tensors.
     pub storages: usize,
     pub tensors: usize,
-    /// Added to what the header should say.
+    /// Added to the correct count in the header.
     pub more_storages: u64,
     pub more_tensors: u64,
-    /// Added to the length that the manifest should say.
+    /// Added to the correct length in the manifest.
     pub more_bytes: u64,
     pub is_damaged: bool,
-    /// Slots that say something else.
+    /// Slots with wrong values.
     pub slots: Vec<(usize, u64)>,
 }
 
@@ -53,7 +54,7 @@ pub struct Storage {
     pub path: Vec<u8>,
     pub offset_bytes: u64,
     pub stamp: [u64; 4],
-    /// Of the file.
+    /// The bytes of the file.
     pub bytes: Vec<u8>,
     pub sum: Vec<u8>,
 }
@@ -70,7 +71,7 @@ pub struct Tensor {
 }
 
 impl Storage {
-    /// A sealed one of these bytes.
+    /// Creates a sealed storage with these bytes.
     #[must_use]
     pub fn sealed(id: u64, bytes: Vec<u8>) -> Self {
         let (mut sealer, mut sum) = (Sealer::default(), Vec::new());
@@ -134,7 +135,7 @@ impl Tensor {
 }
 
 impl Model {
-    /// Every file of the store, by its path from the store on.
+    /// Returns every file of the store, by its path relative to the store.
     #[must_use]
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let mut files = BTreeMap::new();
@@ -236,7 +237,7 @@ impl Model {
         let index = bytes.len();
         bytes.extend(slots.iter().flat_map(|slot| slot.to_le_bytes()));
         table::mend(&mut bytes);
-        // What lies comes after what is right.
+        // Overwrite the correct values with wrong ones.
         bytes[40..48].copy_from_slice(&storage_count.wrapping_add(table.more_storages).to_le_bytes());
         bytes[48..56].copy_from_slice(&tensor_count.wrapping_add(table.more_tensors).to_le_bytes());
         for &(slot, value) in &table.slots {

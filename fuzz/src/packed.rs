@@ -1,6 +1,6 @@
-//! A store as one input: a list of files, each a byte for its name, three for its length, and its bytes.
+//! A store as one input: a list of files, each with a byte for its name, three for its length, and its bytes.
 
-/// The names that files can have, by number.
+/// The file names, by number.
 pub const NAMES: [&str; 16] = [
     "FORMAT",
     "LOCK",
@@ -20,5 +20,5 @@ pub const NAMES: [&str; 16] = [
     "meta/.stage-1",
 ];
 
-/// The bit of a name's byte that says that the digests of the file are to be mended.
+/// The bit of the name byte that asks for the file's digests to be fixed.
 pub const MENDED: u8 = 0x80;

@@ -1,4 +1,4 @@
-//! Tables, read whole and mended.
+//! Tables, read completely and fixed up.
 
 use stridemap_format::{
     TABLE_HEADER_BYTES, TableEncoder, TableHeader, TableRef, Uuid, digest, limits::MAX_ENTRY_BYTES,
@@ -7,14 +7,14 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{u64_at, uuid_at};
 
-/// What a manifest says that refers to these bytes as they are.
+/// Returns the manifest's reference to these bytes, unchanged.
 pub fn reference(bytes: &[u8]) -> (Uuid, TableRef) {
     let header = bytes.get(..TABLE_HEADER_BYTES).unwrap_or(bytes);
     let (generation, length_bytes) = (u64_at(bytes, 32), bytes.len() as u64);
     (uuid_at(bytes, 16), TableRef { generation, length_bytes, header_digest: digest(header) })
 }
 
-/// Writes the length that the bytes have into the header, and the right check behind every entry that the index names.
+/// Writes the actual length into the header, and the correct check after every entry that the index names.
 pub fn mend(bytes: &mut [u8]) {
     let length = bytes.len();
     if let Some(stated) = bytes.get_mut(56..64) {
@@ -39,7 +39,8 @@ pub fn mend(bytes: &mut [u8]) {
     }
 }
 
-/// Reads all of it, as a verification does. What is taken must be the one encoding of what it says.
+/// Reads the whole table, like a verification. A table that is accepted must be the canonical encoding of its
+/// contents.
 pub fn read(bytes: &[u8]) {
     let (uuid, reference) = reference(bytes);
     let header = bytes.get(..TABLE_HEADER_BYTES).unwrap_or(bytes);
@@ -48,7 +49,7 @@ pub fn read(bytes: &[u8]) {
         let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
         bytes.get(offset..offset.checked_add(length)?)
     };
-    // Of lengths that the header takes the index is in the file: the length is the file's.
+    // The header accepts only a length for which the index is inside the file, and this is the length of the file.
     let slots = part(header.slots(0, header.entry_count())).expect("the index lies inside the file");
     let whole = header.decode_slots(0, slots);
     let mut again = Some((TableEncoder::new(uuid, reference.generation, u64::MAX), Vec::new()));
@@ -74,7 +75,7 @@ pub fn read(bytes: &[u8]) {
                 again.as_mut().is_some_and(|(encoder, out)| encoder.push_tensor(&name, &record, out).is_ok())
             })
         };
-        // Refused, or out of order.
+        // An entry that is refused or out of order.
         if is_written != Some(true) {
             again = None;
         }

@@ -1,6 +1,6 @@
-//! The record encoding (SPEC.md, section 3), of values that need not be right.
+//! The record encoding (SPEC.md, section 3), for values that may be invalid.
 
-/// An integer without a sign.
+/// Encodes an unsigned integer.
 pub fn uint(out: &mut Vec<u8>, n: u64) {
     match n {
         0..=250 => out.push(n as u8),
@@ -19,18 +19,18 @@ pub fn uint(out: &mut Vec<u8>, n: u64) {
     }
 }
 
-/// An integer with a sign.
+/// Encodes a signed integer.
 pub fn int(out: &mut Vec<u8>, n: i64) {
     uint(out, ((n as u64) << 1) ^ ((n >> 63) as u64));
 }
 
-/// Text, whatever its bytes are.
+/// Encodes text, whatever its bytes are.
 pub fn text(out: &mut Vec<u8>, text: &[u8]) {
     uint(out, text.len() as u64);
     out.extend(text);
 }
 
-/// A list, each item by `item`.
+/// Encodes a list. `item` encodes each item.
 pub fn list<T>(out: &mut Vec<u8>, items: &[T], mut item: impl FnMut(&mut Vec<u8>, &T)) {
     uint(out, items.len() as u64);
     items.iter().for_each(|one| item(out, one));

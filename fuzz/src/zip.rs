@@ -1,4 +1,4 @@
-//! Zip files, written and mended.
+//! Zip files, built and fixed up.
 
 use crc32fast::hash;
 
@@ -8,22 +8,22 @@ const LOCAL_BYTES: usize = 30;
 const ENTRY_BYTES: usize = 46;
 const END_BYTES: usize = 22;
 
-/// A member whose bytes are as they are.
+/// An uncompressed member.
 pub struct Stored<'a> {
-    /// Its name.
+    /// The name of the member.
     pub name: &'a str,
-    /// Its bytes.
+    /// The bytes of the member.
     pub bytes: &'a [u8],
 }
 
-/// A zip file of these members.
+/// Builds a zip file of these members.
 #[must_use]
 pub fn archive(members: &[Stored<'_>]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for Stored { name, bytes } in members {
         let start = file.len() as u32;
         let length = (bytes.len() as u32).to_le_bytes();
-        // From the version on to the length of the name, alike in both headers.
+        // The fields from the version to the length of the name, which are the same in both headers.
         let mut shared = vec![20, 0, 0, 0, 0, 0, 0, 0, 0x21, 0];
         shared.extend(hash(bytes).to_le_bytes());
         shared.extend([length, length].concat());
@@ -50,7 +50,7 @@ pub fn archive(members: &[Stored<'_>]) -> Vec<u8> {
     file
 }
 
-/// Where the headers of a zip file stand whose end says where its directory is.
+/// Returns the offsets of the headers of a zip file whose end record locates its directory.
 #[must_use]
 pub fn headers(bytes: &[u8]) -> Vec<(usize, usize)> {
     let Some(end) = bytes.len().checked_sub(END_BYTES) else { return Vec::new() };
@@ -67,8 +67,8 @@ pub fn headers(bytes: &[u8]) -> Vec<(usize, usize)> {
     found
 }
 
-/// Gives stored members the checksum of the bytes that they have, and says in both headers of a member what the
-/// directory says.
+/// Sets the checksums of stored members to those of their bytes, and copies the shared fields of each member from the
+/// directory to its own header.
 pub fn mend(bytes: &mut [u8]) {
     for (entry, local) in headers(bytes) {
         if local >= bytes.len() || bytes.len() - local < LOCAL_BYTES {

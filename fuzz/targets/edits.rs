@@ -1,5 +1,5 @@
-//! Stores that are right but for some lies: fields that say something else under the right digests, and files that are
-//! cut, swapped, or of another kind.
+//! Correct stores with some errors: fields with wrong values under correct digests, and files that are truncated,
+//! swapped, or of another kind.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ struct PlannedStorage {
 enum Length {
     Tiny(u8),
     Small(u16),
-    /// About a chunk.
+    /// About the length of a chunk.
     Chunk(u8),
 }
 
@@ -67,7 +67,7 @@ enum View {
     Strides(Vec<i16>),
 }
 
-/// What says something else.
+/// A field with a wrong value.
 #[derive(Arbitrary, Debug)]
 enum Field {
     Generation,
@@ -103,9 +103,9 @@ enum Field {
 enum Number {
     Small(u8),
     Any(u64),
-    /// Added to what is right.
+    /// Added to the correct value.
     Off(i8),
-    /// A power of two, and something.
+    /// A power of two, plus an offset.
     Power(u8, i8),
 }
 
@@ -159,7 +159,7 @@ impl PlannedStorage {
 }
 
 impl PlannedTensor {
-    /// One that lies inside its storage.
+    /// Returns a tensor that is inside its storage.
     fn tensor(&self, storages: &[Storage]) -> Option<Tensor> {
         let storage = storages.get(usize::from(self.storage) % storages.len().max(1))?;
         let dtype = DType::ALL[usize::from(self.dtype) % DType::ALL.len()];
@@ -243,7 +243,7 @@ impl Plan {
         let attributes =
             self.attributes.iter().take(4).map(|(key, value)| (format!("k{key}"), value.clone()));
         model.attributes = attributes.collect::<BTreeMap<_, _>>().into_iter().collect();
-        // Of ids that no storage has, and of names that may or may not be in the table.
+        // Ids that no storage has, and names that may or may not be in the table.
         for &(n, is_name) in self.removals.iter().take(3) {
             if is_name {
                 let name = format!("u{n}").into_bytes();
@@ -334,7 +334,7 @@ fn damage(root: &Path, paths: &[PathBuf], damage: &Damage) -> std::io::Result<()
         }
         fs::write(path, bytes)
     };
-    // A FIFO would keep who reads it waiting.
+    // A reader of a FIFO would block.
     let is_file = |n: u8| fs::symlink_metadata(path(n)).is_ok_and(|there| there.is_file());
     let replaced = |n: u8| fs::remove_file(path(n));
     match *damage {
@@ -395,7 +395,7 @@ fuzz_target!(|plan: Plan| {
     let outside = dir.join("outside.bin");
     fs::write(&outside, [1; 4096]).expect("a file beside the store");
     let mut model = plan.model();
-    // An external storage is of the file that is there; what lies about it has done so.
+    // External storages describe the existing file, with the errors that the plan gave them.
     let stat = rustix::fs::stat(&outside).expect("a file beside the store");
     for storage in &mut model.storages {
         let mtime = stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64;
@@ -415,7 +415,7 @@ fuzz_target!(|plan: Plan| {
     }
     let paths: Vec<PathBuf> = files.keys().map(PathBuf::from).collect();
     for one in plan.damages.iter().take(3) {
-        // What another damage has taken away cannot be damaged.
+        // A file that another edit has removed cannot be damaged.
         let _ = damage(&root, &paths, one);
     }
     exercise(&root, Work::of(plan.work));

@@ -1,4 +1,4 @@
-//! The command line's expressions: parsed, and done to tensors of every kind that a store holds.
+//! The command line's expressions: parsed, and applied to tensors of every kind that a store holds.
 #![no_main]
 #![allow(
     dead_code,
@@ -21,10 +21,10 @@ use stridemap_fuzz::{elements, scratch};
 
 use expr::{Copies, Expr};
 
-/// Of a view that is read. What repeats an element may be of any size.
+/// The most bytes of a view that is read. One that repeats elements may have any size.
 const READ_BYTES: usize = 64 << 10;
 
-/// A view goes on with no more dimensions or steps than a line of a shell would have.
+/// The most bytes of an expression, so that a view has no more dimensions or steps than a shell command would.
 const TEXT_BYTES: usize = 4096;
 
 struct Tensors {
@@ -60,7 +60,7 @@ fuzz_target!(|bytes: &[u8]| -> Corpus {
     if text.len() > TEXT_BYTES {
         return Corpus::Reject;
     }
-    // Every name reads back.
+    // Every name must parse back.
     let quoted = expr::quoted(text);
     match quoted.parse::<Expr>() {
         Ok(read) => assert_eq!(read.name, text, "{quoted:?}"),
@@ -72,7 +72,7 @@ fuzz_target!(|bytes: &[u8]| -> Corpus {
         None => store.load(name),
     };
     let Ok((_, view)) = parsed.view(load, Copies::Refused) else {
-        // What copies is of the size that was asked for.
+        // A view that copies has the size that was asked for.
         return Corpus::Keep;
     };
     let (_, copied) = parsed.view(load, Copies::Allowed).expect("what needs no copy may also be one");

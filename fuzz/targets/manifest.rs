@@ -1,4 +1,4 @@
-//! `meta/<generation>.man`: as it is, and with frame, digest, uuid and generation such that the body is read.
+//! `meta/<generation>.man`: unchanged, and with frame, digest, uuid and generation fixed so that the body is decoded.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,10 +7,10 @@ use stridemap_fuzz::{fix_digest, u64_at, uint_at, uuid_at, within};
 
 const PREAMBLE: [u8; 16] = *b"SMAPMAN\n\x01\0\0\0\0\0\0\0";
 
-/// How many times its length a manifest may take in memory: a removal of a name is three bytes and an entry of a map.
+/// The memory of a manifest as a multiple of its length: removing a name takes three bytes and an entry of a map.
 const FACTOR: usize = 256;
 
-/// The decoder of a list asks for a MiB at most before it has seen its elements.
+/// The decoder of a list allocates at most a MiB before it has decoded the elements.
 const FIXED_BYTES: usize = 4 << 20;
 
 fn read(bytes: &[u8], uuid: Uuid, generation: u64) {
@@ -25,7 +25,7 @@ fn read(bytes: &[u8], uuid: Uuid, generation: u64) {
             assert!(extent.start_bytes() <= extent.end_bytes() && extent.end_bytes() <= storage.length_bytes);
         }
     }
-    // The next one is written from it.
+    // The next manifest is written from this one.
     manifest.parent = generation;
     if let Some(next) = generation.checked_add(1) {
         manifest.generation = next;

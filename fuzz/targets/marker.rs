@@ -1,4 +1,4 @@
-//! `FORMAT`: as it is, and with its digest mended.
+//! `FORMAT`: unchanged, and with its digest fixed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `.npy`: as it is, and with the length of the header and the elements that the header asks for.
+//! `.npy`: unchanged, and with the length of the header fixed and the elements that the header describes added.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use stridemap::DType;
 use stridemap_interop::ForeignOptions;
 use stridemap_fuzz::foreign::Workplace;
 
-/// Of elements that are added.
+/// The most bytes of elements that are added.
 const ELEMENTS_BYTES: usize = 64 << 10;
 
 fn digits(text: &[u8]) -> impl Iterator<Item = usize> {
@@ -20,7 +20,7 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|part| part == what)
 }
 
-/// The file that a header asks for, if it is like one.
+/// Returns the file that a header describes, if it resembles a header.
 fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     let (&[_, _, _, _, _, _, major, _], rest) = bytes.split_first_chunk::<8>()?;
     let rest = rest.get(if major == 1 { 2 } else { 4 }..)?;
@@ -43,7 +43,7 @@ fuzz_target!(|bytes: &[u8]| {
     place.read(bytes);
     let Some(mended) = mended(bytes) else { return };
     place.read(&mended);
-    // The other ways to open one.
+    // The other ways to open a file.
     let path = place.put("input.npy", &mended);
     let options = ForeignOptions::new().byteswap(true).untyped(DType::BF16);
     if let Ok(file) = options.open(&path) {

@@ -1,4 +1,4 @@
-//! `.npz`: as it is, and with the checksums and the headers of its members mended.
+//! `.npz`: unchanged, and with the checksums and the headers of its members fixed.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! Checkpoints of PyTorch: a file of either layout as it is; what is neither is taken for a pickle, and put into one of each.
+//! PyTorch checkpoints: a file of either layout is read unchanged. Any other input is taken for a pickle and put into
+//! one of each layout.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -21,7 +22,7 @@ fn in_zip(pickle: &[u8]) -> Vec<u8> {
     ])
 }
 
-/// With the keys and the elements of two storages.
+/// Adds the keys and elements of two storages.
 fn in_legacy(pickle: &[u8]) -> Vec<u8> {
     let keys = b"\x80\x02](X\x01\0\0\x000X\x01\0\0\x001e.";
     let storage = |count: u64| [&count.to_le_bytes()[..], &ELEMENTS].concat();

@@ -1,5 +1,5 @@
-//! `.safetensors`, and the index of several: as it is, and with the length of the header and the elements that the
-//! header asks for.
+//! `.safetensors` and the index of a model: unchanged, and with the length of the header fixed and the elements that
+//! the header describes added.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -9,10 +9,10 @@ use serde_json::Value;
 use stridemap_fuzz::foreign::Workplace;
 use stridemap_fuzz::u64_at;
 
-/// Of elements that are added.
+/// The most bytes of elements that are added.
 const ELEMENTS_BYTES: u64 = 64 << 10;
 
-/// What an index may name: two files that are there.
+/// Creates a workplace with two files that an index may name.
 fn workplace() -> Workplace {
     let place = Workplace::new("safetensors");
     place.put("a.safetensors", &file(br#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 8));
@@ -25,7 +25,7 @@ fn file(header: &[u8], elements_bytes: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header, &elements].concat()
 }
 
-/// The file that a header asks for, if it is one.
+/// Returns the file that a header describes, if it is a header.
 fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     let rest = bytes.get(8..)?;
     let header = rest.get(..usize::try_from(u64_at(bytes, 0)).ok()?).unwrap_or(rest);

@@ -1,6 +1,6 @@
-//! A whole store, its files as they are in the input: opened, read, verified, mapped, written to, compacted.
+//! A whole store with the files of the input: opened, read, verified, mapped, written to, compacted.
 //!
-//! The input is a byte that says whether the store is written to, and a list of files as `packed` has it.
+//! The input is a byte that selects what is done to the store, and a list of files in the encoding of `packed`.
 #![no_main]
 
 use std::fs;

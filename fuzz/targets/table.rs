@@ -1,13 +1,13 @@
-//! `meta/<generation>.tab`: as it is, and with its length and its entries' checks mended.
+//! `meta/<generation>.tab`: unchanged, and with its length and its entries' checks fixed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stridemap_fuzz::{table, within};
 
-/// A scan holds one entry's record at a time, and the index.
+/// A scan holds the record of one entry at a time, and the index.
 const FACTOR: usize = 32;
 
-/// The decoder of a list asks for a MiB at most before it has seen its elements.
+/// The decoder of a list allocates at most a MiB before it has decoded the elements.
 const FIXED_BYTES: usize = 4 << 20;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Zip files whose every field can lie: built from members that are right, then changed by fields.
+//! Zip files in which every field can be wrong: built from correct members, then changed field by field.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -5,8 +5,9 @@ use stridemap::{Error, ErrorKind, Result, Store, Transaction};
 use super::contents::ForeignTensor;
 use super::foreign::ForeignFile;
 
-/// Saves a header for every tensor of a file in one commit, with `prefix` before its name, and leaves the elements in the file.
-/// The file's [attributes](ForeignFile::attributes) become those of the store. See [`ForeignFile::adopt_into`].
+/// Saves a header for every tensor of a file in one commit, with `prefix` before its name, and leaves the elements in
+/// the file. The file's [attributes](ForeignFile::attributes) become attributes of the store. See
+/// [`ForeignFile::adopt_into`].
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ use super::foreign::ForeignFile;
 /// ```
 ///
 /// # Errors
-/// See [`Store`]; those of [`ForeignFile::open`] and of [`ForeignFile::adopt_into`].
+/// Those of [`Store`], [`ForeignFile::open`] and [`ForeignFile::adopt_into`].
 pub fn adopt(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> {
     let file = ForeignFile::open(path)?;
     let mut txn = store.begin()?;
@@ -39,17 +40,18 @@ pub fn adopt(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> 
 }
 
 impl ForeignFile {
-    /// Saves a header for every tensor of the file, with `prefix` before its name, and leaves the elements where they are:
-    /// each of the file's storages becomes an external storage of the store, a range of that file. Nothing is copied, however
-    /// long the file is. [Attributes](Self::attributes) are left to the caller.
+    /// Saves a header for every tensor of the file, with `prefix` before its name, and leaves the elements in the
+    /// file. Each storage of the file becomes an external storage of the store, a range of that file. Nothing is
+    /// copied, whatever the size of the file. The caller saves the [attributes](Self::attributes).
     ///
-    /// From then on the file must stay as it is: see [`Transaction::adopt`]. A file system whose clock is coarser than 10
-    /// milliseconds (FAT: two seconds) can hide a change that comes right after the file was written; and a program that had
-    /// mapped it for writing before can go on unnoticed until the kernel has written its pages out.
+    /// The file must not change afterwards: see [`Transaction::adopt`]. A change right after the file was written can
+    /// go unnoticed on a file system whose clock is coarser than 10 milliseconds (FAT: two seconds). A change by a
+    /// program that had already mapped the file for writing can go unnoticed until the kernel has written its pages
+    /// out.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`] for elements that are compressed, or to be byte-swapped; those of [`Transaction::adopt`] and
-    /// of [`Transaction::check_name`]. After each of these the transaction is as it was before.
+    /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped, and those of
+    /// [`Transaction::adopt`] and [`Transaction::check_name`]. After each of these the transaction is unchanged.
     pub fn adopt_into(&self, txn: &mut Transaction<'_>, prefix: &str) -> Result<()> {
         self.check_adoptable()?;
         let mut adopt_all = || {
@@ -67,10 +69,10 @@ impl ForeignFile {
         adopt_all().map_err(|e: Error| e.context(format_args!("adopt {}", self.path().display())))
     }
 
-    /// Refuses what [`adopt_into`](Self::adopt_into) refuses for its elements.
+    /// Refuses the elements that [`adopt_into`](Self::adopt_into) would refuse.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`] for elements that are compressed, or to be byte-swapped.
+    /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped.
     pub fn check_adoptable(&self) -> Result<()> {
         let contents = &self.contents;
         for tensor in &contents.tensors {
@@ -78,7 +80,7 @@ impl ForeignFile {
             if !storage.is_range() {
                 let what = if storage.form.swapped_bytes > 1 { "big-endian" } else { "compressed" };
                 let message = format!(
-                    "adopt {}: the elements of {:?} are {what}, and cannot be used where they lie; import the file",
+                    "adopt {}: the elements of {:?} are {what}, and cannot be used in place; import the file",
                     self.path().display(),
                     tensor.name
                 );

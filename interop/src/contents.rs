@@ -1,4 +1,4 @@
-//! What is in a file of another format, in this store's words: storages, headers over them, and text.
+//! The contents of a file of another format: storages, headers over them, and text.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write as _;
@@ -12,35 +12,36 @@ use super::FileFormat;
 use super::file::{PIECE_BYTES, RawFile, zeroed};
 use super::zip::{Member, Method};
 
-/// All that a reader of one format finds, checked against the file. No element has been read.
+/// The result of reading the headers of a file, checked against the file. No element has been read.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) format: FileFormat,
     pub(super) storages: Vec<ForeignStorage>,
-    /// In the order of the file.
+    /// The tensors, in the order of the file.
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
-    /// The storages are the format's own: each is imported as one, so that tensors share what they shared. Otherwise
-    /// every tensor has its bytes for itself, in row-major or column-major order from its offset on.
+    /// Whether the storages are the format's own. If so, each is imported as one storage, so that tensors still share
+    /// it. If not, every tensor has bytes of its own, in row-major or column-major order from its offset.
     pub(super) keeps_storages: bool,
 }
 
-/// A flat run of bytes in a file.
+/// A contiguous range of bytes in a file.
 #[derive(Clone, Debug)]
 pub(super) struct ForeignStorage {
     pub(super) file: Arc<RawFile>,
-    /// Where it begins; of a deflated member, where that does.
+    /// The offset of the bytes in the file; for a deflated member, the offset of its compressed bytes.
     pub(super) offset_bytes: u64,
     pub(super) length_bytes: u64,
     pub(super) form: Form,
 }
 
-/// What is to be done with the bytes of a file before they are those of a storage. By default, nothing.
+/// How the bytes of a file are converted to those of a storage. By default they are not.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Form {
-    /// They are all bytes but the first of this member of a zip file, whose checksum is looked at by who reads them all.
+    /// The zip member that the bytes belong to. They are all its bytes but the first. Reading all of them verifies
+    /// its checksum.
     pub(super) member: Option<Arc<Member>>,
-    /// Each run of so many is to be turned around, if they are more than one.
+    /// The size of the units whose bytes are reversed, if greater than one.
     pub(super) swapped_bytes: usize,
 }
 
@@ -50,13 +51,13 @@ pub(super) struct ForeignTensor {
     pub(super) name: String,
     pub(super) dtype: DType,
     pub(super) layout: Layout,
-    /// Its index.
+    /// The index of the storage.
     pub(super) storage: usize,
 }
 
 impl Contents {
-    /// Refuses names that stand twice, and tensors that reach past their storage. What a store cannot have as a name may
-    /// become one by a prefix.
+    /// Refuses duplicate names, and tensors that reach past their storage. Names that a store does not allow pass,
+    /// because a prefix may make them valid.
     pub(super) fn checked(self, file: &RawFile) -> Result<Self> {
         let mut names = HashSet::new();
         for ForeignTensor { name, dtype, layout, storage } in &self.tensors {
@@ -72,7 +73,7 @@ impl Contents {
         Ok(self)
     }
 
-    /// The bytes that are read to import everything.
+    /// Returns the number of bytes that importing everything reads.
     pub(super) fn size_bytes(&self) -> u64 {
         let sizes: &mut dyn Iterator<Item = u64> = if self.keeps_storages {
             &mut self.storages.iter().map(|storage| storage.length_bytes)
@@ -84,7 +85,7 @@ impl Contents {
 }
 
 impl ForeignTensor {
-    /// Of its elements.
+    /// Returns the size of the elements in bytes.
     pub(super) fn size_bytes(&self) -> u64 {
         (self.layout.numel() as u64).saturating_mul(self.dtype.itemsize() as u64)
     }
@@ -95,7 +96,8 @@ impl ForeignStorage {
         ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form: Form::default() }
     }
 
-    /// The bytes of a member of a zip file behind the first `skipped_bytes`, of which it has as many.
+    /// Creates a storage from a member of a zip file, without the first `skipped_bytes`. The member must have that
+    /// many.
     pub(super) fn of_member(file: &Arc<RawFile>, member: Member, skipped_bytes: u64) -> Self {
         let offset_bytes = match member.method {
             Method::Stored => member.offset_bytes + skipped_bytes,
@@ -106,18 +108,18 @@ impl ForeignStorage {
         ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form }
     }
 
-    /// Whether its bytes are those of the file from its offset on.
+    /// Returns whether the bytes are a range of the file, unconverted.
     pub(super) fn is_range(&self) -> bool {
         let is_deflated = self.form.member.as_ref().is_some_and(|member| member.method == Method::Deflated);
         !is_deflated && self.form.swapped_bytes < 2
     }
 
-    /// Where the bytes are in their file, when they are a range of it.
+    /// Returns the range of the bytes in their file. Call it only if [`is_range`](Self::is_range).
     pub(super) fn bytes_range(&self) -> Range<u64> {
         self.offset_bytes..self.offset_bytes.saturating_add(self.length_bytes)
     }
 
-    /// Converts bytes that are not a range of their file, into a file without a name: they may be more than memory holds.
+    /// Converts bytes that are not a range of their file, into an unnamed file, because they may not fit in memory.
     pub(super) fn convert(&self) -> Result<ExternalFile> {
         let failed = |e| Error::io("convert into a temporary file, where TMPDIR says", self.file.path(), e);
         let mut file = tempfile::tempfile().map_err(failed)?;
@@ -125,7 +127,7 @@ impl ForeignStorage {
         ExternalFile::from_file(file, self.file.path())
     }
 
-    /// Gives a range of the bytes to `sink`, a piece at a time.
+    /// Passes a range of the bytes to `sink`, in pieces.
     pub(super) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut piece = zeroed((range.end - range.start).min(PIECE_BYTES as u64) as usize)?;
         let mut unpacked = match self.form.member.as_deref() {

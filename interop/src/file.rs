@@ -1,4 +1,4 @@
-//! Files of other formats: a header, then elements. Read by position, written whole or not at all.
+//! Files of other formats: a header, then elements. They are read by position, and written whole or not at all.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -10,19 +10,19 @@ use std::sync::Arc;
 use stridemap::{Error, ErrorKind, ExternalFile, OnExisting, Result, Source as _, Tensor};
 use tempfile::NamedTempFile;
 
-/// How much is read or written between two reports of progress, at most.
+/// The most bytes read or written between two reports of progress.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-/// No format takes more to be told by: a length of eight bytes and a brace.
+/// Enough to detect any format: a length of eight bytes and a brace.
 const MAGIC_BYTES: u64 = 9;
 
-/// How the names of files begin that are not whole yet.
+/// The prefix of the names of unfinished files.
 const UNFINISHED_PREFIX: &str = ".export-";
 
-/// How much is said about a wrong file.
+/// The most characters of an error that may quote a bad file.
 const MAX_MESSAGE_CHARS: usize = 500;
 
-/// A file of another format, open and of the length that it had then.
+/// An open file of another format, with its length when it was opened.
 #[derive(Debug)]
 pub(super) struct RawFile(Arc<ExternalFile>);
 
@@ -39,34 +39,35 @@ impl RawFile {
         self.0.size_bytes()
     }
 
-    /// The file, to be a storage or several where it lies.
+    /// Returns the file, for storages that are ranges of it.
     pub(super) fn external(&self) -> &Arc<ExternalFile> {
         &self.0
     }
 
-    /// What the only tensor of a file is named that gives it no name: the file's name, without its ending.
+    /// Returns the name of the file without its extension, which names the only tensor of a file without names.
     pub(super) fn stem(&self) -> Result<String> {
         let stem = self.path().file_stem().and_then(OsStr::to_str);
-        stem.map(str::to_owned)
-            .ok_or_else(|| self.bad("its name is to be the tensor's, and is not UTF-8; rename it"))
+        stem.map(str::to_owned).ok_or_else(|| {
+            self.bad("the file name becomes the tensor's name, but is not UTF-8; rename the file")
+        })
     }
 
-    /// The error for a file that is not what it claims to be.
+    /// Returns the error for a malformed file.
     pub(super) fn bad(&self, what: impl Display) -> Error {
-        // It may quote the file, which is trusted neither to be brief nor to be fit for a terminal.
+        // The message may quote the file, which can contain long text and control characters.
         let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
         let what: String = what.to_string().chars().take(MAX_MESSAGE_CHARS).map(printable).collect();
         Error::new(ErrorKind::BadFile, format!("read {}: {what}", self.path().display()))
     }
 
-    /// The first bytes, or all of fewer, which tell the format.
+    /// Returns the first bytes, or all if there are fewer, from which the format is detected.
     pub(super) fn magic(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.length_bytes().min(MAGIC_BYTES) as usize];
         self.read_at(&mut bytes, 0)?;
         Ok(bytes)
     }
 
-    /// The first bytes, which say where the header is.
+    /// Returns the first bytes, which locate the header.
     pub(super) fn preamble<const N: usize>(&self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         if self.length_bytes() < N as u64 {
@@ -78,7 +79,7 @@ impl RawFile {
         Ok(bytes)
     }
 
-    /// The bytes of the header. Its length is whatever the file says: it is bounded before memory is asked for.
+    /// Returns the bytes of the header. Its length comes from the file, so it is checked before memory is allocated.
     pub(super) fn header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<Vec<u8>> {
         self.check_header(start_bytes, length_bytes, limit_bytes)?;
         let mut header = zeroed(length_bytes as usize)?;
@@ -86,7 +87,7 @@ impl RawFile {
         Ok(header)
     }
 
-    /// The same, of a header that may be long, piece by piece.
+    /// Reads a header that may be long, in pieces.
     pub(super) fn header_in_pieces(
         &self,
         start_bytes: u64,
@@ -97,7 +98,7 @@ impl RawFile {
         Ok(self.pieces(start_bytes, length_bytes))
     }
 
-    /// A part of the file, to be read in order.
+    /// Returns a part of the file, to be read in order.
     pub(super) fn pieces(&self, start_bytes: u64, length_bytes: u64) -> Pieces<'_> {
         Pieces { file: self, offset_bytes: start_bytes, rest_bytes: length_bytes, failure: None }
     }
@@ -113,7 +114,7 @@ impl RawFile {
         Ok(())
     }
 
-    /// Checks that from `start_bytes` to the end of the file there are elements, and nothing else.
+    /// Checks that the file holds exactly the elements from `start_bytes` to its end.
     pub(super) fn check_rest(&self, start_bytes: u64, elements_bytes: u64) -> Result<()> {
         let rest_bytes = self.length_bytes().saturating_sub(start_bytes);
         if rest_bytes == elements_bytes {
@@ -134,7 +135,7 @@ pub(super) struct Pieces<'a> {
     file: &'a RawFile,
     offset_bytes: u64,
     rest_bytes: u64,
-    /// Why a read failed: a parser that reads through this reports only that one did.
+    /// Why a read failed. A parser that reads through this reports only that a read failed.
     failure: Option<Error>,
 }
 
@@ -143,7 +144,7 @@ impl Pieces<'_> {
         self.rest_bytes
     }
 
-    /// What reading failed for, if it did.
+    /// Returns the error of the read that failed, if one did.
     pub(super) fn into_failure(self) -> Option<Error> {
         self.failure
     }
@@ -163,10 +164,10 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// A buffer of zeros, whose length comes from a file.
+/// Allocates a buffer of zeros, whose length comes from a file.
 ///
 /// # Errors
-/// `LimitExceeded` when there is not so much memory.
+/// `LimitExceeded` if there is not enough memory.
 pub(super) fn zeroed(length_bytes: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if bytes.try_reserve_exact(length_bytes).is_err() {
@@ -177,7 +178,7 @@ pub(super) fn zeroed(length_bytes: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a header and then the elements of tensors, as [`create`] does.
+/// Writes a header and then the elements of tensors. See [`create`].
 pub(super) fn write<'a>(
     path: &Path,
     header: &[u8],
@@ -207,8 +208,8 @@ pub(super) fn write_elements(
     })
 }
 
-/// Writes a file beside its place and gives it its name when all of it is there and synced: until then, and after any
-/// error, what had the name still has it. So an export may also go over a file that it is reading from.
+/// Writes a file under a temporary name, and renames it when it is complete and synced. Until then, and after any
+/// error, an existing file of that name is unchanged. An export may therefore replace a file that it reads from.
 pub(super) fn create(
     path: &Path,
     on_existing: OnExisting,
@@ -227,7 +228,7 @@ pub(super) fn create(
     sync_dir(dir_of(path))
 }
 
-/// Writes a file beside its place and syncs it. It has no name yet, and goes when it is dropped.
+/// Writes a file under a temporary name and syncs it. The file is deleted when it is dropped.
 pub(super) fn stage(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
@@ -242,12 +243,12 @@ pub(super) fn stage(
     Ok(staged)
 }
 
-/// A file of a fresh name, with the permissions that any new file has.
+/// Creates a file with a fresh name and the default permissions of a new file.
 pub(super) fn create_unfinished(dir: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix(UNFINISHED_PREFIX).make_in(dir, |path| File::create_new(path))
 }
 
-/// The directory that a file is in, or will be.
+/// Returns the directory of a file, which need not exist.
 pub(super) fn dir_of(path: &Path) -> &Path {
     match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -260,8 +261,8 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("sync", dir, e))
 }
 
-/// Refuses what renaming would refuse, before gigabytes are written in vain; and to replace a device or a pipe, which
-/// renaming would do.
+/// Refuses early what renaming would refuse, before gigabytes are written in vain. Also refuses to replace a device
+/// or a pipe, which renaming would do.
 pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(_) if on_existing == OnExisting::Refuse => Err(taken(path)),

@@ -9,25 +9,25 @@ use super::contents::{Contents, ForeignStorage, ForeignTensor};
 use super::file::RawFile;
 use super::{ForeignOptions, numpy, safetensors, torch, zip};
 
-/// The formats that are read.
+/// The formats that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileFormat {
     /// `.safetensors`: a JSON header, then elements.
     Safetensors,
-    /// `.safetensors.index.json`: which tensor is in which of several `.safetensors` files beside it, which are opened as
-    /// one.
+    /// `.safetensors.index.json`: an index that says which `.safetensors` file beside it holds which tensor. They are
+    /// opened as one.
     SafetensorsIndex,
-    /// `.npy`: one array of NumPy.
+    /// `.npy`: one NumPy array.
     Npy,
-    /// `.npz`: a zip file of arrays of NumPy.
+    /// `.npz`: a zip file of NumPy arrays.
     Npz,
-    /// `.pt`, `.pth`: a checkpoint of PyTorch.
+    /// `.pt`, `.pth`: a PyTorch checkpoint.
     PyTorch,
 }
 
 impl FileFormat {
-    /// `safetensors`, `safetensors-index`, `npy`, `npz` or `pytorch`.
+    /// Returns `safetensors`, `safetensors-index`, `npy`, `npz` or `pytorch`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,10 +46,10 @@ impl fmt::Display for FileFormat {
     }
 }
 
-/// An open file of another format. Its headers are checked against the file; elements are read when they are needed.
+/// An open file of another format. Its headers have been checked against the file. Elements are read on demand.
 ///
-/// The format is detected by the content, not by the name. [`import_into`](Self::import_into) copies the elements into a
-/// store; [`adopt_into`](Self::adopt_into) makes them part of one where they are.
+/// The format is detected from the content, not from the name. [`import_into`](Self::import_into) copies the elements
+/// into a store; [`adopt_into`](Self::adopt_into) makes them part of a store without copying.
 ///
 /// ```
 /// use std::collections::{BTreeMap, HashMap};
@@ -74,9 +74,9 @@ impl fmt::Display for FileFormat {
 pub struct ForeignFile {
     pub(super) file: Arc<RawFile>,
     pub(super) contents: Contents,
-    /// The index of each name; made when it is first asked for.
+    /// The index of each name, built on first use.
     by_name: OnceLock<BTreeMap<String, usize>>,
-    /// The storages that were converted into temporary files, while tensors refer to them.
+    /// The storages converted into temporary files, for as long as tensors refer to them.
     converted: Mutex<HashMap<usize, Weak<ExternalFile>>>,
 }
 
@@ -84,8 +84,8 @@ impl ForeignFile {
     /// Opens a file and checks its header against it. No element is read.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) for a file of an unknown format, a truncated one, a name that
-    /// appears twice, or elements of a type that stridemap does not have; [`ErrorKind::Io`](stridemap::ErrorKind::Io).
+    /// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) for an unknown format, a truncated file, a duplicate
+    /// name, or elements of a type that stridemap does not have; [`ErrorKind::Io`](stridemap::ErrorKind::Io).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         ForeignOptions::new().open(path)
     }
@@ -93,7 +93,8 @@ impl ForeignFile {
     pub(super) fn open_with(path: &Path, reading: numpy::Reading) -> Result<Self> {
         let file = Arc::new(RawFile::open(path)?);
         let contents = match file.magic()?.as_slice() {
-            // First: a length can begin as any of the others do, and none of them goes on with a brace.
+            // Safetensors first: its length field can look like the start of any other format, but no other format
+            // continues with a brace.
             magic if safetensors::is_file(magic, file.length_bytes()) => safetensors::read(&file)?,
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(&file, reading)?,
             [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
@@ -113,19 +114,19 @@ impl ForeignFile {
         Ok(ForeignFile { file, contents, by_name: OnceLock::new(), converted: Mutex::default() })
     }
 
-    /// The format that was detected.
+    /// Returns the detected format.
     #[must_use]
     pub fn format(&self) -> FileFormat {
         self.contents.format
     }
 
-    /// The path that it was opened by.
+    /// Returns the path that the file was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// The headers of its tensors, in the order of the file. Storages are numbered from 1.
+    /// Iterates over the headers of the tensors, in the order of the file. Storages are numbered from 1.
     pub fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
         self.contents.tensors.iter().map(|tensor| {
             let storage_id = tensor.storage as u64 + 1;
@@ -133,7 +134,7 @@ impl ForeignFile {
         })
     }
 
-    /// The runs of bytes that its tensors refer to, by ascending number.
+    /// Iterates over the byte ranges that the tensors refer to, in ascending order of number.
     pub fn storages(&self) -> impl Iterator<Item = StorageInfo> {
         let mut counts = vec![0u64; self.contents.storages.len()];
         for tensor in &self.contents.tensors {
@@ -149,17 +150,19 @@ impl ForeignFile {
         })
     }
 
-    /// Returns a tensor whose storage is a range of the file. No element is read. Tensors on one storage share it.
+    /// Returns a tensor whose storage is a range of the file. No element is read. Tensors of the same storage share
+    /// it.
     ///
-    /// An array in a compressed member of a zip file, or one that is [byte-swapped](ForeignOptions::byteswap), is converted
-    /// into a temporary file without a name, in the directory that `TMPDIR` names. The checksum of a member of a zip file is
-    /// checked by that, and by an import, but not when elements are read from the file itself.
+    /// An array in a compressed member of a zip file, or one that is [byte-swapped](ForeignOptions::byteswap), is
+    /// converted into an unnamed temporary file in the directory that `TMPDIR` names. The conversion verifies the
+    /// checksum of a zip member, and so does an import. Reading elements from the file itself does not.
     ///
     /// # Errors
-    /// [`ErrorKind::NameNotFound`](stridemap::ErrorKind::NameNotFound), which suggests the nearest names. When elements are
-    /// converted, [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) and [`ErrorKind::Io`](stridemap::ErrorKind::Io).
-    /// Reading elements later is [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file was changed
-    /// since it was opened.
+    /// [`ErrorKind::NameNotFound`](stridemap::ErrorKind::NameNotFound), which suggests the nearest names. When
+    /// elements are converted, [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) and
+    /// [`ErrorKind::Io`](stridemap::ErrorKind::Io). Reading elements later returns
+    /// [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file has changed since it was
+    /// opened.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         let by_name = self.by_name.get_or_init(|| {
             let names = self.contents.tensors.iter().map(|tensor| tensor.name.clone());
@@ -187,7 +190,7 @@ impl ForeignFile {
         }
     }
 
-    /// Converts a storage once, so that tensors share it.
+    /// Converts a storage once, so that its tensors share the result.
     fn converted(&self, index: usize, storage: &ForeignStorage) -> Result<Arc<ExternalFile>> {
         let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = converted.get(&index).and_then(Weak::upgrade) {
@@ -198,13 +201,13 @@ impl ForeignFile {
         Ok(file)
     }
 
-    /// The text that the file holds besides its tensors, by key.
+    /// Returns the text in the file besides its tensors, by key.
     #[must_use]
     pub fn attributes(&self) -> &BTreeMap<String, String> {
         &self.contents.attributes
     }
 
-    /// How many bytes of elements an import reads.
+    /// Returns the number of bytes of elements that an import reads.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.contents.size_bytes()

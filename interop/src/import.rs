@@ -9,9 +9,9 @@ use super::contents::{ForeignStorage, ForeignTensor};
 use super::file::RawFile;
 use super::foreign::ForeignFile;
 
-/// Copies every tensor of a file into a store, in one commit, under its name with `prefix` before it. The file's
-/// [attributes](ForeignFile::attributes) become those of the store. [`ForeignFile::import_into`] does the same for several
-/// files.
+/// Copies every tensor of a file into a store, in one commit, with `prefix` before its name. The file's
+/// [attributes](ForeignFile::attributes) become attributes of the store. To import several files in one commit, use
+/// [`ForeignFile::import_into`].
 ///
 /// ```
 /// use stridemap_interop::npy;
@@ -29,7 +29,7 @@ use super::foreign::ForeignFile;
 /// ```
 ///
 /// # Errors
-/// See [`Store`]; those of [`ForeignFile::open`] and of [`ForeignFile::import_into`].
+/// Those of [`Store`], [`ForeignFile::open`] and [`ForeignFile::import_into`].
 pub fn import(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> {
     let file = ForeignFile::open(path)?;
     let mut txn = store.begin()?;
@@ -41,20 +41,21 @@ pub fn import(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()>
 }
 
 impl ForeignFile {
-    /// Copies every tensor of the file into storages, under its name with `prefix` before it.
-    /// [Attributes](Self::attributes) are left to the caller.
+    /// Copies every tensor of the file into storages, with `prefix` before its name. The caller saves the
+    /// [attributes](Self::attributes).
     ///
-    /// Headers keep their strides; tensors that share a storage in the file share one in the store. `progress` is called with
-    /// the bytes of elements read since the last call. Nothing is durable, or seen by others, before the transaction commits;
-    /// after an error it holds a part of the tensors and should be dropped.
+    /// Headers keep their strides, and tensors that share a storage in the file share one in the store. `progress` is
+    /// called with the bytes of elements read since the last call. Nothing is durable or visible to others until the
+    /// transaction commits. After an error the transaction holds some of the tensors and should be dropped.
     ///
-    /// Where the file system of both can share blocks (btrfs, XFS), a `.safetensors` or `.npy` file of 4 MiB or more is
-    /// not copied: one storage is the whole file, header included, and shares its blocks until the file is written. What is
-    /// written to the file later never reaches the store. [`Imported`] says how much was copied, and how much is shared.
+    /// If the file system of both can share blocks (btrfs, XFS), a `.safetensors` or `.npy` file of 4 MiB or more is
+    /// not copied. One storage is then the whole file, header included, and shares its blocks until the file is
+    /// written. Later writes to the file never reach the store. [`Imported`] says how much was copied and how much is
+    /// shared.
     ///
     /// # Errors
-    /// Those of [`Transaction::save`], of names before anything is read; `ExternalChanged` for a file that was changed since
-    /// it was opened; `BadFile` for a member of a zip file that is damaged.
+    /// Those of [`Transaction::save`], for names before anything is read; `ExternalChanged` if the file has changed
+    /// since it was opened; `BadFile` for a damaged member of a zip file.
     pub fn import_into(
         &self,
         txn: &mut Transaction<'_>,
@@ -63,7 +64,7 @@ impl ForeignFile {
     ) -> Result<Imported> {
         let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
         let mut import_all = || {
-            // What is refused is refused before gigabytes are written in vain.
+            // Fail early, before gigabytes are written in vain.
             self.contents.tensors.iter().try_for_each(|tensor| txn.check_name(&named(tensor)))?;
             if self.contents.keeps_storages {
                 self.import_storages(txn, named, progress)
@@ -142,13 +143,13 @@ impl ForeignFile {
                 *size_bytes = size_bytes.saturating_add(tensor.size_bytes());
             }
         }
-        // What else is in the file would take its place for as long as the storage is there.
+        // The rest of the file would take up space for as long as the storage exists.
         sizes.retain(|_, (file, size_bytes)| *size_bytes >= MIN_SHARED_BYTES.max(file.length_bytes() / 2));
         let mut shared = HashMap::new();
         for storage in &self.contents.storages {
             let file = Arc::as_ptr(&storage.file);
             let Some((_, mut rest_bytes)) = sizes.remove(&file) else { continue };
-            // The header is read as well, and is no element.
+            // The header is read too, but does not count as elements.
             let key = txn.stage_shared(storage.file.external(), &mut |bytes| {
                 let told_bytes = bytes.min(rest_bytes);
                 rest_bytes -= told_bytes;
@@ -160,21 +161,21 @@ impl ForeignFile {
     }
 }
 
-/// How many bytes of elements an import copied, and how many it shares with the file.
+/// The number of bytes of elements that an import copied, and the number it shares with the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Imported {
-    /// Bytes that were written to the store.
+    /// Bytes written to the store.
     pub copied_bytes: u64,
-    /// Bytes that the store and the file share on the disk, until the file is written.
+    /// Bytes that the store and the file share on disk until the file is written.
     pub shared_bytes: u64,
 }
 
-/// A smaller tensor would not have a storage of its own either.
+/// A smaller tensor would not get a storage of its own either.
 const MIN_SHARED_BYTES: u64 = 4 << 20;
 
-/// The layout of a tensor in a storage that is all of its file; none for one that no header can reach there, or whose
-/// bytes there are not its elements, or were to be held against a checksum.
+/// Returns the layout of a tensor in a storage that is the whole file. `None` if no header can describe it there, if
+/// its bytes there are not its elements, or if they have a checksum to verify.
 fn within_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layout> {
     let itemsize = tensor.dtype.itemsize();
     let start_bytes = usize::try_from(storage.offset_bytes).ok()?;
@@ -185,7 +186,7 @@ fn within_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layou
     Layout::new(tensor.layout.size().to_vec(), tensor.layout.stride().to_vec(), offset).ok()
 }
 
-/// The bytes of a tensor that has them for itself, as they lie.
+/// The bytes of a tensor with bytes of its own, in the order of the file.
 struct Streamed<'a, 'p> {
     storage: &'a ForeignStorage,
     tensor: &'a ForeignTensor,

@@ -1,4 +1,4 @@
-//! Files of other formats for [stridemap]: safetensors, NumPy's `.npy` and `.npz`, and PyTorch's `.pt` and `.pth`.
+//! Other file formats for [stridemap]: safetensors, NumPy's `.npy` and `.npz`, and PyTorch's `.pt` and `.pth`.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -23,13 +23,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`ForeignFile`]: an open file, of whatever format; its tensors are read where they are. [`ForeignOptions`] opens it
-//!   otherwise than by default.
-//! - [`import`] copies a file into a store, [`adopt`] leaves the elements in the file. [`ForeignFile::import_into`] and
-//!   [`ForeignFile::adopt_into`] do so within a transaction.
-//! - [`safetensors`], [`npy`] and [`npz`] write files. `.pt` files are only read: as data, no code in them is run.
+//! - [`ForeignFile`] is an open file of any format. Its tensors are read in place. [`ForeignOptions`] opens it with
+//!   other settings.
+//! - [`import`] copies a file into a store. [`adopt`] leaves the elements in the file. [`ForeignFile::import_into`]
+//!   and [`ForeignFile::adopt_into`] do the same within a transaction.
+//! - [`safetensors`], [`npy`] and [`npz`] write files. `.pt` files can only be read. They are read as data: no code
+//!   in them is run.
 //!
-//! Files are not trusted: what is in them is checked against the length of the file before memory is allocated for it.
+//! Files are not trusted. Their contents are checked against the length of the file before memory is allocated.
 #![forbid(unsafe_code)]
 
 mod adopt;
@@ -49,7 +50,7 @@ pub use import::{Imported, import};
 pub use numpy::{Order, npy, npz};
 pub use options::ForeignOptions;
 
-/// The README's Rust, as a test.
+/// Tests the Rust examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -25,29 +25,29 @@ pub struct ForeignOptions {
 }
 
 impl ForeignOptions {
-    /// The options of [`ForeignFile::open`].
+    /// Returns the options of [`ForeignFile::open`].
     #[must_use]
     pub fn new() -> Self {
         ForeignOptions::default()
     }
 
-    /// Converts big-endian arrays to little-endian while they are read. Without it they are refused, because storages are
-    /// little-endian.
+    /// Converts big-endian arrays to little-endian when they are read. By default they are refused, because storages
+    /// are little-endian.
     #[must_use]
     pub fn byteswap(mut self, is_swapping: bool) -> Self {
         self.reading.is_swapping = is_swapping;
         self
     }
 
-    /// The type of elements that NumPy wrote as bytes without a type, `V1` or `V2`, as it does for the types of the package
-    /// `ml_dtypes`. It applies to elements of its own size only.
+    /// Sets the type of elements that NumPy wrote as untyped bytes, `V1` or `V2`, as it does for the types of the
+    /// package `ml_dtypes`. It applies only to elements of the same size.
     #[must_use]
     pub fn untyped(mut self, dtype: DType) -> Self {
         self.reading.untyped = Some(dtype);
         self
     }
 
-    /// Opens a file, as [`ForeignFile::open`] does.
+    /// Opens a file like [`ForeignFile::open`].
     ///
     /// # Errors
     /// Those of [`ForeignFile::open`].

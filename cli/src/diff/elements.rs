@@ -1,9 +1,9 @@
-//! Two elements: whether they are equal, and how far apart they are.
+//! Compares two elements: whether they are equal, and how far apart they are.
 
 use half::{bf16, f16};
 use stridemap::{DType, F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Scalar};
 
-/// How far apart elements may be and still be equal: `|a - b| <= absolute + relative * |b|`.
+/// The largest difference between elements that count as equal: `|a - b| <= absolute + relative * |b|`.
 #[derive(Clone, Copy)]
 pub(crate) struct Tolerance {
     pub(crate) relative: f64,
@@ -13,16 +13,16 @@ pub(crate) struct Tolerance {
 /// How two elements that are not equal differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Gap {
-    /// Bools have no distance.
+    /// They have no distance, such as bools.
     Other,
     /// One of them is NaN.
     Nan,
-    /// By so much: `|a - b|`, exact for integers; and that relative to `|b|`, infinite when b is 0.
+    /// Their distance `|a - b|`, exact for integers, and that relative to `|b|`, which is infinite if b is 0.
     By(Scalar, f64),
 }
 
-/// Calls `visit` with the position of every two elements whose bytes differ, and with the elements. False for a dtype that is
-/// not known. `a` and `b` are of one length.
+/// Calls `visit` with the position and the elements of every pair whose bytes differ. Returns false for an unknown
+/// dtype. `a` and `b` have the same length.
 pub(super) fn for_each_unequal(
     dtype: DType,
     a: &[u8],
@@ -87,11 +87,11 @@ fn unequal<const W: usize>(
 }
 
 impl Tolerance {
-    /// None when the two, of one kind, are equal.
+    /// Returns `None` if the two, which are of one kind, are equal.
     pub(super) fn gap(self, a: Scalar, b: Scalar) -> Option<Gap> {
         match (a, b) {
             (Scalar::Int(a), Scalar::Int(b)) => {
-                // Of 64 bits at most, so the difference fits.
+                // Integers have at most 64 bits, so the difference fits.
                 let (distance, size) = (a.abs_diff(b), b.unsigned_abs() as f64);
                 let is_equal = a == b || self.allows(distance as f64, size);
                 (!is_equal).then(|| Gap::By(Scalar::Int(distance as i128), relative(distance as f64, size)))
@@ -124,7 +124,7 @@ impl Tolerance {
         if [a_re, a_im, b_re, b_im].into_iter().any(f64::is_nan) {
             return Some(Gap::Nan);
         }
-        // Infinity less itself is NaN.
+        // Infinity minus itself would be NaN.
         let part = |a: f64, b: f64| if a == b { 0. } else { a - b };
         self.measured(part(a_re, b_re).hypot(part(a_im, b_im)), b_re.hypot(b_im))
     }
@@ -133,7 +133,7 @@ impl Tolerance {
         (!self.allows(distance, size)).then(|| Gap::By(Scalar::Float(distance), relative(distance, size)))
     }
 
-    /// Infinity is near nothing but itself.
+    /// Infinity is close only to itself.
     fn allows(self, distance: f64, size: f64) -> bool {
         size.is_finite() && distance.is_finite() && distance <= self.absolute + self.relative * size
     }
@@ -150,7 +150,7 @@ impl Gap {
     }
 }
 
-/// Of two distances.
+/// Returns the larger of two distances.
 pub(super) fn larger(a: Scalar, b: Scalar) -> Scalar {
     match (a, b) {
         (Scalar::Int(x), Scalar::Int(y)) => Scalar::Int(x.max(y)),
@@ -159,7 +159,7 @@ pub(super) fn larger(a: Scalar, b: Scalar) -> Scalar {
     }
 }
 
-/// By value, and NaN is NaN.
+/// Compares by value; NaN equals NaN.
 fn is_same(a: f64, b: f64) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }

@@ -1,4 +1,4 @@
-//! What two headers say of how their tensors lie: nothing of what the tensors are.
+//! Compares how two headers describe the layout of their elements, apart from their dtype and size.
 
 use std::collections::HashMap;
 
@@ -6,23 +6,24 @@ use stridemap::TensorInfo;
 
 use super::values::Side;
 
-/// Whether two headers of one size step through their storages alike. The stride of an axis of size 1 says nothing, and
-/// where there are no elements none does.
+/// Returns whether two headers of the same size have equivalent strides. The stride of an axis of size 1 is ignored,
+/// and so are all strides if there are no elements.
 pub(super) fn have_one_stride(a: &TensorInfo, b: &TensorInfo) -> bool {
     let mut axes = a.size().iter().zip(a.stride().iter().zip(b.stride()));
     a.numel() == 0 || axes.all(|(&n, (a, b))| n < 2 || a == b)
 }
 
-/// Which storages of A are those of B: told by the tensors that stand on them.
+/// Maps storages of A to those of B, by the tensors that refer to them.
 #[derive(Default)]
 pub(super) struct Sharing {
-    /// By storage of A: that of B, and the tensor that said so.
+    /// For each storage of A, the storage of B, and the tensor that first paired them.
     of_a: HashMap<u64, (u64, String)>,
     of_b: HashMap<u64, (u64, String)>,
 }
 
 impl Sharing {
-    /// Takes two tensors that are compared. Gives a tensor that shares its storage with this one in one of the two alone.
+    /// Adds two tensors that are compared. Returns a tensor that shares its storage with them on one side only, if
+    /// there is one.
     pub(super) fn add(&mut self, a: &TensorInfo, b: &TensorInfo) -> Option<(Side, String)> {
         let maps = [
             (Side::A, &mut self.of_a, (a.storage_id, b.storage_id)),

@@ -1,4 +1,4 @@
-//! `diff`: the tensors of two stores or files, by name.
+//! `diff`: compares the tensors of two stores or files, by name.
 
 mod elements;
 mod headers;
@@ -22,7 +22,7 @@ use headers::{Sharing, have_one_stride};
 use pairs::{Pair, pairs};
 use values::{Difference, Failure, Side, compare};
 
-/// Gives whether all is equal.
+/// Returns whether everything is equal.
 pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
     let open = |path| Source::open(path, &args.reading, &args.external.options());
     let (a, b) = (open(&args.a)?, open(&args.b)?);
@@ -64,14 +64,14 @@ struct Diff<'a> {
     bar: ProgressBar,
 }
 
-/// Something that is not the same.
+/// A difference.
 struct Finding {
     name: String,
     what: What,
 }
 
 enum What {
-    /// On one side alone.
+    /// The tensor is on one side only.
     Only(Side, DType, Vec<usize>),
     DType(DType, DType),
     Size(Vec<usize>, Vec<usize>),
@@ -81,13 +81,13 @@ enum What {
         difference: Difference,
     },
     Layout(TensorInfo, TensorInfo),
-    /// It stands on one storage with another tensor, on one side alone.
+    /// The tensor shares its storage with another tensor on one side only.
     Sharing(Side, String),
-    /// It could not be compared.
+    /// The tensor could not be compared.
     Failed(Failure),
 }
 
-/// How many tensors are what.
+/// Counts of tensors by result.
 #[derive(Default)]
 struct Tally {
     equal: u64,
@@ -96,15 +96,15 @@ struct Tally {
     only_in_a: u64,
     only_in_b: u64,
     failed: u64,
-    /// Whose elements lie otherwise, whatever that makes of them.
+    /// Tensors with different strides, whatever the result.
     other_strides: u64,
     other_attributes: u64,
-    /// They decide.
+    /// Whether differing attributes count as differences.
     are_attributes_strict: bool,
 }
 
 impl Tally {
-    /// How many things are not equal.
+    /// Returns the number of differences.
     fn differs(&self) -> u64 {
         let attributes = if self.are_attributes_strict { self.other_attributes } else { 0 };
         self.different + self.only_in_a + self.only_in_b + attributes
@@ -112,7 +112,7 @@ impl Tally {
 }
 
 impl Diff<'_> {
-    /// Compares all, and counts it; the tensors by ascending name.
+    /// Compares and counts all tensors, in ascending order of name.
     fn findings(&self) -> LibraryResult<impl Iterator<Item = LibraryResult<Finding>>> {
         Ok(pairs(self.a, self.b)?.flat_map(|pair| match pair {
             Ok(pair) => self.compare(pair).into_iter().map(Ok).collect(),
@@ -196,7 +196,7 @@ impl Diff<'_> {
         compare(&a_tensor, &b_tensor, tolerance, &|numel| bar.inc(numel.saturating_mul(itemsize) as u64))
     }
 
-    /// The attributes that differ: key, and what it has in A and in B.
+    /// Iterates over the attributes that differ: the key, and the values in A and in B.
     fn attributes(&self) -> impl Iterator<Item = (&str, Option<&str>, Option<&str>)> {
         let (a, b) = (self.a.attributes(), self.b.attributes());
         let only_in_b = b.keys().filter(|key| !a.contains_key(*key));

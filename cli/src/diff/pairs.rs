@@ -1,4 +1,4 @@
-//! Which tensors are compared with each other.
+//! Pairs the tensors of two sources for comparison.
 
 use std::cmp::Ordering;
 use std::iter::{self, Peekable};
@@ -7,10 +7,10 @@ use stridemap::{Result, TensorInfo};
 
 use crate::source::{Items, Source};
 
-/// What has one name in A, in B or in both.
+/// The tensors of one name in A, in B or in both.
 pub(super) type Pair = (Option<TensorInfo>, Option<TensorInfo>);
 
-/// All tensors, by ascending name. Two that have no name of their own are a pair.
+/// Iterates over all tensors in ascending order of name. Two unnamed tensors are a pair.
 pub(super) fn pairs<'a>(a: &'a Source, b: &'a Source) -> Result<Box<dyn Iterator<Item = Result<Pair>> + 'a>> {
     if let (Some(a), Some(b)) = (a.unnamed(), b.unnamed()) {
         return Ok(Box::new(iter::once(Ok((Some(a.clone()), Some(b.clone()))))));
@@ -29,7 +29,7 @@ impl Iterator for Joined<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let order = match (self.a.peek(), self.b.peek()) {
             (Some(Ok(a)), Some(Ok(b))) => a.name.cmp(&b.name),
-            // An error comes next, whatever is on the other side.
+            // Errors come first, whatever is on the other side.
             (Some(Err(_)), _) | (Some(_), None) => Ordering::Less,
             (_, Some(_)) => Ordering::Greater,
             (None, None) => return None,

@@ -1,4 +1,4 @@
-//! What is printed of a comparison.
+//! Prints the result of a comparison.
 
 use std::fmt;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::inspect::listed;
 use crate::output::{Element, List, counted, one_line, write_json};
 use crate::source::Source;
 
-/// A line a finding, and one that sums up.
+/// Prints one line per finding, and a summary.
 pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     for finding in diff.findings()? {
         let finding = finding?;
@@ -35,7 +35,7 @@ pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     Ok(writeln!(out, "{}", diff.tally.borrow().to_text(diff.args.no_values))?)
 }
 
-/// One object, written as the comparison goes on.
+/// Prints one object, written during the comparison.
 pub(super) fn json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     #[derive(Serialize)]
     struct Comparison<T, A, C, E> {
@@ -63,7 +63,7 @@ pub(super) fn json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     )
 }
 
-/// What is known when it is written, and not before.
+/// A value computed when it is serialized, not before.
 struct Late<F>(F);
 
 impl<T: Serialize, F: Fn() -> T> Serialize for Late<F> {
@@ -198,7 +198,7 @@ impl<'a> LayoutRecord<'a> {
 }
 
 impl Side {
-    /// As the arguments are called.
+    /// Returns the name of the argument.
     pub(super) fn name(self) -> &'static str {
         match self {
             Side::A => "A",
@@ -208,7 +208,7 @@ impl Side {
 }
 
 impl Finding {
-    /// What could not be compared is a message, and no line here.
+    /// Formats a finding as a line. A failed comparison is a message instead.
     fn to_text(&self) -> Option<String> {
         let (mark, what) = match &self.what {
             What::Only(Side::A, dtype, size) => ('-', format!("{dtype}\t{size:?}")),
@@ -249,7 +249,7 @@ fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
     text
 }
 
-/// A value of a dtype, as short as it can be told from others of the dtype.
+/// A value of a dtype, formatted with the fewest digits that distinguish it from others of the dtype.
 struct Value(DType, Scalar);
 
 impl fmt::Display for Value {
@@ -298,7 +298,7 @@ impl Tally {
     }
 }
 
-/// Of the element before which `rank` others come in row-major order.
+/// Returns the index of the element at position `rank` in row-major order.
 fn index_of(rank: usize, size: &[usize]) -> Vec<usize> {
     let mut rest = rank;
     let mut index = vec![0; size.len()];

@@ -1,7 +1,7 @@
-//! The elements of two tensors of one dtype and size, a piece at a time.
+//! Compares the elements of two tensors of the same dtype and size, in pieces.
 //!
-//! What both tensors broadcast is compared once, and the axes are gone through as they lie in the first tensor's storage: a
-//! transposed tensor is read as it was written.
+//! Elements that both tensors broadcast are compared once. The axes are visited in the order of the first tensor's
+//! storage, so that a transposed tensor is read in the order in which it was written.
 
 use std::cmp::Reverse;
 
@@ -10,40 +10,41 @@ use stridemap::{Scalar, Tensor, parallel};
 use super::elements::{Gap, Tolerance, for_each_unequal, larger};
 use crate::pieces::{Cut, Piece, Pieces};
 
-/// What is in memory of each of two tensors, for each thread.
+/// The bytes of each of the two tensors in memory, per thread.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// More threads read no faster, and have more in memory.
+/// More threads would not read faster, and would use more memory.
 const MAX_THREADS: usize = 4;
 
 /// How the elements of two tensors differ.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Difference {
-    /// How many do.
+    /// The number of elements that differ.
     pub(super) count: u64,
-    /// Of how many of these one is NaN.
+    /// The number of these in which a value is NaN.
     pub(super) nan_count: u64,
-    /// None when no two have a distance. Of the same two or not.
+    /// The largest absolute and the largest relative distance, not necessarily of the same element. `None` if no pair
+    /// has a distance.
     pub(super) largest: Option<(Scalar, f64)>,
-    /// The first in row-major order: how many come before it, and what it is in each.
+    /// The first difference in row-major order: its position, and the values in A and B.
     pub(super) first: (usize, Scalar, Scalar),
 }
 
-/// Which of two tensors.
+/// One of the two tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     A,
     B,
 }
 
-/// Why elements could not be compared.
+/// Why the elements could not be compared.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) side: Side,
     pub(super) why: String,
 }
 
-/// None when all elements are equal. `progress` is called with elements compared since the last call.
+/// Returns `None` if all elements are equal. `progress` is called with the elements compared since the last call.
 pub(super) fn compare(
     a: &Tensor,
     b: &Tensor,
@@ -52,7 +53,7 @@ pub(super) fn compare(
 ) -> Result<Option<Difference>, Failure> {
     let (order, repeats, views) = prepare(a, b).map_err(|e| Failure { side: Side::A, why: e.to_string() })?;
     let Some(numel) = views.first().map(Tensor::numel).filter(|&numel| numel > 0) else { return Ok(None) };
-    // Of elements that are there, so the product fits.
+    // The tensor is not empty, so the product fits.
     let mut steps = vec![1usize; a.ndim()];
     for axis in (1..a.ndim()).rev() {
         steps[axis - 1] = steps[axis] * a.size()[axis];
@@ -91,8 +92,8 @@ pub(super) fn compare(
     }))
 }
 
-/// The axes in the order in which they are gone through; how often each element of the views stands in the tensors; and
-/// the views, in that order.
+/// Returns the order in which to visit the axes, the number of times that the tensors repeat each element of the
+/// views, and the views, in that order.
 fn prepare(a: &Tensor, b: &Tensor) -> stridemap::Result<(Vec<usize>, usize, Vec<Tensor>)> {
     let (mut a, mut b) = (a.clone(), b.clone());
     let mut repeats = 1usize;
@@ -103,7 +104,7 @@ fn prepare(a: &Tensor, b: &Tensor) -> stridemap::Result<(Vec<usize>, usize, Vec<
             repeats = repeats.saturating_mul(n);
         }
     }
-    // The strides of axes of size 1 say nothing.
+    // The strides of axes of size 1 have no meaning.
     let mut order: Vec<(usize, usize)> =
         a.stride().iter().map(|stride| stride.unsigned_abs()).enumerate().collect();
     let is_long = |axis: usize| a.size().get(axis).is_some_and(|&n| n > 1);
@@ -114,7 +115,7 @@ fn prepare(a: &Tensor, b: &Tensor) -> stridemap::Result<(Vec<usize>, usize, Vec<
     Ok((order, repeats, views))
 }
 
-/// Whether a slab of the first axis is near to one stretch in each storage.
+/// Returns whether a slab of the first axis is nearly contiguous in each storage.
 fn has_descending_strides(views: &[Tensor]) -> bool {
     views.iter().all(|view| {
         let long = view.size().iter().zip(view.stride()).filter(|&(&n, _)| n > 1);
@@ -124,7 +125,7 @@ fn has_descending_strides(views: &[Tensor]) -> bool {
 
 struct Comparison {
     is_row_major: bool,
-    /// How many elements of the tensor an element of each axis of the pieces stands for, in row-major order.
+    /// For each axis of the pieces, the distance in row-major order between neighboring elements of the tensor.
     steps: Vec<usize>,
     tolerance: Tolerance,
 }
@@ -142,7 +143,7 @@ impl Comparison {
         let is_known = for_each_unequal(a.dtype(), &a_bytes, &b_bytes, |position, a_value, b_value| {
             let Some(gap) = self.tolerance.gap(a_value, b_value) else { return };
             match &mut found {
-                // The first that comes is the first.
+                // In row-major order, the first one found stays the first.
                 Some(found) if self.is_row_major => found.count(gap),
                 Some(found) => {
                     found.count(gap);
@@ -158,7 +159,7 @@ impl Comparison {
         Ok(found)
     }
 
-    /// How many elements of the tensor come before the one at a position of a piece.
+    /// Returns the position in the whole tensor, in row-major order, of an element of a piece.
     fn rank(&self, position: usize, piece: &Piece) -> usize {
         let (mut rest, mut rank) = (position, 0);
         let size = piece.views.first().map_or(&[][..], Tensor::size);

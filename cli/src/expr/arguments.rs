@@ -1,4 +1,4 @@
-//! Arguments of an operation: put in the order of its parameters, then read as what it takes.
+//! The arguments of an operation: ordered by its parameters, then converted to their types.
 
 use std::ops::Range;
 use std::slice;
@@ -7,14 +7,14 @@ use stridemap::{Axes, Axis, DType, Sections};
 
 use super::mistake::Mistake;
 
-/// A value, and where the expression says it.
+/// A value, and its position in the expression.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Argument {
     pub(super) value: Value,
     pub(super) span: Range<usize>,
 }
 
-/// The values that can be written.
+/// The values that an expression can contain.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Value {
     None,
@@ -24,16 +24,17 @@ pub(super) enum Value {
     List(Vec<Argument>),
 }
 
-/// An argument as it is passed: by its position, or by the name of a parameter.
+/// An argument as passed: by position, or by the name of a parameter.
 pub(super) struct Passed {
     pub(super) keyword: Option<Argument>,
     pub(super) argument: Argument,
 }
 
-/// Puts what was passed in the order of a signature's parameters. `*rest` takes all that is left, one by one or as a
-/// list; `**pairs` takes what has other keywords, when nothing was passed by position. `one|other` has two names.
+/// Binds the passed arguments to a signature's parameters, in order. `*rest` takes all remaining arguments, one by
+/// one or as a list. `**pairs` takes other keywords, if nothing was passed by position. `one|other` is a parameter
+/// with two names.
 ///
-/// What does not fit is the error: the place of an argument too many, or nothing for one that is missing.
+/// The error is the position of a superfluous argument, or nothing if one is missing.
 pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argument>, Option<Range<usize>>> {
     if !passed.is_sorted_by_key(|passed| passed.keyword.is_some()) {
         return Err(None);
@@ -76,14 +77,14 @@ pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argum
 }
 
 impl Passed {
-    /// Whether the keyword is one of the names, which have `|` between them.
+    /// Returns whether the keyword is one of the names, which are separated by `|`.
     fn is_for(&self, names: &str) -> bool {
         let keyword = self.keyword.as_ref().map(|keyword| &keyword.value);
         names.split('|').any(|name| matches!(keyword, Some(Value::Word(word)) if word == name))
     }
 }
 
-/// The arguments of a call, read one after the other.
+/// The arguments of a call, read one by one.
 #[derive(Clone)]
 pub(super) struct Arguments<'a>(slice::Iter<'a, Argument>);
 
@@ -98,7 +99,7 @@ impl<'a> Arguments<'a> {
         self.one("an axis: a number or a name", axis)
     }
 
-    /// `None` is for all.
+    /// Reads axes. `None` means all.
     pub(super) fn axes(&mut self) -> Result<Axes<'a>> {
         if self.skip_none() {
             return Ok(Axes::All);
@@ -110,9 +111,9 @@ impl<'a> Arguments<'a> {
         self.one("a number", number)
     }
 
-    /// A number from 0 on.
+    /// Reads a number of at least 0.
     pub(super) fn count(&mut self) -> Result<usize> {
-        self.one("a number from 0 on", count)
+        self.one("a number of at least 0", count)
     }
 
     pub(super) fn number_or_none(&mut self) -> Result<Option<isize>> {
@@ -128,7 +129,7 @@ impl<'a> Arguments<'a> {
     }
 
     pub(super) fn counts(&mut self) -> Result<Vec<usize>> {
-        self.each("a number from 0 on", count)
+        self.each("a number of at least 0", count)
     }
 
     pub(super) fn sections(&mut self) -> Result<Sections> {
@@ -142,13 +143,13 @@ impl<'a> Arguments<'a> {
         self.each("the name of a dimension, ... or None", name)
     }
 
-    /// Old names and new ones.
+    /// Reads old and new names.
     pub(super) fn renamed(&mut self) -> Result<Vec<(&'a str, Option<&'a str>)>> {
         let names = self.names()?;
         Ok(names.chunks_exact(2).filter_map(|pair| Some((pair[0]?, pair[1]))).collect())
     }
 
-    /// The dtype, if the next argument is one word.
+    /// Reads a dtype, if the next argument is a single word.
     pub(super) fn dtype(&mut self) -> Result<Option<DType>> {
         let next = self.0.as_slice().first().map_or(&[][..], Argument::items);
         let is_word = matches!(next, [Argument { value: Value::Word(_), .. }]);
@@ -173,7 +174,7 @@ impl<'a> Arguments<'a> {
         })
     }
 
-    /// The items of a list, or the one that stands alone.
+    /// Reads the items of a list, or a single item.
     fn each<T>(&mut self, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Vec<T>> {
         let mut items = Arguments::new(self.0.next().map_or(&[], Argument::items));
         (0..items.0.len()).map(|_| items.one(expected, &read)).collect()

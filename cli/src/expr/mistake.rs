@@ -1,4 +1,4 @@
-//! What is wrong with an expression, and where.
+//! A mistake in an expression, and its position.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,10 +6,10 @@ use std::ops::Range;
 use crate::error::Error;
 use crate::output::one_line;
 
-/// How much of an expression is shown before the part that is wrong, of it, and after it.
+/// The characters of the expression shown before the mistake, of it, and after it.
 const SHOWN_CHARS: usize = 40;
 
-/// What is wrong, and which bytes of the text say it.
+/// The message, and the byte range of the mistake in the text.
 #[derive(Debug)]
 pub(super) struct Mistake {
     pub(super) span: Range<usize>,
@@ -17,12 +17,12 @@ pub(super) struct Mistake {
 }
 
 impl Mistake {
-    /// Puts what was being read before the message.
+    /// Prefixes the message with what was being read.
     pub(super) fn context(self, what: impl fmt::Display) -> Self {
         Mistake { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// The message, and under it the text with a mark under the part that is wrong.
+    /// Returns the message followed by the text, with a mark under the mistake.
     pub(super) fn in_text(self, text: &str) -> Error {
         let Range { start, end } = self.span;
         let before = last(&one_line(&text[..start]));

@@ -1,9 +1,9 @@
-//! Expressions: a name, and the view of its tensor that is meant.
+//! Expressions: a tensor's name, followed by operations that select a view.
 //!
 //! ```text
 //! encoder.weight[0, ::2].t()      'odd [name]'[..., None]      images.refine_names(N, ...).chunk(3, dim=N)[1]
 //! ```
-//! A bare name goes on to the first `[` or `.word(`; any other name is quoted.
+//! A bare name ends at the first `[` or `.word(`. Any other name must be quoted.
 
 mod arguments;
 mod mistake;
@@ -26,7 +26,7 @@ use operations::{Call, Operation};
 
 pub(crate) use operations::help;
 
-/// The name of a tensor, and the steps that lead to the view of it.
+/// The name of a tensor, and the steps from it to a view.
 #[derive(Debug)]
 pub(crate) struct Expr {
     pub(crate) name: String,
@@ -34,7 +34,7 @@ pub(crate) struct Expr {
     text: String,
 }
 
-/// What is done to a tensor, and where the expression says so.
+/// An operation on a tensor, and its position in the expression.
 #[derive(Debug)]
 struct Step {
     action: Action,
@@ -47,14 +47,14 @@ enum Action {
     Call(&'static Operation, Vec<Argument>, Option<Pick>),
 }
 
-/// The one of several parts that is meant.
+/// The index of one of several parts.
 #[derive(Debug)]
 struct Pick {
     index: isize,
     span: Range<usize>,
 }
 
-/// Whether elements may be copied for what strides cannot say.
+/// Whether elements may be copied if strides cannot express the result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copies {
     Allowed,
@@ -62,9 +62,9 @@ pub(crate) enum Copies {
 }
 
 impl Expr {
-    /// The name of a tensor, and the view of it that the expression means.
+    /// Returns the name of a tensor, and the view of it that the expression describes.
     ///
-    /// A property behind a bare name, as in `x.T`, looks like a part of it. It is one if there is such a tensor.
+    /// In a bare name such as `x.T`, the property is part of the name if a tensor of that name exists.
     pub(crate) fn view(
         &self,
         load: impl Fn(&str) -> stridemap::Result<Tensor>,
@@ -88,7 +88,7 @@ impl Expr {
         Err(refused.into())
     }
 
-    /// The view that the expression means, of the tensor that has its name.
+    /// Applies the steps to the tensor.
     fn apply(&self, tensor: Tensor, copies: Copies) -> Result<Tensor> {
         let mut steps = self.steps.iter();
         steps
@@ -166,7 +166,7 @@ fn in_expression(mistake: Mistake, text: &str) -> Error {
     mistake.context(format_args!("expression, column {column}")).in_text(text)
 }
 
-/// The name as it stands in an expression: in quotes when it would not read back, or not stay on its line.
+/// Returns the name as an expression needs it: quoted if it would not parse back, or would span several lines.
 pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
     let is_bare = !name.is_empty()
         && !name.starts_with(parse::QUOTE)

@@ -1,4 +1,4 @@
-//! The operations: how each is written, and the call that it means.
+//! The operations: the signature of each, and the call that it makes.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -8,20 +8,20 @@ use stridemap::{ErrorKind, Result as LibraryResult, Tensor};
 use super::arguments::Arguments;
 use super::mistake::Mistake;
 
-/// A view operation of the library, by its name, and PyTorch's names and defaults for the parameters.
+/// A view operation of the library, with PyTorch's names and defaults for the parameters.
 pub(super) struct Operation {
-    /// As in Python. Without parentheses it is a property, which takes none.
+    /// The signature, as in Python. Without parentheses it is a property, which has no arguments.
     pub(super) signature: &'static str,
     pub(super) call: Call,
 }
 
-/// The outer error is of an argument, the inner one the library's.
+/// The outer error is for an argument, the inner one is the library's.
 type Made<T> = Result<LibraryResult<T>, Mistake>;
 type MakeView = fn(&Tensor, &mut Arguments<'_>) -> Made<Tensor>;
 
 pub(super) enum Call {
     View(MakeView),
-    /// Copies where strides cannot say it; the second function tells beforehand whether it would.
+    /// Copies if strides cannot express the result. The second function tells in advance whether it would.
     OrCopy(MakeView, fn(&Tensor, &mut Arguments<'_>) -> Result<bool, Mistake>),
     Parts(fn(&Tensor, &mut Arguments<'_>) -> Made<Vec<Tensor>>),
 }
@@ -119,7 +119,7 @@ fn is_no_view(view: &LibraryResult<Tensor>) -> bool {
     view.as_ref().is_err_and(|e| e.kind() == ErrorKind::NeedsCopy)
 }
 
-/// A tensor of the same size and names, one element behind all places: no operation has anything to copy.
+/// Returns a tensor of the same size and names in which one element repeats, so that there is nothing to copy.
 fn hollow(x: &Tensor) -> LibraryResult<Tensor> {
     let element = Tensor::zeros(x.dtype(), &[1])?;
     element.as_strided(x.size(), vec![0; x.size().len()], 0)?.refine_names(&x.names())
@@ -145,13 +145,13 @@ impl fmt::Debug for Operation {
     }
 }
 
-/// A name without the property that it ends in.
+/// Returns a name without the property at its end.
 pub(super) fn without_property(name: &str) -> Option<&str> {
     let (name, last) = name.rsplit_once('.')?;
     Operation::named(last).filter(|operation| operation.is_property() && !name.is_empty()).map(|_| name)
 }
 
-/// The names nearest to one that is not there, or all.
+/// Suggests the operations with the most similar names, or lists all.
 pub(super) fn suggestion(name: &str) -> String {
     let similarity = |other: &str| strsim::normalized_damerau_levenshtein(name, other);
     let mut names: Vec<&str> = OPERATIONS.iter().map(Operation::name).collect();
@@ -166,7 +166,7 @@ pub(super) fn suggestion(name: &str) -> String {
     }
 }
 
-/// The signatures, in lines for a terminal.
+/// Lists the signatures, in lines for a terminal.
 pub(crate) fn help() -> String {
     let mut lines = vec![String::new()];
     for operation in OPERATIONS {

@@ -20,19 +20,19 @@ pub(super) fn parse(text: &str) -> Result<Expr> {
     cursor.expr(name)
 }
 
-/// The expression whose bare name is the first so many bytes of its text.
+/// Parses an expression whose bare name is the first `name_bytes` bytes of the text.
 pub(super) fn parse_after(text: &str, name_bytes: usize) -> Result<Expr> {
     let (name, rest) = text.split_at(name_bytes);
     Cursor { text, rest }.expr(name.to_owned())
 }
 
-/// The part of `text` before the first `[` or `.word(`.
+/// Returns the part of `text` before the first `[` or `.word(`.
 pub(super) fn bare_name(text: &str) -> &str {
     let is_end = |(at, c): &(usize, char)| *c == '[' || *c == '.' && is_call(&text[*at + 1..]);
     text.char_indices().find(is_end).map_or(text, |(at, _)| &text[..at])
 }
 
-/// Whether the text begins with `word(`.
+/// Returns whether the text begins with `word(`.
 fn is_call(text: &str) -> bool {
     let word = word(text);
     !word.is_empty() && text[word.len()..].starts_with('(')
@@ -49,7 +49,7 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// What is left is the steps from the name on.
+    /// Parses the steps that follow the name.
     fn expr(mut self, name: String) -> Result<Expr> {
         let mut steps = Vec::new();
         while !self.is_at_end() {
@@ -58,12 +58,12 @@ impl<'a> Cursor<'a> {
         Ok(Expr { name, steps, text: self.text.to_owned() })
     }
 
-    /// How many bytes were read.
+    /// Returns the number of bytes read.
     fn at(&self) -> usize {
         self.text.len() - self.rest.len()
     }
 
-    /// The next character is wrong, or that there is none.
+    /// Returns the mistake that the next character, or the end, is not `what`.
     fn expected(&self, what: impl fmt::Display) -> Mistake {
         let next = self.rest.chars().next();
         let found = next.map_or("the end".to_owned(), |c| format!("{c:?}"));
@@ -80,7 +80,7 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
-    /// Steps over the token, if it is next.
+    /// Skips the token if it is next.
     fn eat(&mut self, token: &str) -> bool {
         self.skip_blanks();
         let after = self.rest.strip_prefix(token);
@@ -104,7 +104,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// What stands before the closing quote. A quote in the text is doubled, or has a backslash before it.
+    /// Parses up to the closing quote. A quote in the text is doubled, or escaped by a backslash.
     fn quoted(&mut self, quote: char) -> Result<String> {
         let mut name = String::new();
         loop {
@@ -179,7 +179,7 @@ impl<'a> Cursor<'a> {
         Ok(Action::Call(operation, arguments, None))
     }
 
-    /// The subscript that picks one of several parts.
+    /// Parses the subscript that picks one of several parts.
     fn pick(&mut self) -> Result<Option<Pick>> {
         self.skip_blanks();
         let start = self.at();
@@ -196,7 +196,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// An argument, and the keyword before it.
+    /// Parses an argument with its keyword, if it has one.
     fn passed(&mut self) -> Result<Passed> {
         self.skip_blanks();
         let (start, word) = (self.at(), word(self.rest));
@@ -209,7 +209,7 @@ impl<'a> Cursor<'a> {
         Ok(Passed { keyword, argument: self.argument()? })
     }
 
-    /// A value, or a list of values in brackets. As in Python it is the comma that makes a tuple of `(1,)`.
+    /// Parses a value, or a list of values in brackets. As in Python, the comma makes `(1,)` a tuple.
     fn argument(&mut self) -> Result<Argument> {
         self.skip_blanks();
         let start = self.at();
@@ -236,7 +236,7 @@ impl<'a> Cursor<'a> {
         Ok(Argument { value: self.value()?, span: start..self.at() })
     }
 
-    /// A number, a word, bare or quoted, `...` or `None`.
+    /// Parses a number, a word, bare or quoted, `...` or `None`.
     fn value(&mut self) -> Result<Value> {
         if self.eat("...") {
             return Ok(Value::Ellipsis);
@@ -247,7 +247,7 @@ impl<'a> Cursor<'a> {
                 return self.quoted(quote).map(Value::Word);
             }
         }
-        // PyTorch's spelling of a dtype.
+        // PyTorch writes dtypes with this prefix.
         self.rest = self.rest.strip_prefix("torch.").unwrap_or(self.rest);
         match self.take(word(self.rest)) {
             "" => self.integer()?.map(Value::Number).ok_or_else(|| self.expected("a number or a name")),
@@ -256,12 +256,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Items with commas between them, or none, and the closing bracket.
+    /// Parses zero or more comma-separated items, and the closing bracket.
     fn items<T>(&mut self, close: &str, item: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         if self.eat(close) { Ok(Vec::new()) } else { self.list(close, item) }
     }
 
-    /// Items with commas between them, at least one, and the closing bracket.
+    /// Parses one or more comma-separated items, and the closing bracket.
     fn list<T>(&mut self, close: &str, item: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let mut items = Vec::new();
         loop {
@@ -276,7 +276,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// One place of a subscript.
+    /// Parses one item of a subscript.
     fn place(&mut self) -> Result<Index> {
         if self.eat("...") {
             return Ok(Index::Ellipsis);
@@ -293,7 +293,7 @@ impl<'a> Cursor<'a> {
         Ok(Index::Slice { start, end, step: step.unwrap_or(1) })
     }
 
-    /// The number that is next, if one is.
+    /// Parses a number, if one is next.
     fn integer(&mut self) -> Result<Option<isize>> {
         self.skip_blanks();
         let digits = self.rest.strip_prefix('-').unwrap_or(self.rest);

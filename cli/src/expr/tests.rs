@@ -10,7 +10,7 @@ fn parsed(text: &str) -> Expr {
     text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-/// The message, without the text and the mark under it.
+/// Returns the message, without the text and the mark under it.
 fn refusal(text: &str) -> String {
     text.parse::<Expr>().unwrap_err().to_string().lines().next().unwrap().to_owned()
 }
@@ -19,7 +19,7 @@ fn counted(size: &[usize]) -> Tensor {
     Tensor::from_vec((0..size.iter().product::<usize>() as i64).collect(), size).unwrap()
 }
 
-/// Size and elements of the view that stands behind "x" and an expression.
+/// Returns the size and elements of the view that "x" followed by an expression selects.
 fn meant(x: &Tensor, text: &str) -> (Vec<usize>, Vec<i64>) {
     let view = parsed(&format!("x{text}")).apply(x.clone(), Copies::Allowed).unwrap();
     (view.size().to_vec(), view.read().unwrap())
@@ -108,7 +108,7 @@ fn operations_are_applied_from_left_to_right() {
 
 #[test]
 fn refusal_to_copy_is_told_without_copying() {
-    // With one element behind so many places, a copy would be far more than memory holds.
+    // One element is repeated so often that a copy would not fit in memory.
     let x = Tensor::zeros(DType::U8, &[1]).unwrap().as_strided([1i64 << 40, 1i64 << 20], [0, 0], 0).unwrap();
     for text in ["x.contiguous()", "x.ravel()", "x[:, None].expand(-1, 3, -1)[:, :2].contiguous()"] {
         let e = parsed(text).apply(x.clone(), Copies::Refused).unwrap_err();
@@ -189,7 +189,7 @@ fn unknown_operation_is_answered_with_the_nearest_or_with_all() {
     assert!(message.ends_with("vsplit; a name that looks like one is quoted: 'odd.name()'"), "{message}");
 }
 
-/// Text of the grammar's own characters, which gets further into the parser than any text would.
+/// Generates text from the grammar's own characters, which gets further into the parser than random text.
 fn grammar_like() -> impl Strategy<Value = String> {
     let token = prop_oneof![
         Just("x"),

@@ -1,8 +1,8 @@
-//! The types of elements, as NumPy writes them in a header.
+//! The element types of NumPy headers.
 
 use stridemap::DType;
 
-/// The end of numpy's `descr`, after the byte order.
+/// NumPy's `descr` without the byte order.
 const DTYPES: [(&str, DType); 14] = [
     ("b1", DType::Bool),
     ("u1", DType::U8),
@@ -20,14 +20,14 @@ const DTYPES: [(&str, DType); 14] = [
     ("c16", DType::C128),
 ];
 
-/// Types that NumPy has from the package `ml_dtypes` only, and whose descriptor no others have. It writes `<` before them,
-/// where NumPy writes `|` before bytes without a type.
+/// Types of the package `ml_dtypes` whose descriptor is unique. It writes `<` before them, where NumPy writes `|`
+/// before untyped bytes.
 const UNIQUE: [(&str, DType); 2] = [("<V2", DType::BF16), ("<f1", DType::F8E5M2)];
 
-/// What `ml_dtypes` writes for all types of one byte but that, some of which have no counterpart here.
+/// The descriptor that `ml_dtypes` writes for all its other one-byte types, some of which have no counterpart here.
 const ONE_BYTE: &str = "V1";
 
-/// The type of elements, and the order of their bytes.
+/// The type of elements, and their byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descr {
     pub(super) dtype: DType,
@@ -35,14 +35,14 @@ pub(super) struct Descr {
 }
 
 impl Descr {
-    /// `untyped` is what elements without a type are taken for, by who knows it.
+    /// Parses a descriptor. `untyped` is the dtype of untyped elements, if the caller knows it.
     pub(super) fn parse(descr: &str, untyped: Option<DType>) -> Result<Self, String> {
         let (order, code) = match descr.chars().next() {
             Some(order @ ('<' | '>' | '=' | '|')) => (order, descr.get(1..).unwrap_or_default()),
             _ => ('=', descr),
         };
         let code = if code == "?" { "b1" } else { code };
-        // Of single bytes there is no order, and `|` says so.
+        // Single bytes have no byte order, which `|` says.
         let plain = |dtype| Descr { dtype, is_big_endian: false };
         if let Some(&(_, dtype)) = UNIQUE.iter().find(|&&(unique, _)| unique == descr) {
             return Ok(plain(dtype));
@@ -67,17 +67,17 @@ impl Descr {
         Err(refusal(descr, code))
     }
 
-    /// What is written for elements of this type; none if nothing can be.
+    /// Returns the descriptor of this type, or `None` if NumPy has none.
     pub(super) fn of(dtype: DType) -> Option<String> {
         if let Some(&(code, _)) = DTYPES.iter().find(|&&(_, known)| known == dtype) {
             let order = if dtype.itemsize() == 1 { '|' } else { '<' };
             return Some(format!("{order}{code}"));
         }
         match dtype {
-            // `ml_dtypes` has one to a byte.
+            // `ml_dtypes` stores one element per byte.
             DType::F4E2M1FNx2 => None,
             DType::BF16 => Some("<V2".to_owned()),
-            // What `ml_dtypes` writes of float8_e5m2, `<f1`, `numpy.load` refuses.
+            // `ml_dtypes` writes `<f1` for float8_e5m2, but `numpy.load` refuses it.
             dtype if dtype.itemsize() == 1 => Some(format!("<{ONE_BYTE}")),
             _ => None,
         }

@@ -1,7 +1,7 @@
-//! The header of an array: Python's text of a dict.
+//! The header of an array: a Python dict as text.
 
-// It is parsed here because the crates for it multiply the shape unchecked (npyz) and follow nested literals without bound
-// (py_literal); and files are not trusted.
+// It is parsed here because the available crates do not suit untrusted files: npyz multiplies the shape unchecked,
+// and py_literal follows nested literals without bound.
 
 use stridemap::{DType, Layout};
 use stridemap_format::check_numel;
@@ -10,16 +10,16 @@ use super::dtype::Descr;
 
 pub(super) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
-/// Those of the shortest file, which say how long the header is.
+/// The bytes read first, which include the length of the header. The shortest file has this many.
 pub(super) const PREAMBLE_BYTES: usize = 12;
 
-/// Far more than any header of a plain array takes; NumPy's own limit for files that are not trusted is 10,000.
+/// Far more than the header of any plain array. NumPy's own limit for untrusted files is 10,000.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
 
-/// Elements that are written begin at a multiple of this.
+/// The alignment of elements in written files.
 const ALIGNMENT_BYTES: usize = 64;
 
-/// Where the text of the header lies, and in which version of the format.
+/// The location of the header's text, and the version of the format.
 pub(super) struct Preamble {
     pub(super) start_bytes: u64,
     pub(super) header_bytes: u64,
@@ -30,12 +30,12 @@ impl Preamble {
     pub(super) fn parse(bytes: [u8; PREAMBLE_BYTES]) -> Result<Self, String> {
         let [magic @ .., major, minor, a, b, c, d] = bytes;
         if magic != MAGIC {
-            return Err("it does not begin as an npy file".to_owned());
+            return Err("it is not an npy file".to_owned());
         }
         let (start_bytes, header_bytes) = match (major, minor) {
             (1, 0) => (10, u16::from_le_bytes([a, b]).into()),
             (2 | 3, 0) => (12, u32::from_le_bytes([a, b, c, d]).into()),
-            _ => return Err(format!("version {major}.{minor} of the npy format is not known")),
+            _ => return Err(format!("version {major}.{minor} of the npy format is not supported")),
         };
         if header_bytes > MAX_HEADER_BYTES {
             return Err(format!(
@@ -45,7 +45,7 @@ impl Preamble {
         Ok(Preamble { start_bytes, header_bytes, is_utf8: major == 3 })
     }
 
-    /// The text of the header, from its bytes.
+    /// Decodes the text of the header.
     pub(super) fn text(&self, bytes: Vec<u8>) -> Result<String, String> {
         if self.is_utf8 {
             return String::from_utf8(bytes).map_err(|e| format!("the header is not text: {e}"));
@@ -54,7 +54,7 @@ impl Preamble {
         Ok(bytes.into_iter().map(char::from).collect())
     }
 
-    /// Where the elements begin.
+    /// Returns the offset of the elements.
     pub(super) fn end_bytes(&self) -> u64 {
         self.start_bytes + self.header_bytes
     }
@@ -63,18 +63,18 @@ impl Preamble {
 /// How arrays are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reading {
-    /// Big-endian elements are turned around.
+    /// Whether big-endian elements are converted.
     pub(crate) is_swapping: bool,
-    /// What elements without a type are taken for.
+    /// The dtype of untyped elements.
     pub(crate) untyped: Option<DType>,
 }
 
-/// An array: where its elements begin is known by its preamble.
+/// The header of an array, without the offset of its elements, which the preamble has.
 pub(super) struct Array {
     pub(super) dtype: DType,
     pub(super) layout: Layout,
     pub(super) length_bytes: u64,
-    /// How many bytes stand in the other order, if more than one.
+    /// The size of the units whose bytes must be reversed, if greater than one.
     pub(super) swapped_bytes: usize,
 }
 
@@ -95,7 +95,7 @@ impl Array {
         let layout = layout.map_err(|e| e.to_string())?;
         let swapped_bytes = match dtype {
             _ if !is_big_endian => 0,
-            // Each of the two numbers for itself.
+            // The real and the imaginary part are swapped separately.
             DType::C64 | DType::C128 => dtype.itemsize() / 2,
             _ => dtype.itemsize(),
         };
@@ -109,10 +109,10 @@ fn column_major(size: &[usize]) -> stridemap::Result<Layout> {
     Layout::new(size.to_vec(), stride, 0)
 }
 
-/// A header as numpy writes it, its version 1.0: the sizes of 64 dimensions at most leave it far below 64 KiB.
+/// Builds a header as NumPy does, in version 1.0. With at most 64 dimensions it stays far below 64 KiB.
 pub(super) fn header_of(descr: &str, is_fortran_order: bool, size: &[usize]) -> Vec<u8> {
     let sizes: Vec<String> = size.iter().map(ToString::to_string).collect();
-    // A Python tuple of one element needs its comma.
+    // A Python tuple of one element needs a comma.
     let comma = if sizes.len() == 1 { "," } else { "" };
     let (order, shape) = (if is_fortran_order { "True" } else { "False" }, sizes.join(", "));
     let dict = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': ({shape}{comma}), }}");
@@ -130,7 +130,7 @@ struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Parses a Python dict of exactly the three keys, in any order.
+    /// Parses a Python dict with exactly three keys, in any order.
     fn parse(text: &'a str) -> Result<Self, String> {
         let mut parser = Parser { text, rest: text };
         let (mut descr, mut is_fortran_order, mut size) = (None, None, None);
@@ -164,7 +164,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// What of Python's literals a header is made of. Nothing nests, so nothing recurs.
+/// Parses the subset of Python's literals that headers use. It does not nest, so nothing recurses.
 struct Parser<'a> {
     text: &'a str,
     rest: &'a str,
@@ -208,7 +208,7 @@ impl<'a> Parser<'a> {
             let digits_end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
             let (digits, rest) = self.rest.split_at(digits_end);
             sizes.push(digits.parse().map_err(|_| self.expected("a size"))?);
-            // Python 2 wrote its long integers so.
+            // Python 2 wrote long integers with an `L`.
             self.rest = rest.strip_prefix('L').unwrap_or(rest);
             if sizes.len() == 1 {
                 // Without the comma it would be a number in parentheses.

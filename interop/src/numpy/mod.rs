@@ -1,4 +1,4 @@
-//! Files of NumPy.
+//! NumPy's file formats.
 
 mod dtype;
 mod header;

@@ -1,4 +1,4 @@
-//! Files of numpy's `.npy` format: one array each.
+//! NumPy's `.npy` format: one array per file.
 //!
 //! ```
 //! use stridemap_interop::{ForeignFile, npy};
@@ -29,8 +29,8 @@ use crate::file::{self, RawFile};
 
 /// Reads the header of a file with one array, and checks it against the file.
 ///
-/// Bytes behind the elements are refused, though `numpy.load` leaves them alone: they are the end of a longer array, or
-/// another one.
+/// Bytes after the elements are refused, though `numpy.load` ignores them: they are part of a longer array, or
+/// another array.
 pub(crate) fn read(file: &Arc<RawFile>, reading: Reading) -> Result<Contents> {
     let bad = |what| file.bad(what);
     let preamble = Preamble::parse(file.preamble()?).map_err(bad)?;
@@ -49,7 +49,7 @@ pub(crate) fn read(file: &Arc<RawFile>, reading: Reading) -> Result<Contents> {
     })
 }
 
-/// Writes a tensor as a `.npy` file, in C order: [`write_in`] with the default [`Order`].
+/// Writes a tensor as a `.npy` file in C order: [`write_in`] with the default [`Order`].
 ///
 /// # Errors
 /// Those of [`write_in`].
@@ -64,18 +64,18 @@ pub fn write(
 
 /// Writes a tensor as a `.npy` file.
 ///
-/// A view is written as the array that it is: only its elements, in the given order. The file is written beside its place
-/// and then named, so `path` never holds a part of it; a symbolic link is replaced, not followed. When it returns, the file
-/// is durable. `progress` is called with the bytes of elements written since the last call.
+/// A view is written as an array of its elements, in the given order. The file is written under a temporary name and
+/// then renamed, so `path` never holds a partial file. A symbolic link is replaced, not followed. The file is durable
+/// on return. `progress` is called with the bytes of elements written since the last call.
 ///
-/// Types that NumPy lacks are written as its package `ml_dtypes` writes them: without their name, so that NumPy sees two
-/// bytes or one, `V2` or `V1`, and `numpy.load(path).view(ml_dtypes.bfloat16)` the numbers.
+/// Types that NumPy lacks are written as in its package `ml_dtypes`, without their name. NumPy sees untyped elements
+/// of one or two bytes, `V1` or `V2`, and `numpy.load(path).view(ml_dtypes.bfloat16)` restores the type.
 ///
 /// # Errors
 /// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile), before anything is written, for `float4_e2m1fn_x2`.
-/// [`ErrorKind::AlreadyExists`](stridemap::ErrorKind::AlreadyExists) after [`OnExisting::Refuse`], and for what is not a file.
-/// [`ErrorKind::ReadOnly`](stridemap::ErrorKind::ReadOnly). [`ErrorKind::Io`](stridemap::ErrorKind::Io), and those of reading the
-/// elements.
+/// [`ErrorKind::AlreadyExists`](stridemap::ErrorKind::AlreadyExists) with [`OnExisting::Refuse`], and if `path` is
+/// not a regular file. [`ErrorKind::ReadOnly`](stridemap::ErrorKind::ReadOnly),
+/// [`ErrorKind::Io`](stridemap::ErrorKind::Io), and the errors of reading the elements.
 pub fn write_in(
     path: impl AsRef<Path>,
     tensor: &Tensor,

@@ -1,4 +1,4 @@
-//! Files of numpy's `.npz` format: a zip file with an array for each name.
+//! NumPy's `.npz` format: a zip file of named arrays.
 //!
 //! ```
 //! use stridemap_interop::npz::{self, Packing};
@@ -35,19 +35,20 @@ use crate::contents::{Contents, ForeignStorage, ForeignTensor};
 use crate::file::{self, RawFile};
 use crate::zip::Member;
 
-/// What the members are named by, behind the names of arrays.
+/// The suffix that members add to the names of arrays.
 const ENDING: &str = ".npy";
 
-/// Where members begin that are not compressed, so that they can be mapped.
+/// The alignment of uncompressed members, so that they can be mapped.
 const ALIGNMENT_BYTES: u16 = 64;
 
-/// From here on a member is given the longer fields of zip64: deflating may make it a little longer yet.
+/// The length from which a member gets the long fields of zip64. It leaves room for deflate to make a member a little
+/// longer.
 const LARGE_BYTES: u64 = 0xf000_0000;
 
-/// How the arrays of a file are packed.
+/// How the arrays of a file are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// As they are, each at a multiple of 64 bytes.
+    /// Uncompressed, each at a multiple of 64 bytes.
     #[default]
     Stored,
     /// Compressed, as by `numpy.savez_compressed`.
@@ -56,8 +57,8 @@ pub enum Packing {
 
 /// Reads the headers of all arrays, and checks them against the members.
 ///
-/// What `numpy.load` would give as bytes, because it is no array, is refused: nothing is to be lost without a word. An
-/// empty member that is named as a directory is nothing.
+/// Members that are not arrays, which `numpy.load` would return as bytes, are refused, so that nothing is lost
+/// silently. An empty member with the name of a directory is ignored.
 pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, reading: Reading) -> Result<Contents> {
     let mut contents = Contents {
         format: FileFormat::Npz,
@@ -103,13 +104,13 @@ pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, reading: Reading) 
 
 /// Writes tensors as a `.npz` file, each under its name.
 ///
-/// Elements, types and the file itself are written as by [`npy::write_in`](super::npy::write_in), one array after another,
-/// and never held in memory. `progress` is called with the bytes of elements written since the last call. The same tensors
-/// give the same file.
+/// Elements, types and the file itself are written as in [`npy::write_in`](super::npy::write_in), one array after
+/// another, and are never all in memory. `progress` is called with the bytes of elements written since the last call.
+/// The same tensors always produce the same file.
 ///
 /// # Errors
-/// Those of [`npy::write_in`](super::npy::write_in), and [`ErrorKind::BadFile`], before anything is written, for a name that
-/// is given twice, that has a NUL, or that NumPy would take for another: `x.npy` beside `x`.
+/// Those of [`npy::write_in`](super::npy::write_in), and [`ErrorKind::BadFile`], before anything is written, for a
+/// duplicate name, a name with a NUL, or a name that NumPy would confuse with another: `x.npy` beside `x`.
 pub fn write(
     path: impl AsRef<Path>,
     tensors: &[(String, Tensor)],

@@ -24,7 +24,8 @@ const DTYPES: [(Dtype, DType); 20] = [
     (Dtype::U64, DType::U64),
 ];
 
-/// None for a type without a counterpart, and for 4-bit elements that do not fill bytes along the last axis.
+/// Returns `None` for a type without a counterpart, and for 4-bit elements that do not fill whole bytes along the
+/// last axis.
 pub(super) fn header_of(info: &TensorInfo) -> Option<(DType, Vec<usize>)> {
     let &(_, dtype) = DTYPES.iter().find(|&&(theirs, _)| theirs == info.dtype)?;
     let mut size = info.shape.clone();

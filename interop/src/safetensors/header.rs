@@ -1,4 +1,4 @@
-//! The header of a file, as it goes by: what is kept of it is bounded by what stands there.
+//! A streaming reader of the header. The memory for what it keeps is proportional to the text that it reads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,14 +10,14 @@ use stridemap_format::limits::MAX_RANK;
 use super::METADATA_KEY;
 use super::json::Object;
 
-/// A header: an object of tensors, and of the attributes under a key of its own. No key stands twice.
+/// A header: an object of tensors, with the attributes under a key of their own. Keys are unique.
 #[derive(Default)]
 pub(super) struct Header {
     pub(super) tensors: BTreeMap<String, Info>,
     pub(super) attributes: BTreeMap<String, String>,
 }
 
-/// What it says of a tensor.
+/// The header's entry for a tensor.
 #[derive(serde::Deserialize)]
 pub(super) struct Info {
     pub(super) dtype: Dtype,
@@ -25,7 +25,7 @@ pub(super) struct Info {
     pub(super) data_offsets: (usize, usize),
 }
 
-/// Sizes, of which one more is kept than a tensor may have, to be refused with its name.
+/// Sizes. One more than a tensor may have is kept, so that an error can name the tensor.
 pub(super) struct Shape(pub(super) Vec<usize>);
 
 impl<'de> Deserialize<'de> for Header {
@@ -63,7 +63,7 @@ impl<'de> Visitor<'de> for Entries {
     }
 }
 
-/// The same error, and where it is.
+/// Returns the same error with its position.
 fn at<E: serde::de::Error>(what: impl fmt::Display, error: &E) -> E {
     E::custom(format_args!("{what}: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Models that are several files: an index in JSON says which tensor is in which part.
+//! Models in several files: a JSON index says which part holds which tensor.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,23 +16,23 @@ use crate::FileFormat;
 use crate::contents::Contents;
 use crate::file::RawFile;
 
-/// Whether a file of this length begins with the length of a header that fits into it, and a header.
+/// Returns whether a file of this length begins with the length of a header that fits in it, and with a header.
 pub(crate) fn is_file(magic: &[u8], length_bytes: u64) -> bool {
     let Some((header_bytes, [b'{', ..])) = magic.split_first_chunk::<PREAMBLE_BYTES>() else { return false };
     let rest_bytes = length_bytes.saturating_sub(PREAMBLE_BYTES as u64);
     u64::from_le_bytes(*header_bytes) <= rest_bytes.min(MAX_HEADER_BYTES)
 }
 
-/// Whether a file begins as JSON does, and not as a length of that value.
+/// Returns whether a file begins like JSON, and not like a length of that value.
 pub(crate) fn is_index(magic: &[u8]) -> bool {
     let is_length = magic.first_chunk().is_some_and(|bytes| u64::from_le_bytes(*bytes) <= MAX_HEADER_BYTES);
     magic.first() == Some(&b'{') && !is_length
 }
 
-/// Opens all parts, beside the index, as one file.
+/// Opens all parts, which are beside the index, as one file.
 ///
-/// What is in the parts is what there is, as for transformers, which goes by their own headers: a tensor that the index
-/// lacks is there as well. What the index has must be in the part that it says, and a name may stand in one part only.
+/// The tensors are those of the parts' own headers, as in transformers, including tensors that the index lacks. A
+/// tensor in the index must be in the part that the index names, and a name may be in only one part.
 pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let json = file.header_in_pieces(0, file.length_bytes(), MAX_HEADER_BYTES)?;
     let Index { metadata, weight_map: WeightMap { mut part_of, parts } } =
@@ -79,7 +79,7 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
                     let text = parse(file, format_args!("metadata {key:?}"), value.get().as_bytes())?;
                     contents.attributes.insert(key, text);
                 }
-                // What is no scalar has no text of its own.
+                // A value that is not a scalar is not imported as text.
                 Some(b'{' | b'[' | b'n') | None => {}
                 Some(_) => drop(contents.attributes.insert(key, value.get().to_owned())),
             }
@@ -88,7 +88,7 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     Ok(contents)
 }
 
-/// Reads the header of a part, which may have as many bytes of header as are left for it.
+/// Reads the header of a part, whose length is limited to the bytes left for headers.
 fn open(index: &RawFile, part: &str, rest_bytes: u64) -> Result<Contents> {
     let missing = |e: &Error| {
         let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<io::Error>());
@@ -108,7 +108,7 @@ struct Index {
     weight_map: WeightMap,
 }
 
-/// There can be a million tensors, and few parts: so these are numbered.
+/// There can be a million tensors, but few parts, so parts are numbered.
 #[derive(Default)]
 struct WeightMap {
     part_of: BTreeMap<String, usize>,
@@ -149,7 +149,7 @@ impl<'de> Deserialize<'de> for WeightMap {
     }
 }
 
-/// A part is a file beside the index, and nothing else is ever opened.
+/// Checks that a part is a file beside the index. No other file is ever opened.
 fn check_part(part: &str) -> std::result::Result<(), String> {
     let is_plain = !part.is_empty() && part != "." && part != ".." && !part.contains(['/', '\0']);
     if is_plain {

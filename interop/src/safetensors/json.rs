@@ -1,5 +1,5 @@
-//! JSON that is trusted with nothing: no key stands twice, and it is read piece by piece, so that blanks take no memory, nor
-//! does what is skipped.
+//! JSON from untrusted files. Keys must be unique, and the text is read in pieces, so that whitespace and skipped
+//! values take no memory.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
@@ -19,20 +19,20 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(
     serde_json::from_slice(json).map_err(|e| file.bad(format!("{what}: {e}")).with_source(e))
 }
 
-/// A header of at most so many bytes, of some hundred thousand tensors, is read whole, which is parsed faster.
+/// A header of at most this many bytes, of some hundred thousand tensors, is read whole, which is faster to parse.
 const WHOLE_BYTES: usize = 16 << 20;
 
-/// How much of a longer header is in memory at a time.
+/// The bytes of a longer header in memory at a time.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// A text, or a number, that is longer is refused before the rest of it is read: the parser keeps all of one. Attributes have
-/// a limit of their own, which is a quarter of this.
+/// A longer string or number is refused before the rest of it is read, because the parser keeps a whole token in
+/// memory. Attributes have a limit of their own, which is a quarter of this.
 const MAX_TOKEN_BYTES: usize = 4 << 20;
 
-/// How deep it may nest: the parser has a byte for each level of what it skips.
+/// The maximum nesting. The parser keeps a byte for each level that it skips.
 const MAX_DEPTH: usize = 128;
 
-/// As [`parse`], of what is in a file.
+/// Reads JSON from a file in pieces. See [`parse`].
 pub(super) fn parse_pieces<T: DeserializeOwned>(
     file: &RawFile,
     what: impl fmt::Display,
@@ -54,7 +54,7 @@ pub(super) fn parse_pieces<T: DeserializeOwned>(
     }
 }
 
-/// Looks at JSON as it goes by, and stops what would take memory for being long or deep.
+/// Checks JSON while it is read, and stops at tokens or nesting that would take too much memory.
 struct Guard<R> {
     inner: R,
     is_in_text: bool,
@@ -89,7 +89,7 @@ impl<R: Read> Read for Guard<R> {
     }
 }
 
-/// A JSON object in which no key stands twice.
+/// A JSON object whose keys are unique.
 pub(super) struct Object<V>(pub(super) BTreeMap<String, V>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for Object<V> {

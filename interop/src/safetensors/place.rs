@@ -1,4 +1,4 @@
-//! Files that get their names together.
+//! Renames several files to their final names together.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,11 @@ use tempfile::TempPath;
 
 use crate::file::{create_unfinished, dir_of, sync_dir, taken};
 
-/// Gives synced files in one directory their names. The last of them says which the others are: the one that has its name
-/// goes first, and it comes last, so that it is never over files that are not its own.
+/// Renames synced files in one directory to their final names. The last is the index that names the others. An
+/// existing index is moved away first and the new one is placed last, so that an index never refers to another
+/// export's files.
 ///
-/// After an error all that had a name has it again, as far as the file system still does what it is told.
+/// After an error the old files get their names back, unless the file system fails again.
 pub(super) fn together(staged: Vec<TempPath>, targets: &[PathBuf], on_existing: OnExisting) -> Result<()> {
     let Some(index) = targets.last() else { return Ok(()) };
     let dir = dir_of(index);
@@ -32,7 +33,7 @@ pub(super) fn together(staged: Vec<TempPath>, targets: &[PathBuf], on_existing: 
         }
         sync()
     };
-    // What was set aside is there until all of it is durable.
+    // Files set aside are kept until everything is durable.
     place_all().inspect_err(|_| changes.undo())
 }
 
@@ -42,14 +43,14 @@ struct Changes {
 }
 
 enum Change {
-    /// A file got its name.
+    /// A file was placed under its name.
     Placed(PathBuf),
-    /// What had the name has another until all is done; then it goes.
+    /// The file that had the name was renamed. It is deleted when all is done.
     SetAside(TempPath, PathBuf),
 }
 
 impl Changes {
-    /// Takes the name from what has it, if that may be replaced.
+    /// Moves away an existing file, if it may be replaced.
     fn set_aside(&mut self, target: &Path) -> Result<()> {
         if self.on_existing == OnExisting::Refuse {
             return Ok(());
@@ -65,7 +66,7 @@ impl Changes {
     }
 
     fn place(&mut self, staged: TempPath, target: &Path) -> Result<()> {
-        // The name was free a moment ago: who took it was faster.
+        // The name was free a moment ago: another process took it.
         staged.persist_noclobber(target).map_err(|e| match e.error.kind() {
             io::ErrorKind::AlreadyExists => taken(target),
             _ => Error::io("export", target, e.error),
@@ -76,7 +77,7 @@ impl Changes {
 
     fn undo(self) {
         for change in self.done.into_iter().rev() {
-            // There is nothing better to do when this fails as well, and the first error is the one to be told.
+            // If this fails too, nothing better can be done, and the first error is the one to report.
             match change {
                 Change::Placed(target) => drop(fs::remove_file(target)),
                 Change::SetAside(aside, target) => drop(aside.persist(target)),

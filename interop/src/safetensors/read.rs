@@ -17,7 +17,7 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     read_within(file, MAX_HEADER_BYTES)
 }
 
-/// Of a header of at most `limit_bytes`.
+/// Reads a header of at most `limit_bytes`.
 pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Contents> {
     let header_bytes = u64::from_le_bytes(file.preamble::<PREAMBLE_BYTES>()?);
     if header_bytes > MAX_HEADER_BYTES {
@@ -40,7 +40,7 @@ pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Conte
         .collect::<Result<Vec<_>>>()?;
     infos.sort_by_key(|(_, info)| info.data_offsets);
 
-    // Refuses holes, overlaps, and ranges that are not what dtype and shape take.
+    // Refuses gaps, overlaps, and ranges that do not match dtype and shape.
     let layout = Metadata::new(None, infos.clone());
     let layout = layout.map_err(|e| file.bad(format!("the header: {e}")).with_source(e))?;
     let length_bytes = layout.data_len() as u64;
@@ -67,7 +67,7 @@ pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Conte
             let stride = layout.stride().to_vec();
             (0, Layout::new(size, stride, start / dtype.itemsize()).map_err(|e| file.bad(&e))?)
         } else {
-            // No header reaches it from the beginning of the others.
+            // The offset is not a multiple of the item size, so no header can reach it from the start of the others.
             let (offset_bytes, length_bytes) = (whole.offset_bytes + start as u64, (end - start) as u64);
             contents.storages.push(ForeignStorage::range(file, offset_bytes, length_bytes));
             (contents.storages.len() - 1, layout)

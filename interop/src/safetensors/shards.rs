@@ -1,4 +1,4 @@
-//! A model as several files, and an index over them.
+//! Writes a model as several files and an index.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use super::write::{Entry, Part, refused};
 use super::{ENDING, INDEX_ENDING, MAX_HEADER_BYTES, MAX_PARTS, place};
 use crate::file;
 
-/// Cuts tensors into parts of at most so many bytes, in their order. One that is larger is a part of its own.
+/// Splits tensors, in order, into parts of at most `max_bytes`. A larger tensor gets a part of its own.
 pub(super) fn split(entries: Vec<Entry<'_>>, max_bytes: Option<u64>) -> Vec<Vec<Entry<'_>>> {
     let (mut parts, mut part_bytes) = (vec![Vec::new()], 0u64);
     for entry in entries {
@@ -31,7 +31,7 @@ pub(super) fn split(entries: Vec<Entry<'_>>, max_bytes: Option<u64>) -> Vec<Vec<
     parts
 }
 
-/// Writes each part, and the index, which are named together.
+/// Writes each part and the index, and renames them together.
 pub(super) fn write(
     path: &Path,
     parts: Vec<Vec<Entry<'_>>>,
@@ -41,11 +41,14 @@ pub(super) fn write(
 ) -> Result<Vec<PathBuf>> {
     let count = parts.len();
     if count > MAX_PARTS {
-        let what = format!("{count} parts, where {MAX_PARTS} are allowed; allow each of them more bytes");
+        let what = format!("{count} parts, but at most {MAX_PARTS} are allowed; make them larger");
         return Err(refused(path, what));
     }
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-        return Err(refused(path, "the index holds names of files, and this one is not UTF-8".to_owned()));
+        return Err(refused(
+            path,
+            "the file name is not UTF-8, and cannot be stored in the index".to_owned(),
+        ));
     };
     let stem = name.strip_suffix(ENDING).unwrap_or(name);
     let parts = (1..).zip(parts).map(|(number, entries)| {

@@ -10,19 +10,18 @@ use super::dtype::shape_of;
 use super::{MAX_HEADER_BYTES, METADATA_KEY, PREAMBLE_BYTES, shards};
 use crate::file;
 
-/// Writes tensors and text as a `.safetensors` file, laid out as safetensors itself does it.
+/// Writes tensors and text as a `.safetensors` file, in the same layout as the safetensors library.
 ///
-/// Views are written in their logical order. The file is written beside its place and then named, so `path` never
-/// holds a part of it, and the tensors may come from the file that is replaced; a symbolic link is replaced, not
-/// followed. When it returns, the file is durable. `progress` is called with the bytes of elements written since the
+/// Views are written in their logical order. The file is written under a temporary name and then renamed, so `path`
+/// never holds a partial file, and the tensors may come from the file that is replaced. A symbolic link is replaced,
+/// not followed. The file is durable on return. `progress` is called with the bytes of elements written since the
 /// last call.
 ///
 /// # Errors
 /// [`ErrorKind::BadFile`], before anything is written, for what the format cannot hold: `complex128`, the name
-/// `__metadata__`, a name given twice, `float4_e2m1fn_x2` without dimensions, sizes whose product overflows although one
-/// is 0, more than 100 MB of header.
-/// [`ErrorKind::AlreadyExists`] after [`OnExisting::Refuse`], and for what is not a file. [`ErrorKind::ReadOnly`].
-/// [`ErrorKind::Io`], and those of reading the elements.
+/// `__metadata__`, a duplicate name, `float4_e2m1fn_x2` without dimensions, sizes whose product overflows although
+/// one is 0, or more than 100 MB of header. [`ErrorKind::AlreadyExists`] with [`OnExisting::Refuse`], and if `path`
+/// is not a regular file. [`ErrorKind::ReadOnly`], [`ErrorKind::Io`], and the errors of reading the elements.
 pub fn write(
     path: impl AsRef<Path>,
     tensors: &[(String, Tensor)],
@@ -33,7 +32,7 @@ pub fn write(
     WriteOptions::new().metadata(metadata).on_existing(on_existing).write(path, tensors, progress).map(drop)
 }
 
-/// How a model is written: by default as one file, without text, in the place of what has its name.
+/// Options for writing a model. By default it is one file, without text, and replaces an existing file.
 ///
 /// ```
 /// use stridemap_interop::{ForeignFile, safetensors};
@@ -60,45 +59,46 @@ pub struct WriteOptions<'a> {
 }
 
 impl<'a> WriteOptions<'a> {
-    /// One file, without text, in the place of what has its name.
+    /// Returns the default options: one file, without text, that replaces an existing file.
     #[must_use]
     pub fn new() -> Self {
         WriteOptions::default()
     }
 
-    /// Text beside the tensors; in each part when there are several.
+    /// Sets the text stored beside the tensors. With several parts, each part holds it.
     #[must_use]
     pub fn metadata(mut self, metadata: &'a BTreeMap<String, String>) -> Self {
         self.metadata = Some(metadata);
         self
     }
 
-    /// What becomes of files that have the names already: all of those that are written.
+    /// Sets whether existing files may be replaced. It applies to every file that is written.
     #[must_use]
     pub fn on_existing(mut self, on_existing: OnExisting) -> Self {
         self.on_existing = on_existing;
         self
     }
 
-    /// Writes parts of at most so many bytes of elements each, and of one tensor where that has more, unless all of them
-    /// fit in one. Of `model.safetensors` these are `model-00001-of-00002.safetensors` and so on, and an index
-    /// `model.safetensors.index.json`, as transformers writes and reads them. Tensors are taken by their names.
+    /// Splits the model into parts of at most `max_shard_bytes` bytes of elements, unless all tensors fit in one. A
+    /// larger tensor gets a part of its own. For `model.safetensors` the parts are `model-00001-of-00002.safetensors`
+    /// and so on, and the index is `model.safetensors.index.json`, as in transformers. Tensors are assigned to parts
+    /// in order of name.
     #[must_use]
     pub fn max_shard_bytes(mut self, max_shard_bytes: u64) -> Self {
         self.max_shard_bytes = Some(max_shard_bytes);
         self
     }
 
-    /// As [`write()`]; gives the paths of the files that were written, of an index last.
+    /// Writes the files like [`write()`], and returns their paths. The path of an index is last.
     ///
-    /// Several files get their names when all of them are there and synced: an index that stood there goes first, then come
-    /// the parts, then the index. So an index is never over parts of another export, and after an error all that had a
-    /// name has it again. A process that is killed in that moment may leave parts without an index. Files of an earlier
-    /// export that have other names stay.
+    /// Several files are renamed to their final names when all of them are complete and synced. An existing index is
+    /// removed first, then the parts are placed, then the new index, so an index never refers to parts of another
+    /// export. After an error the old files get their names back. A process that is killed during the renames may
+    /// leave parts without an index. Files of an earlier export with other names are kept.
     ///
     /// # Errors
-    /// Those of [`write()`]; `BadFile` also for more than 4096 parts, and for a file name that is not UTF-8, which the
-    /// index could not hold.
+    /// Those of [`write()`]; `BadFile` also for more than 4096 parts, and for a file name that is not UTF-8, which
+    /// the index cannot hold.
     pub fn write(
         &self,
         path: impl AsRef<Path>,
@@ -127,7 +127,7 @@ pub(super) struct Entry<'a> {
     shape: Vec<usize>,
 }
 
-/// All tensors, by their names.
+/// Returns all tensors, sorted by name.
 fn entries_of<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<Vec<Entry<'a>>> {
     let mut names = BTreeSet::from([METADATA_KEY]);
     let mut entries = Vec::with_capacity(tensors.len());
@@ -150,7 +150,7 @@ pub(super) fn refused(path: &Path, what: String) -> Error {
     Error::new(ErrorKind::BadFile, format!("export {}: {what}", path.display()))
 }
 
-/// What becomes one file: its header, and its tensors in their order.
+/// The contents of one file: its header, and its tensors in order.
 pub(super) struct Part<'a> {
     pub(super) header: Vec<u8>,
     entries: Vec<Entry<'a>>,
@@ -162,7 +162,8 @@ impl<'a> Part<'a> {
         mut entries: Vec<Entry<'a>>,
         metadata: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        // By descending alignment, then by name: so every tensor is aligned, and the order does not depend on the caller's.
+        // By descending alignment, then by name: every tensor is aligned, and the order does not depend on the
+        // caller's.
         entries.sort_by_key(|entry| (Reverse(entry.dtype), entry.name));
         let mut end_bytes = 0usize;
         let infos = entries.iter().map(|entry| {
@@ -175,7 +176,7 @@ impl<'a> Part<'a> {
             )
         });
         let infos: Vec<_> = infos.collect();
-        // Refuses what could not be read again: sizes whose product overflows.
+        // Refuses files that could not be read again: sizes whose product overflows.
         Metadata::new(None, infos.clone()).map_err(|e| refused(path, e.to_string()).with_source(e))?;
         let header = Header { metadata, tensors: infos };
         let mut json =
@@ -198,7 +199,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The crate's own serializer writes the metadata in another order at every run.
+/// The crate's own serializer orders the metadata differently in every run.
 struct Header<'a> {
     metadata: &'a BTreeMap<String, String>,
     tensors: Vec<(String, TensorInfo)>,

@@ -1,4 +1,4 @@
-//! The layout of PyTorch since 1.6: a zip file, in which each storage is a member.
+//! PyTorch's layout since 1.6: a zip file in which each storage is a member.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::contents::{Contents, ForeignStorage};
 use crate::file::RawFile;
 use crate::zip::Member;
 
-/// The pickle, in the folder that all members are in.
+/// The pickle, in the folder that contains all members.
 const PICKLE: &str = "/data.pkl";
 
-/// How long `little` and `big` are, and no member beside the pickle is read that is longer.
+/// The maximum length of members read besides the pickle. They hold `little` or `big`.
 const MAX_ORDER_BYTES: u64 = 16;
 
-/// Whether a zip file is a checkpoint, or what torch.save leaves of one when it fails, or a program of TorchScript.
+/// Returns whether a zip file is a checkpoint, the remains of a failed torch.save, or a TorchScript program.
 pub(crate) fn is_archive(members: &[Member]) -> bool {
     members.iter().any(|member| member.name.ends_with(PICKLE) || member.name.ends_with("/version"))
 }

@@ -1,4 +1,4 @@
-//! What a pickle made, as names: nested dicts, lists and tuples joined by dots.
+//! Names the values of a pickle: the keys of nested dicts, lists and tuples, joined by dots.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use super::pickle::{Budget, Items, Literal, Node, Root, StorageRef, TensorRef, U
 use super::text;
 use crate::contents::ForeignTensor;
 
-/// How deep dicts, lists and tuples may lie in each other.
+/// The maximum nesting of dicts, lists and tuples.
 const MAX_DEPTH: usize = 100;
 
-/// What a tensor takes beside its name, about: a header and its lists.
+/// The approximate memory of a tensor without its name: a header and its lists.
 const TENSOR_BYTES: usize = 200;
 
-/// What an attribute takes beside its name and text, about: an entry of a map.
+/// The approximate memory of an attribute without its name and text: an entry of a map.
 const ATTRIBUTE_BYTES: usize = 96;
 
-/// How much of a name is said in an error.
+/// The most characters of a name in an error.
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// All leaves, by name.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
-    /// In the order of the pickle; their storages by their numbers among the roots.
+    /// The tensors, in the order of the pickle. They refer to their storages by root number.
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
 }
 
-/// The leaves of all that `unpickled` holds, and its roots; a leaf that nothing names has the name `stem`.
+/// Returns the leaves of `unpickled`, and its roots. A leaf without a name gets the name `stem`.
 ///
 /// # Errors
-/// One line, with the name of what cannot be read.
+/// One line, with the name of the value that cannot be read.
 pub(super) fn leaves(unpickled: Unpickled<'_>, stem: &str) -> Result<(Leaves, Vec<Root>), String> {
     let mut flattening = Flattening {
         from: &unpickled,
@@ -59,11 +59,12 @@ pub(super) fn leaves(unpickled: Unpickled<'_>, stem: &str) -> Result<(Leaves, Ve
 struct Flattening<'a> {
     from: &'a Unpickled<'a>,
     stem: &'a str,
-    /// Of what is being visited.
+    /// The name of the value being visited.
     name: String,
-    /// The containers around it, by their numbers.
+    /// The numbers of the containers around it.
     path: Vec<u32>,
-    /// A container that is in many places is visited in each. What is written once has a byte for each visit.
+    /// The visits left. A container in several places is visited in each. Without such repeats, each visit has at
+    /// least one byte in the pickle.
     left_visits: usize,
     budget: Budget,
     leaves: Leaves,
@@ -81,18 +82,18 @@ impl Flattening<'_> {
             (Value::Bool(is), _) => self.attribute(is.to_string()),
             (Value::Literal(_), _) => match from.literal(value).as_ref().and_then(text::attribute) {
                 Some(text) => self.attribute(text),
-                None => Err(self.refused("holds bytes, which are neither tensors nor text")),
+                None => Err(self.refused("contains bytes, which are neither tensors nor text")),
             },
             (Value::Known(Known::DType(dtype)), _) => self.attribute(dtype.name().to_owned()),
             (Value::Known(known), _) => {
-                Err(self.refused(&format!("holds {}, which is no value", known.name())))
+                Err(self.refused(&format!("contains {}, which is not a value", known.name())))
             }
             (_, Some(Node::Tensor(index))) => match from.arena.tensor(*index) {
                 Some(tensor) => self.tensor(&tensor),
                 None => Ok(()),
             },
             (_, Some(&Node::Size(items))) => {
-                // Not as a list of texts, each of which takes many times the bytes that it has in the pickle.
+                // Not as a list of strings, which would take many times the bytes that it has in the pickle.
                 let mut sizes = String::from("[");
                 for size in from.arena.items(items).iter().filter_map(|&size| self.plain(size)) {
                     let comma = if sizes.len() > 1 { "," } else { "" };
@@ -138,7 +139,7 @@ impl Flattening<'_> {
     }
 
     fn child(&mut self, key: &str, value: Value) -> Result<(), String> {
-        // One key may be that of many values, and they of no leaf.
+        // One key may be shared by many values without leaves.
         self.budget.charge(key.len())?;
         let length = self.name.len();
         if length > 0 {
@@ -192,7 +193,7 @@ impl Flattening<'_> {
         Ok(())
     }
 
-    /// The header, over all of the storage.
+    /// Returns the layout over the whole storage.
     fn layout(&self, tensor: &TensorRef, storage: StorageRef) -> Result<Layout, String> {
         if let Some(Node::Dict(pairs)) = self.from.arena.node(tensor.metadata)
             && let Some(&(key, _)) = pairs.iter().find(|&&(_, value)| value != Value::Bool(false))
@@ -227,7 +228,7 @@ impl Flattening<'_> {
         if start.checked_mul(itemsize) != Some(storage.start_bytes) {
             return Err(beyond("its storage does not begin at an element"));
         }
-        // A tensor without elements may stand anywhere in PyTorch.
+        // In PyTorch, a tensor without elements may have any offset.
         let offset = if size.contains(&0) { offset.min(elements.into()) } else { offset };
         let dims = size.iter().copied().zip(stride.iter().copied());
         Extent::of(dims, offset, tensor.dtype, storage.length_bytes).map_err(|e| beyond(e.detail()))?;
@@ -263,7 +264,7 @@ fn twice(name: &str) -> String {
     format!("{} is the name of two values", shown(name))
 }
 
-/// A name as it is said in errors.
+/// Returns a name as errors show it.
 fn shown(name: &str) -> String {
     let mut chars = name.chars();
     let start: String = chars.by_ref().take(MAX_SHOWN_CHARS).collect();

@@ -1,15 +1,15 @@
-//! The few names of Python that a checkpoint of tensors needs, and what becomes of all others: a refusal.
+//! The few Python names that a checkpoint of tensors needs. All others are refused.
 
 use stridemap::DType;
 
-/// What stands for a name. None of them is called: each is a pattern that is looked for.
+/// The meaning of a Python name. None of them is called: each is a pattern to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     OrderedDict,
     Size,
     Device,
     DType(DType),
-    /// The type of a storage's elements; none for bytes without one.
+    /// The type of a storage's elements; `None` for untyped bytes.
     Storage(Option<DType>),
     RebuildTensor,
     RebuildTensorV2,
@@ -44,12 +44,12 @@ const NAMES: [(&str, &str, Known); 22] = [
 ];
 
 const NUMPY_NUMBER: &str = "a number of NumPy's; save item() of it";
-const NUMPY_ARRAY: &str = "an array of NumPy's; save torch.from_numpy() of it";
+const NUMPY_ARRAY: &str = "a NumPy array; save torch.from_numpy() of it";
 const DICT: &str = "save dict() of it";
 const SET: &str = "a set, whose members have no names; save a list";
 const BYTES: &str = "bytes, which are neither tensors nor text";
 
-/// Types of elements that PyTorch has and this store has not.
+/// PyTorch's element types that stridemap does not have.
 const OTHER_DTYPES: [&str; 25] = [
     "complex32",
     "qint8",
@@ -78,12 +78,12 @@ const OTHER_DTYPES: [&str; 25] = [
     "int7",
 ];
 
-/// Names that people meet, and what to say of them beside that they are not known.
+/// Names that users meet, and advice for the error.
 const REASONS: [(&str, &str); 21] = [
     ("torch._utils._rebuild_sparse_tensor", "a sparse tensor has no strides; save its indices and values"),
     (
         "torch._utils._rebuild_qtensor",
-        "a quantized tensor's elements need its scales; save int_repr() and them",
+        "the elements of a quantized tensor need its scales; save int_repr() and the scales",
     ),
     ("torch._utils._rebuild_nested_tensor", "a nested tensor has no strides; save its parts"),
     ("torch._utils._rebuild_meta_tensor_no_storage", "a tensor on the device meta has no elements"),
@@ -110,10 +110,10 @@ const REASONS: [(&str, &str); 21] = [
 ];
 
 impl Known {
-    /// What a name of Python stands for.
+    /// Returns the meaning of a Python name.
     ///
     /// # Errors
-    /// Every name but the few is refused, by name, wherever it stands.
+    /// Every other name is refused, wherever it appears. The error states the name.
     pub(super) fn of(module: &str, name: &str) -> Result<Self, String> {
         let known = NAMES.iter().find(|&&(its_module, its_name, _)| its_module == module && its_name == name);
         if let Some(&(.., known)) = known {
@@ -125,26 +125,25 @@ impl Known {
             }
             if OTHER_DTYPES.contains(&name) {
                 return Err(format!(
-                    "uses torch.{name}, which has no counterpart here; convert by to(), or view as bytes"
+                    "uses torch.{name}, which has no counterpart here; convert it with to(), or view it as bytes"
                 ));
             }
             if let Some(kind) = name.strip_suffix("Storage").filter(|kind| kind.starts_with('Q')) {
                 return Err(format!(
-                    "uses torch.{kind}Storage, whose quantized elements need their scales; save int_repr() and them"
+                    "uses torch.{kind}Storage, whose quantized elements need their scales; save int_repr() and the scales"
                 ));
             }
         }
-        // As Python 3 calls what Python 2 called otherwise, and what torch.save still writes.
+        // Python 3's name for Python 2's module, which torch.save still writes.
         let module = if module == "__builtin__" { "builtins" } else { module };
         let full = format!("{module}.{name}");
         let reason = REASONS.iter().find(|&&(its_name, _)| its_name == full).map(|&(_, reason)| reason);
-        let reason = reason.unwrap_or(
-            "only what tensors, dicts, lists and plain values are made of is read; save a state_dict()",
-        );
+        let reason =
+            reason.unwrap_or("only tensors, dicts, lists and plain values are read; save a state_dict()");
         Err(format!("calls {full}, which is code and is not run: {reason}"))
     }
 
-    /// As it is called in errors.
+    /// Returns the name as errors show it.
     pub(super) fn name(self) -> String {
         let found = NAMES.iter().find(|&&(.., known)| known == self);
         match self {

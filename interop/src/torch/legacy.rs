@@ -1,7 +1,7 @@
-//! The layout of PyTorch until 1.5: pickles one after another, then the bytes of the storages.
+//! PyTorch's layout until 1.5: several pickles, then the bytes of the storages.
 //!
-//! A magic number, the protocol, what the machine was that wrote it, the object, the keys of the storages; then for each
-//! key the number of its elements in eight bytes, and they themselves.
+//! The pickles are a magic number, the protocol, a description of the machine, the object, and the keys of the
+//! storages. For each key follow the number of elements in eight bytes, and the elements.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use crate::file::{RawFile, zeroed};
 const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;
 const PROTOCOL_VERSION: i128 = 1001;
 
-/// How much of a pickle is looked at first: most small ones are shorter.
+/// The bytes of a pickle that are read first. Most small pickles are shorter.
 const FIRST_BYTES: u64 = 16 << 10;
 
-/// Where a tar file says that it is one.
+/// The offset of the magic in a tar file.
 const TAR_MAGIC_AT_BYTES: u64 = 257;
 const TAR_MAGIC: &[u8; 5] = b"ustar";
 
-/// Whether a file begins as pickles of protocol 2 or later do. None has an instruction 0, which the length of a header of
-/// safetensors has there.
+/// Returns whether a file begins like pickles of protocol 2 or later. A pickle has no instruction 0, but the length of
+/// a safetensors header has a 0 there.
 pub(crate) fn is_pickle(magic: &[u8]) -> bool {
     matches!(magic, [0x80, 2..=5, 1..=255, ..])
 }
 
-/// Whether a file is of the layout of PyTorch before 0.1.10, or another tar file.
+/// Returns whether a file is a tar file, such as a checkpoint of PyTorch before 0.1.10.
 pub(crate) fn is_tar(file: &RawFile) -> Result<bool> {
     let mut magic = [0; TAR_MAGIC.len()];
     if file.length_bytes() < TAR_MAGIC_AT_BYTES.saturating_add(magic.len() as u64) {
@@ -40,9 +40,11 @@ pub(crate) fn is_tar(file: &RawFile) -> Result<bool> {
     Ok(&magic == TAR_MAGIC)
 }
 
-/// The error for a file of that layout.
+/// Returns the error for a tar file.
 pub(crate) fn refuse_tar(file: &RawFile) -> stridemap::Error {
-    file.bad("a tar file, as PyTorch before 0.1.10 wrote checkpoints; load it in PyTorch and save it again")
+    file.bad(
+        "a tar file, such as a checkpoint of PyTorch before 0.1.10; load it in PyTorch and save it again",
+    )
 }
 
 /// Reads a file that begins with a pickle.
@@ -75,8 +77,8 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let object = run(file, &object)?;
     let (leaves, roots) = leaves(object, &file.stem()?).map_err(|e| file.bad(e))?;
     let keys = pickles.next()?;
-    let keys =
-        keys_of(&run(file, &keys)?).ok_or_else(|| file.bad("its list of storages is no list of text"))?;
+    let keys = keys_of(&run(file, &keys)?)
+        .ok_or_else(|| file.bad("its list of storages is not a list of strings"))?;
 
     let places = places(file, &roots, keys, pickles.at_bytes)?;
     contents(leaves, &roots, |root| match places.get(&root.key) {
@@ -89,14 +91,14 @@ fn run<'a>(file: &RawFile, pickle: &'a [u8]) -> Result<Unpickled<'a>> {
     Unpickled::of(pickle, file.length_bytes()).map_err(|e| file.bad(e))
 }
 
-/// Pickles one after another.
+/// Consecutive pickles.
 struct Pickles<'a> {
     file: &'a RawFile,
     at_bytes: u64,
 }
 
 impl Pickles<'_> {
-    /// The bytes of the next one. How many they are is known once its end is seen.
+    /// Returns the bytes of the next pickle. Its length is known only when its end is found.
     fn next(&mut self) -> Result<Vec<u8>> {
         let limit_bytes = self.file.length_bytes().saturating_sub(self.at_bytes).min(pickle_limit(self.file));
         let mut seen_bytes = limit_bytes.min(FIRST_BYTES);
@@ -143,7 +145,7 @@ fn keys_of(keys: &Unpickled<'_>) -> Option<Vec<String>> {
     list.iter().map(text).collect()
 }
 
-/// Where the elements of each storage begin. They follow each other, and nothing else follows.
+/// Returns the offset of each storage's elements. Storages follow each other without gaps, to the end of the file.
 fn places(
     file: &RawFile,
     roots: &[Root],

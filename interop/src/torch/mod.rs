@@ -1,8 +1,8 @@
-//! Checkpoints of PyTorch, as `torch.save` writes them: read as data, in both of its layouts.
+//! PyTorch checkpoints, as `torch.save` writes them, read as data in both of its layouts.
 //!
-//! A checkpoint is a pickle, which is a program for a small machine, and storages beside it. [`pickle`] is that machine
-//! without the part that calls anything. [`known`] lists the few names that stand for tensors and what they are made of;
-//! [`flatten`] gives what was made its names; [`archive`] and [`legacy`] know where pickle and storages lie.
+//! A checkpoint is a pickle, which is a program for a small stack machine, and storages. [`pickle`] implements that
+//! machine without calls. [`known`] lists the few names for tensors and their parts. [`flatten`] names the results.
+//! [`archive`] and [`legacy`] find the pickle and the storages in the file.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -24,15 +24,15 @@ use pickle::Root;
 pub(super) use archive::{is_archive, read as read_archive};
 pub(super) use legacy::{is_pickle, is_tar, read as read_legacy, refuse_tar};
 
-/// No pickle is longer: what stands beside a model's tensors is small.
+/// The maximum length of a pickle. Everything in a model besides its tensors is small.
 const MAX_PICKLE_BYTES: u64 = 256 << 20;
 
-/// How long a pickle in this file can be. One that is packed could unpack to a thousand times its bytes.
+/// Returns the maximum length of a pickle in this file. A compressed one could unpack to a thousand times its bytes.
 fn pickle_limit(file: &RawFile) -> u64 {
     file.length_bytes().saturating_add(1 << 20).min(MAX_PICKLE_BYTES)
 }
 
-/// Puts leaves onto storages. `place` finds one in the file: each that a tensor stands on is asked for once.
+/// Assigns leaves to storages. `place` finds a storage in the file, and is called once for each that is used.
 fn contents(
     leaves: Leaves,
     roots: &[Root],

@@ -2,7 +2,7 @@
 
 use super::pickle::Literal;
 
-/// The key of a dict as a part of a name; none for what is no plain value.
+/// Returns the key of a dict as part of a name, or `None` if it is not a plain value.
 pub(super) fn key(literal: &Literal<'_>) -> Option<String> {
     Some(match literal {
         Literal::Text(text) => text.clone().into_owned(),
@@ -15,7 +15,7 @@ pub(super) fn key(literal: &Literal<'_>) -> Option<String> {
     })
 }
 
-/// A value as an attribute: text as it is, numbers as Python's `json.dumps` writes them; none for bytes.
+/// Returns a value as an attribute: text unchanged, numbers as in Python's `json.dumps`, `None` for bytes.
 pub(super) fn attribute(literal: &Literal<'_>) -> Option<String> {
     Some(match literal {
         Literal::Float(float) if float.is_nan() => "NaN".to_owned(),
@@ -26,7 +26,7 @@ pub(super) fn attribute(literal: &Literal<'_>) -> Option<String> {
     })
 }
 
-/// As Python's `repr`: the shortest digits that lead back, an exponent below 1e-4 and from 1e16 on.
+/// Formats like Python's `repr`: the shortest digits that round-trip, with an exponent below 1e-4 and from 1e16 on.
 fn finite(float: f64) -> String {
     let scientific = format!("{float:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

@@ -1,7 +1,7 @@
-//! Where the central directory of a zip file lies, and what its entries say.
+//! The central directory of a zip file: its location and its entries.
 //!
-//! The crate that writes zip files does not read them: it would look for the directory in more than one place, read on behind
-//! its end, take memory for whatever fields an entry has, and let members overlap.
+//! The crate that writes zip files is not used to read them. It would look for the directory in several places, read
+//! past its end, allocate memory for any field of an entry, and allow members to overlap.
 
 use std::io::{BufReader, Read as _};
 
@@ -14,22 +14,22 @@ const END_SIGNATURE: &[u8] = b"PK\x05\x06";
 const LOCATOR_SIGNATURE: &[u8] = b"PK\x06\x07";
 const END64_SIGNATURE: &[u8] = b"PK\x06\x06";
 
-/// The record at the end of every zip file, without the comment behind it.
+/// The length of the record at the end of every zip file, without its comment.
 const END_BYTES: usize = 22;
 const MAX_COMMENT_BYTES: u64 = 0xffff;
 
-/// What leads from there to the zip64 record, and that one.
+/// The lengths of the zip64 locator, which precedes the end record, and of the zip64 record that it locates.
 const LOCATOR_BYTES: u64 = 20;
 const END64_BYTES: u64 = 56;
 
-/// An entry of the directory without its name and what else it has of its own length.
+/// The length of an entry of the directory without its name and other variable-length fields.
 const ENTRY_BYTES: usize = 46;
 const ENTRY_SIGNATURE: &[u8] = b"PK\x01\x02";
 
-/// How much of the directory is read at once.
+/// The bytes of the directory read at once.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// The extra field of lengths and an offset that do not fit in 32 bits.
+/// The extra field for lengths and an offset that do not fit in 32 bits.
 const ZIP64_FIELD: u64 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Finds the directory by the records at the end of the file, of which there can be one reading only: what stands
-    /// in two places is to agree, and nothing may lie between the directory and them.
+    /// Finds the directory by the records at the end of the file. Only one reading is possible: values that are
+    /// stored twice must agree, and there must be no gap between the directory and the records.
     pub(super) fn find(file: &RawFile) -> Result<Self> {
         let tail_bytes = file.length_bytes().min(END_BYTES as u64 + MAX_COMMENT_BYTES);
         let tail_start_bytes = file.length_bytes() - tail_bytes;
@@ -52,7 +52,7 @@ impl Directory {
             .ok_or_else(|| file.bad("a zip file ends with a record, and this one does not: a part of one"))?;
         let Some((end, comment)) = tail.get(place..).and_then(|rest| rest.split_first_chunk::<END_BYTES>())
         else {
-            return Err(file.bad("the record at the end of the zip file is cut"));
+            return Err(file.bad("the end record of the zip file is truncated"));
         };
         let end_at_bytes = tail_start_bytes + place as u64;
         let end = Fields(end);
@@ -76,7 +76,7 @@ impl Directory {
         record.directory(at_bytes).map_err(|what| file.bad(what))
     }
 
-    /// Passes each entry to `found`. There must be as many as are stated, and they must fill the directory.
+    /// Passes each entry to `found`. Their number must be the stated one, and they must fill the directory.
     pub(super) fn for_each_entry(
         &self,
         file: &RawFile,
@@ -103,7 +103,7 @@ impl Directory {
         }
     }
 
-    /// The zip64 record before the one at the end, and where it begins.
+    /// Returns the zip64 record before the end record, and its offset.
     fn find_zip64(file: &RawFile, end_at_bytes: u64) -> Result<Option<(Record, u64)>> {
         let Some(at_bytes) = end_at_bytes.checked_sub(END64_BYTES + LOCATOR_BYTES) else {
             return Ok(None);
@@ -115,11 +115,11 @@ impl Directory {
             return Ok(None);
         }
         let (record, locator) = (Fields(record), Fields(locator));
-        // A longer record would be allowed, with data for which no use is known.
+        // A longer record would be legal, with data that has no known use.
         let is_whole = record.0.starts_with(END64_SIGNATURE) && record.u64(4) == END64_BYTES - 12;
         let is_located = [locator.u32(4), locator.u64(8)] == [0, at_bytes] && locator.u32(16) <= 1;
         if !is_whole || !is_located {
-            return Err(file.bad("the zip64 record is not where, or not what, the end of the zip file says"));
+            return Err(file.bad("the zip64 record does not match the end record of the zip file"));
         }
         let record = Record {
             disks: [record.u32(16), record.u32(20)],
@@ -131,7 +131,7 @@ impl Directory {
     }
 }
 
-/// What the end of a zip file says of its directory.
+/// The fields of an end record that describe the directory.
 struct Record {
     disks: [u64; 2],
     counts: [u64; 2],
@@ -140,8 +140,8 @@ struct Record {
 }
 
 impl Record {
-    /// Whether this record, of short fields, says what the zip64 one says. A field of ones leaves it to the other; some
-    /// writers have ones wherever the number is too large, and others always.
+    /// Returns whether this record, with short fields, agrees with the zip64 record. A field of all ones defers to
+    /// the other record. Some writers use ones only if the number is too large, others always.
     fn agrees(&self, long: &Record) -> bool {
         let short_fields = self.disks.iter().chain(&self.counts).map(|&n| (n, u64::from(u16::MAX)));
         let short_fields =
@@ -151,11 +151,11 @@ impl Record {
         short_fields.zip(long_fields).all(|((short, ones), long)| short == ones || short == long)
     }
 
-    /// `end_bytes` is where the record begins, and so the directory has to end.
+    /// Returns the directory. `end_bytes` is the offset of the record, where the directory must end.
     fn directory(&self, end_bytes: u64) -> Result<Directory, String> {
         let [count, count_here] = self.counts;
         if self.disks != [0, 0] || count != count_here {
-            return Err("the zip file is one of several that belong together".to_owned());
+            return Err("the zip file is one part of a multi-part archive".to_owned());
         }
         let Record { size_bytes, start_bytes, .. } = *self;
         if start_bytes.checked_add(size_bytes) != Some(end_bytes) {
@@ -171,16 +171,16 @@ impl Record {
     }
 }
 
-/// What the directory says of a member.
+/// A member, as the directory describes it.
 pub(super) struct Entry<'a> {
     pub(super) raw_name: &'a [u8],
     pub(super) flags: u64,
-    /// The number of the method by which it is packed.
+    /// The number of the compression method.
     pub(super) method: u64,
     pub(super) crc32: u32,
     pub(super) packed_bytes: u64,
     pub(super) unpacked_bytes: u64,
-    /// Where its own header begins.
+    /// The offset of the member's own header.
     pub(super) start_bytes: u64,
 }
 
@@ -193,7 +193,7 @@ impl<'a> Entry<'a> {
         if fields.u16(34) != 0 {
             return Err("is of another file");
         }
-        // A field of ones is in the zip64 field, if there is one: these follow each other there.
+        // The value of an all-ones field is in the zip64 field, if there is one. The values there follow each other.
         let mut wide = extra_field(extra, ZIP64_FIELD);
         let mut field = |offset_bytes| -> Result<u64, &'static str> {
             let short = fields.u32(offset_bytes);
@@ -216,7 +216,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The bytes of the first extra field of this kind.
+/// Returns the bytes of the first extra field of this kind.
 fn extra_field(mut extra: &[u8], kind: u64) -> Option<&[u8]> {
     loop {
         let (header, rest) = extra.split_first_chunk::<4>()?;
@@ -228,7 +228,7 @@ fn extra_field(mut extra: &[u8], kind: u64) -> Option<&[u8]> {
     }
 }
 
-/// Little-endian numbers at fixed places of a record that is long enough for them; 0 past its end.
+/// Little-endian numbers at fixed offsets of a record. Past the end of the record they are 0.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl Fields<'_> {

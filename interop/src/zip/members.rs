@@ -1,48 +1,49 @@
-//! The members of a zip file, checked against each other and the file.
+//! The members of a zip file, checked against each other and against the file.
 
 use stridemap::Result;
 
 use super::directory::{Directory, Entry, Fields};
 use crate::file::RawFile;
 
-/// What a member's own header, before its bytes, takes without its name and its extra fields.
+/// The length of a member's own header, before its bytes, without its name and extra fields.
 const LOCAL_HEADER_BYTES: usize = 30;
 const LOCAL_SIGNATURE: &[u8] = b"PK\x03\x04";
 
-/// The bits that say that bytes, or what is said of them, are encrypted.
+/// The bits for encrypted bytes or encrypted metadata.
 const ENCRYPTED_FLAGS: u64 = 1 | 1 << 6 | 1 << 13;
 
-/// The characters 128 to 255 of code page 437.
+/// Characters 128 to 255 of code page 437.
 const CP437: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
 
-/// How many bytes one byte unpacks to at most: 2 bits are a code for 258. So a file of nothing cannot ask for room on the
-/// disk by its word alone.
+/// The most bytes that one byte can unpack to: 2 bits can encode 258. A tiny file therefore cannot claim a huge size
+/// and reserve space on disk.
 const MAX_DEFLATE_RATIO: u64 = 4 * 258;
 
 /// A file within a zip file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// As it stands in the directory; not a path of any file.
+    /// The name in the directory; not a path of any file.
     pub(crate) name: String,
     pub(crate) method: Method,
-    /// Where its packed bytes begin in the zip file.
+    /// The offset of the packed bytes in the zip file.
     pub(crate) offset_bytes: u64,
     pub(crate) packed_bytes: u64,
     pub(crate) unpacked_bytes: u64,
-    /// Of the unpacked bytes.
+    /// The checksum of the unpacked bytes.
     pub(crate) crc32: u32,
 }
 
 /// How the bytes of a member are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// As they are: the member is a range of the zip file.
+    /// Uncompressed: the member is a range of the zip file.
     Stored,
     Deflated,
 }
 
-/// The members of a zip file, in the order of its directory. No two share a name or a byte, and all lie before the
-/// directory. Only the directory and the headers are read: whether the bytes are right shows when they are unpacked.
+/// Returns the members of a zip file, in the order of its directory. No two share a name or a byte, and all are
+/// before the directory. Only the directory and the headers are read. Damaged bytes are detected when they are
+/// unpacked.
 pub(crate) fn members(file: &RawFile) -> Result<Vec<Member>> {
     let directory = Directory::find(file)?;
     let mut members = Vec::new();
@@ -58,7 +59,7 @@ pub(crate) fn members(file: &RawFile) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-/// An entry of the directory, and the header before the bytes, which must tell the same.
+/// Reads an entry of the directory and the member's own header, which must agree.
 fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result<Member> {
     let name = name_of(entry.raw_name);
     let refused = |what: &str| file.bad(format!("member {name:?} of the zip file {what}"));
@@ -72,7 +73,7 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result
     let (fixed, local_name) = header.split_at(LOCAL_HEADER_BYTES);
     let fields = Fields(fixed);
     if !fixed.starts_with(LOCAL_SIGNATURE) {
-        return Err(refused(&format!("has no header at byte {start_bytes}, where the directory says")));
+        return Err(refused(&format!("has no header at byte {start_bytes}, where the directory says it is")));
     }
     if (fields.u16(6) | entry.flags) & ENCRYPTED_FLAGS != 0 {
         return Err(refused("is encrypted"));
@@ -108,7 +109,7 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result
     Ok(Member { name, method, offset_bytes, packed_bytes, unpacked_bytes, crc32 })
 }
 
-/// Members that share bytes would unpack to far more than the file has.
+/// Refuses members that overlap, which could unpack to far more bytes than the file has.
 fn check_apart(file: &RawFile, members: &[Member], mut ranges: Vec<(u64, u64, usize)>) -> Result<()> {
     ranges.sort_unstable();
     let overlap = ranges.windows(2).find_map(|pair| match *pair {
@@ -139,7 +140,7 @@ fn method_name(code: u64) -> String {
     name.map_or_else(|| format!("method {code}"), str::to_owned)
 }
 
-/// A name is UTF-8, whether or not that is said of it, or of code page 437.
+/// Decodes a name as UTF-8, whatever the flags say, or else as code page 437.
 fn name_of(raw_name: &[u8]) -> String {
     let high = |byte: u8| CP437.chars().nth(usize::from(byte & 0x7f)).unwrap_or(char::REPLACEMENT_CHARACTER);
     let character = |&byte: &u8| if byte.is_ascii() { byte.into() } else { high(byte) };

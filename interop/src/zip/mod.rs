@@ -1,8 +1,8 @@
-//! The members of a zip file: where each lies, and its bytes, unpacked.
+//! The members of a zip file: their locations, and their unpacked bytes.
 //!
-//! Names are data. Nothing is ever extracted to a path, so `../x` and `/etc/x` are names like any other.
+//! Names are data. Nothing is ever extracted to a path, so `../x` and `/etc/x` are ordinary names.
 //!
-//! The memory that a zip file takes is in proportion to its length.
+//! The memory used is proportional to the length of the zip file.
 
 mod directory;
 mod members;

@@ -38,7 +38,7 @@ fn unpack(member: &Member, file: &RawFile, piece_bytes: usize) -> Result<Vec<u8>
     }
 }
 
-/// What is said of a file that is refused, when its members are listed or when they are unpacked.
+/// Returns the error for a file that is refused, when its members are listed or when they are unpacked.
 fn refusal(bytes: &[u8]) -> String {
     let (_guard, file) = open(bytes);
     let members = match members(&file) {
@@ -84,7 +84,7 @@ fn sample() -> Vec<u8> {
     zip_of(&[("a.npy", STORED, &[7; 1000]), ("b.npy", DEFLATED, &[8; 1000])], false)
 }
 
-/// A zip64 record and its locator before the end, as they stand in a file of more than 4 GiB.
+/// Inserts a zip64 record and its locator before the end record, as in a file of more than 4 GiB.
 fn with_zip64(bytes: &[u8], is_said_in_end: bool) -> Vec<u8> {
     let at = find(bytes, END);
     let field = |offset: usize, len: usize| {
@@ -193,7 +193,7 @@ fn what_stands_before_or_behind_a_zip_file_is_refused() {
     assert_refused(&with(bytes, END, 4, &[1]), "several");
 }
 
-/// Puts another entry behind those of the directory.
+/// Adds another entry after those of the directory.
 fn with_entry(bytes: &[u8], entry: &[u8]) -> Vec<u8> {
     let end = find(bytes, END);
     let mut more = [&bytes[..end], entry, &bytes[end..]].concat();
@@ -205,7 +205,7 @@ fn with_entry(bytes: &[u8], entry: &[u8]) -> Vec<u8> {
     more
 }
 
-/// The only entry of a directory.
+/// Returns the only entry of a directory.
 fn entry_of(bytes: &[u8]) -> &[u8] {
     let start = bytes.windows(4).rposition(|there| there == CENTRAL).unwrap();
     &bytes[start..find(bytes, END)]
@@ -213,7 +213,7 @@ fn entry_of(bytes: &[u8]) -> &[u8] {
 
 #[test]
 fn members_that_overlap_are_refused() {
-    // The bytes of one member are another, header and all: the way to a file that unpacks to far more than it has.
+    // The bytes of one member contain another, header included. Such a file could unpack to far more than its length.
     let inner = zip_of(&[("inner", STORED, &[7; 100])], false);
     let inner_local = &inner[..find(&inner, CENTRAL)];
     let outer = zip_of(&[("outer", STORED, inner_local)], false);
@@ -255,7 +255,7 @@ fn names_are_utf8_or_of_code_page_437() {
         let (_guard, file) = open(&bytes);
         members(&file).unwrap().remove(0).name
     };
-    // As Python has bytes(range(128, 256)).decode("cp437").
+    // Python's bytes(range(128, 256)).decode("cp437").
     for (raw, decoded) in
         [(b"~\x80", "~Ç"), (b"\xe1\xb0", "ß░"), (b"\x9b\xff", "¢\u{a0}"), (b"\xc3\xbc", "ü")]
     {
@@ -310,7 +310,7 @@ fn lengths_and_checksums_that_lie_are_found_when_unpacking() {
     assert_refused(&with(sample(), CENTRAL, 16, &[1, 2, 3, 4]), "its checksum is");
     assert_refused(&with(sample(), CENTRAL, 24, &[1]), "stored as it is");
 
-    // The packed bytes end too early, or go on behind the end of the stream.
+    // The packed bytes end too early, or continue past the end of the stream.
     let packed = u32::from_le_bytes(deflated[find(&deflated, CENTRAL) + 20..][..4].try_into().unwrap());
     let cut = with(deflated.clone(), CENTRAL, 20, &(packed - 3).to_le_bytes());
     assert!(refusal(&cut).contains("\"a\""));
@@ -353,7 +353,7 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is changed, it is refused, or what is unpacked has the checksum that is stated.
+    /// Every change is refused, or the unpacked bytes have the stated checksum.
     #[test]
     fn changed_bytes_are_refused_or_unpack_to_their_checksum(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),

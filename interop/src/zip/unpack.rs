@@ -1,4 +1,4 @@
-//! The bytes of a member, in pieces.
+//! Reads the bytes of a member in pieces.
 
 use std::io::{self, BufReader, Read};
 
@@ -8,11 +8,11 @@ use stridemap::{Error, Result};
 use super::members::{Member, Method};
 use crate::file::{Pieces, RawFile};
 
-/// How much is read of packed bytes at once.
+/// The most packed bytes read at once.
 const PACKED_PIECE_BYTES: usize = 64 << 10;
 
 impl Member {
-    /// Begins to unpack. Whatever the length that the directory states, memory is bounded.
+    /// Begins to unpack. Memory is bounded, whatever length the directory states.
     pub(crate) fn unpack<'a>(&'a self, file: &'a RawFile) -> Unpacked<'a> {
         let packed = file.pieces(self.offset_bytes, self.packed_bytes);
         let bytes = match self.method {
@@ -32,7 +32,7 @@ impl Member {
         }
     }
 
-    /// All bytes of a member that is to be small.
+    /// Returns all bytes of a member that should be small.
     pub(crate) fn read(&self, file: &RawFile, limit_bytes: u64) -> Result<Vec<u8>> {
         if self.unpacked_bytes > limit_bytes {
             return Err(file.bad(format!(
@@ -44,7 +44,7 @@ impl Member {
         let mut bytes = Vec::new();
         let mut piece = [0; 4096];
         loop {
-            // Not as much at once as the directory states: it may lie.
+            // Do not allocate the length in the directory at once: it may be wrong.
             let count = unpacked.read(&mut piece)?;
             if count == 0 {
                 return Ok(bytes);
@@ -54,7 +54,7 @@ impl Member {
     }
 }
 
-/// The bytes of a member, from its beginning on: as many as the directory states, and of the checksum that it states.
+/// The bytes of a member from its start. They must have the length and the checksum that the directory states.
 pub(crate) struct Unpacked<'a> {
     file: &'a RawFile,
     member: &'a Member,
@@ -70,8 +70,8 @@ enum Bytes<'a> {
 }
 
 impl Unpacked<'_> {
-    /// Gives some of the bytes that are left, and 0 when none is. The last of them are given only if all that came is
-    /// of the right length and checksum.
+    /// Returns some of the remaining bytes, or 0 at the end. The last bytes are returned only after the length and
+    /// the checksum have been verified.
     pub(crate) fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         let rest_bytes = self.member.unpacked_bytes - self.done_bytes;
         let capacity = rest_bytes.min(buf.len() as u64) as usize;
@@ -94,19 +94,19 @@ impl Unpacked<'_> {
         Ok(count)
     }
 
-    /// Fills `buf`; an error when less is left.
+    /// Fills `buf`. It is an error if fewer bytes are left.
     pub(crate) fn read_exact(&mut self, mut buf: &mut [u8]) -> Result<()> {
         while !buf.is_empty() {
             let count = self.read(buf)?;
             if count == 0 {
-                return Err(self.bad(format!("ends after {} bytes, and more are needed", self.done_bytes)));
+                return Err(self.bad(format!("ends after {} bytes, but more are needed", self.done_bytes)));
             }
             buf = buf.split_at_mut(count).1;
         }
         Ok(())
     }
 
-    /// Goes over bytes that are not needed, except for the checksum.
+    /// Skips bytes, which still count for the checksum.
     pub(crate) fn skip(&mut self, mut count: u64) -> Result<()> {
         let mut piece = [0; 4096];
         while count > 0 {
@@ -162,7 +162,7 @@ impl Bytes<'_> {
     }
 }
 
-/// The error of a reader over a file: that of the file, or else of what made sense of its bytes.
+/// Converts the error of a reader: either the file's own error, or that of decoding its bytes.
 pub(super) fn reading(file: &RawFile, e: io::Error) -> Error {
     e.downcast::<Error>().unwrap_or_else(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => {

@@ -1,4 +1,4 @@
-//! What a pickle means to call, for the few names that are known: which pattern of arguments stands for which value.
+//! Interprets the calls of a pickle: for each known name, which arguments produce which value.
 
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 
@@ -7,14 +7,14 @@ use super::machine::{Machine, NamedRoot};
 use super::value::{Items, Node, Root, StorageRef, TensorRef, Value};
 use crate::torch::known::Known;
 
-/// What a storage that is named for the first time takes beside its key, about.
+/// The approximate memory of a newly mentioned storage, without its key.
 const ROOT_BYTES: usize = 128;
 
 impl Machine<'_> {
-    /// The value that `callable` would give for a tuple of arguments, in Python.
+    /// Returns the value that `callable` would return for a tuple of arguments, in Python.
     pub(super) fn call(&mut self, callable: Value, arguments: Value, by: &str) -> Result<Value, String> {
         let Value::Known(known) = callable else {
-            return Err(format!("{by} calls {}, which is not to be called", self.arena.kind(callable)));
+            return Err(format!("{by} calls {}, which cannot be called", self.arena.kind(callable)));
         };
         let wrong = |what: &str| Err(format!("calls {} with {what}", known.name()));
         let Some(Node::Tuple(items)) = self.arena.node(arguments).cloned() else {
@@ -63,7 +63,7 @@ impl Machine<'_> {
                 _ => wrong("what is no tensor"),
             },
             (Known::DType(_) | Known::Storage(_), _) => {
-                Err(format!("calls {}, which is a type and not to be called", known.name()))
+                Err(format!("calls {}, which is a type and cannot be called", known.name()))
             }
             _ => wrong(&format!("{} arguments that it does not take", arguments.len())),
         }
@@ -80,7 +80,7 @@ impl Machine<'_> {
     ) -> Result<Value, String> {
         let wrong = |what: &str| format!("calls {} with {what}", known.name());
         let Some(&Node::Storage(storage)) = self.arena.node(storage) else {
-            return Err(wrong("what is no storage"));
+            return Err(wrong("something that is not a storage"));
         };
         let dtype = match dtype {
             None => self
@@ -89,7 +89,7 @@ impl Machine<'_> {
                 .and_then(|storage| storage.dtype)
                 .ok_or_else(|| wrong("a storage whose elements have no type"))?,
             Some(Value::Known(Known::DType(dtype))) => dtype,
-            Some(_) => return Err(wrong("what is no dtype")),
+            Some(_) => return Err(wrong("something that is not a dtype")),
         };
         let (Some(size), Some(stride)) = (self.integers(size)?, self.integers(stride)?) else {
             return Err(wrong("a size or a stride that is no tuple of integers"));
@@ -100,7 +100,8 @@ impl Machine<'_> {
         self.arena.add_tensor(TensorRef { storage, dtype, offset, size, stride, metadata })
     }
 
-    /// The items of a tuple of integers. What one tuple serves over and over is looked at each time, and charged for.
+    /// Returns the items of a tuple of integers. A tuple that is used repeatedly is checked, and charged for, each
+    /// time.
     fn integers(&mut self, tuple: Value) -> Result<Option<Items>, String> {
         let Some(items) = self.arena.tuple(tuple) else { return Ok(None) };
         self.arena.charge(size_of::<Value>().saturating_mul(self.arena.items(items).len()))?;
@@ -108,7 +109,7 @@ impl Machine<'_> {
         Ok(self.arena.items(items).iter().all(is_integer).then_some(items))
     }
 
-    /// Keys and values in turn, of a list of pairs: so Python 2 wrote an OrderedDict.
+    /// Returns the keys and values, alternating, of a list of pairs. Python 2 wrote an OrderedDict this way.
     fn pairs(&mut self, pairs: Value) -> Result<Option<Vec<Value>>, String> {
         let Some(Node::List(list)) = self.arena.node(pairs) else { return Ok(None) };
         let mut flat = Vec::with_capacity(list.len().saturating_mul(2));
@@ -125,8 +126,8 @@ impl Machine<'_> {
         Ok(Some(flat))
     }
 
-    /// The storage of a persistent id: `("storage", type, key, location, numel)`, and in the older layout a sixth, the
-    /// view of it that is meant.
+    /// Returns the storage of a persistent id: `("storage", type, key, location, numel)`. The older layout has a
+    /// sixth item, which selects a view of the storage.
     pub(super) fn storage_of(&mut self, id: Value) -> Result<Value, String> {
         let wrong = || "a persistent id that is not one of a storage".to_owned();
         let items = self.arena.tuple(id).ok_or_else(wrong)?;
@@ -161,9 +162,7 @@ impl Machine<'_> {
         };
         let known_bytes = self.arena.roots.get(root).map_or(0, Root::length_bytes);
         if known_bytes != length_bytes {
-            return Err(format!(
-                "storage {key:?} of {length_bytes} bytes, which was said to have {known_bytes}"
-            ));
+            return Err(format!("storage {key:?} of {length_bytes} bytes, which earlier had {known_bytes}"));
         }
         let (start_bytes, length_bytes) = self
             .part(view, itemsize, length_bytes)
@@ -183,7 +182,7 @@ impl Machine<'_> {
         Ok(storage)
     }
 
-    /// Which bytes of a storage a view of it is: `(key, offset, size)` in elements, or None for all.
+    /// Returns the bytes of a storage that a view selects: `(key, offset, size)` in elements, or None for all.
     fn part(&self, view: Value, itemsize: u64, length_bytes: u64) -> Option<(u64, u64)> {
         if view == Value::None {
             return Some((0, length_bytes));
@@ -194,7 +193,7 @@ impl Machine<'_> {
         (start.saturating_add(size) <= length_bytes).then_some((start, size))
     }
 
-    /// A number of elements whose bytes a storage could have.
+    /// Returns a number of elements that fits in a storage.
     fn count(&self, value: Value, itemsize: u64) -> Option<u64> {
         let Some(Literal::Int(count)) = self.literal(value) else { return None };
         let count = u64::try_from(count).ok()?;

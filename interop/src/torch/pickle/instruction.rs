@@ -1,12 +1,12 @@
-//! One instruction of a pickle: where it stands, and what follows it. Nothing is interpreted here.
+//! One instruction of a pickle: its position and its argument. Nothing is interpreted here.
 
-/// Codes of the instructions, by the names that Python's `pickletools` gives them.
+/// The codes of instructions, with the names of Python's `pickletools`.
 pub(super) mod code {
     macro_rules! codes {
         ($($name:ident = $code:literal $shape:ident;)*) => {
             $(pub(in super::super) const $name: u8 = $code;)*
 
-            /// What follows a code, and what it is called; none for a byte that is no code.
+            /// Returns the name of a code and the shape of its argument, or `None` for an unknown code.
             pub(in super::super) fn known(code: u8) -> Option<(&'static str, super::Shape)> {
                 match code {
                     $($code => Some((stringify!($name), super::Shape::$shape)),)*
@@ -88,7 +88,7 @@ pub(super) mod code {
     }
 }
 
-/// What follows a code.
+/// The shape of an instruction's argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Nothing,
@@ -96,35 +96,35 @@ pub(super) enum Shape {
     Two,
     Four,
     Eight,
-    /// A count in so many bytes, then as many bytes.
+    /// A count in this many bytes, then that many bytes.
     Counted1,
     Counted4,
     Counted8,
-    /// Up to a line feed.
+    /// Text up to a line feed.
     Line,
     TwoLines,
 }
 
-/// An instruction, and what follows it: the bytes after a count, or those of the lines without the last line feed.
+/// An instruction and its argument: the bytes after a count, or lines without the last line feed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instruction<'a> {
     pub(super) code: u8,
     pub(super) name: &'static str,
     pub(super) argument: &'a [u8],
-    /// Where the next one begins.
+    /// The offset of the next instruction.
     pub(super) end: usize,
 }
 
-/// Why there is no instruction.
+/// Why an instruction cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// The bytes end before it does.
+    /// The bytes end within it.
     Cut,
     Wrong(String),
 }
 
 impl<'a> Instruction<'a> {
-    /// The instruction at `at`, of which no byte after `limit` may be a part.
+    /// Reads the instruction at `at`, which must end by `limit`.
     pub(super) fn read(bytes: &'a [u8], at: usize, limit: usize) -> Result<Self, Missing> {
         let (&code, rest) = bytes.get(at..).and_then(<[u8]>::split_first).ok_or(Missing::Cut)?;
         let (name, shape) = code::known(code)
@@ -167,8 +167,8 @@ fn count(rest: &[u8], width: usize) -> Result<usize, Missing> {
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
-/// How long the pickle is that `bytes` begin with, its STOP included: none when they end before. `limit` is how long it
-/// can be.
+/// Returns the length of the pickle at the start of `bytes`, including its STOP, or `None` if `bytes` end before it.
+/// `limit` is its maximum length.
 pub(in super::super) fn pickle_length(bytes: &[u8], limit: usize) -> Result<Option<usize>, String> {
     let mut at = 0;
     loop {

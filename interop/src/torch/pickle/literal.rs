@@ -1,31 +1,32 @@
-//! Numbers and text as a pickle writes them. They stay where they are, and are read when they are asked for.
+//! Numbers and text in a pickle. They stay in the pickle and are decoded on demand.
 
 use std::borrow::Cow;
 
 use super::instruction::{Instruction, code};
 
-/// Bytes of the widest integer that is counted with.
+/// The bytes of the widest integer used in arithmetic.
 const MAX_INTEGER_BYTES: usize = 16;
 
-/// Bytes of the widest that is read as text, as are states of random numbers: Python writes longer ones otherwise.
+/// The bytes of the widest integer read as text, such as the state of a random generator. Python encodes longer ones
+/// otherwise.
 const MAX_WIDE_BYTES: usize = 255;
 
-/// No number has more digits as Python writes it: what is longer would be parsed anew whenever it is asked for.
+/// The most digits of a number. Python writes no number with more. A longer one would be parsed again on every access.
 const MAX_DIGITS: usize = 400;
 
-/// A value that an instruction carries in itself.
+/// A value that an instruction carries in its argument.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) enum Literal<'a> {
     Bool(bool),
     Int(i128),
-    /// An integer that is wider, by its digits.
+    /// A wider integer, as its digits.
     Wide(String),
     Float(f64),
     Text(Cow<'a, str>),
     Bytes,
 }
 
-/// The value of an instruction; none when it has no value of its own.
+/// Returns the value of an instruction, or `None` if it carries none.
 pub(super) fn literal<'a>(instruction: &Instruction<'a>) -> Result<Option<Literal<'a>>, String> {
     let argument = instruction.argument;
     let unsigned = || argument.iter().rev().fold(0i128, |high, &byte| high << 8 | i128::from(byte));
@@ -37,13 +38,13 @@ pub(super) fn literal<'a>(instruction: &Instruction<'a>) -> Result<Option<Litera
         code::INT | code::LONG => Literal::Int(decimal(argument)?),
         code::FLOAT => Literal::Float(number_text(argument)?),
         code::BINFLOAT => {
-            let bytes = argument.try_into().map_err(|_| "a float of 8 bytes is cut")?;
+            let bytes = argument.try_into().map_err(|_| "a float of 8 bytes is truncated")?;
             Literal::Float(f64::from_be_bytes(bytes))
         }
         code::BINUNICODE | code::SHORT_BINUNICODE | code::BINUNICODE8 => Literal::Text(
             std::str::from_utf8(argument).map_err(|e| format!("text that is not UTF-8: {e}"))?.into(),
         ),
-        // Of Python 2, where bytes and text were one.
+        // From Python 2, where bytes and text were one type.
         code::BINSTRING | code::SHORT_BINSTRING => Literal::Text(utf8_or_latin1(Cow::Borrowed(argument))),
         code::STRING => Literal::Text(utf8_or_latin1(Cow::Owned(quoted(argument)?))),
         code::UNICODE => Literal::Text(escaped_unicode(argument)?.into()),
@@ -65,9 +66,9 @@ fn two_complement(bytes: &[u8]) -> Result<Literal<'static>, String> {
     Ok(Literal::Int(i128::from_le_bytes(wide)))
 }
 
-/// An integer of any width, in decimal.
+/// Returns an integer of any width in decimal.
 fn digits(bytes: &[u8], is_negative: bool) -> String {
-    /// Nine digits at once.
+    /// Nine digits at a time.
     const BASE: u64 = 1_000_000_000;
     let mut nines: Vec<u64> = Vec::new();
     let mut step = |factor: u64, mut carry: u64| {
@@ -79,7 +80,7 @@ fn digits(bytes: &[u8], is_negative: bool) -> String {
             nines.push(carry);
         }
     };
-    // Below zero it is what all bits turned around give, and one.
+    // A negative number is the inverse of all bits, plus one.
     let flip = if is_negative { 0xff } else { 0 };
     bytes.iter().rev().for_each(|&byte| step(256, u64::from(byte ^ flip)));
     step(1, u64::from(is_negative));
@@ -93,13 +94,13 @@ fn decimal(digits: &[u8]) -> Result<i128, String> {
     let digits = digits.strip_suffix(b"L").unwrap_or(digits);
     let parsed = digits_of(digits).and_then(|digits| digits.parse().ok());
     parsed.ok_or_else(|| {
-        format!("{:?} is no integer of {MAX_INTEGER_BYTES} bytes", String::from_utf8_lossy(digits))
+        format!("{:?} is not an integer of {MAX_INTEGER_BYTES} bytes", String::from_utf8_lossy(digits))
     })
 }
 
 fn number_text(text: &[u8]) -> Result<f64, String> {
     let parsed = digits_of(text).and_then(|text| text.parse().ok());
-    parsed.ok_or_else(|| format!("{:?} is no number", String::from_utf8_lossy(text)))
+    parsed.ok_or_else(|| format!("{:?} is not a number", String::from_utf8_lossy(text)))
 }
 
 fn digits_of(line: &[u8]) -> Option<&str> {
@@ -119,9 +120,9 @@ fn latin1(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| char::from(byte)).collect()
 }
 
-/// The bytes that a literal of Python 2 stands for, quotes and all.
+/// Returns the bytes of a Python 2 string literal, given with its quotes.
 fn quoted(literal: &[u8]) -> Result<Vec<u8>, String> {
-    let wrong = || format!("{:?} is no literal of Python", String::from_utf8_lossy(literal));
+    let wrong = || format!("{:?} is not a Python string literal", String::from_utf8_lossy(literal));
     let (&quote, inner) =
         literal.split_first().filter(|&(&quote, _)| matches!(quote, b'\'' | b'"')).ok_or_else(wrong)?;
     let inner = inner.strip_suffix(&[quote]).ok_or_else(wrong)?;
@@ -142,7 +143,7 @@ fn quoted(literal: &[u8]) -> Result<Vec<u8>, String> {
             b'v' => 0x0b,
             b'x' => hexadecimal(&mut rest, 2).and_then(|code| u8::try_from(code).ok()).ok_or_else(wrong)?,
             known @ (b'\\' | b'\'' | b'"') => known,
-            // Octal, which nothing that pickles has written.
+            // Octal escapes, which no pickler has written.
             _ => return Err(wrong()),
         };
         bytes.push(simple);
@@ -150,7 +151,7 @@ fn quoted(literal: &[u8]) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Latin-1 in which `\uXXXX` and `\UXXXXXXXX` stand for the other characters.
+/// Decodes Latin-1 with `\uXXXX` and `\UXXXXXXXX` escapes for other characters.
 fn escaped_unicode(literal: &[u8]) -> Result<String, String> {
     let mut text = String::with_capacity(literal.len());
     let mut rest = literal.iter().copied().peekable();
@@ -165,11 +166,9 @@ fn escaped_unicode(literal: &[u8]) -> Result<String, String> {
         };
         rest.next();
         let character = hexadecimal(&mut rest, digits).and_then(char::from_u32);
-        text.push(
-            character.ok_or_else(|| {
-                format!("{:?} escapes what is no character", String::from_utf8_lossy(literal))
-            })?,
-        );
+        text.push(character.ok_or_else(|| {
+            format!("{:?} has an escape that is not a character", String::from_utf8_lossy(literal))
+        })?);
     }
     Ok(text)
 }
@@ -209,7 +208,7 @@ mod tests {
             assert!(read(wrong).is_err(), "{wrong:?}");
         }
         for (bytes, digits) in [
-            // 2^128, 2^135 - 1 and their negatives, as Python says; and zero with more bytes than it needs.
+            // 2^128, 2^135 - 1 and their negatives, as Python prints them, and zero with more bytes than it needs.
             ([&[0; 16][..], &[1]].concat(), "340282366920938463463374607431768211456"),
             ([&[0xff; 16][..], &[0x7f]].concat(), "43556142965880123323311949751266331066367"),
             ([&[0; 16][..], &[0xff]].concat(), "-340282366920938463463374607431768211456"),

@@ -1,5 +1,5 @@
-//! The machine that a pickle is a program for, as far as data needs it. It has a stack, marks and a memo; what others use
-//! it to call is looked at, and never called.
+//! The machine that runs a pickle, as far as data needs it. It has a stack, marks and a memo. Calls are matched
+//! against known patterns, and nothing is ever called.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,16 +10,16 @@ use super::literal::{Literal, literal};
 use super::value::{Arena, Budget, Node, Value};
 use crate::torch::known::Known;
 
-/// The newest protocol that there is.
+/// The newest protocol.
 const MAX_PROTOCOL: u8 = 5;
 
-/// What a value, or a mark, takes in a list that grows by doubling.
+/// The memory of a value or a mark in a list that grows by doubling.
 const GROWN_BYTES: usize = 2 * size_of::<Value>();
 
-/// What an entry of the memo takes that is not next to the others, about.
+/// The approximate memory of a memo entry outside the consecutive ones.
 const FAR_ENTRY_BYTES: usize = 48;
 
-/// What a pickle made: a value, and all that it refers to.
+/// The result of a pickle: a value, and everything that it refers to.
 #[derive(Debug)]
 pub(in super::super) struct Unpickled<'a> {
     bytes: &'a [u8],
@@ -28,10 +28,10 @@ pub(in super::super) struct Unpickled<'a> {
 }
 
 impl<'a> Unpickled<'a> {
-    /// Runs a pickle, all of `bytes`, in a file of so many.
+    /// Runs a pickle, which must fill `bytes`, in a file of `file_bytes`.
     ///
     /// # Errors
-    /// One line: where, and what.
+    /// One line: the position and the problem.
     pub(in super::super) fn of(bytes: &'a [u8], file_bytes: u64) -> Result<Self, String> {
         let mut machine = Machine {
             bytes,
@@ -68,7 +68,7 @@ impl<'a> Unpickled<'a> {
         self.bytes.len()
     }
 
-    /// The whole of a pickle that is one integer.
+    /// Returns the integer, if the whole pickle is one.
     pub(in super::super) fn as_integer(&self) -> Option<i128> {
         match self.literal(self.root)? {
             Literal::Int(int) => Some(int),
@@ -76,36 +76,36 @@ impl<'a> Unpickled<'a> {
         }
     }
 
-    /// The number, text or bytes that a value is.
+    /// Returns the number, text or bytes of a value.
     pub(in super::super) fn literal(&self, value: Value) -> Option<Literal<'a>> {
         literal_of(self.bytes, value)
     }
 }
 
-/// A storage that has been named.
+/// A storage that the pickle has mentioned.
 pub(super) struct NamedRoot {
-    /// Its number among the roots.
+    /// Its root number.
     pub(super) root: usize,
-    /// All of it, as it was named first: for the other tensors on it.
+    /// The whole storage as first mentioned, for other tensors that share it.
     pub(super) whole: Option<(Option<DType>, Value)>,
 }
 
 pub(super) struct Machine<'a> {
     bytes: &'a [u8],
     pub(super) stack: Vec<Value>,
-    /// How long the stack has been: its memory is counted once.
+    /// The maximum length of the stack so far. Its memory is charged once.
     most_values: usize,
-    /// Lengths of the stack.
+    /// Lengths of the stack at each mark.
     marks: Vec<usize>,
-    /// How many they have been, as of the stack.
+    /// The maximum number of marks so far, as for the stack.
     most_marks: usize,
-    /// By number, without a gap: so every pickler counts.
+    /// Memo entries with consecutive numbers, as every pickler writes them.
     memo: Vec<Value>,
-    /// What has a number all the same that was not the next.
+    /// Memo entries whose number was not the next.
     far_memo: BTreeMap<u64, Value>,
-    /// There is no need for a second one.
+    /// Reused, because one is enough.
     empty_tuple: Option<Value>,
-    /// Storages by their keys.
+    /// Storages by key.
     pub(super) roots: HashMap<String, NamedRoot>,
     pub(super) arena: Arena,
 }
@@ -123,9 +123,9 @@ impl<'a> Machine<'a> {
         let argument = instruction.argument;
         match instruction.code {
             code::PROTO if argument.first().is_some_and(|&protocol| protocol > MAX_PROTOCOL) => {
-                Err(format!("protocol {}, and the newest that is read is {MAX_PROTOCOL}", unsigned(argument)))
+                Err(format!("protocol {}, but the newest supported is {MAX_PROTOCOL}", unsigned(argument)))
             }
-            // A frame says how much to read at once.
+            // A frame only says how much to read at once.
             code::PROTO | code::FRAME => Ok(()),
             code::NONE => self.push(Value::None),
             code::NEWTRUE => self.push(Value::Bool(true)),
@@ -209,7 +209,7 @@ impl<'a> Machine<'a> {
                 let made = self.call(callable, arguments, instruction.name)?;
                 self.push(made)
             }
-            // What an OrderedDict has beside its items: of a state_dict, the versions of its modules.
+            // The attributes of an OrderedDict. For a state_dict these are the versions of its modules.
             code::BUILD => {
                 self.pop()?;
                 let top = self.top()?;
@@ -237,7 +237,7 @@ impl<'a> Machine<'a> {
                 "calls number {} of Python's extension registry, which is code",
                 unsigned(argument)
             )),
-            _ => Err(format!("{} is not in what torch.save writes", instruction.name)),
+            _ => Err(format!("{} is not written by torch.save", instruction.name)),
         }
     }
 
@@ -255,7 +255,7 @@ impl<'a> Machine<'a> {
         self.push(value)
     }
 
-    /// Makes a tuple of what is on the stack from `start` on.
+    /// Pushes a tuple of the values on the stack from `start` on.
     fn push_tuple(&mut self, start: usize) -> Result<(), String> {
         let items = self.stack.get(start..).unwrap_or_default();
         if items.is_empty()
@@ -271,13 +271,13 @@ impl<'a> Machine<'a> {
         self.push(tuple)
     }
 
-    /// Where the last `count` values begin.
+    /// Returns the position of the last `count` values.
     fn start_of(&self, count: usize) -> Result<usize, String> {
         let start = self.stack.len().checked_sub(count).filter(|&start| start >= self.floor());
         start.ok_or_else(underflow)
     }
 
-    /// What is below the last mark is out of reach.
+    /// Returns the position of the last mark, below which nothing can be popped.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -296,7 +296,7 @@ impl<'a> Machine<'a> {
         self.marks.pop().ok_or_else(|| "no mark is on the stack".to_owned())
     }
 
-    /// Takes what stands above the last mark, and the mark.
+    /// Pops the last mark, and the values above it.
     fn pop_mark(&mut self) -> Result<Vec<Value>, String> {
         let start = self.mark()?;
         Ok(self.stack.split_off(start.min(self.stack.len())))
@@ -329,7 +329,7 @@ impl<'a> Machine<'a> {
         literal_of(self.bytes, value)
     }
 
-    /// A copy of text. One text can be asked for over and over, so each copy is charged for.
+    /// Returns a copy of text. The same text can be requested repeatedly, so each copy is charged for.
     pub(super) fn text(&mut self, value: Value) -> Result<Option<String>, String> {
         match self.literal(value) {
             Some(Literal::Text(text)) => {

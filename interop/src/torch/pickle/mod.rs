@@ -1,4 +1,4 @@
-//! A reader of pickles that are data. It has no way to call anything: a name that is not one of a few is an error.
+//! A reader of pickles as data. It cannot call anything: a name outside a short list is an error.
 
 mod call;
 mod instruction;

@@ -1,4 +1,4 @@
-//! What a pickle makes: values that refer to each other by number, so that whatever it nests, nothing here recurses.
+//! The values of a pickle. They refer to each other by number, so no code here recurses, however deep they nest.
 
 use crate::torch::known::Known;
 
@@ -7,14 +7,14 @@ use crate::torch::known::Known;
 pub(in super::super) enum Value {
     None,
     Bool(bool),
-    /// A number, text or bytes, by the place of its instruction.
+    /// A number, text or bytes, by the offset of its instruction.
     Literal(u32),
     Known(Known),
-    /// By its number among the nodes.
+    /// The number of a node.
     Node(u32),
 }
 
-/// What is more than one value.
+/// A value with parts.
 #[derive(Clone, Debug)]
 pub(in super::super) enum Node {
     Tuple(Items),
@@ -24,14 +24,14 @@ pub(in super::super) enum Node {
     Size(Items),
     /// A `torch.device`, by its text.
     Device(Items),
-    /// By its number among the storage references.
+    /// The number of a storage reference.
     Storage(u32),
-    /// By its number among the tensors.
+    /// The number of a tensor.
     Tensor(u32),
 }
 
 impl Node {
-    /// As it is called in errors.
+    /// Returns the kind as errors show it.
     pub(in super::super) fn kind(&self) -> &'static str {
         match self {
             Node::Tuple(_) => "a tuple",
@@ -45,30 +45,30 @@ impl Node {
     }
 }
 
-/// Some of the values of all tuples, which stand in one list.
+/// A range of the list that holds the items of all tuples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Items {
     start: u32,
     count: u32,
 }
 
-/// What a pickle asks for as a storage: a part of one, if it is of Python 2's time.
+/// A pickle's reference to a storage, or to a part of one if it was written by Python 2.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct StorageRef {
-    /// By its number among the roots.
+    /// The number of the root.
     pub(in super::super) root: usize,
-    /// The type of its elements; none for bytes without one.
+    /// The type of the elements; `None` for untyped bytes.
     pub(in super::super) dtype: Option<stridemap_format::DType>,
-    /// Which bytes of the root.
+    /// The first byte of the root that is used.
     pub(in super::super) start_bytes: u64,
     pub(in super::super) length_bytes: u64,
 }
 
-/// A storage of the file.
+/// A storage in the file.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Root {
     pub(in super::super) key: String,
-    /// The bytes of an element when it was first named, and how many of them there are.
+    /// The bytes of an element, and the number of elements, at the first mention.
     pub(in super::super) itemsize: u64,
     pub(in super::super) numel: u64,
 }
@@ -79,20 +79,20 @@ impl Root {
     }
 }
 
-/// What a tensor is made of, as the pickle says it: judged when a name leads to it.
+/// The parts of a tensor, as the pickle states them. They are checked when a name refers to the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct TensorRef {
-    /// By its number among the storage references.
+    /// The number of the storage reference.
     pub(in super::super) storage: u32,
     pub(in super::super) dtype: stridemap_format::DType,
     pub(in super::super) offset: Value,
     pub(in super::super) size: Items,
     pub(in super::super) stride: Items,
-    /// The dict of what its bytes do not say: whether they are to be conjugated, or negated.
+    /// A dict of flags: whether the elements are to be conjugated or negated.
     pub(in super::super) metadata: Value,
 }
 
-/// All that a pickle has made, within the memory that it is allowed.
+/// All values of a pickle, within a limit of memory.
 #[derive(Debug)]
 pub(in super::super) struct Arena {
     nodes: Vec<Node>,
@@ -100,36 +100,36 @@ pub(in super::super) struct Arena {
     storages: Vec<StorageRef>,
     tensors: Vec<TensorRef>,
     pub(in super::super) roots: Vec<Root>,
-    /// What may still be made.
+    /// The memory left.
     pub(in super::super) budget: Budget,
 }
 
-/// Memory that is left.
+/// A limit of memory.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Budget {
     left_bytes: u64,
 }
 
-/// Memory for each byte of a file.
+/// Bytes of memory per byte of input.
 const BYTES_A_BYTE: u64 = 8;
 
-/// How many bytes of the file count for each of its pickle: a file of gigabytes needs no gigabytes for its names.
+/// The bytes of a file that count as one byte of its pickle: a large file does not need gigabytes for its names.
 const FILE_BYTES_A_BYTE: u64 = 4;
 
-/// What an allocation takes beside its bytes, about.
+/// The approximate overhead of an allocation.
 const ALLOCATION_BYTES: usize = 16;
 
-/// Memory for any file.
+/// The bytes of memory allowed for any file.
 const FIXED_BYTES: u64 = 2 << 20;
 
 impl Budget {
-    /// What a pickle of so many bytes may make, in a file of so many.
+    /// Returns the budget of a pickle of `pickle_bytes` in a file of `file_bytes`.
     pub(in super::super) fn of(pickle_bytes: usize, file_bytes: u64) -> Self {
         let counted_bytes = (pickle_bytes as u64).saturating_mul(FILE_BYTES_A_BYTE).min(file_bytes);
         Budget { left_bytes: counted_bytes.saturating_mul(BYTES_A_BYTE).saturating_add(FIXED_BYTES) }
     }
 
-    /// Takes memory from what is left.
+    /// Takes memory from the budget.
     pub(in super::super) fn charge(&mut self, bytes: usize) -> Result<(), String> {
         self.left_bytes = self.left_bytes.checked_sub(bytes as u64).ok_or_else(|| {
             format!(
@@ -192,7 +192,7 @@ impl Arena {
     pub(in super::super) fn append(&mut self, list: Value, items: &[Value]) -> Result<(), String> {
         let grown_bytes = match self.node_mut(list) {
             Some(Node::List(list)) => extended(list, items.iter().copied()),
-            _ => return Err(format!("appends to {}, which is no list", self.kind(list))),
+            _ => return Err(format!("appends to {}, which is not a list", self.kind(list))),
         };
         self.charge(grown_bytes)
     }
@@ -206,7 +206,7 @@ impl Arena {
                 }
                 extended(dict, pairs.iter().map(|&[key, value]| (key, value)))
             }
-            _ => return Err(format!("sets items of {}, which is no dict", self.kind(dict))),
+            _ => return Err(format!("sets items of {}, which is not a dict", self.kind(dict))),
         };
         self.charge(grown_bytes)
     }
@@ -245,7 +245,7 @@ impl Arena {
         self.tensors.get(index as usize).copied()
     }
 
-    /// What a value is called in errors.
+    /// Returns the kind of a value as errors show it.
     pub(in super::super) fn kind(&self, value: Value) -> &'static str {
         match value {
             Value::None => "None",
@@ -257,8 +257,8 @@ impl Arena {
     }
 }
 
-/// Adds to a list of a pickle, and gives the memory that this took: items are few in most lists, and with the room that is
-/// kept for more, and what an allocation itself takes, a hostile one would have several times what its items have.
+/// Extends a list of a pickle, and returns the memory that this took. Most lists have few items. With spare capacity
+/// and the overhead of an allocation, a hostile list would take several times the memory of its items.
 fn extended<T>(list: &mut Vec<T>, items: impl ExactSizeIterator<Item = T>) -> usize {
     let (had, overhead_bytes) = match list.capacity() {
         0 => {
@@ -272,5 +272,5 @@ fn extended<T>(list: &mut Vec<T>, items: impl ExactSizeIterator<Item = T>) -> us
 }
 
 fn number(count: usize) -> Result<u32, String> {
-    u32::try_from(count).map_err(|_| "it has more than four thousand million values".to_owned())
+    u32::try_from(count).map_err(|_| "it has more than four billion values".to_owned())
 }
