@@ -338,6 +338,10 @@ impl DiskFile for RealFile {
     }
 
     fn leave_front(&self) -> io::Result<()> {
+        // Where both locks are one, this would release the `flock`.
+        if !self.has_front() {
+            return Ok(());
+        }
         Ok(rustix::fs::fcntl_lock(&self.0, FlockOperation::NonBlockingUnlock)?)
     }
 
