@@ -1,3 +1,5 @@
+//! Saves headers over a file that stays where it is.
+
 use std::path::Path;
 
 use stridemap::{Error, ErrorKind, Result, Store, Transaction};

@@ -1,3 +1,5 @@
+//! Creates a store, and opens the directories of an existing one.
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! Publishes the next generation: storages, table, manifest, and the rename that makes it the newest.
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! Applies the changes of a transaction to the newest generation, which may not be the one it began on.
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! The lock that makes writers take turns.
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;

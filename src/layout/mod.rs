@@ -9,7 +9,6 @@
 mod axis;
 mod broadcast;
 mod header;
-mod index;
 mod integer;
 mod names;
 mod overlap;
@@ -19,6 +18,7 @@ mod reached_bytes;
 mod reinterpret;
 mod repack;
 mod reshape;
+mod slice;
 mod split;
 mod subscript;
 mod window;

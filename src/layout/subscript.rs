@@ -1,3 +1,5 @@
+//! Subscripts as they are written: indices, ranges with steps, `None` and `...`.
+
 use std::fmt;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 

@@ -1,3 +1,5 @@
+//! Rewrites sealed storages without the bytes that no tensor refers to.
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -7,8 +9,8 @@ use std::time::Duration;
 
 use stridemap_format::{Error as FormatError, Rule, Sealed, StorageKind, TensorRecord};
 
-use super::candidates::{Candidate, Candidates};
 use super::collect::collect_all;
+use super::compact_candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, Worth, each_storage, storages_named, worth};
 use crate::disk::{Access, Disk};
 use crate::error::{Error, ErrorKind, Result};

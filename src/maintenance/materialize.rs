@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use stridemap_format::{External, StorageKind};
 
-use super::candidates::{Candidate, Candidates};
 use super::compact::{PROGRESS_BYTES, relocation, repacked};
+use super::compact_candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, each_external, storages_named};
 use super::{SkipReason, Skipped};
 use crate::error::{Error, ErrorKind, Result};

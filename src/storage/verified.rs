@@ -1,3 +1,5 @@
+//! Reads chunks of a sealed storage and checks their digests. Compaction, copies, verify and repair read this way; loads do not.
+
 use std::fmt;
 use std::fs::File;
 use std::io;

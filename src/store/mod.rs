@@ -1,17 +1,17 @@
 //! The main types of the API: stores, transactions and snapshots.
 
+mod append;
 mod changes;
 mod conditions;
 mod copy;
-mod growth;
 mod handle;
+mod import;
 mod loader;
 mod maintain;
 mod options;
 mod prefix;
 mod save_view;
 mod snapshot;
-mod staged;
 mod staging;
 mod stats;
 mod transaction;
@@ -21,8 +21,8 @@ mod write;
 
 pub use copy::Copied;
 pub use handle::Store;
+pub use import::StorageKey;
 pub use options::StoreOptions;
 pub use snapshot::{Snapshot, StorageInfo, StorageKind, TensorInfo};
-pub use staged::StorageKey;
 pub use stats::{Stats, StorageStats};
 pub use transaction::Transaction;

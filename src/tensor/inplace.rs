@@ -1,3 +1,5 @@
+//! Changes in place under an exclusive guard: `fill_`, `copy_`, `add_` and the like.
+
 use std::cmp::Reverse;
 
 use stridemap_format::DType;

@@ -7,9 +7,9 @@ mod copy;
 #[cfg(feature = "dlpack")]
 mod dlpack;
 mod element;
+mod gather;
 mod guard;
 mod header;
-mod indexing;
 mod inplace;
 mod live;
 #[cfg(feature = "ndarray")]

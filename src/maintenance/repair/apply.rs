@@ -1,3 +1,5 @@
+//! Carries out a repair: salvaged storages, a new generation, `lost+found`.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+//! Copies by a tensor of indices: `index_select`, `gather`, and their in-place counterparts.
+
 use stridemap_format::DType;
 
 use super::element::sealed::Sealed as _;

@@ -1,3 +1,5 @@
+//! Selecting parts of a view: `select`, `narrow`, `slice`, `flip`, and subscripts.
+
 use std::fmt::Arguments;
 
 use super::axis::position_in;

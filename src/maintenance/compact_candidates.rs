@@ -1,3 +1,5 @@
+//! The storages that are worth compacting, in groups of bounded memory.
+
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::error::Result;
