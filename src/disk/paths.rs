@@ -86,7 +86,21 @@ pub(crate) enum StoreFile {
 }
 
 impl StoreFile {
-    pub(crate) fn of(name: &str) -> Self {
+    pub(crate) fn in_meta(name: &str) -> Self {
+        match Self::of(name) {
+            StoreFile::Chunks(_) | StoreFile::Digests(_) => StoreFile::Foreign,
+            file => file,
+        }
+    }
+
+    pub(crate) fn in_storages(name: &str) -> Self {
+        match Self::of(name) {
+            StoreFile::Manifest(_) | StoreFile::Table(_) => StoreFile::Foreign,
+            file => file,
+        }
+    }
+
+    fn of(name: &str) -> Self {
         let number = |extension| number_in(name, extension);
         if name.starts_with(STAGE_PREFIX) {
             return StoreFile::Unfinished;

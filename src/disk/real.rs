@@ -146,6 +146,7 @@ impl Disk for RealDisk {
             if file.try_lock(LockMode::Exclusive)? && file.stat()?.link_count > 0 {
                 return Ok((path, Arc::new(file)));
             }
+            let _ = self.remove(&path);
         }
     }
 

@@ -303,7 +303,7 @@ impl Collected {
         let (dir, root) = (history.paths.storages_dir(), history.paths.root());
         for dir in [root, &dir] {
             for name in history.disk.list(dir).map_err(|e| Error::io("list", dir, e))? {
-                let (file, path) = (StoreFile::of(&name), dir.join(&name));
+                let (file, path) = (StoreFile::in_storages(&name), dir.join(&name));
                 // Locked until the file is deleted: its writer may be about to lock it, and must then see that it was
                 // deleted.
                 let abandoned = match file {

@@ -18,10 +18,15 @@ pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
     let is_marked = is_marked(&**disk, &history.paths)?;
     if history.is_durable() && is_marked {
         let failed = |dir: &Path, e| Error::io("sync the file system of", dir, e).after_failed_sync();
-        let device = |dir: &Path| disk.stat(dir).map(|stat| stat.device).map_err(|e| failed(dir, e));
+        let device = |dir: &Path| match disk.stat(dir) {
+            // A repair creates it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            stat => Ok(Some(stat.map_err(|e| failed(dir, e))?.device)),
+        };
         // What manifests refer to becomes durable before them.
         for dir in [history.paths.storages_dir(), history.paths.meta_dir()] {
-            if device(&dir)? != device(root)? {
+            let found = device(&dir)?;
+            if found.is_some() && found != device(root)? {
                 let synced = Step::SyncMounts.on(&**disk, || disk.sync_file_system(&dir));
                 synced.map_err(|e| failed(&dir, e))?;
             }

@@ -52,15 +52,11 @@ impl ExternalFile {
             _ => Error::io("open", path, e),
         };
         let file = RealDisk::default().open(path, Access::ReadForeign).map_err(failed)?;
-        for _ in 0..MOST_WAITS {
-            let Some(left) = until_settled(file.stat().map_err(failed)?.mtime_ns) else { break };
-            thread::sleep(left);
-        }
-        Self::of(path, file).map_err(failed)
+        Self::settled(path, file).map_err(failed)
     }
 
     /// Takes over a file that is open for reading, such as a temporary file. Error messages use `path`
-    /// as its name.
+    /// as its name. Waits like [`open`](Self::open).
     ///
     /// ```
     /// use std::io::Write as _;
@@ -83,7 +79,16 @@ impl ExternalFile {
         if !file.stat().map_err(failed)?.is_regular {
             return Err(not_regular(path));
         }
-        Self::of(path, file).map_err(failed)
+        Self::settled(path, file).map_err(failed)
+    }
+
+    /// Waits until a later change would get a different mtime.
+    fn settled(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Self> {
+        for _ in 0..MOST_WAITS {
+            let Some(left) = until_settled(file.stat()?.mtime_ns) else { break };
+            thread::sleep(left);
+        }
+        Self::of(path, file)
     }
 
     /// Takes over an open file. `path` is used in messages.

@@ -167,7 +167,7 @@ impl StorageWriter {
 
     /// Fills a storage with zeros up to `length_bytes`. In a storage that is changed in place, reserved space already
     /// reads as zeros.
-    pub(crate) fn write_zeros(&mut self, length_bytes: u64) -> Result<()> {
+    pub(crate) fn zeros_up_to(&mut self, length_bytes: u64) -> Result<()> {
         let stat = self.staged.file().stat().map_err(|e| self.error("allocate storage", e))?;
         if stat.size_bytes >= length_bytes && matches!(self.future, Future::InPlace(_)) {
             self.written_bytes = length_bytes;

@@ -144,7 +144,7 @@ impl Transaction<'_> {
         self.put("create_growable", name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_alone(StorageWriter::sealed, size_bytes, |writer| {
                 writer.reserve_address_space(reserved_bytes);
-                writer.write_zeros(size_bytes)
+                writer.zeros_up_to(size_bytes)
             })
         })?;
         self.load(name)

@@ -5,7 +5,7 @@ use std::ops::Range;
 use stridemap_format::DType;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 
-use super::staging::{Stage, record_of};
+use super::staging::{Stage, record_of, write_to_sink};
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Change, Changes};
@@ -60,14 +60,15 @@ impl Transaction<'_> {
             return Err(too_long(limit_bytes));
         }
         let staged = self.stage_alone(StorageWriter::sealed, length_bytes.unwrap_or(0), |writer| {
-            write(&mut |bytes| {
+            let sink = |bytes: &[u8]| {
                 let end_bytes = writer.length_bytes().saturating_add(bytes.len() as u64);
                 match length_bytes {
                     _ if end_bytes <= limit_bytes => writer.write(bytes),
                     Some(stated_bytes) => Err(mismatch(stated_bytes, end_bytes)),
                     None => Err(too_long(end_bytes)),
                 }
-            })?;
+            };
+            write_to_sink(sink, write)?;
             match length_bytes {
                 Some(stated_bytes) if stated_bytes != writer.length_bytes() => {
                     Err(mismatch(stated_bytes, writer.length_bytes()))

@@ -169,7 +169,8 @@ impl Transaction<'_> {
     pub fn remove_prefix(&mut self, prefix: &str) -> Result<usize> {
         let names = self.names_with(prefix)?;
         let count = names.len();
-        names.into_iter().try_for_each(|name| self.apply(Change::Remove { name }))?;
+        let removed = names.into_iter().try_for_each(|name| self.apply(Change::Remove { name }));
+        self.kept(removed)?;
         Ok(count)
     }
 
@@ -215,10 +216,12 @@ impl Transaction<'_> {
             false => names.sort_unstable_by_key(String::len),
         }
         let count = names.len();
-        names.into_iter().try_for_each(|name| {
+        let renamed = names.into_iter().try_for_each(|name| {
             let to = renamed(&name);
             self.apply(Change::Rename { from: name, to })
-        })?;
+        });
+        // After an error some have their new names: that must not be committed.
+        self.kept(renamed)?;
         Ok(count)
     }
 

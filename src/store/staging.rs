@@ -156,6 +156,20 @@ pub(super) fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result
     Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")))
 }
 
+/// Calls `write` with a sink, and returns the first error of the sink even if `write` ignores it: what it has written
+/// would not be what it was given.
+pub(super) fn write_to_sink(
+    mut sink: impl FnMut(&[u8]) -> Result<()>,
+    write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let mut failure = None;
+    let written = write(&mut |bytes| match &failure {
+        Some(e) => Err(Error::clone(e)),
+        None => sink(bytes).inspect_err(|e| failure = Some(e.clone())),
+    });
+    failure.map_or(written, Err)
+}
+
 /// Passes all elements to `write`. They must be `size_bytes` bytes.
 pub(super) fn write_elements(
     source: &(impl Source + ?Sized),
@@ -163,10 +177,11 @@ pub(super) fn write_elements(
     mut write: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut written_bytes = 0u64;
-    source.write_to(&mut |bytes| {
+    let sink = |bytes: &[u8]| {
         written_bytes = written_bytes.saturating_add(bytes.len() as u64);
         if written_bytes > size_bytes { Ok(()) } else { write(bytes) }
-    })?;
+    };
+    write_to_sink(sink, |sink| source.write_to(sink))?;
     if written_bytes == size_bytes {
         return Ok(());
     }

@@ -268,7 +268,7 @@ impl<'a> Transaction<'a> {
         };
         let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
         self.put("create_tensor", name, (dtype, &layout), |txn, size_bytes| {
-            txn.stage_in_place(kind, size_bytes, |writer| writer.write_zeros(size_bytes))
+            txn.stage_in_place(kind, size_bytes, |writer| writer.zeros_up_to(size_bytes))
         })?;
         self.load(name)
     }

@@ -309,7 +309,7 @@ fn lies_and_foreign_kinds_are_refused_and_given_back() {
         ),
         (|t| t.dtype = DLDataType::scalar(DLDataTypeCode(99), 8), ErrorKind::DTypeMismatch, &["code 99"]),
         (|t| t.data = std::ptr::null_mut(), ErrorKind::InvalidArgument, &["null"]),
-        (|t| t.byte_offset = u64::MAX, ErrorKind::LimitExceeded, &["memory"]),
+        (|t| t.byte_offset = u64::MAX, ErrorKind::LimitExceeded, &["address space"]),
         (|t| t.shape = std::ptr::null_mut(), ErrorKind::InvalidArgument, &["shape"]),
         (|t| t.ndim = -1, ErrorKind::InvalidArgument, &["ndim"]),
     ];
@@ -322,9 +322,9 @@ fn lies_and_foreign_kinds_are_refused_and_given_back() {
     let sizes: [(&[i64], &[i64], ErrorKind, &str); 6] = [
         (&[-1, 3], &[3, 1], ErrorKind::InvalidArgument, "negative"),
         (&[i64::MAX, 2], &[3, 1], ErrorKind::InvalidArgument, "bytes overflow"),
-        (&[2, 3], &[i64::MAX, 1], ErrorKind::LimitExceeded, "memory"),
-        (&[2, 3], &[i64::MIN, 1], ErrorKind::LimitExceeded, "memory"),
-        (&[3, 3], &[i64::MIN, i64::MIN], ErrorKind::LimitExceeded, "memory"),
+        (&[2, 3], &[i64::MAX, 1], ErrorKind::LimitExceeded, "address space"),
+        (&[2, 3], &[i64::MIN, 1], ErrorKind::LimitExceeded, "address space"),
+        (&[3, 3], &[i64::MIN, i64::MIN], ErrorKind::LimitExceeded, "address space"),
         (&[1; 65], &[1; 65], ErrorKind::LimitExceeded, "64"),
     ];
     for (size, stride, kind, says) in sizes {

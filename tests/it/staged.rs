@@ -42,6 +42,15 @@ fn stated_length_that_is_not_written_ends_the_transaction() {
         assert_eq!(error.kind(), ErrorKind::SizeMismatch, "{error}");
         assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::SizeMismatch);
     }
+    // Also if the importer ignores the error, and writes as many bytes as it stated.
+    let mut txn = store.begin().unwrap();
+    let staged = txn.stage(Some(20), |sink| {
+        assert!(sink(&[7; 30]).is_err());
+        let _ = sink(&[7; 20]);
+        Ok(())
+    });
+    assert_eq!(staged.unwrap_err().kind(), ErrorKind::SizeMismatch);
+    assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::SizeMismatch);
     let mut txn = store.begin().unwrap();
     let error = txn.stage(Some(u64::MAX), |_| Ok(())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");

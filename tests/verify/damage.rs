@@ -120,12 +120,18 @@ fn files_that_nothing_needs_are_orphans_and_no_damage() {
         ("meta/0000000000000001.man", SpaceReason::Garbage),
         ("meta/0000000000000002.tab", SpaceReason::Garbage),
         ("meta/notes.txt", SpaceReason::Foreign),
+        ("meta/00000000000000ff.bin", SpaceReason::Foreign),
+        ("storages/0000000000000003.man", SpaceReason::Foreign),
     ] {
         fs::write(path.join(name), b"12345").unwrap();
         let verified = verify(&path);
         assert_eq!(verified.findings, [], "{name}");
         let [orphan] = verified.orphans.as_slice() else { panic!("{name}: {verified:?}") };
         assert_eq!((&orphan.path, orphan.size_bytes, &orphan.reason), (&path.join(name), 5, &reason));
+        if reason == SpaceReason::Foreign {
+            stridemap::Store::open(&path).unwrap().gc().unwrap();
+            assert!(path.join(name).exists(), "{name}");
+        }
         fs::remove_file(path.join(name)).unwrap();
     }
     // What a pinned generation needs, and what is being written, are none.

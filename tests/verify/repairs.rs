@@ -84,6 +84,31 @@ fn tensors_that_reach_no_damaged_chunk_stay() {
 }
 
 #[test]
+fn damaged_chunk_between_the_rows_of_a_view_moves_no_row() {
+    const ROW: usize = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.smap");
+    let store = Store::create(&path).unwrap();
+    let rows = (0..7u8).flat_map(|row| std::iter::repeat_n(row, ROW)).collect();
+    store.save("x", &Tensor::from_vec(rows, &[7, ROW]).unwrap()).unwrap();
+    let x = store.load("x").unwrap();
+    // Rows 0, 3 and 6, and rows 1 and 5: no period of the two drops row 2.
+    store.save_view("a", &x.slice(0, None, None, 3).unwrap()).unwrap();
+    store.save_view("b", &x.slice(0, 1, None, 4).unwrap()).unwrap();
+    drop((x, store));
+    overwrite(&path.join("storages/0000000000000001.bin"), 2 * ROW as u64 + 5);
+    let done = quick().repair(&path, |_| ()).unwrap();
+    assert_eq!(done.losses.iter().flat_map(|loss| &loss.names).collect::<Vec<_>>(), ["x"], "{done:?}");
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+    for (name, expected) in [("a", &[0, 3, 6][..]), ("b", &[1, 5])] {
+        let rows = store.load(name).unwrap().read::<u8>().unwrap();
+        assert!(rows.chunks(ROW).zip(expected).all(|(row, n)| row.iter().all(|byte| byte == n)), "{name}");
+        assert_eq!(rows.len(), expected.len() * ROW);
+    }
+}
+
+#[test]
 fn storage_replaced_together_with_its_digests_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chunked.smap");

@@ -53,7 +53,7 @@ pub(super) fn copy_storage(
             let end = range.end.min((index + 1) * CHUNK_BYTES);
             if copy.damaged.contains(&index) {
                 // No tensor has elements in these bytes.
-                writer.write_zeros(end - start)?;
+                writer.zeros_up_to(writer.length_bytes() + (end - start))?;
             } else {
                 old.read(start..end, |bytes| writer.write(bytes))?;
             }
