@@ -199,18 +199,16 @@ impl Inventory {
 
 fn list(history: &History) -> Result<Vec<ListedFile>> {
     let mut files = Vec::new();
-    let dirs: [(_, fn(&str) -> StoreFile); 2] = [
-        (history.paths.meta_dir(), StoreFile::in_meta),
-        (history.paths.storages_dir(), StoreFile::in_storages),
-    ];
-    for (dir, file_of) in dirs {
+    for (dir, is_meta) in [(history.paths.meta_dir(), true), (history.paths.storages_dir(), false)] {
         for name in history.disk.list(&dir).map_err(|e| Error::io("list", &dir, e))? {
             let path = dir.join(&name);
             match history.disk.stat(&path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 stat => {
                     let size_bytes = stat.map_or(0, |stat| stat.size_bytes);
-                    files.push(ListedFile { file: file_of(&name), path, size_bytes, spare: None });
+                    let file =
+                        if is_meta { StoreFile::in_meta(&name) } else { StoreFile::in_storages(&name) };
+                    files.push(ListedFile { file, path, size_bytes, spare: None });
                 }
             }
         }

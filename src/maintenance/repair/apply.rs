@@ -122,6 +122,8 @@ pub(super) fn apply(
         }
     }
     work.sync(&work.lost_found())?; // crash: the same, now durable
+    // Copies take time, and readers need no lock to open the store.
+    work.check_unneeded(&moves, &source)?;
     drop(publish_manifest(&work.history, manifest, None, &lock)?); // crash: as before, or repaired
     repair.generation = Some(generation);
 
@@ -333,13 +335,7 @@ impl Work {
             moves.storages.extend(ids.filter(is_free));
         }
         if let Some(id) = moves.storages.iter().find(|id| held.storages.contains(id)) {
-            let message = format!(
-                "repair {}: a reader is on an older generation, and needs {}, which is to be moved away; end it, and \
-                 repair again",
-                paths.root().display(),
-                paths.storage(*id).display()
-            );
-            return Err(Error::new(ErrorKind::Busy, message));
+            return Err(self.needed(&paths.storage(*id)));
         }
         moves.files.extend(moves.storages.iter().flat_map(|&id| files(paths, id)));
         let is_held = |name: &str| {
@@ -351,6 +347,26 @@ impl Work {
         });
         moves.files.extend(old.map(|name| paths.meta_dir().join(name)));
         Ok(moves)
+    }
+
+    /// Refuses to go on if a reader has come that needs one of the files to be moved.
+    fn check_unneeded(&self, moves: &Moves, source: &Source) -> Result<()> {
+        let dir = self.paths().meta_dir();
+        let names = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;
+        let held = self.held(&names, source)?;
+        let storages = held.storages.iter().flat_map(|&id| files(self.paths(), id));
+        let manifests = held.generations.iter().map(|&number| self.paths().manifest(number));
+        let mut needed = manifests.chain(storages).filter(|file| moves.files.contains(file));
+        needed.next().map_or(Ok(()), |file| Err(self.needed(&file)))
+    }
+
+    fn needed(&self, file: &Path) -> Error {
+        let message = format!(
+            "repair {}: a reader is on an older generation, and needs {}, which is to be moved away; end it, and repair again",
+            self.paths().root().display(),
+            file.display()
+        );
+        Error::new(ErrorKind::Busy, message)
     }
 
     /// Returns the files that generations in use by readers need.
