@@ -93,6 +93,6 @@ impl Drop for Building {
 fn taken(place: &Path) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,
-        format!("{}: something is there; choose another path", place.display()),
+        format!("{}: the path already exists; choose a different path", place.display()),
     )
 }

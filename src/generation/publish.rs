@@ -131,7 +131,8 @@ pub(crate) fn publish_manifest(
     let unknown = |e: Error| {
         let generation = manifest.generation;
         let message = format!(
-            "commit of generation {generation} may or may not be there; open the store again to check, and commit or run gc \
+            "commit of generation {generation} may or may not have been published; open the store again to check, \
+             and commit or run gc \
              to make it durable if it is: {e}"
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()

@@ -317,7 +317,8 @@ impl<'a> Needs<'a> {
 
     /// Whether a file of `storages/` can be deleted.
     pub(super) fn unneeded(&self, file: StoreFile) -> bool {
-        // An empty file is past the end only if no byte of it is needed: the digests of a storage without a full chunk.
+        // An empty file is past the end only if no byte of it is needed: the digests of a storage without a full
+        // chunk.
         let spare = self.spare(file, 0).map(|spare| spare.reason);
         matches!(spare, Some(SpaceReason::Garbage | SpaceReason::Orphaned | SpaceReason::PastEnd))
     }

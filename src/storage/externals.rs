@@ -92,7 +92,7 @@ impl Externals {
             Ok(file) => file,
             Err(ExternalError::Outside(why)) => return Err(self.refused(&path, why)),
             Err(ExternalError::Io(e)) => match e.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return changed("no file is there"),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return changed("the file is missing"),
                 io::ErrorKind::InvalidInput => return changed(&e.to_string()),
                 _ => return Err(Error::io("open external file", &path, e)),
             },
@@ -123,8 +123,8 @@ impl Externals {
     fn refused(&self, path: &Path, why: &str) -> Error {
         let advice = match self.options.allowed {
             ExternalFiles::Refuse => {
-                "allow it with StoreOptions::external(ExternalFiles::Beside) (--external beside) when the file is under the \
-                 directory that holds the store, else Anywhere"
+                "allow it with StoreOptions::external(ExternalFiles::Beside) (--external beside) if the file is \
+                 under the directory that holds the store, otherwise Anywhere"
             }
             ExternalFiles::Beside => {
                 "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere) allows files outside the directory \

@@ -43,7 +43,7 @@ pub(super) fn read_error(path: &Path, e: io::Error) -> Error {
 /// `Corrupt` for a file that is shorter than the record states.
 pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> Result<()> {
     if found_bytes < length_bytes {
-        return Err(broken(path, format!("{found_bytes} bytes, where the record says {length_bytes}")));
+        return Err(broken(path, format!("{found_bytes} bytes, but the record says {length_bytes}")));
     }
     Ok(())
 }
@@ -51,8 +51,8 @@ pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> 
 /// Returns the error for changing or growing a file that has several names.
 pub(super) fn has_other_names(path: &Path, link_count: u64) -> Error {
     let message = format!(
-        "{}: the file has {link_count} names (hard links), and would change under all of them; give the store a copy of \
-         its own",
+        "{}: the file has {link_count} names (hard links), and a change would appear under all of them; give the \
+         store its own copy",
         path.display()
     );
     Error::new(ErrorKind::Conflict, message)

@@ -244,7 +244,7 @@ impl InPlaceFile {
         if let Some(first) = first {
             let message = format!(
                 "{}: an earlier flush failed, and writes before it may be lost, even if a later flush succeeds; save the \
-                 elements under a new name, from their source. It was: {first}",
+                 elements under a new name, from their source; the first failure was: {first}",
                 self.path.display()
             );
             return Err(Error::new(ErrorKind::Poisoned, message).with_source(first));

@@ -32,7 +32,7 @@ fn missing_store_and_what_is_no_store() {
     assert_refused(
         Store::open(dir.path().join("none.smap")),
         ErrorKind::NotFound,
-        &["none.smap", "no store there"],
+        &["none.smap", "no store at this path"],
     );
     let file = dir.path().join("file");
     fs::write(&file, "text").unwrap();
@@ -47,10 +47,10 @@ fn create_refuses_a_place_that_is_taken_and_takes_an_empty_directory() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();
-    assert_refused(Store::create(&path), ErrorKind::AlreadyExists, &["a store is there"]);
+    assert_refused(Store::create(&path), ErrorKind::AlreadyExists, &["the path is already a store"]);
     let file = dir.path().join("file");
     fs::write(&file, "text").unwrap();
-    assert_refused(Store::create(&file), ErrorKind::AlreadyExists, &["a file is there"]);
+    assert_refused(Store::create(&file), ErrorKind::AlreadyExists, &["the path is already a file"]);
     assert_refused(Store::create(dir.path()), ErrorKind::AlreadyExists, &["not empty"]);
     let empty = dir.path().join("empty");
     fs::create_dir(&empty).unwrap();
