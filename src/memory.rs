@@ -11,7 +11,7 @@ const LEFT_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// `LimitExceeded` if there is not enough memory.
-pub(crate) fn try_resize(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()> {
+pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()> {
     if buffer.capacity() < length_bytes {
         // Free the old buffer first: both together may not fit.
         *buffer = Vec::new();

@@ -8,7 +8,7 @@ use stridemap_format::limits::MAX_CHANGES;
 use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableRef};
 
 use super::History;
-use super::garbage::Older;
+use super::garbage::OlderManifests;
 use super::pinned::{Generation, Merged, Pin};
 use super::rebase::{self, Changes, Draft};
 use super::table::Table;
@@ -62,7 +62,7 @@ fn publish_locked(
     unsynced::settle(history, lock)?; // crash: the generations so far, now durable
     let (newest, names) = history.newest_listed(lock)?;
     let newest = if Step::NewestUnderLock.is_taken(disk) { newest } else { history.current() };
-    let mut older = Older::listed(history, names, &newest, lock)?;
+    let mut older = OlderManifests::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;

@@ -157,7 +157,7 @@ impl FileUse {
     }
 
     /// Returns the purpose of the lock on the file, and whether the calling thread is one of its holders.
-    pub(super) fn lock(&self) -> Option<(Purpose, bool)> {
+    pub(super) fn held_lock(&self) -> Option<(Purpose, bool)> {
         self.lock.as_ref().map(|lock| (lock.purpose, lock.threads.contains(&thread::current().id())))
     }
 

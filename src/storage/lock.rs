@@ -34,7 +34,7 @@ impl FileLock {
             if let Some(conflict) = registry.file(id).conflict_with_lock(purpose) {
                 return Err(broken(path, format!("the file is also {conflict}")));
             }
-            let is_another_thread = match registry.file(id).lock() {
+            let is_another_thread = match registry.file(id).held_lock() {
                 Some((Purpose::Share, is_own))
                     if purpose == Purpose::Share && (is_own || front_since.is_some()) =>
                 {

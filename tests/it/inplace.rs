@@ -131,8 +131,8 @@ fn handles(path: &Path) -> [(&'static str, Store); 2] {
     [("unmapped", Store::open(path).unwrap()), ("mapped", mapped)]
 }
 
-/// Does `change` to every view of a mutable tensor, opened either way, and holds the whole storage against the same
-/// done by `model` to each element, which is given with its position in the view.
+/// Does `change` to every view of a mutable tensor, opened either way, and holds the whole storage against the same done
+/// by `model` to each element, which is given with its position in the view.
 fn agrees<T: Element + PartialEq + Debug>(
     what: &str,
     size: &[usize],
@@ -266,8 +266,7 @@ fn tensors_change_a_view_element_by_element_broadcast_and_converted() {
             }
         };
         let element = |i| i as f32;
-        // With dimensions on both sides the two meet in float64; without them on one, in float32, where these are
-        // exact.
+        // With dimensions on both sides the two meet in float64; without them on one, in float32, where these are exact.
         agrees("copy_", &SMALL, element, |x| x.copy_(&pick(x.size())).map(drop), model(|_, b| b));
         agrees("add_", &SMALL, element, |x| x.add_(&pick(x.size())).map(drop), model(|a, b| a + b));
         agrees("sub_", &SMALL, element, |x| x.sub_(&pick(x.size())).map(drop), model(|a, b| a - b));

@@ -1,5 +1,5 @@
-//! Places and limits that a store cannot work in, or not fully: what it says, and that it is whole after. Limits are
-//! those of a process of its own: this test binary, started again.
+//! Places and limits that a store cannot work in, or not fully: what it says, and that it is whole after. Limits are those of a
+//! process of its own: this test binary, started again.
 
 use std::fs::{self, File};
 use std::io;

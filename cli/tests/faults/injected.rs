@@ -69,8 +69,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.status.success(), "{copied:?}");
 }
 
-/// Tries the faults, each on a copy of its own: all of them, or as many as `STRIDEMAP_TEST_FAULTS` says, drawn by
-/// chance.
+/// Tries the faults, each on a copy of its own: all of them, or as many as `STRIDEMAP_TEST_FAULTS` says, drawn by chance.
 fn try_each(
     subject: &Subject,
     of: impl Fn(&str) -> Vec<Fault>,
@@ -145,8 +144,7 @@ pub(crate) fn failing(subject: &Subject) {
                 let lines = String::from_utf8_lossy(&output.stderr).lines().count();
                 assert!(fault.prints() && lines == 0 || lines == 1, "{what}: not one line");
                 assert!(output.stderr.is_empty() || output.stderr.starts_with(b"stridemap: "), "{what}");
-                let is_unknown = String::from_utf8_lossy(&output.stderr).contains("may or may not have been \
-                    published");
+                let is_unknown = String::from_utf8_lossy(&output.stderr).contains("may or may not have been published");
                 let is_known = expected.before != expected.after && path.exists() && !fault.prints();
                 if is_known && !is_unknown {
                     assert!(holds(&expected.before), "{what}: an error, and it was done");

@@ -28,8 +28,8 @@ fn with_template() -> tempfile::TempDir {
     dir
 }
 
-/// Runs a command on a copy of the template by another, which sets a limit: the store is as it was, or as it should
-/// be. Gives the refusal, if it was one.
+/// Runs a command on a copy of the template by another, which sets a limit: the store is as it was, or as it should be. Gives
+/// the refusal, if it was one.
 fn limited(template: &Path, limit: &[&str], args: &[&str], [before, after]: [&Content; 2]) -> Option<String> {
     let dir = tempfile::tempdir().unwrap();
     let copied = output(Command::new("cp").arg("-r").arg(template.join(".")).arg(dir.path()));
@@ -69,8 +69,8 @@ fn each_limited(limits: &[Vec<String>], args: &[&str], says: &[&str]) -> (usize,
     counts
 }
 
-/// Both where the signal of a file that is too long is ignored, and where it is not: then the executable takes it. A
-/// write up to the limit is a short one, and the next fails.
+/// Both where the signal of a file that is too long is ignored, and where it is not: then the executable takes it. A write
+/// up to the limit is a short one, and the next fails.
 #[test]
 fn case_09_limit_of_the_length_of_files_is_an_error_that_leaves_what_was_there() {
     let lengths =
