@@ -338,7 +338,7 @@ impl DiskFile for RealFile {
     }
 
     fn leave_front(&self) -> io::Result<()> {
-        // Where both locks are one, this would release the `flock`.
+        // If both locks are the same lock, this would release the `flock`.
         if !self.has_front() {
             return Ok(());
         }

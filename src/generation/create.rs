@@ -27,7 +27,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     if !is_dir {
         disk.create_dir(&building).map_err(failed)?;
     }
-    // From here on, nothing is looked up by a path that another process may redirect.
+    // From here on, no lookup uses a path that another process may redirect.
     let held = disk.hold(&building).map_err(|e| {
         if !is_dir {
             let _ = disk.remove_dir(&building);
@@ -212,7 +212,7 @@ pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
             // A link could lead anywhere, and files would be written and deleted there.
             Ok(false) => return broken("not a directory of its own"),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return broken("the directory is missing"),
-            Err(e) => return Err(Error::io("look at", &dir, e)),
+            Err(e) => return Err(Error::io("examine", &dir, e)),
         }
     }
     Ok(marker.uuid)

@@ -1,4 +1,4 @@
-//! What a commit deletes: older manifests that no process holds, and the files that only they needed.
+//! Deletes older manifests that no process holds, and the files that only they needed.
 
 use std::io;
 use std::path::Path;

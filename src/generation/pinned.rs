@@ -38,7 +38,7 @@ impl Pin {
 
     /// Whether a path still leads to the file.
     pub(crate) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
-        disk::is_named(disk, path, self.file).map_err(|e| Error::io("look at", path, e))
+        disk::is_named(disk, path, self.file).map_err(|e| Error::io("examine", path, e))
     }
 }
 

@@ -193,7 +193,7 @@ impl Draft {
         format::check_name(name).map_err(|e| Error::refused(action, e))?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
             let message =
-                format!("{action} {name:?}: the name exists; choose another, or remove that tensor first");
+                format!("{action} {name:?}: the name exists; choose a different one, or remove that tensor first");
             return Err(Error::new(ErrorKind::NameExists, message));
         }
         Ok(())

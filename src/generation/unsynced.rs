@@ -69,6 +69,6 @@ fn is_marked(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
     let path = paths.unsynced();
     match disk.stat(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        found => found.map(|_| true).map_err(|e| Error::io("look at", &path, e)),
+        found => found.map(|_| true).map_err(|e| Error::io("examine", &path, e)),
     }
 }

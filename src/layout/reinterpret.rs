@@ -1,4 +1,4 @@
-//! The same bytes as elements of another width.
+//! Views the same bytes as elements of a different width.
 
 use std::cmp::Ordering;
 use std::fmt::Arguments;
@@ -8,8 +8,8 @@ use super::header::{Dim, overflow};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// Applies PyTorch's rule for a view by dtype: the last dimension must be contiguous, and its size changes by the
-    /// ratio of the widths.
+    /// Applies PyTorch's rule for a view with a different dtype: the last dimension must be contiguous, and its size
+    /// changes by the ratio of the widths.
     pub(crate) fn reinterpreted(
         &self,
         op: Arguments<'_>,

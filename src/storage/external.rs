@@ -80,7 +80,7 @@ impl ExternalFile {
     /// As for [`open`](Self::open).
     pub fn from_file(file: File, path: impl AsRef<Path>) -> Result<Self> {
         let (path, file) = (path.as_ref(), opened(file));
-        let failed = |e| Error::io("look at", path, e);
+        let failed = |e| Error::io("examine", path, e);
         if !file.stat().map_err(failed)?.is_regular {
             return Err(not_regular(path));
         }
@@ -160,7 +160,7 @@ impl ExternalFile {
     /// # Errors
     /// `ExternalChanged`; `Io`.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
-        let now = self.file.stat().map_err(|e| Error::io("look at", &self.path, e))?;
+        let now = self.file.stat().map_err(|e| Error::io("examine", &self.path, e))?;
         match difference(self.stamp, stamp_of(now)) {
             None => Ok(()),
             Some(what) => {

@@ -97,7 +97,7 @@ impl Externals {
                 _ => return Err(Error::io("open external file", &path, e)),
             },
         };
-        let file = ExternalFile::of(&path, file).map_err(|e| Error::io("look at", &path, e))?;
+        let file = ExternalFile::of(&path, file).map_err(|e| Error::io("examine", &path, e))?;
         match difference(external.stamp, file.stamp()) {
             Some(what) if Step::ExternalIsSame.is_taken(&*self.disk) => changed(&what),
             _ => Ok(self.shared(Arc::new(file))),
@@ -144,7 +144,7 @@ impl Externals {
     /// `NetworkFileSystem` for a file on a network file system, unless that is allowed. The store's own files follow
     /// the same rule.
     pub(super) fn check_mappable(&self, file: &ExternalFile) -> Result<()> {
-        let failed = |e| Error::io("look at the file system of", file.path(), e);
+        let failed = |e| Error::io("examine the file system of", file.path(), e);
         if self.options.allows_network_mapping || !file.is_network().map_err(failed)? {
             return Ok(());
         }

@@ -97,7 +97,7 @@ impl GrowthLock {
 
     /// Checks that a file of the storage is as long as the record states, and has only one name.
     fn check_file(&self, file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
-        let stat = file.stat().map_err(|e| Error::io("look at storage", path, e))?;
+        let stat = file.stat().map_err(|e| Error::io("examine storage", path, e))?;
         Step::GrowthIsWhole.on(&*self.disk, || check_length(path, stat.size_bytes, length_bytes))?;
         match self.has_one_name(stat) {
             true => Ok(()),

@@ -138,7 +138,7 @@ impl InPlaceFile {
     /// `Replaced` if the name of the loaded file now belongs to a different file; `Conflict` if the file has several
     /// names, or if no tensor is backed by the storage any more.
     pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
-        let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
+        let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
         if !Step::InPlaceIsSame.holds(&*self.disk, || self.is_file(stat)) {
             let message = format!(
                 "{}: the file was replaced since the tensor was loaded; load it again",
@@ -162,7 +162,7 @@ impl InPlaceFile {
     /// # Errors
     /// `Corrupt`; `Io`.
     pub(super) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
-        let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
+        let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
         if !self.is_file(stat) {
             return Ok(());
         }

@@ -264,7 +264,11 @@ fn what_is_at_the_path_is_refused_and_stays() {
     let before = names_in(dir.path());
     for name in ["file", "empty", "link", "x.smap", "."] {
         let refused = store.copy_to(dir.path().join(name), |_| panic!("an element was read"));
-        assert_refused(refused, ErrorKind::AlreadyExists, &["the path already exists", "choose a different path"]);
+        assert_refused(
+            refused,
+            ErrorKind::AlreadyExists,
+            &["the path already exists", "choose a different path"],
+        );
     }
     // Something came while elements were copied.
     let path = dir.path().join("late.smap");

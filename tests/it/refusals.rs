@@ -263,7 +263,11 @@ fn view_of_what_the_store_does_not_hold() {
     other.save("a", &matrix()).unwrap();
     assert_refused(store.save_view("a", &matrix()), ErrorKind::ForeignStorage, &["memory", "use save"]);
     let foreign = other.load("a").unwrap();
-    assert_refused(store.save_view("a", &foreign), ErrorKind::ForeignStorage, &["another store", "use save"]);
+    assert_refused(
+        store.save_view("a", &foreign),
+        ErrorKind::ForeignStorage,
+        &["a different store", "use save"],
+    );
     let mut txn = store.begin().unwrap();
     txn.save("a", &matrix()).unwrap();
     let staged = txn.load("a").unwrap();
