@@ -165,8 +165,8 @@ impl Error {
                 "; raise the limit on file size (ulimit -f), or use a file system that allows longer files"
             }
             Some(Errno::NOMEM) if action.starts_with("map ") => {
-                "; raise the limit of mappings (sysctl vm.max_map_count) or of address space (ulimit -v), or use a store \
-                 opened with open, which reads without mapping"
+                "; raise the limit of mappings (sysctl vm.max_map_count) or of address space (ulimit -v), or use \
+                 a store opened with open, which reads without mapping"
             }
             _ => "",
         };

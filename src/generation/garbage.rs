@@ -71,7 +71,10 @@ impl ManifestNeeds {
 
 impl From<ManifestHead> for ManifestNeeds {
     fn from(head: ManifestHead) -> Self {
-        ManifestNeeds { next_storage_id: head.next_storage_id, table: head.table.map(|table| table.generation) }
+        ManifestNeeds {
+            next_storage_id: head.next_storage_id,
+            table: head.table.map(|table| table.generation),
+        }
     }
 }
 
@@ -205,8 +208,10 @@ impl OlderManifests {
 
     /// Returns a pin for each manifest that exists: every one counts as held.
     pub(crate) fn pins(&self, history: &History) -> impl Iterator<Item = Pin> {
-        let manifests =
-            self.manifests.iter().filter(|(_, needs)| needs.is_some() || Self::may_need_anything(history, *needs));
+        let manifests = self
+            .manifests
+            .iter()
+            .filter(|(_, needs)| needs.is_some() || Self::may_need_anything(history, *needs));
         manifests.map(|&(generation, needs)| Pin { generation, processes: Vec::new(), needs })
     }
 
@@ -228,7 +233,8 @@ impl OlderManifests {
     fn is_table_needed(&self, history: &History, table: u64) -> bool {
         let Some(&(_, needs)) = self.manifests.get(self.position(table)) else { return false };
         let is_pinned = Step::PinnedTables.is_taken(&*history.disk);
-        Self::may_need_anything(history, needs) || is_pinned && needs.is_some_and(|it| it.table == Some(table))
+        Self::may_need_anything(history, needs)
+            || is_pinned && needs.is_some_and(|it| it.table == Some(table))
     }
 }
 
@@ -277,7 +283,12 @@ impl Collected {
 
     /// Deletes what neither the newest generation nor an older one that may be held needs: the storages on the
     /// garbage list, and tables. Also deletes the unfinished files of `meta/`.
-    pub(crate) fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &mut OlderManifests) {
+    pub(crate) fn remove_garbage(
+        &mut self,
+        history: &History,
+        newest: &Generation,
+        older: &mut OlderManifests,
+    ) {
         for (&id, &dropped) in &newest.manifest().garbage {
             if dropped > older.needed_to
                 && !older.is_needed(history, id, dropped)

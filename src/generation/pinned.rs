@@ -56,8 +56,8 @@ impl Generation {
             return Ok(());
         }
         let message = format!(
-            "{}: the store was deleted or replaced while it was open: this manifest is gone, or another file has its name; \
-             open the store again",
+            "{}: the store was deleted or replaced while it was open: this manifest is gone, or another file has \
+             its name; open the store again",
             path.display()
         );
         Err(Error::new(ErrorKind::Replaced, message))

@@ -215,8 +215,8 @@ fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error
         return error;
     }
     error.advised(format_args!(
-        "nothing was changed; a commit needs some {} KiB, a removal too: delete other files on that file system, or run gc, \
-         which needs no room",
+        "nothing was changed; a commit needs some {} KiB, a removal too: delete other files on that file system, \
+         or run gc, which needs no room",
         length_bytes / 1024 + 16
     ))
 }

@@ -151,7 +151,8 @@ impl ExternalFile {
             return Ok(());
         }
         let (path, size_bytes) = (self.path.display(), self.size_bytes());
-        let message = format!("{path}: bytes {} to {}, but the file has {size_bytes} bytes", range.start, range.end);
+        let message =
+            format!("{path}: bytes {} to {}, but the file has {size_bytes} bytes", range.start, range.end);
         Err(Error::new(ErrorKind::OutOfRange, message))
     }
 
@@ -165,7 +166,8 @@ impl ExternalFile {
             None => Ok(()),
             Some(what) => {
                 let message = format!(
-                    "{}: the file was changed since it was opened: {what}; open it again once no process writes to it",
+                    "{}: the file was changed since it was opened: {what}; open it again once no process writes \
+                     to it",
                     self.path.display()
                 );
                 Err(Error::new(ErrorKind::ExternalChanged, message))

@@ -79,8 +79,8 @@ impl Externals {
         let path = self.path(external);
         let changed = |what: &str| {
             let message = format!(
-                "{}: the file changed since it was adopted: {what}; restore that file, or adopt this one again, or import \
-                 it, which copies its elements",
+                "{}: the file changed since it was adopted: {what}; restore that file, or adopt this one again, \
+                 or import it, which copies its elements",
                 path.display()
             );
             Err(Error::new(ErrorKind::ExternalChanged, message))
@@ -92,7 +92,9 @@ impl Externals {
             Ok(file) => file,
             Err(ExternalError::Outside(why)) => return Err(self.refused(&path, why)),
             Err(ExternalError::Io(e)) => match e.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return changed("the file is missing"),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                    return changed("the file is missing");
+                }
                 io::ErrorKind::InvalidInput => return changed(&e.to_string()),
                 _ => return Err(Error::io("open external file", &path, e)),
             },
@@ -127,8 +129,8 @@ impl Externals {
                  under the directory that holds the store, otherwise Anywhere"
             }
             ExternalFiles::Beside => {
-                "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere) allows files outside the directory \
-                 that holds the store"
+                "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere) allows files outside the \
+                 directory that holds the store"
             }
             ExternalFiles::Anywhere => "import copies its elements",
         };
@@ -149,8 +151,8 @@ impl Externals {
             return Ok(());
         }
         let message = format!(
-            "{}: it is on a network file system, where another machine can truncate a mapped file, which ends this process; \
-             use open, or StoreOptions::allow_network_mapping if only one machine writes it",
+            "{}: it is on a network file system, where another machine can truncate a mapped file, which ends \
+             this process; use open, or StoreOptions::allow_network_mapping if only one machine writes it",
             file.path().display()
         );
         Err(Error::new(ErrorKind::NetworkFileSystem, message))

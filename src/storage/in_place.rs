@@ -47,8 +47,8 @@ pub(crate) struct InPlaceFile {
 
 /// The message for elements that cannot be borrowed mutably: the reason and the remedy.
 pub(crate) const NO_ROOM: &str = "the file system may write a change to new blocks, and if the disk is full, such a \
-    change would end the process; keep the store on a different file system, or, on btrfs from Linux 6.17 on, use save_as, which makes a file that is \
-    changed in place";
+    change would end the process; keep the store on a different file system, or, on btrfs from Linux 6.17 on, \
+    use save_as, which makes a file that is changed in place";
 
 /// What a storage asks of its store.
 #[derive(Clone)]
@@ -243,8 +243,8 @@ impl InPlaceFile {
         let first = failed().get(&key).filter(|_| Step::FlushOnce.is_taken(disk)).cloned();
         if let Some(first) = first {
             let message = format!(
-                "{}: an earlier flush failed, and writes before it may be lost, even if a later flush succeeds; save the \
-                 elements under a new name, from their source; the first failure was: {first}",
+                "{}: an earlier flush failed, and writes before it may be lost, even if a later flush succeeds; \
+                 save the elements under a new name, from their source; the first failure was: {first}",
                 self.path.display()
             );
             return Err(Error::new(ErrorKind::Poisoned, message).with_source(first));
@@ -272,7 +272,8 @@ impl InPlaceFile {
 
     fn nameless(&self) -> Error {
         let message = format!(
-            "{}: no tensor is backed by the storage any more, and writes would be lost; save the elements under a new name",
+            "{}: no tensor is backed by the storage any more, and writes would be lost; save the elements under \
+             a new name",
             self.path.display()
         );
         Error::new(ErrorKind::Conflict, message)

@@ -136,8 +136,8 @@ impl Storage {
                     Ok(mapping) => Bytes::Mapped(mapping, offset_bytes),
                     Err(MapError::Conflict(conflict)) => {
                         let message = format!(
-                            "{}: external file refused: it is also {conflict}; drop that, or open the store that has the \
-                             external file with open, which copies its bytes",
+                            "{}: external file refused: it is also {conflict}; drop that, or open the store that \
+                             has the external file with open, which copies its bytes",
                             file.path().display()
                         );
                         return Err(Error::new(ErrorKind::ExternalRefused, message));
@@ -264,8 +264,9 @@ impl Storage {
     }
 
     fn out_of_range(&self, buf: &[u8], offset_bytes: u64) -> Error {
-        let message = format!("{} bytes at offset {offset_bytes}, but the storage has {} bytes", buf.len(), \
-            self.length_bytes);
+        let (count, length_bytes) = (buf.len(), self.length_bytes);
+        let message =
+            format!("{count} bytes at offset {offset_bytes}, but the storage has {length_bytes} bytes");
         Error::new(ErrorKind::OutOfRange, message)
     }
 

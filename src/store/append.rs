@@ -136,8 +136,8 @@ impl Transaction<'_> {
         let reserved_bytes = elems.and_then(|n| n.checked_mul(dtype.itemsize() as u64));
         let reserved_bytes = reserved_bytes.filter(|&n| n <= MAX_RESERVED_BYTES).ok_or_else(|| {
             let message = format!(
-                "{op}: a capacity of {capacity} rows of {row:?} {dtype} is more than {MAX_RESERVED_BYTES} bytes of address \
-                 space; give a smaller one, which the tensor may outgrow"
+                "{op}: a capacity of {capacity} rows of {row:?} {dtype} is more than {MAX_RESERVED_BYTES} bytes \
+                 of address space; give a smaller one, which the tensor may outgrow"
             );
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
@@ -220,7 +220,9 @@ impl Transaction<'_> {
                 "its storage is mutable: it is changed in place, and its size is fixed".to_owned()
             }
             RecordKind::Live { .. } => "its storage is live: its size is fixed".to_owned(),
-            RecordKind::External(_) => "its storage is external: a file that does not belong to the store".to_owned(),
+            RecordKind::External(_) => {
+                "its storage is external: a file that does not belong to the store".to_owned()
+            }
             RecordKind::Sealed(_) if !layout.is_contiguous() => {
                 format!(
                     "it is a view with stride {:?} of size {:?}, and not contiguous",

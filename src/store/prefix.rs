@@ -204,7 +204,8 @@ impl Transaction<'_> {
             // A name that is itself renamed becomes free.
             let is_refused = self.on_existing_renamed() == OnExisting::Refuse;
             if is_refused && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
-                let message = format!("{op}: the name {new:?} exists; choose a different one, or remove that tensor");
+                let message =
+                    format!("{op}: the name {new:?} exists; choose a different one, or remove that tensor");
                 return Err(Error::new(ErrorKind::NameExists, message));
             }
         }

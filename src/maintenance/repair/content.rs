@@ -273,8 +273,10 @@ fn storages(
                 record.length_bytes = length_bytes;
             }
             if let Some(copy) = damaged.copy {
-                let detail =
-                    format!("{}; the bytes that other tensors reach are copied into a new storage", damaged.reason);
+                let detail = format!(
+                    "{}; the bytes that other tensors reach are copied into a new storage",
+                    damaged.reason
+                );
                 repair.remedy(&damaged.path, detail);
                 content.copy(id, copy);
             }

@@ -72,8 +72,11 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
     let is_marker_lost = match marker {
         Ok(stated) if stated == uuid => false,
         Ok(_) => {
-            repair.remedy(paths.marker(), "it belongs to a different store; written again from the uuid of the \
-                manifests");
+            repair.remedy(
+                paths.marker(),
+                "it belongs to a different store; written again from the uuid of the \
+                manifests",
+            );
             true
         }
         Err(e) => {
@@ -152,7 +155,8 @@ fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
     let detail = format!("{why}; nothing else says which tensors the store has");
     let error = Error::corrupt(&paths.meta_dir(), format::Error::new(Rule::ManifestFrame, detail));
     error.context("repair").advised(
-        "nothing was changed, and the elements are in storages/; put back meta/ from a copy of the store, and repair again",
+        "nothing was changed, and the elements are in storages/; put back meta/ from a copy of the store, and \
+         repair again",
     )
 }
 

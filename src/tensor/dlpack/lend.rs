@@ -66,8 +66,7 @@ impl Tensor {
             // Not from a part of the run: with a negative stride, elements precede the first.
             let data = run.as_ptr().wrapping_add(first);
             if !data.addr().is_multiple_of(alignment(self.dtype())) {
-                let message =
-                    format!("{OP}: the elements are not aligned in memory; use clone_data");
+                let message = format!("{OP}: the elements are not aligned in memory; use clone_data");
                 return Err(Error::new(ErrorKind::Misaligned, message));
             }
             lent.set_data(data.cast_mut().cast());
