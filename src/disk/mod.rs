@@ -57,7 +57,7 @@ pub enum Access {
 pub enum LockMode {
     /// Other shared locks.
     Shared,
-    /// None.
+    /// No other lock.
     Exclusive,
 }
 
@@ -142,7 +142,7 @@ pub trait Disk: Debug + Send + Sync {
     /// `AlreadyExists`, or an error of the file system.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Gives a file an additional name, which must be free: nothing is replaced.
+    /// Adds a name to a file. The name must be free: nothing is replaced.
     ///
     /// # Errors
     /// `AlreadyExists`, or an error of the file system, which may not support hard links.

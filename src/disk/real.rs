@@ -56,7 +56,7 @@ impl RealDisk {
         Ok(openat(dir, name, flags | OFlags::CLOEXEC)?.into())
     }
 
-    /// Returns the metadata of what a path names. In a store, links are not followed.
+    /// Returns the metadata of the file at a path. In a store, links are not followed.
     fn stat_entry(&self, path: &Path, flags: AtFlags) -> io::Result<Stat> {
         let (dir, name) = self.entry(path)?;
         Ok(rustix::fs::statat(dir, name, flags)?)

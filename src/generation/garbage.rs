@@ -55,7 +55,7 @@ pub(crate) struct OlderManifests {
     unfinished: Vec<String>,
 }
 
-/// What a manifest says about the files that its readers need. It stays true while the file exists.
+/// The files that the readers of a manifest need, as far as the manifest says. It stays true while the file exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ManifestNeeds {
     next_storage_id: u64,
@@ -159,7 +159,7 @@ impl OlderManifests {
         self.needed_to = self.needed_to_after;
         let mut collected = Collected::default();
         let others = self.manifests.len().saturating_sub(LOOKED_AT / 2) as u64;
-        // Successive commits get to all of them.
+        // Successive commits check all of them in turn.
         let start = newest.number().wrapping_mul(LOOKED_AT as u64 / 2) % others.max(1);
         let turn = |index: u64| (index + others - start) % others < LOOKED_AT as u64 / 2;
         let is_looked_at = |index| index as u64 >= others || turn(index as u64);

@@ -54,7 +54,7 @@ pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
 pub(crate) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>> {
     let failed = |e| Error::io("open manifest", path, e);
     let file = match history.disk.open(path, Access::Read) {
-        // Not a file of the store, so no process uses it.
+        // It is not a file of the store, so no process uses it.
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
             return Ok(None);
         }

@@ -87,7 +87,7 @@ impl Changes {
         }
     }
 
-    /// The same, for a transaction that has nothing to commit.
+    /// Makes the same check for a transaction that has nothing to commit.
     pub(crate) fn check_generation(&self, history: &History) -> Result<()> {
         match self.expected_generation {
             Some(_) => self.check_newest(&*history.newest()?),

@@ -215,7 +215,7 @@ fn list(history: &History) -> Result<Vec<ListedFile>> {
     Ok(files)
 }
 
-/// What the newest generation and older ones in use need.
+/// The files that the newest generation and older ones in use need.
 #[derive(Debug)]
 pub(super) struct Needs<'a> {
     newest: u64,

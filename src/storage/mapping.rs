@@ -1,5 +1,5 @@
-//! Files mapped into memory: all unsafe code of this crate except `tensor/dlpack/lend.rs`.
-#![expect(unsafe_code, reason = "what other processes do to a mapped file, no compiler can check")]
+//! Maps files into memory. This is all unsafe code of this crate, except for `tensor/dlpack/lend.rs`.
+#![expect(unsafe_code, reason = "no compiler can check what other processes do to a mapped file")]
 
 use std::fs::File;
 use std::io;
@@ -81,8 +81,8 @@ impl Mapping {
         //   and a repair that returns to an older generation copies each storage that is longer than its record. A
         //   generation that a process has seen stays published: a commit whose outcome is unknown (`CommitUnknown`)
         //   is not undone, and a power cut that undoes one ends its readers as well. This library opens an external
-        //   file for reading only, and by the contract of `MapPermit` nothing else truncates either kind of file; -
-        //   no concurrent write: from `of` until this value is dropped, the registry has the region, as sealed and
+        //   file for reading only, and by the contract of `MapPermit` nothing else truncates either kind of file;
+        // - no concurrent write: from `of` until this value is dropped, the registry has the region, as sealed and
         //   with at least `length_bytes` lent, in a forked child too. Under its one mutex, every use of the file in
         //   this process was checked against every other. Files are compared by device and inode, so the name by
         //   which one was opened does not matter: no live mapping of the file exists, no lock to change it is held,
@@ -184,9 +184,10 @@ impl LockedMapping {
             return None;
         }
         // SAFETY:
-        // - in bounds, alive: as in `bytes`; - writable: `of` maps it for writing in this mode. A write that needs a
-        //   new block on a full disk would be SIGBUS: `InPlaceFile::hold_room` has checked, once or under this lock,
-        //   that no write needs one until a snapshot or reflink is made;
+        // - in bounds, alive: as in `bytes`;
+        // - writable: `of` maps it for writing in this mode. A write that needs a new block on a full disk would be
+        //   SIGBUS: `InPlaceFile::hold_room` has checked, once or under this lock, that no write needs one until a
+        //   snapshot or reflink is made;
         // - unique: the slice borrows an exclusive lock of this file mutably, and no other lock of the file is held
         //   in any process or thread. Every slice of a `LockedMapping` borrows a lock of the file, so no other slice
         //   exists. Nor does the registry have a region of the file, sealed or live: under its mutex,
@@ -351,8 +352,9 @@ impl LiveMapping {
         // SAFETY:
         // - in bounds: the stat passed to `of`, taken just before, says that the file had the map's length. This
         //   library truncates a file only under a lock, which the registry excludes as below, and by the contract of
-        //   `MapPermit` nothing else does. The division rounds down; - aligned, initialised, writable: a map begins
-        //   at a page, every bit pattern is a valid `A` by the contract of `Atom`, and `map_raw` maps for writing;
+        //   `MapPermit` nothing else does. The division rounds down;
+        // - aligned, initialised, writable: a map begins at a page, every bit pattern is a valid `A` by the contract
+        //   of `Atom`, and `map_raw` maps for writing;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice;
         // - no race: from `of` until this value is dropped, the registry has the region, as live with this access
         //   size. During that time, under its mutex, `of` and `Mapping::of` make no region of the file as anything

@@ -9,9 +9,9 @@ impl Snapshot {
     /// store, taken by any handle in any process. If `earlier` is in fact the later one, the result is what has to be
     /// undone.
     ///
-    /// If only a few commits lie between the snapshots, this reads what they changed; otherwise it reads all headers.
-    /// No element is read. A tensor that was saved again has a different storage and counts as changed, even if its
-    /// elements are the same. Changes in place are not seen.
+    /// If there are only a few commits between the snapshots, this reads what they changed; otherwise it reads all
+    /// headers. No element is read. A tensor that was saved again has a different storage and counts as changed, even
+    /// if its elements are the same. Changes in place are not seen.
     ///
     /// ```
     /// use stridemap::{Store, Tensor};

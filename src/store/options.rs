@@ -142,7 +142,7 @@ fn check_local(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
     }
     let message = format!(
         "open_mapped {}: it is on a network file system, where another machine can truncate a mapped file, and end \
-         this process; use open, or StoreOptions::allow_network_mapping if one machine alone writes it",
+         this process; use open, or StoreOptions::allow_network_mapping if only one machine writes it",
         paths.root().display()
     );
     Err(Error::new(ErrorKind::NetworkFileSystem, message))

@@ -66,7 +66,7 @@ impl Tensor {
     }
 }
 
-/// Prints the tensor like [`to_text`](Tensor::to_text). If an element cannot be read, prints the error instead.
+/// Prints the tensor like [`to_text`](Tensor::to_text). If an element cannot be read, this prints the error instead.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.to_text() {

@@ -75,14 +75,15 @@ impl Tensor {
         lent.set_byte_offset(0).set_dtype(foreign).set_device(DLDevice::CPU);
         lent.set_flags(DlpackFlags::READ_ONLY).map_err(|e| too_large(&e))?;
         #[expect(unsafe_code, reason = "asserts that the descriptor matches the lent memory")]
-        // SAFETY: `finish` asks that the descriptor satisfy DLPack's contract: - data: `run` is all bytes that size
-        // and stride reach from the first element, and is empty if there are no elements; the bytes are aligned to
-        // their dtype, whose bits `foreign` describes, and are initialised, because they were a `&[u8]`; - alive:
-        // until its deleter is called, which drops a clone of this tensor. The clone keeps the storage alive, whose
-        // bytes do not move until it is dropped. They are not bytes of an unmapped file, nor bytes under a lock: both
-        // return `Err` above. The clone is `Send`; - shape and strides: explicit, and copied into the allocation of
-        // the managed tensor; - flags: the bytes are also lent to others as `&[u8]`, so the flags say read-only and
-        // not copied.
+        // SAFETY: `finish` asks that the descriptor satisfy DLPack's contract:
+        // - data: `run` is all bytes that size and stride reach from the first element, and is empty if there are no
+        //   elements; the bytes are aligned to their dtype, whose bits `foreign` describes, and are initialised,
+        //   because they were a `&[u8]`;
+        // - alive: until its deleter is called, which drops a clone of this tensor. The clone keeps the storage
+        //   alive, whose bytes do not move until it is dropped. They are not bytes of an unmapped file, nor bytes
+        //   under a lock: both return `Err` above. The clone is `Send`;
+        // - shape and strides: explicit, and copied into the allocation of the managed tensor;
+        // - flags: the bytes are also lent to others as `&[u8]`, so the flags say read-only and not copied.
         Ok(unsafe { lent.finish() })
     }
 

@@ -6,8 +6,8 @@ use crate::tensor::Tensor;
 /// [`view`](Tensor::view) with a different size compares sizes only: a dimension keeps its name if its size and the
 /// number of elements before it stay the same. An empty tensor loses all names.
 ///
-/// A name is an identifier: ASCII letters, digits and `_`. In a list of names, `"..."` stands for all dimensions that
-/// are not listed, and `None` for no name.
+/// A name is an identifier: ASCII letters, digits and `_`. In a list of names, `"..."` means all dimensions that are
+/// not listed, and `None` means no name.
 impl Tensor {
     /// Returns the name of each dimension, if it has one.
     ///

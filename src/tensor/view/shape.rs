@@ -9,7 +9,7 @@ use crate::tensor::copy;
 /// [`contiguous`](Self::contiguous) copy whenever PyTorch does: if no strides can express the result.
 /// [`shares_storage`](Self::shares_storage) tells whether they copied.
 impl Tensor {
-    /// Removes axes of size 1 and ignores listed axes of other sizes. `..` stands for all axes.
+    /// Removes axes of size 1 and ignores listed axes of other sizes. `..` means all axes.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
