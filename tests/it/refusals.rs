@@ -271,7 +271,7 @@ fn view_of_what_the_store_does_not_hold() {
     let mut txn = store.begin().unwrap();
     txn.save("a", &matrix()).unwrap();
     let staged = txn.load("a").unwrap();
-    assert_refused(store.save_view("b", &staged), ErrorKind::ForeignStorage, &["another transaction"]);
+    assert_refused(store.save_view("b", &staged), ErrorKind::ForeignStorage, &["a different transaction"]);
     drop(txn);
     assert_eq!(store.generation(), 1);
 }
