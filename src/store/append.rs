@@ -279,8 +279,8 @@ fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) 
         }
         _ => {
             let message = format!(
-                "{op}: the rows have size {size:?}, but the tensor has size {:?}; all dimensions except 0 must be \
-                 equal",
+                "{op}: the rows have size {size:?}, but the tensor has size {:?}; all sizes except that of \
+                 dimension 0 must be equal",
                 record.size
             );
             Err(Error::new(ErrorKind::SizeMismatch, message))
