@@ -79,7 +79,7 @@ pub enum ErrorKind {
     /// The commit may or may not have taken effect; opening the store again shows which. The next commit or
     /// collection by a new handle makes the visible state durable.
     CommitUnknown,
-    /// An earlier sync failed, so this handle writes no more. The source is that failure.
+    /// An earlier sync failed, so this handle can no longer write. The source is that failure.
     Poisoned,
     /// An imported file is malformed, or a file format cannot hold what is exported to it.
     BadFile,
@@ -165,8 +165,8 @@ impl Error {
                 "; raise the limit on file size (ulimit -f), or use a file system that allows longer files"
             }
             Some(Errno::NOMEM) if action.starts_with("map ") => {
-                "; raise the limit of mappings (sysctl vm.max_map_count) or of address space (ulimit -v), or use a store \
-                 opened with open, which reads without mapping"
+                "; raise the limit of mappings (sysctl vm.max_map_count) or of address space (ulimit -v), or use \
+                 a store opened with open, which reads without mapping"
             }
             _ => "",
         };

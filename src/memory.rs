@@ -7,17 +7,17 @@ use crate::error::{Error, ErrorKind, Result};
 /// The memory that must stay free after a larger allocation. A small allocation that fails ends the process.
 const LEFT_BYTES: usize = 1 << 20;
 
-/// Resizes a buffer. Its bytes are those that it had, or zeros.
+/// Resizes a buffer without preserving its contents: each byte is either an old byte or zero.
 ///
 /// # Errors
 /// `LimitExceeded` if there is not enough memory.
-pub(crate) fn try_resize(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()> {
+pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()> {
     if buffer.capacity() < length_bytes {
         // Free the old buffer first: both together may not fit.
         *buffer = Vec::new();
         let mut longer = Vec::new();
-        let is_there = longer.try_reserve_exact(length_bytes).is_ok();
-        if !is_there || (length_bytes > LEFT_BYTES && !has_memory(LEFT_BYTES)) {
+        let is_allocated = longer.try_reserve_exact(length_bytes).is_ok();
+        if !is_allocated || (length_bytes > LEFT_BYTES && !has_memory(LEFT_BYTES)) {
             return Err(out_of_memory(length_bytes));
         }
         *buffer = longer;

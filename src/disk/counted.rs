@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, RealDisk, Watch};
 
-/// Counts of bytes and operations on a disk. Files in `storages/`, and files that are not the store's, count as data.
+/// Counts of bytes and operations on a disk. Files in `storages/`, and files outside the store, count as data.
 /// Everything else is metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,8 +1,8 @@
-//! Files that are not the store's, opened where its user allowed them.
+//! Opens files outside the store, in the locations that its user allowed.
 //!
 //! A record names the file, and anyone may have written the record. So the kernel is asked to stay inside the
-//! directory, whatever is renamed meanwhile. A file that was opened is checked through its descriptor, not by its
-//! name again.
+//! directory, even if files are renamed during the call. After a file is opened, it is checked through its
+//! descriptor, not by its name.
 
 use std::fs::File;
 use std::io;
@@ -43,7 +43,7 @@ impl From<io::Error> for ExternalError {
     }
 }
 
-/// How often the kernel is asked again after a rename interfered.
+/// How many times the kernel is asked again after a rename interfered.
 const MOST_TRIES: u32 = 100;
 
 /// Opens a regular file for reading. A relative path starts in the directory that holds `store`.

@@ -104,7 +104,7 @@ fn is_mark_honoured() -> bool {
     (number(), number()) >= (6, 17)
 }
 
-/// Gives a range of a file its own blocks, if it shares any with another file.
+/// Allocates separate blocks for a range of a file, if the range shares any with another file.
 pub(crate) fn unshare(file: &File, range: &Range<u64>) -> io::Result<()> {
     let length_bytes = range.end.saturating_sub(range.start);
     loop {

@@ -8,7 +8,7 @@ use crate::process::OwnerProcess;
 /// Whether a path leads to a file.
 ///
 /// The link count does not tell: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
-/// backup by hard links adds another name.
+/// backup that uses hard links adds a name.
 pub(crate) fn is_named(disk: &dyn Disk, path: &Path, file: FileId) -> io::Result<bool> {
     match disk.stat(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),

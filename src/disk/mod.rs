@@ -47,8 +47,8 @@ pub enum Access {
     Read,
     /// Reading and writing.
     Write,
-    /// Reading only, following a symbolic link, for files that are not a store's own. On a simulated disk too, these
-    /// are real files.
+    /// Reading only, following a symbolic link, for files outside a store. These are real files even on a simulated
+    /// disk.
     ReadForeign,
 }
 
@@ -57,7 +57,7 @@ pub enum Access {
 pub enum LockMode {
     /// Other shared locks.
     Shared,
-    /// None.
+    /// No other lock.
     Exclusive,
 }
 
@@ -91,7 +91,7 @@ impl FileStat {
 pub trait Disk: Debug + Send + Sync {
     /// Opens the directories of a store: the one that `store` leads to, and `meta`, `storages` and `lost+found` in
     /// it. On the returned disk, paths that begin with `store` are looked up in these directories, even if they are
-    /// later renamed or replaced. Any other path is refused, except those of files that are not the store's.
+    /// later renamed or replaced. Any other path is refused, except those of files outside the store.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, or an error of the file system.
@@ -110,8 +110,8 @@ pub trait Disk: Debug + Send + Sync {
     /// `InvalidInput` if it is not a regular file, or an error of the file system.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a regular file that is not the store's, for reading, if `reach` allows its location. A relative path
-    /// starts in the directory that holds the store. Such files are real on every disk.
+    /// Opens a regular file outside the store for reading, if `reach` allows its location. A relative path starts in
+    /// the directory that holds the store. Such files are real on every disk.
     ///
     /// # Errors
     /// `Outside` if the location is not allowed or is in a store; `InvalidInput` if it is not a regular file; or an
@@ -123,7 +123,7 @@ pub trait Disk: Debug + Send + Sync {
         reach: Reach,
     ) -> Result<Arc<dyn DiskFile>, ExternalError>;
 
-    /// Returns the path of an open file that is not the store's: relative to the directory that holds the store if it
+    /// Returns the path of an open file outside the store: relative to the directory that holds the store if the file
     /// is below that, otherwise absolute. No part of the path is a symbolic link.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ pub trait Disk: Debug + Send + Sync {
     /// `AlreadyExists`, or an error of the file system.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Gives a file an additional name, which must be free: nothing is replaced.
+    /// Adds a name to a file. The name must be free: nothing is replaced.
     ///
     /// # Errors
     /// `AlreadyExists`, or an error of the file system, which may not support hard links.
@@ -229,7 +229,7 @@ pub trait Disk: Debug + Send + Sync {
     }
 }
 
-/// A watch of a directory, for as long as this is alive.
+/// A watch of a directory. It ends when this is dropped.
 pub trait Watch: Debug + Send + Sync {
     /// Waits until a file gets a name, other than that of an unfinished file, for at most `timeout`. Changes since
     /// the start of the watch or the last wait count. Returns whether a file got a name; may return early without
@@ -302,7 +302,7 @@ pub trait DiskFile: Debug + Send + Sync {
         Ok(true)
     }
 
-    /// The same, but waits while another process is at the front.
+    /// Like [`try_front`](Self::try_front), but waits while another process is at the front.
     ///
     /// # Errors
     /// Errors of the file system, or a deadlock: two processes would wait for each other.
@@ -318,7 +318,7 @@ pub trait DiskFile: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Makes an empty file a copy of another that shares its blocks on disk until one of the two is written. Returns
+    /// Makes an empty file a copy of another file. The two share blocks on disk until one of them is written. Returns
     /// false, without any effect, if that is not possible.
     fn share_blocks_of(&self, _source: &File) -> bool {
         false
@@ -336,7 +336,7 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Errors of the file system.
     fn is_network(&self) -> io::Result<bool>;
 
-    /// Returns the operating system's file, to map it; `None` for a simulated file.
+    /// Returns the operating system's file, for mapping, or `None` for a simulated file.
     fn as_file(&self) -> Option<&File>;
 }
 

@@ -56,7 +56,7 @@ impl RealDisk {
         Ok(openat(dir, name, flags | OFlags::CLOEXEC)?.into())
     }
 
-    /// Returns the metadata of what a path names. In a store, links are not followed.
+    /// Returns the metadata of the file at a path. In a store, links are not followed.
     fn stat_entry(&self, path: &Path, flags: AtFlags) -> io::Result<Stat> {
         let (dir, name) = self.entry(path)?;
         Ok(rustix::fs::statat(dir, name, flags)?)
@@ -339,7 +339,7 @@ impl DiskFile for RealFile {
     }
 
     fn leave_front(&self) -> io::Result<()> {
-        // Where both locks are one, this would release the `flock`.
+        // If both locks are the same lock, this would release the `flock`.
         if !self.has_front() {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! The named steps of the protocol. A test can leave one out and show what is then lost.
 //!
-//! Without the feature `simulation` no step can be left out, and the compiled code contains no trace of this.
+//! Without the `simulation` feature no step can be left out, and the compiled code contains no trace of this.
 
 use super::Disk;
 
@@ -40,7 +40,7 @@ steps! {
     /// The name of a new store becomes durable. Otherwise the store could disappear.
     SyncParent,
 
-    // Writers among themselves.
+    // Concurrent writers.
     /// The exclusive lock on LOCK. Otherwise two writers could use one number for two generations, and one id for two
     /// storages.
     LockWriters,
@@ -60,9 +60,9 @@ steps! {
     ExpectedGeneration,
     /// The storage that a view refers to still exists. Otherwise its header would refer to nothing.
     ExpectedStorage,
-    /// A storage is still as it was when rows were appended to it. Where locks work, its lock ensures this.
+    /// A storage has not changed since rows were appended to it. Where locks work, its lock ensures this.
     GrownIsAsBefore,
-    /// A storage is still as it was when its copy was planned. Otherwise a name could return to its state before
+    /// A storage has not changed since its copy was planned. Otherwise a name could return to its state before
     /// another commit.
     MoveIsUpToDate,
     /// The newest generation is found under the lock by a process that builds on it. A listing during a commit may
@@ -83,7 +83,7 @@ steps! {
     /// A writer that syncs makes durable what other writers did not sync. Otherwise its commit could build on data
     /// that a power cut takes.
     SyncFileSystem,
-    /// The same for a directory of the store on a separate file system.
+    /// A writer that syncs does so also for a directory of the store on a separate file system.
     SyncMounts,
 
     // The files of a commit.
@@ -102,8 +102,8 @@ steps! {
     /// A file that is adopted is still unchanged. Otherwise the record could have a stamp that does not match the
     /// elements.
     AdoptedIsUnchanged,
-    /// An adopted file is still the one that the record describes. Otherwise reads could return other elements than
-    /// those that were saved.
+    /// An adopted file is still the one that the record describes. Otherwise reads could return different elements
+    /// from those that were saved.
     ExternalIsSame,
     /// The source is unchanged after a reflink, which copies it at one moment. So that moment is the one that was
     /// checked.
@@ -132,7 +132,7 @@ steps! {
     PinManifest,
     /// A manifest still has its name after it is locked. Otherwise a collector was faster.
     PinIsNamed,
-    /// A listing is used only if another one agrees with it: a commit during a listing may hide the newest
+    /// A listing is used only if a second one agrees with it: a commit during a listing may hide the newest
     /// generation.
     ListAgain,
     /// A check whether a storage is in use ignores a listing with an older generation than is known, for the same
@@ -160,7 +160,7 @@ steps! {
     StageIsAbandoned,
 
     // Growth.
-    /// Only one process appends at a time, and none cuts off what is being written.
+    /// Only one process appends at a time, and no process cuts off bytes that are being written.
     LockGrowth,
     /// The storage still has its name when it is locked. Otherwise rows could be written to a deleted file.
     GrowthIsNamed,
@@ -182,7 +182,7 @@ steps! {
     // Storages that are changed in place.
     /// A process that changes a storage has exclusive access.
     LockGuard,
-    /// The file is the one that was loaded. Otherwise another storage would be changed.
+    /// The file is the one that was loaded. Otherwise a different storage would be changed.
     InPlaceIsSame,
     /// The file has one name. Otherwise a file under another name would be changed too.
     InPlaceHasOneName,
@@ -192,14 +192,16 @@ steps! {
     InPlaceIsWhole,
     /// Written bytes become durable, through the file that they were written through.
     SyncInPlace,
-    /// The same through the file that was loaded, which reports data lost before the other file was opened.
+    /// Written bytes also become durable through the file that was loaded, which reports data lost before the other
+    /// file was opened.
     SyncLoaded,
     /// The name of the generation in which a flushed storage was found becomes durable. Its writer may have died
     /// before that.
     SyncFlushedName,
     /// A storage is not flushed again after a failed flush: a second flush may succeed although data was lost.
     FlushOnce,
-    /// An open file is flushed by one thread at a time: of two simultaneous flushes, only one is told of lost data.
+    /// An open file is flushed by one thread at a time: if two flushes run at the same time, only one learns of lost
+    /// data.
     FlushAlone,
 }
 

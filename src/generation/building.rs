@@ -33,10 +33,10 @@ impl Building {
         match disk.is_dir(place) {
             Ok(_) => return Err(taken(place)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::io("look at", place, e)),
+            Err(e) => return Err(Error::io("examine", place, e)),
         }
         let dir = dir_of(place);
-        disk.stat(dir).map_err(|e| Error::io("look at", dir, e))?;
+        disk.stat(dir).map_err(|e| Error::io("examine", dir, e))?;
         let path = dir.join(format!("{STAGE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
         let (disk, place, owner) = (Arc::clone(disk), place.to_path_buf(), OwnerProcess::current());
         Ok(Building { disk, path, place, owner, is_placed: false })
@@ -93,6 +93,6 @@ impl Drop for Building {
 fn taken(place: &Path) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,
-        format!("{}: something is there; choose another path", place.display()),
+        format!("{}: the path already exists; choose a different path", place.display()),
     )
 }

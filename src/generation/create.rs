@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// built in it, and FORMAT comes last: without it, the directory is not a store.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
     let failed = |e: io::Error| match e.kind() {
-        io::ErrorKind::AlreadyExists => taken(path, "something is there; choose another path"),
+        io::ErrorKind::AlreadyExists => taken(path, "the path already exists; choose a different path"),
         _ => Error::denied("create store", path, e),
     };
     let is_dir = is_empty_dir(&**disk, path, failed)?;
@@ -27,7 +27,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     if !is_dir {
         disk.create_dir(&building).map_err(failed)?;
     }
-    // From here on, nothing is looked up by a path that another process may redirect.
+    // From here on, no lookup uses a path that another process may redirect.
     let held = disk.hold(&building).map_err(|e| {
         if !is_dir {
             let _ = disk.remove_dir(&building);
@@ -69,22 +69,23 @@ fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Erro
     match disk.stat(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Ok(stat) if stat.is_regular => {
-            return Err(taken(path, "a file is there; open it, or choose another path"));
+            return Err(taken(path, "the path is already a file; open it, or choose a different path"));
         }
         found => found.map_err(&failed)?,
     };
     let names = disk.list(path).map_err(&failed)?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has("FORMAT") {
-        return Err(taken(path, "a store is there; open it, or choose another path"));
+        return Err(taken(path, "the path is already a store; open it, or choose a different path"));
     }
     if has("storages") {
-        let what = "a part of a store is there, without FORMAT; repair it, or delete it if its creation was interrupted";
+        let what = "the path has part of a store, without FORMAT; repair it, or delete it if its creation was \
+            interrupted";
         return Err(taken(path, what));
     }
     // A new file system contains one directory.
     if names.iter().any(|name| name != "lost+found") {
-        return Err(taken(path, "a directory that is not empty is there; choose another path"));
+        return Err(taken(path, "the path is a directory that is not empty; choose a different path"));
     }
     Ok(true)
 }
@@ -172,7 +173,7 @@ pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, 
             Error::new(ErrorKind::NotFound, "open: the path is empty; the current directory is \".\"")
         }
         io::ErrorKind::NotFound => {
-            Error::new(ErrorKind::NotFound, format!("open {}: no store there", path.display()))
+            Error::new(ErrorKind::NotFound, format!("open {}: no store at this path", path.display()))
         }
         io::ErrorKind::NotADirectory => Error::new(
             ErrorKind::NotAStore,
@@ -201,7 +202,7 @@ pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     };
     let bytes = read_capped(&*file, Marker::LENGTH as u64).map_err(|e| Error::io("read", &path, e))?;
     let marker = Marker::decode(&bytes).map_err(|e| match e.rule() {
-        Rule::MarkerMagic => unmarked("FORMAT has another magic"),
+        Rule::MarkerMagic => unmarked("FORMAT has a different magic"),
         _ => Error::corrupt(&path, e),
     })?;
     for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::ManifestFrame)] {
@@ -211,7 +212,7 @@ pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
             // A link could lead anywhere, and files would be written and deleted there.
             Ok(false) => return broken("not a directory of its own"),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return broken("the directory is missing"),
-            Err(e) => return Err(Error::io("look at", &dir, e)),
+            Err(e) => return Err(Error::io("examine", &dir, e)),
         }
     }
     Ok(marker.uuid)

@@ -1,4 +1,4 @@
-//! What a commit deletes: older manifests that no process holds, and the files that only they needed.
+//! Deletes older manifests that no process holds, and the files that only they needed.
 
 use std::io;
 use std::path::Path;
@@ -40,9 +40,9 @@ const READ: usize = 1;
 /// The manifests before the newest one, and what is known about them. A handle keeps this from one commit to the
 /// next, so that the work per commit does not grow with their number.
 #[derive(Debug, Default)]
-pub(crate) struct Older {
+pub(crate) struct OlderManifests {
     /// In ascending order of generation. `None` for a manifest that was not read: its readers may need anything.
-    manifests: Vec<(u64, Option<Facts>)>,
+    manifests: Vec<(u64, Option<ManifestNeeds>)>,
     /// The newest generation when this was listed. While it is still the newest, no earlier manifest is added.
     as_of: u64,
     /// Garbage dropped up to this generation is needed by one of `manifests`, so a commit skips it.
@@ -55,27 +55,30 @@ pub(crate) struct Older {
     unfinished: Vec<String>,
 }
 
-/// What a manifest says about the files that its readers need. It stays true while the file exists.
+/// The files that the readers of a manifest need, as far as the manifest says. It stays true while the file exists.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct ManifestNeeds {
     next_storage_id: u64,
     pub(crate) table: Option<u64>,
 }
 
-impl Facts {
+impl ManifestNeeds {
     /// Whether the generation may have a storage that was removed later. Ids only grow.
     pub(crate) fn has_storage(self, id: u64) -> bool {
         id < self.next_storage_id
     }
 }
 
-impl From<ManifestHead> for Facts {
+impl From<ManifestHead> for ManifestNeeds {
     fn from(head: ManifestHead) -> Self {
-        Facts { next_storage_id: head.next_storage_id, table: head.table.map(|table| table.generation) }
+        ManifestNeeds {
+            next_storage_id: head.next_storage_id,
+            table: head.table.map(|table| table.generation),
+        }
     }
 }
 
-impl Older {
+impl OlderManifests {
     /// Returns the manifests before `newest`, by the names in `meta/`. Without names, the known ones are used if they
     /// are still current; otherwise the directory is listed.
     pub(crate) fn listed<'h>(
@@ -91,7 +94,7 @@ impl Older {
             Some(names) => names,
         };
         let numbers = numbers_among(&names).filter(|&number| number < newest.number());
-        let mut manifests: Vec<_> = numbers.map(|number| (number, older.facts(number))).collect();
+        let mut manifests: Vec<_> = numbers.map(|number| (number, older.needs(number))).collect();
         manifests.sort_unstable_by_key(|&(number, _)| number);
         older.manifests = manifests;
         older.as_of = newest.number();
@@ -103,9 +106,9 @@ impl Older {
 
     /// Adds the generation that was the newest until now.
     pub(crate) fn add(&mut self, newest: Arc<Generation>) {
-        let facts = Facts::from(newest.manifest().head());
-        self.tables.extend(facts.table.filter(|table| !self.tables.contains(table)));
-        self.manifests.push((newest.number(), Some(facts)));
+        let needs = ManifestNeeds::from(newest.manifest().head());
+        self.tables.extend(needs.table.filter(|table| !self.tables.contains(table)));
+        self.manifests.push((newest.number(), Some(needs)));
     }
 
     /// Returns the index of the first manifest that is not before a generation.
@@ -113,7 +116,7 @@ impl Older {
         self.manifests.partition_point(|&(number, _)| number < generation)
     }
 
-    fn facts(&self, generation: u64) -> Option<Facts> {
+    fn needs(&self, generation: u64) -> Option<ManifestNeeds> {
         self.manifests.get(self.position(generation)).filter(|(number, _)| *number == generation)?.1
     }
 
@@ -136,7 +139,7 @@ impl Older {
         let mut needed_to = newest.number();
         next.garbage.retain(|&id, &mut dropped| {
             // A storage that this commit drops still has a record in the generation before it.
-            if dropped <= self.needed_to || dropped >= generation || self.need(history, id, dropped) {
+            if dropped <= self.needed_to || dropped >= generation || self.is_needed(history, id, dropped) {
                 return true;
             }
             let is_deleted = is_really_garbage(history, newest, id) && deleted.remove_storage(history, id);
@@ -156,7 +159,7 @@ impl Older {
         self.needed_to = self.needed_to_after;
         let mut collected = Collected::default();
         let others = self.manifests.len().saturating_sub(LOOKED_AT / 2) as u64;
-        // Successive commits get to all of them.
+        // Successive commits check all of them in turn.
         let start = newest.number().wrapping_mul(LOOKED_AT as u64 / 2) % others.max(1);
         let turn = |index: u64| (index + others - start) % others < LOOKED_AT as u64 / 2;
         let is_looked_at = |index| index as u64 >= others || turn(index as u64);
@@ -181,13 +184,13 @@ impl Older {
         collected: &mut Collected,
     ) {
         for index in (0..self.manifests.len()).rev().filter(|&index| is_looked_at(index)) {
-            let Some((number, facts)) = self.manifests.get_mut(index) else { continue };
-            let (number, read) = (*number, facts.is_none() && reads_left > 0);
+            let Some((number, needs)) = self.manifests.get_mut(index) else { continue };
+            let (number, read) = (*number, needs.is_none() && reads_left > 0);
             reads_left -= usize::from(read);
             let is_there = match collect_one(history, number, read, collected) {
                 Ok(None) => false,
                 Ok(Some(read)) => {
-                    *facts = facts.or(read);
+                    *needs = needs.or(read);
                     true
                 }
                 // The file was deleted, or it is not a regular file and so has no readers.
@@ -205,30 +208,33 @@ impl Older {
 
     /// Returns a pin for each manifest that exists: every one counts as held.
     pub(crate) fn pins(&self, history: &History) -> impl Iterator<Item = Pin> {
-        let manifests =
-            self.manifests.iter().filter(|(_, facts)| facts.is_some() || Self::is_unclear(history, *facts));
-        manifests.map(|&(generation, facts)| Pin { generation, processes: Vec::new(), facts })
+        let manifests = self
+            .manifests
+            .iter()
+            .filter(|(_, needs)| needs.is_some() || Self::may_need_anything(history, *needs));
+        manifests.map(|&(generation, needs)| Pin { generation, processes: Vec::new(), needs })
     }
 
-    fn is_unclear(history: &History, facts: Option<Facts>) -> bool {
-        facts.is_none() && Step::UnreadHoldsBack.is_taken(&*history.disk)
+    fn may_need_anything(history: &History, needs: Option<ManifestNeeds>) -> bool {
+        needs.is_none() && Step::UnreadHoldsBack.is_taken(&*history.disk)
     }
 
     /// Whether a reader may need a storage that lost its last name at generation `dropped`. Ids only grow: if the
     /// last generation before `dropped` does not need it, no earlier one does.
-    fn need(&self, history: &History, id: u64, dropped: u64) -> bool {
+    fn is_needed(&self, history: &History, id: u64, dropped: u64) -> bool {
         let before = self.position(dropped).checked_sub(1);
-        let Some(&(_, facts)) = before.and_then(|at| self.manifests.get(at)) else { return false };
+        let Some(&(_, needs)) = before.and_then(|at| self.manifests.get(at)) else { return false };
         let holds_back = Step::PinnedHoldsBack.is_taken(&*history.disk);
-        Self::is_unclear(history, facts) || holds_back && facts.is_some_and(|it| it.has_storage(id))
+        Self::may_need_anything(history, needs) || holds_back && needs.is_some_and(|it| it.has_storage(id))
     }
 
     /// Whether a reader may need a table. A later generation has the same table or a later one: if the first
     /// generation that could have this table does not need it, no later one does.
-    fn need_table(&self, history: &History, table: u64) -> bool {
-        let Some(&(_, facts)) = self.manifests.get(self.position(table)) else { return false };
+    fn is_table_needed(&self, history: &History, table: u64) -> bool {
+        let Some(&(_, needs)) = self.manifests.get(self.position(table)) else { return false };
         let is_pinned = Step::PinnedTables.is_taken(&*history.disk);
-        Self::is_unclear(history, facts) || is_pinned && facts.is_some_and(|it| it.table == Some(table))
+        Self::may_need_anything(history, needs)
+            || is_pinned && needs.is_some_and(|it| it.table == Some(table))
     }
 }
 
@@ -239,7 +245,7 @@ fn collect_one(
     number: u64,
     read: bool,
     collected: &mut Collected,
-) -> io::Result<Option<Option<Facts>>> {
+) -> io::Result<Option<Option<ManifestNeeds>>> {
     let path = history.paths.manifest(number);
     let file = history.disk.open(&path, Access::Read)?;
     // Locked until the file is deleted: a reader that opens it meanwhile sees the lock, or sees that the file has no
@@ -277,10 +283,15 @@ impl Collected {
 
     /// Deletes what neither the newest generation nor an older one that may be held needs: the storages on the
     /// garbage list, and tables. Also deletes the unfinished files of `meta/`.
-    pub(crate) fn remove_garbage(&mut self, history: &History, newest: &Generation, older: &mut Older) {
+    pub(crate) fn remove_garbage(
+        &mut self,
+        history: &History,
+        newest: &Generation,
+        older: &mut OlderManifests,
+    ) {
         for (&id, &dropped) in &newest.manifest().garbage {
             if dropped > older.needed_to
-                && !older.need(history, id, dropped)
+                && !older.is_needed(history, id, dropped)
                 && is_really_garbage(history, newest, id)
             {
                 self.remove_storage(history, id);
@@ -289,7 +300,7 @@ impl Collected {
         let own = newest.manifest().table.map(|table| table.generation);
         let mut tables = std::mem::take(&mut older.tables);
         tables.retain(|&table| {
-            let is_needed = Some(table) == own || older.need_table(history, table);
+            let is_needed = Some(table) == own || older.is_table_needed(history, table);
             is_needed || self.remove(history, &history.paths.table(table)).is_err()
         });
         older.tables = tables;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stridemap_format::Uuid;
 
-use super::garbage::Older;
+use super::garbage::OlderManifests;
 use super::writer_lock::WriterLock;
 use super::{Generation, idle_watch, recover};
 use crate::disk::{Disk, Step, StorePaths, Watch};
@@ -70,7 +70,7 @@ pub(crate) struct History {
     /// Whether this handle has deleted the leftovers of crashed writers.
     pub(crate) is_swept: AtomicBool,
     /// What is known about the generations before the newest. Only locked under the writers' lock.
-    pub(crate) older: Mutex<Older>,
+    pub(crate) older: Mutex<OlderManifests>,
     listed: Mutex<Option<Listed>>,
     /// The process that opened the store.
     owner: OwnerProcess,

@@ -9,7 +9,7 @@ use crate::disk::{Disk, Watch};
 use crate::process::OwnerProcess;
 
 struct Idle {
-    /// Does not keep the disk alive.
+    /// A weak reference, so that it does not keep the disk alive.
     disk: Weak<dyn Disk>,
     dir: PathBuf,
     watch: Box<dyn Watch>,

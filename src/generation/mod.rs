@@ -22,7 +22,7 @@ pub use changes::NameChanges;
 pub(crate) use changes::changes_between;
 pub(crate) use create::{create, hold, read_marker};
 pub use garbage::Collected;
-pub(crate) use garbage::Older;
+pub(crate) use garbage::OlderManifests;
 pub use history::Durability;
 pub(crate) use history::{History, Options};
 pub(crate) use names::not_found;

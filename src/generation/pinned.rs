@@ -38,7 +38,7 @@ impl Pin {
 
     /// Whether a path still leads to the file.
     pub(crate) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
-        disk::is_named(disk, path, self.file).map_err(|e| Error::io("look at", path, e))
+        disk::is_named(disk, path, self.file).map_err(|e| Error::io("examine", path, e))
     }
 }
 
@@ -56,8 +56,8 @@ impl Generation {
             return Ok(());
         }
         let message = format!(
-            "{}: the store was deleted or replaced while it was open: this manifest is gone, or another file has its name; \
-             open the store again",
+            "{}: the store was deleted or replaced while it was open: this manifest is gone, or another file has \
+             its name; open the store again",
             path.display()
         );
         Err(Error::new(ErrorKind::Replaced, message))

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stridemap_format::{ManifestHead, limits};
 
-use super::garbage::Facts;
+use super::garbage::ManifestNeeds;
 use super::recover::manifest_numbers;
 use super::{Generation, History};
 use crate::disk::{Access, DiskFile, LockHolders, LockMode, read_capped};
@@ -17,17 +17,17 @@ pub(crate) struct Pin {
     /// The processes that use it, as far as the system reports them.
     pub(crate) processes: Vec<u32>,
     /// `None` if its manifest cannot be read: then it may need anything.
-    pub(crate) facts: Option<Facts>,
+    pub(crate) needs: Option<ManifestNeeds>,
 }
 
 impl Pin {
     /// Whether the generation needs a storage whose last name was removed in generation `dropped`.
     pub(crate) fn needs_storage(&self, id: u64, dropped: u64) -> bool {
-        self.facts.is_none_or(|facts| facts.has_storage(id)) && self.generation < dropped
+        self.needs.is_none_or(|needs| needs.has_storage(id)) && self.generation < dropped
     }
 
     pub(crate) fn needs_table(&self, table: u64) -> bool {
-        self.facts.is_none_or(|facts| facts.table == Some(table))
+        self.needs.is_none_or(|needs| needs.table == Some(table))
     }
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
 pub(crate) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>> {
     let failed = |e| Error::io("open manifest", path, e);
     let file = match history.disk.open(path, Access::Read) {
-        // Not a file of the store, so no process uses it.
+        // It is not a file of the store, so no process uses it.
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
             return Ok(None);
         }
@@ -73,7 +73,7 @@ fn pin(history: &History, path: &Path, generation: u64, holders: &LockHolders) -
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
     let head = ManifestHead::decode(&bytes, history.uuid, generation);
-    Ok(Some(Pin { generation, processes, facts: head.ok().map(Facts::from) }))
+    Ok(Some(Pin { generation, processes, needs: head.ok().map(ManifestNeeds::from) }))
 }
 
 /// Whether a lock of this mode is refused now. This holds the lock for a moment if it is free. So it is called only

@@ -8,7 +8,7 @@ use stridemap_format::limits::MAX_CHANGES;
 use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableRef};
 
 use super::History;
-use super::garbage::Older;
+use super::garbage::OlderManifests;
 use super::pinned::{Generation, Merged, Pin};
 use super::rebase::{self, Changes, Draft};
 use super::table::Table;
@@ -62,7 +62,7 @@ fn publish_locked(
     unsynced::settle(history, lock)?; // crash: the generations so far, now durable
     let (newest, names) = history.newest_listed(lock)?;
     let newest = if Step::NewestUnderLock.is_taken(disk) { newest } else { history.current() };
-    let mut older = Older::listed(history, names, &newest, lock)?;
+    let mut older = OlderManifests::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
@@ -131,7 +131,8 @@ pub(crate) fn publish_manifest(
     let unknown = |e: Error| {
         let generation = manifest.generation;
         let message = format!(
-            "commit of generation {generation} may or may not be there; open the store again to check, and commit or run gc \
+            "commit of generation {generation} may or may not have been published; open the store again to check, \
+             and commit or run gc \
              to make it durable if it is: {e}"
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
@@ -214,8 +215,8 @@ fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error
         return error;
     }
     error.advised(format_args!(
-        "nothing was changed; a commit needs some {} KiB, a removal too: delete other files on that file system, or run gc, \
-         which needs no room",
+        "nothing was changed; a commit needs some {} KiB, a removal too: delete other files on that file system, \
+         or run gc, which needs no room",
         length_bytes / 1024 + 16
     ))
 }

@@ -87,7 +87,7 @@ impl Changes {
         }
     }
 
-    /// The same, for a transaction that has nothing to commit.
+    /// Makes the same check for a transaction that has nothing to commit.
     pub(crate) fn check_generation(&self, history: &History) -> Result<()> {
         match self.expected_generation {
             Some(_) => self.check_newest(&*history.newest()?),
@@ -192,8 +192,9 @@ impl Draft {
     pub(crate) fn check_new(&self, action: &str, name: &str, on_existing: OnExisting) -> Result<()> {
         format::check_name(name).map_err(|e| Error::refused(action, e))?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
-            let message =
-                format!("{action} {name:?}: the name exists; choose another, or remove that tensor first");
+            let message = format!(
+                "{action} {name:?}: the name exists; choose a different one, or remove that tensor first"
+            );
             return Err(Error::new(ErrorKind::NameExists, message));
         }
         Ok(())
@@ -378,8 +379,8 @@ fn expected_storage(
 
 pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
     let message = format!(
-        "{action}: storage {id:016x}, which it refers to, is gone from generation {generation}: its tensors were removed, or \
-         moved by a compaction; load the tensor again, or save it, which copies its elements"
+        "{action}: storage {id:016x}, which it refers to, is gone from generation {generation}: its tensors were \
+         removed, or moved by a compaction; load the tensor again, or save it, which copies its elements"
     );
     Error::new(ErrorKind::Conflict, message)
 }

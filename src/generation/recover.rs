@@ -12,8 +12,8 @@ use super::{Generation, History};
 use crate::disk::{Access, Disk, Step, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a reader lists again because a writer deleted the manifest that it was opening. Each time, a commit was
-/// made.
+/// How many times a reader lists again because a writer deleted the manifest that it was opening. Each time, a commit
+/// was made.
 const MAX_TRIES: u32 = 1000;
 
 /// How many listings are made before the highest number seen is used.

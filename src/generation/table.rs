@@ -44,7 +44,7 @@ impl Table {
         })?;
         let length_bytes = file.stat().map_err(failed)?.size_bytes;
         if length_bytes != reference.length_bytes {
-            let detail = format!("{length_bytes} bytes, where the manifest says {}", reference.length_bytes);
+            let detail = format!("{length_bytes} bytes, but the manifest says {}", reference.length_bytes);
             return Err(Error::corrupt(&path, format::Error::new(format::Rule::TableHeader, detail)));
         }
         let mut header = [0; TABLE_HEADER_BYTES];

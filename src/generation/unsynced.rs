@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// marks the store. A writer that syncs makes all earlier commits durable, because its own commit builds on them, and
 /// removes the mark.
 ///
-/// Neither the mark nor its removal needs to survive a power cut: after one there is nothing left to sync.
+/// Neither the mark nor its removal needs to survive a power cut, because after a power cut nothing is left to sync.
 pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
     let (disk, path, root) = (&history.disk, history.paths.unsynced(), history.paths.root());
     let is_marked = is_marked(&**disk, &history.paths)?;
@@ -74,6 +74,6 @@ fn is_marked(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
     let path = paths.unsynced();
     match disk.stat(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        found => found.map(|_| true).map_err(|e| Error::io("look at", &path, e)),
+        found => found.map(|_| true).map_err(|e| Error::io("examine", &path, e)),
     }
 }

@@ -46,8 +46,8 @@ impl WriterLock {
         if !dirs.map_err(|e| failed(&path, e))? {
             let root = history.paths.root().display();
             let message = format!(
-                "{root}: a directory in the store was replaced while the store was open, and nothing was written; open the \
-                 store again"
+                "{root}: a directory in the store was replaced while the store was open, and nothing was \
+                 written; open the store again"
             );
             return Err(Error::new(ErrorKind::Replaced, message));
         }
@@ -86,7 +86,8 @@ fn wait(disk: &dyn Disk, path: &Path, file: &Arc<dyn DiskFile>, timeout: Duratio
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "lock the store for writing: {}: {holder}, and {timeout:?} have passed; try again when it is done",
+                    "lock the store for writing: {}: {holder}, and {timeout:?} have passed; try again when it is \
+                     done",
                     path.display(),
                 ),
             ));

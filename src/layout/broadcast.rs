@@ -50,7 +50,8 @@ impl Layout {
                     return refuse(
                         ErrorKind::InvalidArgument,
                         format!(
-                            "axis {axis} would be {wanted}; the only negative size is -1, which keeps the size of {self}"
+                            "axis {axis} would be {wanted}; the only negative size is -1, which keeps the size \
+                             of {self}"
                         ),
                     );
                 }

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// A layout has one stride per size, at most 64 dimensions, and a number of elements that fits in an `i64`. It does
 /// not know its storage: [`Tensor::from_file`](crate::Tensor::from_file) and
-/// [`Transaction::save_header`](crate::Transaction::save_header) check that the elements lie inside.
+/// [`Transaction::save_header`](crate::Transaction::save_header) check that the elements are inside it.
 ///
 /// ```
 /// use stridemap::Layout;

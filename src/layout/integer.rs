@@ -1,4 +1,4 @@
-//! Integers of any type, alone or in a list, as arguments.
+//! Integers of any type, single or in a list, as arguments.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Arithmetic on size, stride and offset, by PyTorch's rules, without bytes or I/O.
 //!
-//! There is one file per family of operations. Each operation takes a layout whose elements lie inside a storage, and
+//! There is one file per family of operations. Each operation takes a layout whose elements are inside a storage, and
 //! returns an error or a layout that reaches only those elements. A view of a view therefore needs no check against
 //! the storage. The one exception is `as_strided`.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) type DimName = Arc<str>;
 
-/// Stands for all dimensions that are not listed.
+/// In a list of names, represents all dimensions that are not listed.
 const ELLIPSIS: Option<&str> = Some("...");
 
 impl Layout {
@@ -188,7 +188,7 @@ fn check_distinct<'a>(op: Arguments<'_>, names: impl Iterator<Item = Option<&'a 
 }
 
 fn doubled(op: Arguments<'_>, name: &str) -> Error {
-    Error::new(ErrorKind::InvalidArgument, format!("{op}: {name:?} stands twice"))
+    Error::new(ErrorKind::InvalidArgument, format!("{op}: {name:?} appears twice"))
 }
 
 fn shown<'a>(names: impl Iterator<Item = Option<&'a str>>) -> String {

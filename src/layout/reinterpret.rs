@@ -1,4 +1,4 @@
-//! The same bytes as elements of another width.
+//! Views the same bytes as elements of a different width.
 
 use std::cmp::Ordering;
 use std::fmt::Arguments;
@@ -8,8 +8,8 @@ use super::header::{Dim, overflow};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// Applies PyTorch's rule for a view by dtype: the last dimension must be contiguous, and its size changes by the
-    /// ratio of the widths.
+    /// Applies PyTorch's rule for a view with a different dtype: the last dimension must be contiguous, and its size
+    /// changes by the ratio of the widths.
     pub(crate) fn reinterpreted(
         &self,
         op: Arguments<'_>,
@@ -51,7 +51,8 @@ impl Layout {
             for stride in strides {
                 if stride.checked_rem(ratio) != Some(0) {
                     return refuse(format!(
-                        "the offset and all strides but the last must be multiples of {ratio}, but {stride} is not; clone_data makes a copy that begins at 0"
+                        "the offset and all strides but the last must be multiples of {ratio}, but {stride} is \
+                         not; clone_data makes a copy that begins at 0"
                     ));
                 }
                 *stride = stride.checked_div(ratio).unwrap_or_default();
@@ -106,7 +107,8 @@ impl Layout {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "{op}: {self} and offset {}: the last axis must have size 2 and stride 1, the other strides and the offset must be even",
+                    "{op}: {self} and offset {}: the last axis must have size 2 and stride 1, the other strides \
+                     and the offset must be even",
                     self.offset()
                 ),
             ));

@@ -2,11 +2,11 @@
 //!
 //! Kept bytes keep their order, and equal places stay equal, so views share elements exactly as before. A repacked
 //! view must still have strides, so places at equal distances must end up at equal distances. A gap is dropped only
-//! if all overlapping reaches step over it at the same pace. The bytes are then divided into periods, and the same
+//! if all overlapping reaches skip it at the same interval. The bytes are then divided into periods, and the same
 //! part of each period is kept. Within a period, the method is applied again with shorter steps. Reaches that overlap
-//! and step at different paces are kept whole, from the first byte to the last.
+//! and step at different intervals are kept whole, from the first byte to the last.
 //!
-//! Nothing is enumerated: a column of ten million rows is one step.
+//! Elements are not enumerated: a column of ten million rows is one step.
 
 use std::ops::Range;
 

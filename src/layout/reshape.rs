@@ -6,8 +6,8 @@ use super::{Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// Returns the same elements in the same order with another size, without moving them. One size may be -1 and is
-    /// then inferred.
+    /// Returns the same elements in the same order with a different size, without moving them. One size may be -1 and
+    /// is then inferred.
     ///
     /// # Errors
     /// `NeedsCopy` if no strides can express the view.
@@ -15,7 +15,7 @@ impl Layout {
         self.view_by(format_args!("view({size:?})"), size)
     }
 
-    /// [`view`](Self::view), with the name of another operation in errors.
+    /// Does the same as [`view`](Self::view), with `op` as the name of the operation in errors.
     pub(crate) fn view_by(&self, op: Arguments<'_>, size: &[isize]) -> Result<Layout> {
         self.view_as(op, &self.infer_size(op, size, self.numel())?)
     }
@@ -145,14 +145,14 @@ impl Layout {
                 return Ok(None);
             }
         }
-        // Only sizes of 1 can be left, when a layout of rank 0 is viewed with axes.
+        // Only sizes of 1 can remain, if a layout of rank 0 is viewed with axes.
         strides.extend(new_dims.map(|_| 1));
         strides.reverse();
         Ok(Some(strides))
     }
 
-    /// Returns the names that dimensions keep with another size: those of dimensions that are neither joined nor
-    /// split.
+    /// Returns the names that dimensions keep in a view with a different size: those of dimensions that are neither
+    /// joined nor split.
     fn names_kept(&self, size: &[usize]) -> Vec<Option<DimName>> {
         if !self.has_names() {
             return Vec::new();

@@ -95,7 +95,7 @@ impl Layout {
         for (axis, (index, (n, step))) in index.each().zip(self.dims()).enumerate() {
             let position = position_in(index, n)
                 .ok_or_else(|| self.out_of_range(format_args!("{}", op()), axis, n, index))?;
-            // Only intermediate sums can wrap, because every element lies inside the storage.
+            // Only intermediate sums can wrap, because every element is inside the storage.
             place = place.wrapping_add_signed(step.wrapping_mul(position.cast_signed()));
         }
         Ok(place)

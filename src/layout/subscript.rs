@@ -1,4 +1,4 @@
-//! Subscripts as they are written: indices, ranges with steps, `None` and `...`.
+//! The parts of a subscript: indices, ranges with steps, `None` and `...`.
 
 use std::fmt;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
@@ -60,7 +60,7 @@ macro_rules! ix {
 }
 
 impl Index {
-    /// Returns the same range with another step. Other kinds of index are returned unchanged.
+    /// Returns the same range with a different step. Other kinds of index are returned unchanged.
     #[must_use]
     pub fn with_step(self, step: impl Integer) -> Self {
         match self {

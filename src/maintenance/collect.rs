@@ -8,7 +8,7 @@ use stridemap_format::{Digest, full_chunk_count};
 use super::inventory::Needs;
 use crate::disk::{Access, Step};
 use crate::error::Result;
-use crate::generation::{Collected, History, Older, WriterLock, list, unsynced};
+use crate::generation::{Collected, History, OlderManifests, WriterLock, list, unsynced};
 use crate::storage::GrowthLock;
 
 /// Deletes every file that neither the newest generation nor a pinned one needs, and cuts off bytes past the end of
@@ -30,7 +30,7 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     }
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
-    let mut older = Older::listed(history, Some(names), &newest, &lock)?;
+    let mut older = OlderManifests::listed(history, Some(names), &newest, &lock)?;
     older.collect(history, |_| true, usize::MAX, &mut collected);
     let pins = older.pins(history).filter(|_| Step::PinnedStorages.is_taken(&*history.disk)).collect();
     let needs = Needs::of(&newest, pins, false)?;

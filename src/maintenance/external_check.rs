@@ -24,14 +24,14 @@ pub(super) struct ExternalCheck {
     stated: BTreeMap<u64, Stated>,
 }
 
-/// The first few names, and how many more there are.
+/// The first few names, and the number of the others.
 #[derive(Debug, Default)]
 struct Names {
     first: Vec<Arc<str>>,
     more: u64,
 }
 
-/// What is wrong with a file.
+/// The defect of a file.
 pub(super) struct Fault {
     pub(super) path: PathBuf,
     pub(super) detail: String,

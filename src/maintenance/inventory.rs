@@ -1,5 +1,5 @@
-//! Every file in a store's directories, and why it is there. `verify` reports it, `stats` sums it, and `gc` deletes
-//! by it.
+//! Lists every file in a store's directories, and why it exists. `verify` reports this list, `stats` sums it, and
+//! `gc` decides by it what to delete.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use crate::disk::StoreFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Generation, History, Pin, by, holders, pins, writers_of};
 
-/// How often the files are listed again after a commit interrupts.
+/// How many times the files are listed again after a commit interrupts.
 const MAX_TRIES: u32 = 10;
 
 /// Bytes that could be freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reclaimable {
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
     /// Why they have not been freed.
     pub reason: SpaceReason,
@@ -107,10 +107,10 @@ impl SpaceReason {
 impl fmt::Display for SpaceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            SpaceReason::Unreached => "no tensor refers to them: compact",
-            SpaceReason::TooLittle => "no tensor refers to them, but below the threshold of compact",
-            SpaceReason::Mutable => "no tensor refers to them, in a mutable storage: save the tensors again",
-            SpaceReason::Live => "no tensor refers to them, in a live storage: save the tensors again",
+            SpaceReason::Unreached => "unreferenced bytes: compact",
+            SpaceReason::TooLittle => "unreferenced bytes, below the threshold of compact",
+            SpaceReason::Mutable => "unreferenced bytes in a mutable storage: save the tensors again",
+            SpaceReason::Live => "unreferenced bytes in a live storage: save the tensors again",
             SpaceReason::Pinned { generation, processes } => {
                 return write!(f, "generation {generation} is held{}", by(processes));
             }
@@ -217,7 +217,7 @@ fn list(history: &History) -> Result<Vec<ListedFile>> {
     Ok(files)
 }
 
-/// What the newest generation and older ones in use need.
+/// The files that the newest generation and older ones in use need.
 #[derive(Debug)]
 pub(super) struct Needs<'a> {
     newest: u64,
@@ -319,7 +319,8 @@ impl<'a> Needs<'a> {
 
     /// Whether a file of `storages/` can be deleted.
     pub(super) fn unneeded(&self, file: StoreFile) -> bool {
-        // An empty file is past the end only if no byte of it is needed: the digests of a storage without a full chunk.
+        // An empty file is past the end only if no byte of it is needed: the digests of a storage without a full
+        // chunk.
         let spare = self.spare(file, 0).map(|spare| spare.reason);
         matches!(spare, Some(SpaceReason::Garbage | SpaceReason::Orphaned | SpaceReason::PastEnd))
     }

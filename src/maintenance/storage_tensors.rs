@@ -42,7 +42,7 @@ pub(crate) fn each_storage(
     each(generation, |kind| !matches!(kind, StorageKind::External(_)), visit)
 }
 
-/// The same for external storages.
+/// Visits the external storages of a generation, each with all its tensors.
 pub(super) fn each_external(
     generation: &Generation,
     visit: impl FnMut(StorageTensors) -> Result<()>,

@@ -1,18 +1,18 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The address space that all mappings of a process may take past the bytes of their files: a quarter of the address space of
-/// a 64-bit process. A malformed store must not take all of it.
+/// The address space that all mappings of a process may reserve past the ends of their files: a quarter of the
+/// address space of a 64-bit process. A malformed store must not take all of it.
 const RESERVED_PER_PROCESS: usize = if usize::BITS == 64 { 1 << 45 } else { 0 };
 
-/// The part of it that is taken.
+/// The part of it that is reserved now.
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
 
-/// A part of that address space, until it is dropped.
+/// A reserved part of that address space, released on drop.
 #[derive(Debug)]
 pub(super) struct Reservation(usize);
 
 impl Reservation {
-    /// Takes as many bytes, but at most half of what is left.
+    /// Reserves `bytes`, but at most half of the bytes that are left.
     pub(super) fn of(bytes: usize) -> Self {
         let granted = |reserved: usize| bytes.min(RESERVED_PER_PROCESS.saturating_sub(reserved) / 2);
         let taken = RESERVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |reserved| {

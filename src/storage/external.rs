@@ -41,7 +41,8 @@ impl ExternalFile {
     /// Opens a regular file. A FIFO, a device or a directory is refused at once.
     ///
     /// If the file was written less than 12 milliseconds ago, this waits until that time has passed, so that a later
-    /// change gets another mtime. A file system with a coarser clock (FAT: two seconds) may hide a change for longer.
+    /// change gets a different mtime. A file system with a coarser clock (FAT: two seconds) may hide a change for
+    /// longer.
     ///
     /// # Errors
     /// [`ErrorKind::BadFile`] if it is not a regular file; [`ErrorKind::Io`].
@@ -75,7 +76,7 @@ impl ExternalFile {
     /// As for [`open`](Self::open).
     pub fn from_file(file: File, path: impl AsRef<Path>) -> Result<Self> {
         let (path, file) = (path.as_ref(), opened(file));
-        let failed = |e| Error::io("look at", path, e);
+        let failed = |e| Error::io("examine", path, e);
         if !file.stat().map_err(failed)?.is_regular {
             return Err(not_regular(path));
         }
@@ -122,18 +123,18 @@ impl ExternalFile {
         self.file.as_file()
     }
 
-    /// Returns the operating system's file, to map it, and its metadata.
+    /// Returns the operating system's file, for mapping, and its metadata.
     pub(super) fn to_map(&self) -> Result<Option<(&File, FileStat)>> {
         let stat = self.file.stat().map_err(|e| Error::io("map", &self.path, e))?;
         Ok(self.file.as_file().map(|file| (file, stat)))
     }
 
-    /// Device and inode.
+    /// Returns the device and inode.
     pub(super) fn id(&self) -> FileId {
         (self.stamp.device, self.stamp.inode)
     }
 
-    /// Whether this is the file with these metadata.
+    /// Whether this is the file with this stat.
     pub(super) fn is_file(&self, stat: FileStat) -> bool {
         self.id() == stat.id()
     }
@@ -144,7 +145,7 @@ impl ExternalFile {
     /// [`ErrorKind::ExternalChanged`] if the file has changed since it was opened; [`ErrorKind::Io`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         let read = self.file.read_exact_at(buf, offset_bytes);
-        // First, because a changed file explains more than an early end.
+        // Checked first, because a changed file explains more than an early end does.
         self.check_unchanged()?;
         read.map_err(|e| Error::io("read", &self.path, e))
     }
@@ -155,7 +156,8 @@ impl ExternalFile {
             return Ok(());
         }
         let (path, size_bytes) = (self.path.display(), self.size_bytes());
-        let message = format!("{path}: bytes {} to {} of a file of {size_bytes}", range.start, range.end);
+        let message =
+            format!("{path}: bytes {} to {}, but the file has {size_bytes} bytes", range.start, range.end);
         Err(Error::new(ErrorKind::OutOfRange, message))
     }
 
@@ -164,12 +166,13 @@ impl ExternalFile {
     /// # Errors
     /// `ExternalChanged`; `Io`.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
-        let now = self.file.stat().map_err(|e| Error::io("look at", &self.path, e))?;
+        let now = self.file.stat().map_err(|e| Error::io("examine", &self.path, e))?;
         match difference(self.stamp, stamp_of(now)) {
             None => Ok(()),
             Some(what) => {
                 let message = format!(
-                    "{}: the file was changed since it was opened: {what}; open it again once no process writes to it",
+                    "{}: the file was changed since it was opened: {what}; open it again once no process writes \
+                     to it",
                     self.path.display()
                 );
                 Err(Error::new(ErrorKind::ExternalChanged, message))
@@ -185,7 +188,7 @@ fn not_regular(path: &Path) -> Error {
 /// The clock that a kernel stamps files with ticks at least every 10 milliseconds, or slightly later under load.
 const SETTLED_AFTER: Duration = Duration::from_millis(12);
 
-/// How often to wait for a process that keeps writing. A later read will then find a change.
+/// How many times to wait for a process that keeps writing. A later read will then find a change.
 const MOST_WAITS: u32 = 3;
 
 /// Returns how long a later change could still get the same mtime, or `None` if it no longer could. An mtime in the

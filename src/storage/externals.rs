@@ -9,7 +9,7 @@ use super::external::{ExternalFile, difference};
 use crate::disk::{Disk, ExternalError, FileId, Reach, Step};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which files outside the store a handle may open, for external storages.
+/// The files outside the store that a handle may open for external storages.
 ///
 /// The store names the files, so an untrusted store could name any file that this process can read. In any case, only
 /// regular files that belong to no store are opened, and only while their device, inode, length and mtime are those
@@ -37,14 +37,14 @@ impl ExternalFiles {
     }
 }
 
-/// What a handle may do with external files.
+/// The external files that a handle may open and map.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExternalOptions {
     pub(crate) allowed: ExternalFiles,
     pub(crate) allows_network_mapping: bool,
 }
 
-/// The external files of a store, for one handle. Each is open once, however many storages it backs.
+/// The external files of a store, for one handle. Each file is opened once, even if it backs several storages.
 #[derive(Debug)]
 pub(crate) struct Externals {
     disk: Arc<dyn Disk>,
@@ -61,7 +61,7 @@ impl Externals {
 
     /// Returns the path of a record's file, for messages.
     pub(crate) fn path(&self, external: &External) -> PathBuf {
-        // The parent of a path that ends in `..` or in a link is another directory.
+        // If the path ends in `..` or in a link, its parent is a different directory.
         match (self.store.file_name(), self.store.parent()) {
             (Some(_), Some(holder)) if self.disk.is_dir(&self.store).unwrap_or(true) => {
                 holder.join(&external.path)
@@ -79,8 +79,8 @@ impl Externals {
         let path = self.path(external);
         let changed = |what: &str| {
             let message = format!(
-                "{}: the file changed since it was adopted: {what}; restore that file, or adopt this one again, or import \
-                 it, which copies its elements",
+                "{}: the file changed since it was adopted: {what}; restore that file, or adopt this one again, \
+                 or import it, which copies its elements",
                 path.display()
             );
             Err(Error::new(ErrorKind::ExternalChanged, message))
@@ -92,19 +92,21 @@ impl Externals {
             Ok(file) => file,
             Err(ExternalError::Outside(why)) => return Err(self.refused(&path, why)),
             Err(ExternalError::Io(e)) => match e.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return changed("no file is there"),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                    return changed("the file is missing");
+                }
                 io::ErrorKind::InvalidInput => return changed(&e.to_string()),
                 _ => return Err(Error::io("open external file", &path, e)),
             },
         };
-        let file = ExternalFile::of(&path, file).map_err(|e| Error::io("look at", &path, e))?;
+        let file = ExternalFile::of(&path, file).map_err(|e| Error::io("examine", &path, e))?;
         match difference(external.stamp, file.stamp()) {
             Some(what) if Step::ExternalIsSame.is_taken(&*self.disk) => changed(&what),
             _ => Ok(self.shared(Arc::new(file))),
         }
     }
 
-    /// Returns the file that is already open, or else this one, which later calls return.
+    /// Returns the open file with this id and stamp, if there is one. Otherwise records and returns `file`.
     fn shared(&self, file: Arc<ExternalFile>) -> Arc<ExternalFile> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // While a file is open, its inode is not reused.
@@ -123,12 +125,12 @@ impl Externals {
     fn refused(&self, path: &Path, why: &str) -> Error {
         let advice = match self.options.allowed {
             ExternalFiles::Refuse => {
-                "allow it with StoreOptions::external(ExternalFiles::Beside) (--external beside) when the file is under the \
-                 directory that holds the store, else Anywhere"
+                "allow it with StoreOptions::external(ExternalFiles::Beside) (--external beside) if the file is \
+                 under the directory that holds the store, otherwise Anywhere"
             }
             ExternalFiles::Beside => {
-                "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere) allows files outside the directory \
-                 that holds the store"
+                "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere) allows files outside the \
+                 directory that holds the store"
             }
             ExternalFiles::Anywhere => "import copies its elements",
         };
@@ -141,24 +143,25 @@ impl Externals {
     /// Checks that a file may be mapped.
     ///
     /// # Errors
-    /// `NetworkFileSystem` for a file on a network file system, unless that is allowed, as for the store's own files.
+    /// `NetworkFileSystem` for a file on a network file system, unless that is allowed. The store's own files follow
+    /// the same rule.
     pub(super) fn check_mappable(&self, file: &ExternalFile) -> Result<()> {
-        let failed = |e| Error::io("look at the file system of", file.path(), e);
+        let failed = |e| Error::io("examine the file system of", file.path(), e);
         if self.options.allows_network_mapping || !file.is_network().map_err(failed)? {
             return Ok(());
         }
         let message = format!(
-            "{}: it is on a network file system, where another machine can truncate a mapped file, which ends this process; \
-             use open, or StoreOptions::allow_network_mapping if only one machine writes it",
+            "{}: it is on a network file system, where another machine can truncate a mapped file, which ends \
+             this process; use open, or StoreOptions::allow_network_mapping if only one machine writes it",
             file.path().display()
         );
         Err(Error::new(ErrorKind::NetworkFileSystem, message))
     }
 
-    /// Returns the path to record for a file, and the file, opened again by that path as this handle would open it.
+    /// Opens a file again as this handle would, and returns the path to record with the reopened file.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), of the file under that path; `InvalidArgument` for a path that is not UTF-8.
+    /// As for [`open`](Self::open) with the recorded path; `InvalidArgument` for a path that is not UTF-8.
     pub(crate) fn adopt(&self, file: &ExternalFile) -> Result<(String, Arc<ExternalFile>)> {
         file.check_unchanged()?;
         let failed = |e| Error::io("adopt", file.path(), e);

@@ -1,4 +1,4 @@
-//! Opening the files of storages, and errors about them.
+//! Opens the files of storages, and makes the errors about them.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Opens the file of a storage, and checks that it has at least `length_bytes`.
 ///
 /// # Errors
-/// `Corrupt` by [`Rule::StorageFile`] when it is missing, too short or not a regular file; `Io`.
+/// `Corrupt` by [`Rule::StorageFile`] if it is missing, too short or not a regular file; `Io`.
 pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Result<Arc<dyn DiskFile>> {
     let failed = |e| open_error("open storage", path, Access::Read, e);
     let file = disk.open(path, Access::Read).map_err(failed)?;
@@ -21,7 +21,8 @@ pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Res
     Ok(file)
 }
 
-/// `action` is a verb and its object. When writing is denied, the error is that the store is read-only.
+/// Returns the error of a failed open. `action` is a verb and its object. If writing is denied, the error says that
+/// the store is read-only.
 pub(super) fn open_error(action: &str, path: &Path, access: Access, e: io::Error) -> Error {
     match e.kind() {
         io::ErrorKind::NotFound => broken(path, "the file is missing"),
@@ -42,16 +43,16 @@ pub(super) fn read_error(path: &Path, e: io::Error) -> Error {
 /// `Corrupt` for a file that is shorter than the record states.
 pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> Result<()> {
     if found_bytes < length_bytes {
-        return Err(broken(path, format!("{found_bytes} bytes, where the record says {length_bytes}")));
+        return Err(broken(path, format!("{found_bytes} bytes, but the record says {length_bytes}")));
     }
     Ok(())
 }
 
-/// The error of a file with several names that is to be changed, or to grow.
+/// Returns the error for changing or growing a file that has several names.
 pub(super) fn has_other_names(path: &Path, link_count: u64) -> Error {
     let message = format!(
-        "{}: the file has {link_count} names (hard links), and would change under all of them; give the store a copy of \
-         its own",
+        "{}: the file has {link_count} names (hard links), and a change would appear under all of them; give the \
+         store its own copy",
         path.display()
     );
     Error::new(ErrorKind::Conflict, message)
@@ -64,7 +65,7 @@ pub(super) fn broken(path: &Path, detail: impl Into<String>) -> Error {
 /// Why a file cannot be mapped.
 #[derive(Debug)]
 pub(super) enum MapError {
-    /// How this process uses the file already, which excludes the mapping.
+    /// This process already uses the file in a way that excludes the mapping. The text describes that use.
     Conflict(String),
     /// The file system has no shared mappings.
     Unsupported,
@@ -81,7 +82,7 @@ impl From<io::Error> for MapError {
 }
 
 impl MapError {
-    /// Returns the error of a storage on the file at a path.
+    /// Returns the error for a storage whose file is at `path`.
     pub(super) fn into_error(self, path: &Path) -> Error {
         match self {
             MapError::Conflict(conflict) => broken(path, format!("the file is also {conflict}")),

@@ -1,16 +1,17 @@
-//! How this process uses each file that it maps or locks, by device and inode, under one mutex.
+//! Records how this process uses each file that it maps or locks, by device and inode, under one mutex.
 //!
-//! The bytes of a sealed storage, or of an external file, are borrowed without a lock. The elements of a live storage are
-//! shared as atomics. A mutable storage, and one that grows, is locked. In a malformed store one file can be several of
-//! these, by several names. Within this process the registry keeps them apart, and the proofs in `mapping.rs` rest on it:
+//! The bytes of a sealed storage, or of an external file, are borrowed without a lock. The elements of a live storage
+//! are shared as atomics. A mutable storage, and one that grows, is locked. In a malformed store, one file can have
+//! several names and so be several of these at once. Within this process the registry keeps these uses apart, and the
+//! proofs in `mapping.rs` rely on it:
 //!
 //! - A file that is mapped as sealed is not locked to be changed, and a lock to grow it keeps the mapped bytes stable.
 //! - A file that is mapped as live is not locked, and is mapped neither as sealed nor with another access size.
 //!
 //! Each new use is checked against the others and recorded without unlocking the mutex in between.
 //!
-//! While the mutex is locked, a file may be mapped, or its lock tried, but no [`Region`] is dropped, which would lock the
-//! mutex again. So a region is only upgraded to be returned.
+//! While the mutex is locked, a file may be mapped, or its lock tried. But no [`Region`] may be dropped, because that
+//! would lock the mutex again. So a weak region is upgraded only to be returned.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,15 +27,15 @@ use super::file::MapError;
 use crate::disk::{DiskFile, FileId, LockMode, Step};
 use crate::process::OwnerProcess;
 
-/// What a file is locked for.
+/// The purpose of a lock on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To read what others change under a lock.
+    /// To read bytes that others change under a lock.
     Share,
     /// To change bytes in place.
     Change,
-    /// To write past the end that the newest record states, or to truncate the file to that end. Readers of the sealed
-    /// storage go on meanwhile.
+    /// To write past the end that the newest record states, or to truncate the file to that end. Readers of the
+    /// sealed storage continue to read.
     Grow,
 }
 
@@ -63,16 +64,17 @@ impl From<LockMode> for Purpose {
     }
 }
 
-/// What the bytes of a mapping are borrowed as.
+/// How the bytes of a mapping are borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MappedAs {
-    /// As bytes that do not change: of a sealed storage or an external file.
+    /// As bytes that do not change, for a sealed storage or an external file.
     Sealed,
-    /// As atomics of this size: of a live storage.
+    /// As atomics of this size, for a live storage.
     Live { access_bytes: u8 },
 }
 
-/// A mapping of the first bytes of a file, which the storages on the file share. It keeps the inode from being reused.
+/// A mapping of the first bytes of a file. The storages on the file share it, and it keeps the inode from being
+/// reused.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) map: MmapRaw,
@@ -82,12 +84,12 @@ pub(super) struct Region {
     _reservation: Reservation,
 }
 
-/// A region, as the registry knows it.
+/// The registry's entry for a region.
 struct RegionUse {
     region: Weak<Region>,
     mapped_as: MappedAs,
     mapped_bytes: usize,
-    /// How many bytes may be borrowed, at most.
+    /// The most bytes that may be borrowed.
     lent_bytes: usize,
 }
 
@@ -97,7 +99,8 @@ impl RegionUse {
         if self.region.strong_count() > 0 {
             return true;
         }
-        // The last borrow ended before the count fell to zero, so it also ended before whatever follows here.
+        // The last borrow ended before the count fell to zero. With this fence, it also ended before everything that
+        // follows.
         fence(Ordering::Acquire);
         false
     }
@@ -112,7 +115,7 @@ impl RegionUse {
     }
 }
 
-/// A lock of the kernel on an open file. The threads that share it hold it together: the last of them unlocks the file.
+/// A kernel lock on an open file. The threads that share it hold it together, and the last one unlocks the file.
 struct HeldLock {
     purpose: Purpose,
     /// The bytes from the beginning of the file that do not change while the lock is held.
@@ -133,7 +136,7 @@ impl FileUse {
         self.regions.iter().filter(|region| region.is_alive())
     }
 
-    /// Returns how the file is used already, if that forbids mapping its first `length_bytes`.
+    /// Returns how the file is already used, if that forbids mapping its first `length_bytes`.
     fn conflict_with_mapping(&self, mapped_as: MappedAs, length_bytes: usize) -> Option<String> {
         if let Some(region) = self.regions().find(|region| region.mapped_as != mapped_as) {
             return Some(region.describe());
@@ -146,15 +149,15 @@ impl FileUse {
         })
     }
 
-    /// Returns how the file is used already, if that forbids locking it for this purpose.
+    /// Returns how the file is already used, if that forbids locking it for this purpose.
     pub(super) fn conflict_with_lock(&self, purpose: Purpose) -> Option<String> {
         let is_forbidden =
             |region: &&RegionUse| region.mapped_as != MappedAs::Sealed || purpose == Purpose::Change;
         self.regions().find(is_forbidden).map(RegionUse::describe)
     }
 
-    /// Returns what the file is locked for, and whether the calling thread is among those that hold the lock.
-    pub(super) fn lock(&self) -> Option<(Purpose, bool)> {
+    /// Returns the purpose of the lock on the file, and whether the calling thread is one of its holders.
+    pub(super) fn held_lock(&self) -> Option<(Purpose, bool)> {
         self.lock.as_ref().map(|lock| (lock.purpose, lock.threads.contains(&thread::current().id())))
     }
 
@@ -165,7 +168,8 @@ impl FileUse {
 
 /// How this process uses the files that it maps or locks.
 pub(super) struct FileRegistry {
-    /// A forked child has a copy of the registry. It holds none of the locks, but has inherited the regions.
+    /// The process that the registry describes. A forked child has a copy of the registry: it holds none of the
+    /// locks, but has inherited the regions.
     owner: OwnerProcess,
     by_file: HashMap<FileId, FileUse>,
 }
@@ -178,8 +182,8 @@ static UNLOCKED: Condvar = Condvar::new();
 
 static UNUSED: FileUse = FileUse { regions: Vec::new(), lock: None };
 
-/// Locks the registry. In a forked child, another thread of the parent may have had it locked at the fork, and then this never
-/// returns: a value that the child has inherited must not call it.
+/// Locks the registry. If another thread of the parent had it locked at the fork, this never returns in the child: a
+/// value that the child has inherited must not call it.
 pub(super) fn lock() -> MutexGuard<'static, FileRegistry> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     if !registry.owner.is_current() {
@@ -202,11 +206,11 @@ pub(super) fn wait(
     }
 }
 
-/// Returns a region of the first `length_bytes` of a file, which may be borrowed from here on. Calls `map` unless there is one,
-/// with the length of the longest region of the file.
+/// Returns a region of the first `length_bytes` of a file, which may be borrowed from now on. If no existing region
+/// is long enough, calls `map` with the length of the longest one.
 ///
 /// # Errors
-/// `Conflict` when another use of the file forbids it; those of `map`.
+/// `Conflict` if a different use of the file forbids it; the errors of `map`.
 pub(super) fn share(
     file: FileId,
     mapped_as: MappedAs,
@@ -249,11 +253,12 @@ impl FileRegistry {
         self.by_file.get(&id).unwrap_or(&UNUSED)
     }
 
-    /// Records that the calling thread has locked a file, alone or together with threads that share the lock already.
+    /// Records that the calling thread has locked a file, as its only holder or together with threads that already
+    /// share the lock.
     pub(super) fn add_lock(&mut self, id: FileId, purpose: Purpose, file: &Arc<dyn DiskFile>) -> FileLock {
         let thread = thread::current().id();
         let held = self.by_file.entry(id).or_default().lock.get_or_insert_with(|| {
-            // A lock to grow the file leaves all bytes as they are until `keep_stable` says which.
+            // A lock to grow the file keeps all bytes unchanged until `keep_stable` says which ones stay unchanged.
             let stable_bytes = if purpose == Purpose::Change { 0 } else { u64::MAX };
             HeldLock { purpose, stable_bytes, threads: Vec::new(), file: Arc::clone(file) }
         });
@@ -305,8 +310,9 @@ impl FileLock {
         self.owner
     }
 
-    /// Declares that from here on, under this lock to grow the file, only the first `stable_bytes` do not change. Returns false,
-    /// and declares nothing, when more bytes may be borrowed in this process, which only happens in a malformed store.
+    /// Declares that from now on, under this lock to grow the file, only the first `stable_bytes` stay unchanged.
+    /// Returns false, and declares nothing, if more bytes may be borrowed in this process. That happens only in a
+    /// malformed store.
     pub(super) fn keep_stable(&self, stable_bytes: u64) -> bool {
         if !self.owner.is_current() {
             return false;

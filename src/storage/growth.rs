@@ -17,10 +17,11 @@ use crate::error::{Error, ErrorKind, Result};
 const CHUNK: usize = CHUNK_BYTES as usize;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
 
-/// The lock to write past the end of a sealed storage, to truncate it to that end, and to move its tensors elsewhere. The kernel
-/// releases it when the process dies.
+/// The lock that allows a process to write past the end of a sealed storage, to truncate the file to that end, and to
+/// move its tensors to a different storage. The kernel releases it when the process dies.
 ///
-/// It comes before the writers' lock: a process that holds that one takes this one without waiting.
+/// It is acquired before the writers' lock. A process that already holds the writers' lock takes this one without
+/// waiting.
 #[derive(Debug)]
 pub(crate) struct GrowthLock {
     disk: Arc<dyn Disk>,
@@ -28,7 +29,8 @@ pub(crate) struct GrowthLock {
     /// Open for writing.
     file: Arc<dyn DiskFile>,
     path: PathBuf,
-    /// Where unfinished bytes of this process begin in the file. They are truncated when the lock is dropped.
+    /// The offset at which unfinished bytes of this process begin in the file. They are truncated when the lock is
+    /// dropped.
     leftover_from: Option<u64>,
 }
 
@@ -42,10 +44,11 @@ impl Drop for GrowthLock {
 }
 
 impl GrowthLock {
-    /// Waits for the lock of the storage at a path. Returns nothing when there is no such file any more.
+    /// Waits for the lock of the storage at a path. Returns `None` if the file no longer exists.
     ///
     /// # Errors
-    /// `Busy` after the timeout, and at once when this thread holds it; `ReadOnly`; `Corrupt` for what is not a regular file; `Io`.
+    /// `Busy` after the timeout, or at once if this thread holds the lock; `ReadOnly`; `Corrupt` if it is not a
+    /// regular file; `Io`.
     pub(crate) fn take(disk: &Arc<dyn Disk>, path: &Path, timeout: Duration) -> Result<Option<Self>> {
         // Opened for each lock, because a lock belongs to the open file.
         let file = match disk.open(path, Access::Write) {
@@ -62,10 +65,10 @@ impl GrowthLock {
         Ok(is_named.then(|| GrowthLock { disk, lock, file, path: path.to_path_buf(), leftover_from: None }))
     }
 
-    /// Takes the lock, or returns nothing when it is held or there is no such file.
+    /// Takes the lock. Returns `None` if the lock is held or the file does not exist.
     ///
     /// # Errors
-    /// Those of [`take`](Self::take) except `Busy`.
+    /// The errors of [`take`](Self::take) except `Busy`.
     pub(crate) fn try_take(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Self>> {
         match Self::take(disk, path, Duration::ZERO) {
             Err(e) if e.kind() == ErrorKind::Busy => Ok(None),
@@ -73,8 +76,8 @@ impl GrowthLock {
         }
     }
 
-    /// Truncates the file to the length that the newest record states, and returns how many bytes that deleted: none when more
-    /// bytes are borrowed in this process, or the file has other names.
+    /// Truncates the file to the length that the newest record states. Returns the number of deleted bytes. Deletes
+    /// nothing if more bytes may be borrowed in this process, or if the file has several names.
     pub(crate) fn truncate(&self, length_bytes: u64) -> io::Result<u64> {
         let stat = self.file.stat()?;
         if stat.size_bytes <= length_bytes || !self.has_one_name(stat) || !self.keep_stable(length_bytes) {
@@ -92,9 +95,9 @@ impl GrowthLock {
         Step::KeepStable.holds(&*self.disk, || self.lock.keep_stable(stable_bytes))
     }
 
-    /// Checks that a file of the storage is as long as the record states, and has no other name.
+    /// Checks that a file of the storage is as long as the record states, and has only one name.
     fn check_file(&self, file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
-        let stat = file.stat().map_err(|e| Error::io("look at storage", path, e))?;
+        let stat = file.stat().map_err(|e| Error::io("examine storage", path, e))?;
         Step::GrowthIsWhole.on(&*self.disk, || check_length(path, stat.size_bytes, length_bytes))?;
         match self.has_one_name(stat) {
             true => Ok(()),
@@ -103,17 +106,17 @@ impl GrowthLock {
     }
 }
 
-/// A sealed storage that grows. Bytes are written past the end that its record states, which no reader reads until a commit
-/// publishes a longer record. Earlier bytes are never overwritten.
+/// A sealed storage that grows. New bytes are written past the end that its record states, and no reader reads them
+/// until a commit publishes a longer record. Earlier bytes are never overwritten.
 pub(crate) struct Growth {
     lock: GrowthLock,
     id: u64,
     from: StorageRecord,
     sealed: Sealed,
     sealer: Sealer,
-    /// Those of the chunks that have become full.
+    /// The digests of the chunks that have become full.
     digests: Vec<Digest>,
-    /// The `.sum` file, open for writing. None when the storage had no full chunk.
+    /// The `.sum` file, open for writing. `None` if the storage had no full chunk.
     sum: Option<(Arc<dyn DiskFile>, PathBuf)>,
     /// The length that is written and digested.
     written_bytes: u64,
@@ -125,8 +128,8 @@ impl Growth {
     /// Prepares to append to the storage of this record, the newest one, under its lock.
     ///
     /// # Errors
-    /// `Corrupt` when a file is missing or too short, or the tail does not match its digest: a new digest would hide the damage.
-    /// `Conflict` for a file with several names; `NotGrowable` for a storage that is not sealed; `Io`.
+    /// `Corrupt` if a file is missing or too short, or if the tail does not match its digest: a new digest would hide
+    /// the damage. `Conflict` for a file with several names; `NotGrowable` for a storage that is not sealed; `Io`.
     pub(crate) fn begin(
         paths: &StorePaths,
         mut lock: GrowthLock,
@@ -180,7 +183,7 @@ impl Growth {
         self.written_bytes + self.pending.len() as u64
     }
 
-    /// Allocates blocks for that many more bytes, so that a full disk is an error now.
+    /// Allocates blocks for `additional_bytes`, so that a full disk is an error now.
     pub(crate) fn reserve(&self, additional_bytes: u64) -> Result<()> {
         self.check_process()?;
         if additional_bytes == 0 {
@@ -249,7 +252,7 @@ impl Growth {
             synced.map_err(|e| Error::io("sync storage", &self.lock.path, e).after_failed_sync())?;
         }
         self.lock.leftover_from = None;
-        // From here on no byte changes: once the commit is published, the new ones may be borrowed.
+        // From here on no byte changes. Once the commit is published, the new bytes may be borrowed.
         self.lock.lock.keep_stable(u64::MAX);
         let kind = StorageKind::Sealed(self.sealer.sealed(self.sealed.reserved_bytes));
         let to = StorageRecord { length_bytes: self.written_bytes, kind, ..self.from.clone() };
@@ -274,7 +277,7 @@ pub(crate) struct Grown {
 }
 
 impl Grown {
-    /// Publishes the first chunk digests, under the writers' lock. Returns whether there are any.
+    /// Publishes the storage's first chunk digests, under the writers' lock. Returns whether there are any.
     pub(crate) fn publish(&mut self, paths: &StorePaths) -> Result<bool> {
         let Some(sum) = &mut self.new_sum else { return Ok(false) };
         let target = paths.sum(self.id);

@@ -13,11 +13,11 @@ use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, FileSystem, Step, is
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwnerProcess;
 
-/// A storage of a store in a file. Inodes are reused, ids are not.
+/// A storage, by its file, its store and its id in the store. Inodes are reused, ids are not.
 type StorageKey = (FileId, Uuid, u64);
 
-/// The storages that this process failed to flush, with the error. The kernel marks their pages clean, also for a handle that
-/// loads the storage again.
+/// The storages that this process failed to flush, with the error. The kernel marks their pages clean, so a handle
+/// that loads such a storage again must also see the failure.
 static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<StorageKey, Error>>> = LazyLock::new(Mutex::default);
 
 /// The file of a storage that is changed in place: the common part of mutable and live storages.
@@ -25,18 +25,19 @@ static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<StorageKey, Error>>> = LazyLock::n
 pub(crate) struct InPlaceFile {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) path: PathBuf,
-    /// For reading, and for the failures to write back that the kernel reports to it since it was opened.
+    /// Used to read, and to learn of writeback failures: the kernel reports those that happen after a file was
+    /// opened.
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) id: FileId,
     /// The store, and the storage's id in it.
     identity: (Uuid, u64),
-    /// The process that loaded it.
+    /// The process that loaded the storage.
     owner: OwnerProcess,
     pub(super) length_bytes: u64,
     in_use: InUse,
-    /// Locked during a flush: of all threads that sync an open file, the kernel reports a failure to one.
+    /// Locked during a flush: if several threads sync an open file, the kernel reports a failure to only one of them.
     flushing: Mutex<()>,
-    /// Of the handle that loaded it.
+    /// The poison of the handle that loaded the storage.
     pub(super) poison: Poison,
     pub(super) permit: Option<MapPermit>,
     file_system: FileSystem,
@@ -44,12 +45,12 @@ pub(crate) struct InPlaceFile {
     is_allocated: OnceLock<()>,
 }
 
-/// Why elements cannot be borrowed to be changed, and what to do.
-pub(crate) const NO_ROOM: &str = "the file system may write a change to new blocks, and where the disk is full such a change would \
-    end the process; keep the store on another file system, or, on btrfs from Linux 6.17 on, use save_as, which makes a file that is \
-    changed in place";
+/// The message for elements that cannot be borrowed mutably: the reason and the remedy.
+pub(crate) const NO_ROOM: &str = "the file system may write a change to new blocks, and if the disk is full, such a \
+    change would end the process; keep the store on a different file system, or, on btrfs from Linux 6.17 on, \
+    use save_as, which makes a file that is changed in place";
 
-/// Questions about a storage that its store answers.
+/// What a storage asks of its store.
 #[derive(Clone)]
 pub(crate) struct InUse {
     /// Whether a tensor of the newest generation is backed by it.
@@ -93,7 +94,7 @@ impl InPlaceFile {
         }
     }
 
-    /// Whether a file of this stat is the storage's.
+    /// Whether a file with this stat is the storage's file.
     pub(crate) fn is_file(&self, stat: FileStat) -> bool {
         stat.id() == self.id
     }
@@ -119,10 +120,10 @@ impl InPlaceFile {
         self.file.read_exact_at(buf, offset_bytes).map_err(|e| self.error("read storage", e))
     }
 
-    /// Opens the file that has its name, to change it.
+    /// Opens the file at the storage's path for writing.
     ///
     /// # Errors
-    /// `Poisoned`; `ReadOnly`; `Conflict` when there is none.
+    /// `Poisoned`; `ReadOnly`; `Conflict` if no file has that path.
     pub(super) fn open_to_write(&self) -> Result<Arc<dyn DiskFile>> {
         self.check_poison()?;
         match self.disk.open(&self.path, Access::Write) {
@@ -131,13 +132,13 @@ impl InPlaceFile {
         }
     }
 
-    /// Checks that writes to this open file change the storage that was loaded, and nothing else, and are not lost.
+    /// Checks that writes to this open file change only the storage that was loaded, and are not lost.
     ///
     /// # Errors
-    /// `Replaced` when another file has the name of the one that was loaded; `Conflict` when the file has several names, or no
-    /// tensor is backed by the storage any more.
+    /// `Replaced` if the name of the loaded file now belongs to a different file; `Conflict` if the file has several
+    /// names, or if no tensor is backed by the storage any more.
     pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
-        let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
+        let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
         if !Step::InPlaceIsSame.holds(&*self.disk, || self.is_file(stat)) {
             let message = format!(
                 "{}: the file was replaced since the tensor was loaded; load it again",
@@ -151,17 +152,17 @@ impl InPlaceFile {
             _ if !Step::InPlaceHasOneName.is_taken(&*self.disk) => {}
             names => return Err(has_other_names(&self.path, names)),
         }
-        // Readers of an older generation may keep the file for longer than its last name.
+        // Readers of an older generation may keep the file after the last tensor on it was removed.
         let is_in_use = !Step::InPlaceIsInUse.is_taken(&*self.disk) || (self.in_use.ask)()?;
         if is_in_use { Ok(()) } else { Err(self.nameless()) }
     }
 
-    /// Checks that an open file, if it is the one that was loaded, has the length that the record states.
+    /// Checks that an open file has the length that the record states, if it is the file that was loaded.
     ///
     /// # Errors
     /// `Corrupt`; `Io`.
     pub(super) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
-        let stat = file.stat().map_err(|e| self.error("look at storage", e))?;
+        let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
         if !self.is_file(stat) {
             return Ok(());
         }
@@ -171,18 +172,18 @@ impl InPlaceFile {
     /// Returns the stat of a file that is about to be mapped.
     ///
     /// # Errors
-    /// `Corrupt` when it is shorter than the record states; `Io`.
+    /// `Corrupt` if it is shorter than the record states; `Io`.
     pub(super) fn stat_to_map(&self, file: &Arc<dyn DiskFile>) -> Result<FileStat> {
         let stat = file.stat().map_err(|e| self.error("map storage", e))?;
         check_length(&self.path, stat.size_bytes, self.length_bytes)?;
         Ok(stat)
     }
 
-    /// Allocates all blocks of the file, because a write through a mapping that finds the disk full ends the process. Returns
-    /// false where the file system may still need new blocks for a write.
+    /// Allocates all blocks of the file, because a write through a mapping that finds the disk full ends the process.
+    /// Returns false if the file system may still need new blocks for a write.
     ///
     /// # Errors
-    /// `Io`, a full disk among them.
+    /// `Io`, for example if the disk is full.
     pub(super) fn hold_room(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
         let failed = |e| self.error("allocate storage", e);
         let all = 0..self.length_bytes;
@@ -202,7 +203,7 @@ impl InPlaceFile {
                 Ok(has_room)
             }
             (FileSystem::Sharing | FileSystem::Overlay, Some(os_file)) => {
-                // On a full disk XFS refuses to allocate what is already there.
+                // On a full disk, XFS refuses to allocate blocks that are already allocated.
                 if !needs_new(os_file)? {
                     return Ok(true);
                 }
@@ -222,7 +223,7 @@ impl InPlaceFile {
         }
     }
 
-    /// Whether opening the file for writing may copy it, so that an earlier mapping stays one of the old file.
+    /// Whether opening the file for writing may copy it, so that earlier mappings still map the old file.
     pub(super) fn is_on_overlay(&self) -> bool {
         self.file_system == FileSystem::Overlay
     }
@@ -230,8 +231,8 @@ impl InPlaceFile {
     /// Makes all writes durable. On Linux, writes through a mapping and positional writes change the same pages.
     ///
     /// # Errors
-    /// `Io`; `Poisoned` when an earlier flush of the storage in this process has failed, or a sync of the handle that loaded it,
-    /// with that failure as the source.
+    /// `Io`; `Poisoned` if an earlier flush of the storage in this process, or a sync of the handle that loaded it,
+    /// has failed. The source is that failure.
     pub(super) fn sync(&self, files: &[&Arc<dyn DiskFile>]) -> Result<()> {
         let (store, id) = self.identity;
         let (disk, key) = (&*self.disk, (self.id, store, id));
@@ -242,15 +243,15 @@ impl InPlaceFile {
         let first = failed().get(&key).filter(|_| Step::FlushOnce.is_taken(disk)).cloned();
         if let Some(first) = first {
             let message = format!(
-                "{}: an earlier flush failed, and writes before it may be lost, even if a later flush succeeds; save the \
-                 elements under a new name, from their source. It was: {first}",
+                "{}: an earlier flush failed, and writes before it may be lost, even if a later flush succeeds; \
+                 save the elements under a new name, from their source; the first failure was: {first}",
                 self.path.display()
             );
             return Err(Error::new(ErrorKind::Poisoned, message).with_source(first));
         }
         self.check_poison()?;
-        // The kernel reports a failure once to each file that was open then. A file that was just opened gets no report of
-        // earlier failures, but the one that was loaded does.
+        // The kernel reports a failure once to each file that was open at that time. A file that was just opened gets
+        // no report of earlier failures, but the file that was loaded does.
         let synced = files
             .iter()
             .try_for_each(|file| Step::SyncInPlace.on(disk, || file.sync()))
@@ -271,7 +272,8 @@ impl InPlaceFile {
 
     fn nameless(&self) -> Error {
         let message = format!(
-            "{}: no tensor is backed by the storage any more, and writes would be lost; save the elements under a new name",
+            "{}: no tensor is backed by the storage any more, and writes would be lost; save the elements under \
+             a new name",
             self.path.display()
         );
         Error::new(ErrorKind::Conflict, message)

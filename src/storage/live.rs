@@ -3,7 +3,7 @@ use super::in_place::{InPlaceFile, NO_ROOM};
 use super::mapping::LiveMapping;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The file of a live storage. Any process may change it at any time, by atomics of one size.
+/// The file of a live storage. Any process may change it at any time, with atomics of one size.
 #[derive(Debug)]
 pub(crate) struct LiveFile {
     in_place: InPlaceFile,
@@ -19,7 +19,7 @@ impl LiveFile {
         &self.in_place
     }
 
-    /// Whether the two are one storage.
+    /// Whether both are the same storage.
     pub(crate) fn is_same(&self, other: &LiveFile) -> bool {
         self.in_place.is_same(&other.in_place)
     }
@@ -29,11 +29,12 @@ impl LiveFile {
         self.access_bytes
     }
 
-    /// Maps the file, or shares a mapping of this process.
+    /// Maps the file, or shares an existing mapping of this process.
     ///
     /// # Errors
-    /// `NotMapped` where that is not permitted or not possible; `Forked`; `ReadOnly`, `Replaced` and `Conflict` as for an
-    /// exclusive lock; `Corrupt` for a file that is too short, or that this process uses as a storage of another kind; `Io`.
+    /// `NotMapped` if mapping is not permitted or not possible; `Forked`; `ReadOnly`, `Replaced` and `Conflict` as
+    /// for an exclusive lock; `Corrupt` for a file that is too short, or that this process uses as a storage of a
+    /// different kind; `Io`.
     pub(crate) fn map(&self) -> Result<LiveMapping> {
         let own = &self.in_place;
         own.check_process()?;
@@ -53,7 +54,7 @@ impl LiveFile {
         }
         LiveMapping::of(os_file, stat, own.length_bytes, self.access_bytes, permit).map_err(|e| match e {
             MapError::Unsupported => {
-                not_mapped("the file system has no shared mappings; keep the store on another")
+                not_mapped("the file system has no shared mappings; keep the store on a different one")
             }
             e => e.into_error(&own.path),
         })
@@ -62,8 +63,8 @@ impl LiveFile {
     /// Makes all writes to it durable.
     ///
     /// # Errors
-    /// `Io`; `Poisoned`; `Forked` in a child of the process that loaded it: the kernel reports a failure only once, and the
-    /// parent must not miss it.
+    /// `Io`; `Poisoned`; `Forked` in a child of the process that loaded it: the kernel reports a failure only once,
+    /// and the parent must not miss it.
     pub(crate) fn sync(&self) -> Result<()> {
         self.in_place.check_process()?;
         self.in_place.sync(&[])

@@ -1,5 +1,5 @@
-//! Waiting for the lock of a file: between processes for `flock`, and within this one for the other threads, which the kernel
-//! does not tell apart.
+//! Waits for the lock of a file. `flock` excludes other processes. The kernel does not distinguish the threads of one
+//! process, so this module does.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::disk::{Disk, DiskFile, FileId};
 use crate::error::{Error, ErrorKind, Result};
 
 impl FileLock {
-    /// Locks `file`, waiting at most `timeout`, in the order in which locks were requested. A thread that already shares the
-    /// lock shares it once more without waiting.
+    /// Locks `file`, waiting at most `timeout`, in the order in which locks were requested. A thread that already
+    /// shares the lock shares it once more without waiting.
     ///
     /// # Errors
-    /// `Busy` after the timeout, and at once when this thread itself holds a lock that excludes this one; `Corrupt` when the file
-    /// is mapped in this process as a storage of another kind.
+    /// `Busy` after the timeout, or at once if this thread itself holds a lock that excludes this one; `Corrupt` if
+    /// this process maps the file as a storage of a different kind.
     pub(super) fn take(
         disk: &dyn Disk,
         file: &Arc<dyn DiskFile>,
@@ -26,7 +26,7 @@ impl FileLock {
         (path, timeout): (&Path, Duration),
     ) -> Result<FileLock> {
         let busy = |why: &str| Error::new(ErrorKind::Busy, format!("{}: {why}", path.display()));
-        // None when the timeout ends after the last instant that can be expressed.
+        // `None` if the timeout ends after the last instant that can be expressed.
         let deadline = Instant::now().checked_add(timeout);
         let (mut turn, mut front_since) = (None, None);
         let mut registry = file_registry::lock();
@@ -34,7 +34,7 @@ impl FileLock {
             if let Some(conflict) = registry.file(id).conflict_with_lock(purpose) {
                 return Err(broken(path, format!("the file is also {conflict}")));
             }
-            let is_another_thread = match registry.file(id).lock() {
+            let is_another_thread = match registry.file(id).held_lock() {
                 Some((Purpose::Share, is_own))
                     if purpose == Purpose::Share && (is_own || front_since.is_some()) =>
                 {
@@ -83,7 +83,8 @@ fn held_by_this_thread(purpose: Purpose) -> &'static str {
     }
 }
 
-/// Finding the process reads every lock of the system, so the registry must not be locked meanwhile.
+/// Says what holds the lock. Finding the process reads every lock of the system, so the registry must not be locked
+/// during this call.
 fn held_by_another(
     file: &Arc<dyn DiskFile>,
     purpose: Purpose,

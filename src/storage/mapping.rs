@@ -1,5 +1,5 @@
-//! Files mapped into memory: all unsafe code of this crate except `tensor/dlpack/lend.rs`.
-#![expect(unsafe_code, reason = "what other processes do to a mapped file, no compiler can check")]
+//! Maps files into memory. This is all unsafe code of this crate, except for `tensor/dlpack/lend.rs`.
+#![expect(unsafe_code, reason = "no compiler can check what other processes do to a mapped file")]
 
 use std::fs::File;
 use std::io;
@@ -15,9 +15,9 @@ use super::file::MapError;
 use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 
-/// The promise that the caller of `Store::open_mapped` makes: while the files of the store, and the external files that it
-/// opens, are mapped, nobody but this library writes, truncates or replaces them, and in no process does this library change
-/// them by another name, as files of a store.
+/// The promise of the caller of `Store::open_mapped`: while the files of the store, and the external files that it
+/// opens, are mapped, nothing but this library writes, truncates or replaces them, and this library, in any process,
+/// does not change them through a different name, as files of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapPermit(());
 
@@ -28,8 +28,8 @@ impl MapPermit {
     }
 }
 
-/// The first bytes of a sealed storage's file, or of an external file, mapped read-only and shared with every other process
-/// that maps them.
+/// The first bytes of a sealed storage's file, or of an external file, mapped read-only and shared with every other
+/// process that maps them.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     region: Arc<Region>,
@@ -37,14 +37,16 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the first `length_bytes` of a file of the given stat, or shares a mapping of this process.
+    /// Maps the first `length_bytes` of a file with this stat, or shares an existing mapping of this process.
     ///
-    /// A new mapping has address space for `reserved_bytes`, or for twice the longest mapping of the file, as far as there is
-    /// any: then a reader maps a file that grows once, or a few times. On overlayfs it has none to spare.
+    /// A new mapping reserves address space for `reserved_bytes`, or for twice the longest mapping of the file, as
+    /// far as any is available. So a reader maps a growing file only once or a few times. On overlayfs nothing is
+    /// reserved.
     ///
     /// # Errors
-    /// `Io` with `UnexpectedEof` when the file is shorter: touching a mapping beyond its end is a fault. `Conflict` while this
-    /// process maps the file as a live storage, or holds a lock under which the bytes may change. `Unsupported`.
+    /// `Io` with `UnexpectedEof` if the file is shorter: touching a mapping past the end of its file is a fault.
+    /// `Conflict` while this process maps the file as a live storage, or holds a lock under which the bytes may
+    /// change. `Unsupported`.
     pub(super) fn of(
         file: &File,
         stat: FileStat,
@@ -65,40 +67,43 @@ impl Mapping {
         self.region.file
     }
 
-    /// Returns the bytes that it was made for.
+    /// Returns the bytes that the mapping was made for.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY:
-        // - in bounds: the region has at least `length_bytes`, and `of` saw by a stat that the file had as many, after a record
-        //   had stated them. On overlayfs the file may be one of a lower layer, and the stat one of its copy above: but it was
-        //   opened after the record was read, so the rows of the record are in it, and `of` maps no more bytes than it was
-        //   asked for. A lower layer never changes;
-        // - still in bounds: this library truncates a storage only past the length of the newest record, and past the bytes that
-        //   are lent in this process (`FileLock::keep_stable`). Only bytes of a published record are lent, in any process, and the
-        //   newest record of a storage is the longest that was published: a generation is made from the newest one under LOCK, a
-        //   record only grows, an append that no record covers was never lent, and a repair that steps back to an older
-        //   generation copies each storage that is longer than its record. A generation that a process has seen stays
-        //   published: a commit of unknown fate (`CommitUnknown`) is not taken back, and a power cut that takes one back ends its
-        //   readers as well. This library opens an external file for reading only, and by the contract of `MapPermit` nobody else
-        //   truncates either;
-        // - no concurrent write: from `of` until this value is dropped, the registry has the region, as sealed and with at least
-        //   `length_bytes` lent, in a forked child too. Under its one mutex, every use of the file in this process was checked
-        //   against every other, by device and inode, so by whatever name the file was opened: no live mapping of the file exists,
-        //   no lock to change it is held, and a lock to grow it keeps the lent bytes stable. This library writes no storage
-        //   in any other way once it is published, and opens no other file of a store, unfinished or metadata, as external by its
-        //   own name. In another process it writes to a sealed storage only past the length of the newest record, as above.
-        //   By the contract of `MapPermit` nobody else writes, nor does this library by another name as a file of a store;
+        // - in bounds: the region has at least `length_bytes`, and `of` saw by a stat that the file had as many,
+        //   after a record had stated them. On overlayfs the file may be in a lower layer, and the stat may be that
+        //   of its copy in the upper layer. But the file was opened after the record was read, so it contains the
+        //   rows of the record, and `of` maps no more bytes than it was asked for. A lower layer never changes;
+        // - still in bounds: this library truncates a storage only past the length of the newest record, and past the
+        //   bytes that are lent in this process (`FileLock::keep_stable`). Only bytes of a published record are lent,
+        //   in any process, and the newest record of a storage is the longest that was published: a generation is
+        //   made from the newest one under LOCK; a record only grows; an append that no record covers was never lent;
+        //   and a repair that returns to an older generation copies each storage that is longer than its record. A
+        //   generation that a process has seen stays published: a commit whose outcome is unknown (`CommitUnknown`)
+        //   is not undone, and a power cut that undoes one ends its readers as well. This library opens an external
+        //   file for reading only, and by the contract of `MapPermit` nothing else truncates either kind of file;
+        // - no concurrent write: from `of` until this value is dropped, the registry has the region, as sealed and
+        //   with at least `length_bytes` lent, in a forked child too. Under its one mutex, every use of the file in
+        //   this process was checked against every other. Files are compared by device and inode, so the name by
+        //   which one was opened does not matter: no live mapping of the file exists, no lock to change it is held,
+        //   and a lock to grow it keeps the lent bytes stable. This library does not write a published storage in any
+        //   other way, and does not open any other file of a store, unfinished or metadata, as an external file by
+        //   its own name. In another process it writes to a sealed storage only past the length of the newest record,
+        //   as above. By the contract of `MapPermit` nothing else writes, nor does this library through a different
+        //   name, as a file of a store;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice.
         unsafe { std::slice::from_raw_parts(self.region.map.as_ptr(), self.length_bytes) }
     }
 }
 
-/// Maps a file for reading, with address space for the first of these lengths that is available.
+/// Maps a file for reading, and reserves address space for the first of these lengths that is available.
 fn map_with_room(
     file: &File,
     length_bytes: usize,
     with_room_bytes: [usize; 2],
 ) -> io::Result<(MmapRaw, Reservation)> {
-    // On overlayfs a later writer may copy the file up. The rows that it appends are then not in the file that is mapped here.
+    // On overlayfs a later writer may copy the file up. The file mapped here then does not have the rows that it
+    // appends.
     let may_grow = FileSystem::of(file)? != FileSystem::Overlay;
     // Address space may be limited, or fragmented.
     for bytes in with_room_bytes.into_iter().filter(|_| may_grow) {
@@ -122,7 +127,7 @@ fn length_to_map(stat: FileStat, length_bytes: u64) -> io::Result<usize> {
 
 /// The first bytes of a file that is changed in place, mapped and shared with every other process that maps them.
 ///
-/// Its bytes are only borrowed together with a lock of the file, so the registry need not have it.
+/// Its bytes are only borrowed together with a lock of the file, so the registry need not record it.
 #[derive(Debug)]
 pub(super) struct LockedMapping {
     map: MmapRaw,
@@ -131,10 +136,12 @@ pub(super) struct LockedMapping {
 }
 
 impl LockedMapping {
-    /// Maps the first `length_bytes` of a file of the given stat: for reading, or, for exclusive locks, for writing too.
+    /// Maps the first `length_bytes` of a file with this stat: for reading, and also for writing if `mode` is
+    /// exclusive.
     ///
     /// # Errors
-    /// `Io` with `UnexpectedEof` when the file is shorter: touching a mapping beyond its end is a fault. `Unsupported`.
+    /// `Io` with `UnexpectedEof` if the file is shorter: touching a mapping past the end of its file is a fault.
+    /// `Unsupported`.
     pub(super) fn of(
         file: &File,
         stat: FileStat,
@@ -151,44 +158,46 @@ impl LockedMapping {
         Ok(LockedMapping { map, file: stat.id(), mode })
     }
 
-    /// Borrows the bytes under a lock of this file that is not to grow it. Returns nothing under another lock.
+    /// Borrows the bytes under a lock of this file, unless the lock is one to grow it. Returns `None` under any other
+    /// lock.
     pub(super) fn bytes<'a>(&'a self, lock: &'a FileLock) -> Option<&'a [u8]> {
         if lock.id() != self.file || lock.purpose() == Purpose::Grow {
             return None;
         }
         // SAFETY:
-        // - in bounds: the file had the map's length when it was locked: `MutableFile::lock` checks it each time. This library
-        //   truncates it only under a lock to grow it, which excludes this one, and by the contract of `MapPermit` nobody else
-        //   does. On overlayfs the file may be one of a lower layer, opened under a shared lock: its copy does not change
-        //   while that is held, and `LockedStorage` drops the map with the lock;
+        // - in bounds: the file had the map's length when it was locked: `MutableFile::lock` checks it each time.
+        //   This library truncates it only under a lock to grow it, which excludes this one, and by the contract of
+        //   `MapPermit` nothing else does. On overlayfs the file may be in a lower layer, opened under a shared lock:
+        //   its copy does not change while that lock is held, and `LockedStorage` drops the map with the lock;
         // - alive: `self` owns the map, and is borrowed for as long as the slice;
-        // - no concurrent write: the slice borrows a lock of this file. While it is held, this library writes to the file only
-        //   through a mutable borrow of an exclusive lock. That is not this one, which is borrowed, and no other exclusive lock
-        //   is held beside this one, in any process or thread. Nor does a live mapping exist in this process: under the
-        //   registry's mutex, `FileLock::take` and `LiveMapping::of` exclude each other. By the contract of `MapPermit` nobody
-        //   else writes.
+        // - no concurrent write: the slice borrows a lock of this file. While it is held, this library writes to the
+        //   file only through a mutable borrow of an exclusive lock. This lock is not borrowed mutably, because it is
+        //   borrowed here, and no process or thread holds an exclusive lock beside this one. Nor does a live mapping
+        //   exist in this process: under the registry's mutex, `FileLock::take` and `LiveMapping::of` exclude each
+        //   other. By the contract of `MapPermit` nothing else writes.
         Some(unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.map.len()) })
     }
 
-    /// Borrows the bytes to change them, under a lock of this file to do so. Returns nothing under another lock.
+    /// Borrows the bytes for writing, under a lock to change this file. Returns `None` under any other lock.
     pub(super) fn bytes_mut<'a>(&'a self, lock: &'a mut FileLock) -> Option<&'a mut [u8]> {
         if lock.id() != self.file || (lock.purpose(), self.mode) != (Purpose::Change, LockMode::Exclusive) {
             return None;
         }
         // SAFETY:
         // - in bounds, alive: as in `bytes`;
-        // - writable: `of` maps it for writing in this mode. A write that needs a block of a full disk would be SIGBUS:
-        //   `InPlaceFile::hold_room` has checked, once or under this lock, that none does until a snapshot or reflink is made;
-        // - unique: the slice borrows an exclusive lock of this file mutably, and no other lock of the file is held in any process
-        //   or thread. Every slice of a `LockedMapping` borrows such a lock, so there is no other. Nor does the registry have a
-        //   region of the file, sealed or live: under its mutex, `FileLock::take` refuses this lock while there is one, and
-        //   `Mapping::of` and `LiveMapping::of` make none while the lock is held. By the contract of `MapPermit` nobody else
-        //   reads or writes.
+        // - writable: `of` maps it for writing in this mode. A write that needs a new block on a full disk would be
+        //   SIGBUS: `InPlaceFile::hold_room` has checked, once or under this lock, that no write needs one until a
+        //   snapshot or reflink is made;
+        // - unique: the slice borrows an exclusive lock of this file mutably, and no other lock of the file is held
+        //   in any process or thread. Every slice of a `LockedMapping` borrows a lock of the file, so no other slice
+        //   exists. Nor does the registry have a region of the file, sealed or live: under its mutex,
+        //   `FileLock::take` refuses this lock while a region exists, and `Mapping::of` and `LiveMapping::of` make
+        //   none while the lock is held. By the contract of `MapPermit` nothing else reads or writes.
         Some(unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), self.map.len()) })
     }
 }
 
-/// The request and the answer of `FS_IOC_FIEMAP` (`linux/fiemap.h`).
+/// The request and the response of `FS_IOC_FIEMAP` (`linux/fiemap.h`).
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Fiemap {
@@ -212,18 +221,19 @@ struct FiemapExtent {
     reserved_flags: [u32; 3],
 }
 
-/// Whether a write to the first `length_bytes` of a file may need a new block: they have a hole, or a block that is shared with
-/// another file, packed, or part of the metadata. True where the file system does not say.
+/// Whether a write to the first `length_bytes` of a file may need a new block. That is so if these bytes have a hole,
+/// or a block that is shared with another file, packed, or part of the metadata. True if the file system does not
+/// report its blocks.
 pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<bool> {
-    // Packed, in the metadata, shared.
+    // Flags of an extent: packed with other data, in the metadata, shared.
     const NEEDS: u32 = 0x8 | 0x200 | 0x2000;
-    // The number in the request is the size of what comes before the extents.
+    // The size in the request number is that of the fields before the extents.
     const REQUEST: Opcode = opcode::read_write::<[u64; 4]>(b'f', 11);
     let mut start_bytes = 0;
     while start_bytes < length_bytes {
         let mut map = Fiemap { start_bytes, length_bytes, extent_count: 32, ..Fiemap::default() };
-        // SAFETY: the request reads a `struct fiemap` and writes at most `extent_count` extents after it. `Fiemap` has that
-        // layout, with as many extents.
+        // SAFETY: the request reads a `struct fiemap` and writes at most `extent_count` extents after it. `Fiemap`
+        // has that layout, with as many extents.
         let request = unsafe { Updater::<REQUEST, Fiemap>::new(&mut map) };
         // SAFETY: the request changes only `map`, which is borrowed until it returns.
         match unsafe { ioctl(file, request) } {
@@ -249,8 +259,8 @@ pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<boo
 /// An atomic integer. Every access is relaxed.
 ///
 /// # Safety
-/// Any bits are a value of the type, all of its bytes are its bits, it is aligned to its size, which is at most that of a
-/// page, and a shared reference is enough to change it.
+/// Every bit pattern is a valid value, the type has no padding, its alignment equals its size, which is at most the
+/// size of a page, and it can be changed through a shared reference.
 pub unsafe trait Atom: Sized + Sync + 'static {
     /// The value of the integer.
     type Bits: Copy + Eq;
@@ -259,18 +269,19 @@ pub unsafe trait Atom: Sized + Sync + 'static {
     fn load(&self) -> Self::Bits;
     /// Replaces the value.
     fn store(&self, bits: Self::Bits);
-    /// Adds to the value, wrapping, and returns the value before.
+    /// Adds to the value, wrapping, and returns the previous value.
     fn fetch_add(&self, bits: Self::Bits) -> Self::Bits;
-    /// Replaces the value if it is `current`, and returns the value before.
+    /// Replaces the value if it is `current`, and returns the previous value.
     ///
     /// # Errors
-    /// The value, when it is not `current`.
+    /// The value, if it is not `current`.
     fn compare_exchange(&self, current: Self::Bits, new: Self::Bits) -> Result<Self::Bits, Self::Bits>;
 }
 
 macro_rules! atoms {
     ($($atom:ty = $bits:ty),*) => {$(
-        // SAFETY: the standard library documents this for atomic integers, on targets where they are aligned to their size.
+        // SAFETY: the standard library documents this for atomic integers, on targets where they are aligned to their
+        // size.
         unsafe impl Atom for $atom {
             type Bits = $bits;
 
@@ -295,23 +306,24 @@ macro_rules! atoms {
 
 atoms!(AtomicU8 = u8, AtomicU16 = u16, AtomicU32 = u32, AtomicU64 = u64);
 
-/// The first bytes of the file of a live storage, mapped and shared with every other process that maps them, to be read
-/// and written by atomics of one size.
+/// The first bytes of the file of a live storage, mapped and shared with every other process that maps them, to be
+/// read and written with atomics of one size.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveMapping {
-    /// None when there are no bytes.
+    /// `None` if there are no bytes.
     region: Option<Arc<Region>>,
     access_bytes: u8,
 }
 
 impl LiveMapping {
-    /// Maps the first `length_bytes` of a file of the given stat for atomics of `access_bytes`, or shares a mapping of this
-    /// process. The file is open for writing, so on overlayfs it is the copy. By
-    /// [`hold_room`](super::in_place::InPlaceFile::hold_room) no write needs a new block, which on a full disk would be a fault.
+    /// Maps the first `length_bytes` of a file with this stat for atomics of `access_bytes`, or shares an existing
+    /// mapping of this process. The file is open for writing, so on overlayfs it is the copy in the upper layer. By
+    /// [`hold_room`](super::in_place::InPlaceFile::hold_room) no write needs a new block, which on a full disk would
+    /// be a fault.
     ///
     /// # Errors
-    /// `Io` with `UnexpectedEof` when the file is shorter: touching a mapping beyond its end is a fault. `Conflict` while this
-    /// process maps the file as anything else, or holds a lock of it. `Unsupported`.
+    /// `Io` with `UnexpectedEof` if the file is shorter: touching a mapping past the end of its file is a fault.
+    /// `Conflict` while this process maps the file as anything else, or holds a lock of it. `Unsupported`.
     pub(super) fn of(
         file: &File,
         stat: FileStat,
@@ -329,7 +341,7 @@ impl LiveMapping {
         Ok(LiveMapping { region: Some(region), access_bytes })
     }
 
-    /// Returns all whole elements as atomics, or nothing when the access size is another.
+    /// Returns all whole elements as atomics, or `None` if `A` does not have the access size.
     pub(crate) fn atoms<A: Atom>(&self) -> Option<&[A]> {
         if usize::from(self.access_bytes) != size_of::<A>() {
             return None;
@@ -338,17 +350,18 @@ impl LiveMapping {
         let (start, count) =
             (region.map.as_mut_ptr().cast_const().cast::<A>(), region.map.len() / size_of::<A>());
         // SAFETY:
-        // - in bounds: the file had the map's length by the stat that `of` was given, taken just before. This library truncates a
-        //   file only under a lock, which the registry excludes as below, and by the contract of `MapPermit` nobody else does; the
-        //   division rounds down;
-        // - aligned, initialised, writable: a map begins at a page, any bits are an `A` by the contract of `Atom`, and
-        //   `map_raw` maps for writing;
+        // - in bounds: the stat passed to `of`, taken just before, says that the file had the map's length. This
+        //   library truncates a file only under a lock, which the registry excludes as below, and by the contract of
+        //   `MapPermit` nothing else does. The division rounds down;
+        // - aligned, initialised, writable: a map begins at a page, every bit pattern is a valid `A` by the contract
+        //   of `Atom`, and `map_raw` maps for writing;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice;
-        // - no race: from `of` until this value is dropped, the registry has the region, as live with this access size. Under its
-        //   mutex, `of` and `Mapping::of` make no region of the file as anything else meanwhile, `FileLock::take` takes no lock of
-        //   it, without which nothing else borrows its bytes, and `of` refused this one while any of these was there. So in
-        //   this process the bytes are only reached by atomics of this size. Other processes do the same by the contract of
-        //   `MapPermit`. What the kernel copies in and out, it copies by no reference of this process.
+        // - no race: from `of` until this value is dropped, the registry has the region, as live with this access
+        //   size. During that time, under its mutex, `of` and `Mapping::of` make no region of the file as anything
+        //   else, and `FileLock::take` takes no lock of it, without which nothing else borrows its bytes; and `of`
+        //   would have refused this region while any of these existed. So this process reaches the bytes only with
+        //   atomics of this size. Other processes do the same by the contract of `MapPermit`. The kernel's own copies
+        //   use no reference of this process.
         Some(unsafe { std::slice::from_raw_parts(start, count) })
     }
 }

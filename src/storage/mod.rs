@@ -1,4 +1,4 @@
-//! Storages: flat runs of bytes, in a file or on the heap.
+//! Storages: contiguous sequences of bytes, in a file or on the heap.
 
 mod address_space;
 mod check;
@@ -38,5 +38,6 @@ pub(crate) use stored::{Identity, Storage};
 pub(crate) use verified::{DamagedChunk, VerifiedStorage};
 pub(crate) use writer::StorageWriter;
 
-/// Where a tensor may begin in a storage that it shares: a cache line, and more than any element's alignment.
+/// The alignment of each tensor in a storage that several tensors share: a cache line, which is more than any
+/// element's alignment.
 pub(crate) const ALIGNMENT_BYTES: u64 = 64;

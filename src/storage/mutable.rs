@@ -13,25 +13,26 @@ use crate::error::Result;
 pub(crate) struct MutableFile {
     in_place: InPlaceFile,
     lock_timeout: Duration,
-    /// One for each [`LockMode`], made on first use. Their bytes are only borrowed together with a lock.
+    /// One mapping for each [`LockMode`], made on first use. Its bytes are only borrowed together with a lock.
     shared_mapping: OnceLock<LockedMapping>,
     exclusive_mapping: OnceLock<LockedMapping>,
 }
 
-/// A locked mutable storage. Its bytes are only written and borrowed through this.
+/// A locked mutable storage. Its bytes are written and borrowed only through this type.
 #[derive(Debug)]
 pub(crate) struct LockedStorage {
     storage: Arc<MutableFile>,
     lock: FileLock,
     mode: LockMode,
-    /// Open for writing when the lock is exclusive.
+    /// Open for writing if the lock is exclusive.
     file: Arc<dyn DiskFile>,
     /// Whether a mapping of the file shows later writes to the storage.
     is_current: bool,
-    /// For this lock only: on overlayfs, an earlier mapping may be one of the file before it was copied up.
+    /// A mapping for this lock only: on overlayfs, an earlier mapping may map the file as it was before it was copied
+    /// up.
     own_mapping: OnceLock<LockedMapping>,
-    /// Whether the disk has room for writes through a mapping. Checked for each lock, because a snapshot of the file system
-    /// takes the room away.
+    /// Whether the disk has room for writes through a mapping. Checked for each lock, because a later snapshot of the
+    /// file system makes writes need new blocks.
     has_room: OnceLock<bool>,
 }
 
@@ -48,9 +49,9 @@ impl MutableFile {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// `Busy`; `Forked` in a child of the process that loaded the storage. For an exclusive lock, also `ReadOnly`; `Replaced` when
-    /// another file has its name; `Conflict` when the file has several names, or no tensor is backed by the storage any more, so
-    /// that writes would be lost.
+    /// `Busy`; `Forked` in a child of the process that loaded the storage. For an exclusive lock, also `ReadOnly`;
+    /// `Replaced` if a different file now has its name; `Conflict` if the file has several names, or if no tensor is
+    /// backed by the storage any more, so that writes would be lost.
     pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
         let InPlaceFile { disk, path, id, file: loaded, .. } = &self.in_place;
         self.in_place.check_process()?;
@@ -65,12 +66,13 @@ impl MutableFile {
             LockMode::Exclusive => self.in_place.open_to_write()?,
         };
         let lock = FileLock::take(&**disk, &file, *id, mode.into(), (path, self.lock_timeout))?;
-        // On overlayfs a writer may have copied the file up before the lock was taken. While the lock is held, none does.
+        // On overlayfs a writer may have copied the file up before the lock was taken. No writer does so while the
+        // lock is held.
         let (file, is_current) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {
             true => open_same().map_or((file, false), |file| (file, true)),
             false => (file, true),
         };
-        // If the file were shorter by now, touching an earlier mapping would be a fault.
+        // If the file had been truncated, touching an earlier mapping would be a fault.
         self.in_place.check_length(&file)?;
         if mode == LockMode::Exclusive {
             self.in_place.check_changeable(&file)?;
@@ -81,12 +83,12 @@ impl MutableFile {
 }
 
 impl LockedStorage {
-    /// Whether this is a lock of that storage.
+    /// Whether this locks `storage`.
     pub(crate) fn is_of(&self, storage: &MutableFile) -> bool {
         self.storage.in_place.is_same(&storage.in_place)
     }
 
-    /// Returns the bytes, or nothing when the store is not mapped.
+    /// Returns the bytes, or `None` if the store is not mapped.
     pub(crate) fn bytes(&self) -> Result<Option<&[u8]>> {
         self.check_process()?;
         let mapping = match self.storage.exclusive_mapping.get() {
@@ -96,11 +98,11 @@ impl LockedStorage {
         Ok(mapping.and_then(|mapping| mapping.bytes(&self.lock)))
     }
 
-    /// Returns a mapping for a lock of this mode, or nothing where that is not permitted or not possible.
+    /// Returns a mapping for a lock of this mode, or `None` if mapping is not permitted or not possible.
     fn mapping(&self, mode: LockMode) -> Result<Option<&LockedMapping>> {
         let MutableFile { in_place, shared_mapping, exclusive_mapping, .. } = &*self.storage;
         let cell = match mode {
-            // Made from a file that was opened for writing, so on overlayfs it is never that of a lower layer.
+            // Made from a file that was opened for writing, so on overlayfs it never maps a file of a lower layer.
             LockMode::Exclusive => exclusive_mapping,
             LockMode::Shared if in_place.is_on_overlay() => &self.own_mapping,
             LockMode::Shared => shared_mapping,
@@ -121,8 +123,8 @@ impl LockedStorage {
         }
     }
 
-    /// Returns the bytes to be changed, or nothing unless the store is mapped, the lock is exclusive, and there is room on the
-    /// disk.
+    /// Returns the bytes for writing. Returns `None` unless the store is mapped, the lock is exclusive, and the disk
+    /// has room.
     pub(crate) fn bytes_mut(&mut self) -> Result<Option<&mut [u8]>> {
         self.check_process()?;
         self.storage.in_place.check_poison()?;
@@ -144,7 +146,7 @@ impl LockedStorage {
         Ok(*self.has_room.get_or_init(|| has_room))
     }
 
-    /// Whether [`bytes_mut`](Self::bytes_mut) returned nothing because a write may need new blocks.
+    /// Whether [`bytes_mut`](Self::bytes_mut) returned `None` because a write may need new blocks.
     pub(crate) fn lacks_room(&self) -> bool {
         self.has_room.get() == Some(&false)
     }

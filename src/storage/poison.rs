@@ -3,9 +3,10 @@ use std::sync::{Arc, OnceLock};
 use crate::disk::{Disk, Step};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The first failed sync of one handle, if one has failed. Everything that writes for the handle shares it.
+/// The first failed sync of one handle, if any. Everything that writes for the handle shares it.
 ///
-/// The kernel drops the pages that it failed to write and marks them clean, so another sync would succeed although data is lost.
+/// The kernel drops the pages that it failed to write and marks them clean, so a second sync would succeed although
+/// data is lost.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Poison(Arc<OnceLock<Error>>);
 
@@ -18,7 +19,8 @@ impl Poison {
             Some(first) => Err(Error::new(
                 ErrorKind::Poisoned,
                 format!(
-                    "this handle writes no more, because a sync failed; open the store again. It was: {first}"
+                    "a sync failed, so this handle can no longer write; open the store again; the first failure \
+                     was: {first}"
                 ),
             )
             .with_source(first.clone())),

@@ -1,9 +1,10 @@
 //! The order in which processes and threads get a file's lock.
 //!
-//! A waiter goes to the front of the queue first, and stays there until it has the lock. So a process that unlocks and
-//! locks again waits behind the others, and a process that shares the lock waits behind one that requests it alone. The kernel
-//! orders the processes, and removes one that dies. This module orders the threads of one process. Only the lock itself
-//! excludes anything: without the queue, locking would be unfair but correct.
+//! A waiter first moves to the front of the queue, and stays there until it has the lock. So a process that unlocks
+//! and locks again waits behind the others, and a process that requests a shared lock waits behind one that requests
+//! an exclusive lock. The kernel orders the processes, and removes a process that dies. This module orders the
+//! threads of one process. Only the lock itself excludes anything: without the queue, locking would be unfair but
+//! correct.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -16,11 +17,12 @@ use crate::process::OwnerProcess;
 /// The longest wait for the front. A process that was stopped at the front must not keep the others from a free lock.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The pause between tries where no thread can wait for the kernel.
+/// The pause between tries if no thread can wait for the kernel.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// A process that had to wait pauses so long before each turn, for so long. The kernel does not hand a lock over, and the
-/// process that it wakes must have time to take the lock before others lock it again.
+/// A process that had to wait pauses for `STEP_BACK` before each turn, during the next `STEPS_BACK_FOR`. The kernel
+/// does not hand a lock over, so the process that it wakes must have time to take the lock before others lock it
+/// again.
 const STEP_BACK: Duration = Duration::from_micros(250);
 const STEPS_BACK_FOR: Duration = Duration::from_millis(50);
 
@@ -35,21 +37,22 @@ pub(crate) struct Turn {
     owner: OwnerProcess,
 }
 
-/// The queues that this process waits in.
+/// The queues in which this process waits.
 struct Queues {
     /// A forked child has a copy of the queues, but waits in none.
     owner: OwnerProcess,
     next_ticket: u64,
     by_file: HashMap<FileId, Queue>,
-    /// The file that it last had to wait for, and when.
+    /// The last file that this process had to wait for, and when it stopped waiting.
     waited_in: Option<(FileId, Instant)>,
 }
 
-/// The tickets of the threads that wait. The first is at the front, or waits for it.
+/// The tickets of the waiting threads. The first thread is at the front, or waits for the front.
 #[derive(Default)]
 struct Queue {
     tickets: VecDeque<u64>,
-    /// Whether a background thread waits for the kernel, which has no timeout. There is at most one.
+    /// Whether a background thread waits for the kernel, because that wait has no timeout. There is at most one such
+    /// thread.
     is_requested: bool,
 }
 
@@ -65,8 +68,8 @@ fn queues() -> MutexGuard<'static, Queues> {
 }
 
 impl Turn {
-    /// Waits for the front of the queue for the lock of an open file, at most half of `timeout` and at most [`PATIENCE`].
-    /// Without a turn, the lock may still be tried.
+    /// Waits until this thread is at the front of the queue for the lock of an open file, for at most half of
+    /// `timeout` and at most [`PATIENCE`]. A caller that gets `None` may still try the lock.
     pub(crate) fn take(
         file: &Arc<dyn DiskFile>,
         id: FileId,
@@ -113,7 +116,7 @@ impl Turn {
         }
     }
 
-    /// Returns the pause before the next try of a waiter that is at the front since then.
+    /// Returns the pause before the next try of a waiter that has been at the front since `since`.
     pub(crate) fn pause(since: Instant) -> Duration {
         let [shortest, longest] = FRONT_PAUSES;
         (since.elapsed() / 8).clamp(shortest, longest)
@@ -128,7 +131,7 @@ impl Drop for Turn {
     }
 }
 
-/// Starts a thread that waits for the kernel. Returns false when none can be started.
+/// Starts a thread that waits for the kernel. Returns false if no thread can be started.
 fn request_front(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
     let file = Arc::clone(file);
     let wait = move || {

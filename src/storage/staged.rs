@@ -18,9 +18,9 @@ pub(crate) struct StagedStorage {
 
 #[derive(Debug)]
 enum Bytes {
-    /// Unfinished files: of the bytes, and of chunk digests.
+    /// Unfinished files: one with the bytes, and one with the chunk digests if there are any.
     Own { bytes: Staged, sum: Option<Staged> },
-    /// A range of an external file, from this byte on. Nothing is written.
+    /// A range of an external file, starting at `offset_bytes`. Nothing is written.
     External { disk: Arc<dyn Disk>, file: Arc<ExternalFile>, offset_bytes: u64 },
 }
 
@@ -29,7 +29,7 @@ impl StagedStorage {
         StagedStorage { bytes: Bytes::Own { bytes, sum }, record }
     }
 
-    /// A range of a file that the store refers to by `path`.
+    /// Stages a range of a file that the store will refer to by `path`.
     pub(crate) fn external(
         disk: &Arc<dyn Disk>,
         (path, file): (String, &Arc<ExternalFile>),
@@ -45,7 +45,7 @@ impl StagedStorage {
         &self.record
     }
 
-    /// Returns the bytes under their provisional identity, for the transaction itself to read.
+    /// Returns the bytes as a storage with a provisional identity, so that the transaction itself can read them.
     pub(crate) fn as_storage(&self, identity: (u64, u64)) -> Arc<Storage> {
         let length_bytes = self.record.length_bytes;
         match &self.bytes {
@@ -85,8 +85,8 @@ impl StagedStorage {
     }
 }
 
-/// Deletes a file that an aborted commit may have left under a name. The caller holds the writers' lock and knows that no
-/// manifest refers to the file.
+/// Deletes the file that an aborted commit may have left at `target`. The caller holds the writers' lock and knows
+/// that no manifest refers to the file.
 fn remove_orphan(disk: &dyn Disk, target: &Path) -> io::Result<()> {
     match Step::RemoveOrphan.on(disk, || disk.remove(target)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -16,12 +16,12 @@ use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which storage of which store, if any, a storage is.
+/// Identifies the store that a storage belongs to, if any, and the storage's id in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Identity {
-    /// None: it is on the heap.
+    /// Not in a store: the bytes are on the heap.
     Heap,
-    /// None: it is a range of a file outside any store.
+    /// Not in a store: the bytes are a range of a file outside any store.
     Foreign,
     /// A storage of a generation of the store.
     Stored { store: Uuid, id: u64, record: StorageRecord },
@@ -29,10 +29,10 @@ pub(crate) enum Identity {
     Staged { transaction: u64, id: u64 },
 }
 
-/// A flat run of bytes that backs tensors.
+/// A contiguous sequence of bytes that backs tensors.
 pub(crate) struct Storage {
     identity: Identity,
-    /// Of a storage in a file, unless it is staged: the file, and where it begins there.
+    /// The file that the storage is in, and the offset at which it begins there. `None` on the heap and while staged.
     place: Option<(FileId, u64)>,
     length_bytes: u64,
     bytes: Bytes,
@@ -42,16 +42,16 @@ enum Bytes {
     None,
     Heap(Box<dyn AsRef<[u8]> + Send + Sync>),
     File(Arc<dyn DiskFile>, PathBuf),
-    /// From this byte of the file on.
+    /// A file, and the offset of the first byte in it.
     Range(Arc<ExternalFile>, u64),
-    /// From this byte of the mapping on.
+    /// A mapping, and the offset of the first byte in it.
     Mapped(Mapping, u64),
     Mutable(Arc<MutableFile>),
     Live(LiveFile),
 }
 
 impl Storage {
-    /// Takes over bytes in memory.
+    /// Returns a storage that owns bytes in memory.
     pub(crate) fn on_heap(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Arc<Self> {
         let length_bytes = bytes.as_ref().len() as u64;
         Arc::new(Storage {
@@ -62,16 +62,16 @@ impl Storage {
         })
     }
 
-    /// `length_bytes` of a file that is no store's, from `offset_bytes` on, which the caller knows to be there. They are
-    /// read by position.
+    /// Returns a storage of `length_bytes` at `offset_bytes` of a file outside any store. The caller knows that the
+    /// file has these bytes. They are read by position.
     pub(crate) fn of_range(file: &Arc<ExternalFile>, offset_bytes: u64, length_bytes: u64) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
         let place = Some((file.id(), offset_bytes));
         Arc::new(Storage { identity: Identity::Foreign, place, length_bytes, bytes })
     }
 
-    /// Opens a storage of a store, at its path, and maps it if that is permitted. `lock_timeout`, `in_use` and `poison` are for
-    /// locks that are taken later.
+    /// Opens the storage of a store at `path`, and maps it if that is permitted. `lock_timeout`, `in_use` and
+    /// `poison` are used by locks that are taken later.
     ///
     /// The file stays open or mapped, so the bytes stay readable even if the file is collected.
     pub(crate) fn open(
@@ -131,13 +131,13 @@ impl Storage {
             None => Bytes::Range(file, offset_bytes),
             Some((permit, (os_file, stat))) => {
                 externals.check_mappable(&file)?;
-                // The whole file, so that all storages in it share one mapping.
+                // The whole file is mapped, so that all storages in it share one mapping.
                 match Mapping::of(os_file, stat, external.stamp.size_bytes, 0, permit) {
                     Ok(mapping) => Bytes::Mapped(mapping, offset_bytes),
                     Err(MapError::Conflict(conflict)) => {
                         let message = format!(
-                            "{}: external file refused: it is also {conflict}; drop that, or open the store that has the \
-                             external file with open, which copies its bytes",
+                            "{}: external file refused: it is also {conflict}; drop that, or open the store that \
+                             has the external file with open, which copies its bytes",
                             file.path().display()
                         );
                         return Err(Error::new(ErrorKind::ExternalRefused, message));
@@ -151,7 +151,7 @@ impl Storage {
         Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
     }
 
-    /// The first `length_bytes` of a file that a transaction is still writing.
+    /// Returns a storage of the first `length_bytes` of a file that a transaction is still writing.
     pub(crate) fn staged(
         (transaction, id): (u64, u64),
         file: &Arc<dyn DiskFile>,
@@ -162,7 +162,7 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Staged { transaction, id }, place: None, length_bytes, bytes })
     }
 
-    /// A range of an external file that a transaction is about to commit.
+    /// Returns a storage of a range of an external file that a transaction is about to commit.
     pub(crate) fn staged_range(
         (transaction, id): (u64, u64),
         file: &Arc<ExternalFile>,
@@ -177,7 +177,7 @@ impl Storage {
         &self.identity
     }
 
-    /// Whether both are the same storage. Ids cannot tell: a copy of a store has the same ones.
+    /// Whether both are the same storage. Ids cannot tell: a copy of a store has the same ids.
     pub(crate) fn is_same(&self, other: &Storage) -> bool {
         match (&self.identity, &other.identity) {
             (Identity::Stored { .. }, Identity::Stored { .. }) => self.place == other.place,
@@ -193,7 +193,7 @@ impl Storage {
         self.length_bytes
     }
 
-    /// Returns the bytes when they are on the heap or mapped.
+    /// Returns the bytes if they are on the heap or mapped.
     pub(crate) fn borrow(&self) -> Option<&[u8]> {
         match &self.bytes {
             Bytes::None => Some(&[]),
@@ -223,7 +223,7 @@ impl Storage {
         }
     }
 
-    /// Whether its bytes are in the file of this stat. True for a storage without bytes.
+    /// Whether its bytes are in the file with this stat. True for a storage without bytes.
     pub(crate) fn is_on_file(&self, stat: FileStat) -> bool {
         match &self.bytes {
             Bytes::None => true,
@@ -236,7 +236,7 @@ impl Storage {
         }
     }
 
-    /// Copies `buf.len()` bytes from `offset_bytes` on.
+    /// Fills `buf` with the bytes at `offset_bytes`.
     pub(crate) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         if buf.is_empty() {
             return Ok(());
@@ -264,7 +264,9 @@ impl Storage {
     }
 
     fn out_of_range(&self, buf: &[u8], offset_bytes: u64) -> Error {
-        let message = format!("{} bytes at {offset_bytes} of a storage of {}", buf.len(), self.length_bytes);
+        let (count, length_bytes) = (buf.len(), self.length_bytes);
+        let message =
+            format!("{count} bytes at offset {offset_bytes}, but the storage has {length_bytes} bytes");
         Error::new(ErrorKind::OutOfRange, message)
     }
 

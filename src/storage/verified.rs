@@ -1,4 +1,5 @@
-//! Reads chunks of a sealed storage and checks their digests. Compaction, copies, verify and repair read this way; loads do not.
+//! Reads chunks of a sealed storage and checks their digests. Compaction, copies, verify and repair read this way;
+//! loads do not.
 
 use std::fmt;
 use std::fs::File;
@@ -16,12 +17,12 @@ use super::file::{broken, check_length, open_error, read_error};
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
 use crate::error::{Error, Result};
 
-/// How many chunk digests are in memory at a time: a record may claim any number of chunks.
+/// How many chunk digests are kept in memory at a time, because a record may claim any number of chunks.
 const PIECE_DIGESTS: u64 = 256;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
 
-/// Reads a sealed storage, and returns a chunk only if it has its digest. Whatever copies bytes under new digests reads them
-/// here: otherwise it would seal damage.
+/// Reads a sealed storage, and returns a chunk only if it matches its digest. Code that copies bytes under new
+/// digests reads them through this: otherwise it would seal damage.
 pub(crate) struct VerifiedStorage {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -29,36 +30,37 @@ pub(crate) struct VerifiedStorage {
     found_bytes: u64,
     length_bytes: u64,
     sealed: Sealed,
-    /// The digests of full chunks; none for a storage without one, and when their file cannot be read.
+    /// The digests of full chunks. `None` if the storage has no full chunk, or if the file of digests cannot be read.
     sum: Option<Sum>,
-    /// Digests that replace those of the file, ascending.
+    /// Digests that replace those of the file, in ascending order of chunk.
     corrected: Vec<(u64, Digest)>,
-    /// The index of the chunk that [`read`](Self::read) has in memory: ranges that ascend read each chunk once.
+    /// The index of the chunk that [`read`](Self::read) has in memory. Ascending ranges read each chunk once.
     chunk_index: Option<u64>,
     chunk: Vec<u8>,
 }
 
-/// A `.sum` file, and how many of the digests that it should have it has.
+/// A `.sum` file, and how many of the required digests it has.
 struct Sum {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
     count: u64,
 }
 
-/// A chunk that does not have its digest. The bytes after the last full chunk are a chunk too, even if there are none.
+/// A chunk that does not match its digest. The bytes after the last full chunk also count as a chunk, even if there
+/// are none.
 #[derive(Debug)]
 pub(crate) struct DamagedChunk {
     pub(crate) index: u64,
-    /// The digest of the bytes; or why they cannot be read.
+    /// The digest of the bytes, or the error if they cannot be read.
     pub(crate) found: Result<Digest>,
 }
 
 impl VerifiedStorage {
-    /// Opens the files of storage `id`, and reads all its chunk digests. No byte of the storage is read.
+    /// Opens the files of storage `id`, and reads all its chunk digests. Reads no byte of the storage itself.
     ///
     /// # Errors
-    /// `Corrupt` when a file is missing or short ([`Rule::StorageFile`]), or the chunk digests are not those of the
-    /// record ([`Rule::ChunkDigest`]); `Io`.
+    /// `Corrupt` if a file is missing or short ([`Rule::StorageFile`]), or if the record does not confirm the chunk
+    /// digests ([`Rule::ChunkDigest`]); `Io`.
     pub(crate) fn open(
         disk: &dyn Disk,
         paths: &StorePaths,
@@ -70,10 +72,11 @@ impl VerifiedStorage {
         error.map_or(Ok(storage), Err)
     }
 
-    /// The same for a file that may be short, and with what is wrong with the chunk digests.
+    /// Like [`open`](Self::open), for a file that may be short. Also returns the error of the chunk digests, if they
+    /// have one.
     ///
     /// # Errors
-    /// As [`open`](Self::open), for the file of the storage alone.
+    /// As for [`open`](Self::open), but only for the file of the storage itself.
     pub(super) fn open_damaged(
         disk: &dyn Disk,
         paths: &StorePaths,
@@ -106,14 +109,14 @@ impl VerifiedStorage {
             error = storage.check_digests().err();
         }
         if error.as_ref().is_some_and(|e| e.broken().is_none()) {
-            // What the system refuses to read is not damage to each chunk.
+            // A file that the system refuses to read does not mean that each chunk is damaged.
             storage.sum = None;
         }
         Ok((storage, error))
     }
 
-    /// Opens a damaged storage of which each chunk can be verified: `corrected` has the digests that are wrong or missing in
-    /// the `.sum` file.
+    /// Opens a damaged storage all of whose chunks can still be verified: `corrected` has the digests that are wrong
+    /// or missing in the `.sum` file.
     pub(crate) fn open_corrected(
         disk: &dyn Disk,
         paths: &StorePaths,
@@ -125,7 +128,7 @@ impl VerifiedStorage {
         Ok(VerifiedStorage { corrected: corrected.to_vec(), ..storage })
     }
 
-    /// The operating system's file, to share its blocks; none for a simulated one.
+    /// Returns the operating system's file, to share its blocks, or `None` for a simulated file.
     pub(crate) fn as_file(&self) -> Option<&File> {
         self.file.as_file()
     }
@@ -134,18 +137,18 @@ impl VerifiedStorage {
         self.found_bytes
     }
 
-    /// Passes the bytes of a range to `take`, in their order, once their chunks are verified.
+    /// Passes the bytes of a range to `take`, in order, once their chunks are verified.
     ///
     /// # Errors
-    /// Those of `take`; `Corrupt` by [`Rule::ChunkDigest`] at the first damaged chunk, by [`Rule::StorageFile`] for a range
-    /// past the end; `Io`.
+    /// The errors of `take`; `Corrupt` by [`Rule::ChunkDigest`] at the first damaged chunk, and by
+    /// [`Rule::StorageFile`] for a range past the end; `Io`.
     pub(crate) fn read(
         &mut self,
         range: Range<u64>,
         mut take: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         if range.end > self.length_bytes {
-            let detail = format!("{} bytes, where {} are to be read", self.length_bytes, range.end);
+            let detail = format!("{} bytes, but {} are to be read", self.length_bytes, range.end);
             return Err(broken(&self.path, detail));
         }
         let mut start = range.start;
@@ -166,7 +169,7 @@ impl VerifiedStorage {
         Ok(())
     }
 
-    /// Reads a chunk into `buffer`, which is only good to use if it has its digest.
+    /// Reads a chunk into `buffer`. The buffer may be used only if this returns `Ok`.
     pub(super) fn read_chunk(&self, index: u64, buffer: &mut Vec<u8>) -> Result<(), DamagedChunk> {
         let offset_bytes = index * CHUNK_BYTES;
         buffer.resize(self.length_bytes.saturating_sub(offset_bytes).min(CHUNK_BYTES) as usize, 0);
@@ -183,7 +186,7 @@ impl VerifiedStorage {
     fn damage(&self, damaged: DamagedChunk) -> Error {
         let DamagedChunk { index, found } = damaged;
         let changed = |_| {
-            let detail = format!("the chunk of {} bytes from here on was changed", self.chunk.len());
+            let detail = format!("the {}-byte chunk starting here was changed", self.chunk.len());
             let broken = FormatError::new(Rule::ChunkDigest, detail);
             Error::corrupt(&self.path, broken.at(index * CHUNK_BYTES))
         };
@@ -201,7 +204,7 @@ impl VerifiedStorage {
         Ok(self.digests(index, 1)?.first().copied())
     }
 
-    /// Digests of full chunks as the `.sum` file has them: fewer than `count` at its end.
+    /// Returns up to `count` digests of full chunks from the `.sum` file, fewer at its end.
     fn digests(&self, first: u64, count: u64) -> Result<Vec<Digest>> {
         self.sum.as_ref().map_or(Ok(Vec::new()), |sum| sum.digests(first, count))
     }
@@ -210,12 +213,12 @@ impl VerifiedStorage {
         if self.is_confirmed(&self.corrected)? {
             return Ok(());
         }
-        // If a storage without a full chunk has no such file, it is the record that is wrong.
+        // A storage without a full chunk has no such file, so there the record is wrong.
         let path = self.sum.as_ref().map_or(&self.path, |sum| &sum.path);
         Err(Error::corrupt(path, FormatError::new(Rule::ChunkDigest, "the chunk digests were changed")))
     }
 
-    /// Whether the record confirms the digests of the `.sum` file, with some in place of those that it has.
+    /// Whether the record confirms the digests of the `.sum` file, after those in `corrected` replace its own.
     pub(super) fn is_confirmed(&self, corrected: &[(u64, Digest)]) -> Result<bool> {
         let full = full_chunk_count(self.length_bytes);
         let mut chain = ChunkChain::default();
@@ -236,7 +239,7 @@ impl VerifiedStorage {
         Ok(chain.link() == self.sealed.chunks)
     }
 
-    /// The bytes of a `.sum` file with the corrected digests in it, which the record confirms.
+    /// Returns the bytes of a corrected `.sum` file, which the record confirms.
     pub(crate) fn corrected_sum(&self) -> Result<Vec<u8>> {
         self.check_digests()?;
         let mut bytes = Vec::new();
@@ -248,7 +251,7 @@ impl VerifiedStorage {
 }
 
 impl Sum {
-    /// Opens a file that may be short, and says so.
+    /// Opens a file that may be short, and returns an error beside it if it is.
     fn open(disk: &dyn Disk, path: PathBuf, chunk_count: u64) -> Result<(Self, Option<Error>)> {
         let failed = |e: io::Error| open_error("open chunk digests", &path, Access::Read, e);
         let file = disk.open(&path, Access::Read).map_err(failed)?;
@@ -256,14 +259,14 @@ impl Sum {
         let expected_bytes = chunk_count.saturating_mul(DIGEST_BYTES);
         let error = (found_bytes < expected_bytes).then(|| {
             let detail =
-                format!("{found_bytes} bytes, where the storage has {expected_bytes} bytes of digests");
+                format!("{found_bytes} bytes, but the storage needs {expected_bytes} bytes of digests");
             broken(&path, detail)
         });
         let count = (found_bytes / DIGEST_BYTES).min(chunk_count);
         Ok((Sum { file, path, count }, error))
     }
 
-    /// As many of them as there are.
+    /// Returns up to `count` digests, as many as the file has.
     fn digests(&self, first: u64, count: u64) -> Result<Vec<Digest>> {
         let count = self.count.saturating_sub(first).min(count);
         let mut piece = vec![0; (count * DIGEST_BYTES) as usize];

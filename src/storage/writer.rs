@@ -9,26 +9,27 @@ use crate::error::{Error, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 
-/// Writes a new storage from its first byte to its last, and digests each chunk of a sealed one.
+/// Writes a new storage from its first byte to its last. Digests each chunk of a sealed storage.
 ///
-/// Nothing in the store is changed and no lock is taken: the file is unfinished until a commit gives it its name.
+/// Writing changes nothing else in the store and takes no lock: the file is unfinished until a commit gives it its
+/// name.
 #[derive(Debug)]
 pub(crate) struct StorageWriter {
     staged: Staged,
-    /// Bytes of the chunk that is not full yet.
+    /// The bytes of the chunk that is not full yet.
     pending: Vec<u8>,
-    /// The bytes of the full chunks, which are in the file.
+    /// The length of the full chunks, which are in the file.
     written_bytes: u64,
     allocated_bytes: u64,
     future: Future,
 }
 
-/// What may happen to the bytes once they are written.
+/// Whether the bytes change once they are written.
 #[derive(Debug)]
 enum Future {
     /// They never change.
     Sealed(Box<Sealing>),
-    /// They are changed in place, in a storage of this kind. Digests would become wrong.
+    /// They are changed in place, in a storage of this kind. It has no digests, which would become wrong.
     InPlace(StorageKind),
 }
 
@@ -196,7 +197,7 @@ impl StorageWriter {
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        // Small tensors are written one by one, without reserving space.
+        // Small tensors are written individually, without reserving space.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
         if let Future::Sealed(sealing) = &mut self.future {
             let Sealing { sealer, digests, .. } = &mut **sealing;
@@ -215,7 +216,8 @@ impl StorageWriter {
         Error::io(action, self.staged.path(), e)
     }
 
-    /// Returns what was written so far, for the transaction itself to read, under its provisional identity.
+    /// Returns the bytes written so far as a storage with a provisional identity, so that the transaction itself can
+    /// read them.
     pub(crate) fn so_far(&self, identity: (u64, u64)) -> Result<Arc<Storage>> {
         self.put(&self.pending)?;
         Ok(Storage::staged(identity, self.staged.file(), self.staged.path(), self.length_bytes()))

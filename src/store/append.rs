@@ -44,10 +44,10 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameNotFound`; `DTypeMismatch`; `SizeMismatch` for another number of dimensions or another
-    /// size beyond dimension 0; `NotGrowable` for a tensor that cannot grow in its storage; `Busy` if another append
-    /// or holder keeps the storage for longer than the timeout, or at once if that is a transaction that began to
-    /// append in this thread; `Conflict` for a storage whose file has several names; `Corrupt` if the end of the
+    /// See [`Store`]; `NameNotFound`; `DTypeMismatch`; `SizeMismatch` if the number of dimensions, or the size of any
+    /// dimension except 0, differs; `NotGrowable` for a tensor that cannot grow in its storage; `Busy` if another
+    /// append or holder keeps the storage for longer than the timeout, or at once if that is a transaction that began
+    /// to append in this thread; `Conflict` for a storage whose file has several names; `Corrupt` if the end of the
     /// storage is damaged.
     pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         self.write(|txn| txn.append(name, source))
@@ -61,7 +61,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store`]; `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size that is too large, or
-    /// a capacity of more than 2^46 bytes; `InvalidArgument` for the name.
+    /// a capacity of more than 2^46 bytes; `InvalidArgument` for an invalid name.
     pub fn create_growable(
         &self,
         name: &str,
@@ -77,11 +77,11 @@ impl Transaction<'_> {
     /// Appends rows to a tensor, like [`Store::append`]. They become part of it when this transaction commits.
     ///
     /// The transaction continues from the newest generation, and nothing else can append to the storage until it
-    /// ends. Two transactions that append to the same two storages in opposite order wait for each other until one is
-    /// `Busy`: append in the same order everywhere.
+    /// ends. Two transactions that append to the same two storages in opposite order wait for each other until one
+    /// fails with `Busy`: append in the same order everywhere.
     ///
     /// # Errors
-    /// Those of [`Store::append`]; `NotGrowable` for a tensor that was saved in this transaction: commit it first;
+    /// Those of [`Store::append`]; `NotGrowable` for a tensor that was saved in this transaction (commit it first);
     /// `Conflict` if an earlier change cannot be made on the newest generation; those of the source. After a failure
     /// to write, the transaction can only be dropped.
     pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
@@ -136,8 +136,8 @@ impl Transaction<'_> {
         let reserved_bytes = elems.and_then(|n| n.checked_mul(dtype.itemsize() as u64));
         let reserved_bytes = reserved_bytes.filter(|&n| n <= MAX_RESERVED_BYTES).ok_or_else(|| {
             let message = format!(
-                "{op}: a capacity of {capacity} rows of {row:?} {dtype} is more than {MAX_RESERVED_BYTES} bytes of address \
-                 space; give a smaller one, which the tensor may outgrow"
+                "{op}: a capacity of {capacity} rows of {row:?} {dtype} is more than {MAX_RESERVED_BYTES} bytes \
+                 of address space; give a smaller one, which the tensor may outgrow"
             );
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
@@ -155,7 +155,7 @@ impl Transaction<'_> {
     fn hold_storage(&mut self, op: &str, name: &str, mut record: TensorRecord) -> Result<TensorRecord> {
         let history = &self.loader.history;
         let began = Instant::now();
-        // The loop repeats when another writer has moved the tensor to another storage.
+        // The loop repeats if another writer has moved the tensor to a different storage.
         loop {
             let id = record.storage_id;
             if Changes::staged_index(id).is_some() {
@@ -220,7 +220,9 @@ impl Transaction<'_> {
                 "its storage is mutable: it is changed in place, and its size is fixed".to_owned()
             }
             RecordKind::Live { .. } => "its storage is live: its size is fixed".to_owned(),
-            RecordKind::External(_) => "its storage is external: a file that is not the store's".to_owned(),
+            RecordKind::External(_) => {
+                "its storage is external: a file that does not belong to the store".to_owned()
+            }
             RecordKind::Sealed(_) if !layout.is_contiguous() => {
                 format!(
                     "it is a view with stride {:?} of size {:?}, and not contiguous",
@@ -236,7 +238,8 @@ impl Transaction<'_> {
         let row: Vec<usize> = [0].iter().chain(layout.size().iter().skip(1)).copied().collect();
         let copied_bytes = layout.numel() as u128 * record.dtype.itemsize() as u128;
         let message = format!(
-            "{op}: {why}; create_growable makes another of size {row:?}, and appending this one to it copies {copied_bytes} bytes"
+            "{op}: {why}; use create_growable for a new tensor of size {row:?}, and append this one to it, which \
+             copies {copied_bytes} bytes"
         );
         Err(Error::new(ErrorKind::NotGrowable, message))
     }
@@ -250,7 +253,7 @@ impl Transaction<'_> {
                 && other.size.iter().all(|&n| n > 0)
                 && other.extent(length_bytes).is_ok_and(|extent| extent.end_bytes() == length_bytes)
             {
-                return Ok(format!("{other_name:?} stands behind it in the same storage"));
+                return Ok(format!("{other_name:?} follows it in the same storage"));
             }
         }
         Ok("bytes that no name reaches any more follow it in its storage".to_owned())
@@ -261,7 +264,7 @@ impl Transaction<'_> {
 fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) -> Result<usize> {
     let (dtype, size) = (source.dtype(), source.size());
     if dtype != record.dtype {
-        let message = format!("{op}: rows of {dtype}, where the tensor is {}", record.dtype);
+        let message = format!("{op}: the rows are {dtype}, but the tensor is {}", record.dtype);
         return Err(Error::new(ErrorKind::DTypeMismatch, message));
     }
     let row_of = |size: &[u64]| size.split_first().map(|(_, row)| row.to_vec());
@@ -270,13 +273,14 @@ fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) 
         (Some(&rows), Some(row), Some(expected)) if row == expected => Ok(rows),
         (_, _, None) => {
             let message = format!(
-                "{op}: rows of size {size:?}, where the tensor has no dimensions, and therefore no rows"
+                "{op}: the rows have size {size:?}, but the tensor has no dimensions, and therefore no rows"
             );
             Err(Error::new(ErrorKind::SizeMismatch, message))
         }
         _ => {
             let message = format!(
-                "{op}: rows of size {size:?}, where the tensor is {:?}: all but dimension 0 must be the same",
+                "{op}: the rows have size {size:?}, but the tensor has size {:?}; all sizes except that of \
+                 dimension 0 must be equal",
                 record.size
             );
             Err(Error::new(ErrorKind::SizeMismatch, message))

@@ -5,13 +5,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, NameChanges};
 
 impl Snapshot {
-    /// Returns the names that were added, removed or given another header since an earlier snapshot of the same
+    /// Returns the names that were added, removed or given a different header since an earlier snapshot of the same
     /// store, taken by any handle in any process. If `earlier` is in fact the later one, the result is what has to be
     /// undone.
     ///
-    /// If only a few commits lie between the snapshots, this reads what they changed; otherwise it reads all headers.
-    /// No element is read. A tensor that was saved again has another storage and counts as changed, even if its
-    /// elements are the same. Changes in place are not seen.
+    /// If there are only a few commits between the snapshots, this reads what they changed; otherwise it reads all
+    /// headers. No element is read. A tensor that was saved again has a different storage and counts as changed, even
+    /// if its elements are the same. Changes in place are not seen.
     ///
     /// ```
     /// use stridemap::{Store, Tensor};
@@ -26,14 +26,15 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a snapshot of another store; `Forked`; errors from reading the metadata.
+    /// [`ErrorKind::InvalidArgument`] for a snapshot of a different store; `Forked`; errors from reading the
+    /// metadata.
     pub fn changes_since(&self, earlier: &Snapshot) -> Result<NameChanges> {
         let (own, other) = (&self.loader.history, &earlier.loader.history);
         own.check_process()?;
         other.check_process()?;
         if own.uuid != other.uuid {
             let message = format!(
-                "changes_since: {} is another store than {}; compare two snapshots of one",
+                "changes_since: {} is a different store from {}; compare two snapshots of one store",
                 other.paths.root().display(),
                 own.paths.root().display()
             );

@@ -31,7 +31,7 @@ impl Transaction<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// If another generation is the newest, [`commit`](Self::commit) fails with
+    /// If a different generation is the newest, [`commit`](Self::commit) fails with
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and changes nothing. Rows that the transaction appended
     /// are overwritten by the next append, or cut off by [`Store::gc`](crate::Store::gc).
     pub fn expect_generation(&mut self, generation: u64) {

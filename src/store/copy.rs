@@ -61,9 +61,9 @@ impl Snapshot {
     /// returns. A process that is killed leaves a directory beside the path, `.stage-` and a number, which may be
     /// deleted.
     ///
-    /// Copying only the files, by `cp -r`, is not safe while a process writes: it takes files of several generations,
-    /// and the result often does not open. It also keeps the uuid, so each of the two stores is mistaken for the
-    /// other.
+    /// Copying only the files, with `cp -r`, is not safe while a process writes: it takes files of several
+    /// generations, and the result often does not open. It also keeps the uuid, so each of the two stores is mistaken
+    /// for the other.
     ///
     /// Names, strides, dimension names, attributes and reservations are kept. Tensors that share a storage also share
     /// it in the copy.

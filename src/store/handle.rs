@@ -133,9 +133,9 @@ impl Store {
     /// truncate or replace them, in any process.
     ///
     /// In addition, no file that is a sealed or a mutable storage of the store, and no external file, may have a
-    /// second name (a hard link) under which it is a file of another kind in a store. Only a malformed store has such
-    /// names. Within a process this is refused for storages, but another process that writes under the other name
-    /// takes another lock.
+    /// second name (a hard link) under which it is a file of a different kind in a store. Only a malformed store has
+    /// such names. Within a process this is refused for storages, but a different process that writes under the
+    /// second name takes a different lock.
     ///
     /// External files are opened only if [allowed](crate::StoreOptions::external); by default none are.
     ///
@@ -195,8 +195,8 @@ impl Store {
         self.loader.history.number()
     }
 
-    /// Moves to the newest generation, and returns whether that is another one. Files that only the old generation
-    /// needed can then be deleted.
+    /// Moves to the newest generation, and returns whether that changed the generation. Files that only the old
+    /// generation needed can then be deleted.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -255,7 +255,7 @@ impl Store {
         self.snapshot().names()
     }
 
-    /// Whether there is a tensor of this name.
+    /// Whether a tensor has this name.
     ///
     /// ```
     /// # use stridemap::Store;

@@ -17,11 +17,11 @@ use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StorageKey {
     transaction: u64,
-    /// Provisional.
+    /// The provisional id of the storage.
     id: u64,
 }
 
-/// Importing storages: first the bytes, then headers over them. A storage without a header is not committed.
+/// Imports storages: first the bytes, then headers over them. A storage without a header is not committed.
 impl Transaction<'_> {
     /// Stages a sealed storage of the bytes that `write` passes to its sink. If the length is given, in bytes, disk
     /// space is reserved first.
@@ -168,8 +168,8 @@ impl Transaction<'_> {
     /// replaces that tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a layout that exceeds the storage; [`ErrorKind::ForeignStorage`] for a key of
-    /// another transaction; those of [`check_name`](Self::check_name).
+    /// [`ErrorKind::OutOfRange`] for a layout that exceeds the storage; [`ErrorKind::ForeignStorage`] for a key of a
+    /// different transaction; those of [`check_name`](Self::check_name).
     pub fn save_header(
         &mut self,
         name: &str,

@@ -6,7 +6,7 @@ impl Store {
     /// Rewrites sealed storages, dropping the bytes that no tensor reaches. A storage is rewritten if that frees at
     /// least a quarter of it, and at least a block of 4 KiB. Tensors keep their names, sizes and elements, and share
     /// elements as before; their strides, offsets and storages change. `progress` is called with the bytes written
-    /// since the last call; [`stats`](Self::stats) tells their total beforehand.
+    /// since the last call; [`stats`](Self::stats) returns their total in advance.
     ///
     /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB or 64 of them per
     /// commit, smaller ones first, so that the space they free is available to the next. It needs that much free
@@ -47,10 +47,10 @@ impl Store {
     /// their storages change, and their strides and offsets can change, as in [`compact`](Self::compact). `progress`
     /// is called with the bytes written since the last call.
     ///
-    /// All external files are checked before the first byte is copied, and each again after it was copied. Each
-    /// commit copies about 64 MiB or 64 storages, and is durable with [`Durability::Full`](crate::Durability::Full).
-    /// The external files are not changed. If another commit interferes, a storage stays external, and
-    /// [`Materialized::skipped`] lists it.
+    /// All external files are checked before the first byte is copied, and each is checked again after it is copied.
+    /// Each commit copies about 64 MiB or 64 storages, and is durable with
+    /// [`Durability::Full`](crate::Durability::Full). The external files are not changed. If another commit
+    /// interferes, a storage stays external, and [`Materialized::skipped`] lists it.
     ///
     /// # Errors
     /// See [`Store`]; `ExternalRefused` if this handle may not open one of the files; `ExternalChanged` if a file

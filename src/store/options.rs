@@ -95,7 +95,7 @@ impl StoreOptions {
         let store = self.open_with(path, None)?;
         if store.loader.history.uuid != uuid {
             let message =
-                format!("create {}: another store has taken its place; open that one", path.display());
+                format!("create {}: a different store has taken its place; open that one", path.display());
             return Err(Error::new(ErrorKind::Replaced, message));
         }
         Ok(store)
@@ -137,12 +137,12 @@ impl StoreOptions {
 
 fn check_local(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
     let dir = paths.storages_dir();
-    if !disk.is_network(&dir).map_err(|e| Error::io("look at the file system of", &dir, e))? {
+    if !disk.is_network(&dir).map_err(|e| Error::io("examine the file system of", &dir, e))? {
         return Ok(());
     }
     let message = format!(
         "open_mapped {}: it is on a network file system, where another machine can truncate a mapped file, and end \
-         this process; use open, or StoreOptions::allow_network_mapping if one machine alone writes it",
+         this process; use open, or StoreOptions::allow_network_mapping if only one machine writes it",
         paths.root().display()
     );
     Err(Error::new(ErrorKind::NetworkFileSystem, message))

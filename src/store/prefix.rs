@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 /// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
 impl Store {
     /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name. [`Snapshot::tensors`]
-    /// reads them one by one, which takes less memory if there are many.
+    /// reads them individually, which takes less memory if there are many.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -75,8 +75,8 @@ impl Store {
         self.write(|txn| txn.remove_prefix(prefix))
     }
 
-    /// Renames the tensors whose names begin with `from`, replacing that prefix by `to`. Returns their number, which
-    /// may be zero.
+    /// Renames the tensors whose names begin with `from`, replacing that prefix with `to`. Returns their number,
+    /// which may be zero.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -135,7 +135,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, here and for each item; for each item those of [`load`](Self::load).
+    /// Errors from reading the metadata, here and for each item; for each item also those of [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
         prefix: &'a str,
@@ -174,7 +174,7 @@ impl Transaction<'_> {
         Ok(count)
     }
 
-    /// Renames the tensors whose names now begin with `from`, replacing that prefix by `to`. Returns their number.
+    /// Renames the tensors whose names now begin with `from`, replacing that prefix with `to`. Returns their number.
     /// Either all of them are renamed or none.
     ///
     /// ```
@@ -205,7 +205,8 @@ impl Transaction<'_> {
             // A name that is itself renamed becomes free.
             let is_refused = self.on_existing_renamed() == OnExisting::Refuse;
             if is_refused && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
-                let message = format!("{op}: the name {new:?} exists; choose another, or remove that tensor");
+                let message =
+                    format!("{op}: the name {new:?} exists; choose a different one, or remove that tensor");
                 return Err(Error::new(ErrorKind::NameExists, message));
             }
         }

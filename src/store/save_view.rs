@@ -50,7 +50,7 @@ impl Transaction<'_> {
                 if *store == self.loader.history.uuid && self.is_of_a_copy(tensor, (*id, record))? =>
             {
                 return foreign(
-                    "a storage of a copy of this store, or on a file that is no longer this one's",
+                    "a storage of a copy of this store, or a file that no longer belongs to this store",
                 );
             }
             Identity::Stored { store, id, record } if *store == self.loader.history.uuid => {
@@ -68,8 +68,8 @@ impl Transaction<'_> {
                 );
                 return Err(Error::new(ErrorKind::ForeignStorage, message));
             }
-            Identity::Stored { .. } => return foreign("a storage of another store"),
-            Identity::Staged { .. } => return foreign("a storage of another transaction"),
+            Identity::Stored { .. } => return foreign("a storage of a different store"),
+            Identity::Staged { .. } => return foreign("a storage of a different transaction"),
         };
         let (dtype, layout) = (tensor.dtype(), tensor.layout());
         let record = record_of("save_view", dtype, layout, tensor.storage_offset() as u64, storage_id)?;
@@ -93,7 +93,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether the tensor is on another file than this store's storage of the same id. For sealed and external
+    /// Whether the tensor is on a different file from this store's storage with the same id. For sealed and external
     /// storages with equal records that does not matter: the record says that their bytes are the same. The two may
     /// have grown apart since.
     fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
@@ -108,7 +108,7 @@ impl Transaction<'_> {
             // The commit finds out whether the storage is gone.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
             stat => {
-                Ok(!tensor.storage().is_on_file(stat.map_err(|e| Error::io("save_view: look at", &path, e))?))
+                Ok(!tensor.storage().is_on_file(stat.map_err(|e| Error::io("save_view: examine", &path, e))?))
             }
         }
     }

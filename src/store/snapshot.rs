@@ -43,7 +43,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Creates the header of a tensor in a file of another format, which numbers its storages itself.
+    /// Creates the header of a tensor in a file of a different format. The caller numbers the storages.
     ///
     /// ```
     /// use stridemap::{DType, Layout, TensorInfo};
@@ -121,11 +121,11 @@ impl TensorInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StorageKind {
-    /// Never.
+    /// The bytes never change.
     Sealed,
     /// In place, under an exclusive lock.
     Mutable,
-    /// At any time, by atomic accesses of one size.
+    /// At any time, with atomic accesses of one size.
     Live,
     /// Not by the store: the file is outside it.
     External,
@@ -150,7 +150,7 @@ impl StorageKind {
     }
 }
 
-/// A storage of a store, or a run of bytes in a file of another format.
+/// A storage of a store, or a run of bytes in a file of a different format.
 #[derive(Clone, Debug)]
 pub struct StorageInfo {
     /// The id, which the store never uses again.
@@ -217,8 +217,8 @@ impl Snapshot {
         }
     }
 
-    /// Loads the tensors whose names begin with `prefix`, by ascending name. This is one scan, where a
-    /// [`load`](Self::load) of each would search for each.
+    /// Loads the tensors whose names begin with `prefix`, by ascending name. This takes one scan. A
+    /// [`load`](Self::load) of each would search for each separately.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -249,7 +249,7 @@ impl Snapshot {
         }))
     }
 
-    /// Whether there is a tensor of this name.
+    /// Whether a tensor has this name.
     ///
     /// ```
     /// # use stridemap::Store;

@@ -1,4 +1,4 @@
-//! Writes elements to storages that wait for a commit.
+//! Writes elements to storages that are not committed yet.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) enum Stage {
 }
 
 impl Transaction<'_> {
-    /// Saves a row-major tensor under a name. `stage` writes its elements, and is told their size in bytes.
+    /// Saves a row-major tensor under a name. `stage` receives the size of the elements in bytes, and writes them.
     pub(super) fn put(
         &mut self,
         action: &str,

@@ -17,7 +17,7 @@ const MOST_NAMES: usize = 3;
 /// The most runs of bytes that are counted for one storage.
 const MOST_RUNS: u64 = 1 << 20;
 
-/// The disk usage of a store, and why unreferenced bytes are still there: see [`Store::stats`].
+/// The disk usage of a store, and why unreferenced bytes are still on disk: see [`Store::stats`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -74,7 +74,7 @@ pub struct StorageStats {
     pub tensor_count: u64,
     /// The first few of these names.
     pub names: Vec<String>,
-    /// The reclaimable bytes, and why they are still there.
+    /// The reclaimable bytes, and why they are still on disk.
     pub reclaimable: Vec<Reclaimable>,
 }
 
@@ -88,13 +88,13 @@ struct Files {
 
 impl Store {
     /// Returns the disk usage of the store: the bytes that no tensor of the newest generation reaches, and why they
-    /// are still there. Reads all headers and inspects every file, but reads no element and changes nothing.
+    /// are still on disk. Reads all headers and inspects every file, but reads no element and changes nothing.
     ///
     /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not
     /// listed there, for example a process of another namespace, its append or commit in progress counts as aborted.
     /// `/proc/locks` says nothing of older generations and unfinished files, so for these a lock is tried and
     /// released at once. A collection at that moment treats the generation as in use and leaves it to the next
-    /// collection; a writer that has created but not yet locked the unfinished file creates another.
+    /// collection; a writer that has created but not yet locked the unfinished file creates a new one.
     ///
     /// Other processes may write meanwhile, so the list can contain a file that a commit is just creating or
     /// deleting.

@@ -111,7 +111,7 @@ impl<'a> Transaction<'a> {
         self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
     }
 
-    /// Whether there is a tensor of this name in this transaction.
+    /// Whether a tensor has this name in this transaction.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -130,7 +130,7 @@ impl<'a> Transaction<'a> {
         Ok(self.draft.tensor(name)?.is_some())
     }
 
-    /// Loads a tensor as it is in this transaction. It may have been saved in this transaction.
+    /// Loads a tensor in its state in this transaction. It may have been saved in this transaction.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -221,7 +221,7 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`save`](Self::save); `InvalidArgument` for another kind, and for a dtype that cannot be live.
+    /// Those of [`save`](Self::save); `InvalidArgument` for any other kind, and for a dtype that cannot be live.
     pub fn save_as(&mut self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
         let op = format!("save {name:?}");
         let in_place = in_place_kind(&op, kind, source.dtype())?;
@@ -410,7 +410,8 @@ impl<'a> Transaction<'a> {
             None => Ok(()),
             Some(first) => {
                 let message = format!(
-                    "{action}: an earlier save of this transaction failed; begin another. It was: {first}"
+                    "{action}: an earlier save of this transaction failed; begin a new one; the first failure was: \
+                     {first}"
                 );
                 Err(Error::new(first.kind(), message).with_source(first.clone()))
             }

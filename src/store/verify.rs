@@ -124,17 +124,17 @@ impl StoreOptions {
     ///   sizes and elements; strides and offsets may change. A mutable or live storage whose file is short keeps the
     ///   tensors that are entirely in the rest.
     ///
-    /// Files that are removed or replaced are moved to the directory `lost+found` of the store, and stay there. A
+    /// Files that are removed or replaced are moved to the `lost+found` directory of the store, and stay there. A
     /// repair holds the writers' lock, and is durable when it returns, whatever the
-    /// [`Durability`](crate::Durability). If it is interrupted, even by a power cut, the store is as before, or
-    /// repaired, or another repair completes it.
+    /// [`Durability`](crate::Durability). If it is interrupted, even by a power cut, the store is unchanged or
+    /// repaired, or a second repair completes it.
     ///
     /// A repair keeps all headers in memory, and needs disk space for the storages that it copies.
     ///
     /// # Errors
     /// Those of [`plan_repair`](Self::plan_repair); `Busy` while another writer is active, or while a reader needs a
     /// file that would be moved; `CommitUnknown` if the new generation may or may not have been published;
-    /// `ReadOnly`, `Io`. Until the new generation is published, the content is as before.
+    /// `ReadOnly`, `Io`. Until the new generation is published, the content is unchanged.
     pub fn repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
         maintenance::repair(&self.disk, path.as_ref(), self.options, RepairMode::Apply, &mut progress)
     }

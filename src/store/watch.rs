@@ -1,4 +1,4 @@
-//! Waiting for commits of other processes.
+//! Waits for commits of other processes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,17 +7,17 @@ use super::handle::Store;
 use crate::disk::Watch;
 use crate::error::Result;
 
-/// The polling interval where the system does not report changes.
+/// The polling interval if the system does not report changes.
 const UNTOLD_PAUSE: Duration = Duration::from_millis(50);
 
-/// The polling interval where the system reports changes. Changes by another machine on a network file system are not
+/// The polling interval if the system reports changes. Changes by another machine on a network file system are not
 /// reported.
 const TOLD_PAUSE: Duration = Duration::from_secs(1);
 
 impl Store {
-    /// Waits until this handle is on another generation than at the call, and returns true; returns false after
-    /// `timeout`. It waits for a commit by any handle in any process, including this handle in another thread, and
-    /// moves there as [`refresh`](Self::refresh) does.
+    /// Waits until this handle moves to a different generation, and returns true. Returns false after `timeout`. It
+    /// waits for a commit by any handle in any process, including this handle in another thread, and moves there as
+    /// [`refresh`](Self::refresh) does.
     ///
     /// If the handle has not seen a commit from before the call, this returns at once. Several commits may have
     /// happened when it returns. Any number of threads can wait on one handle, and all of them return when it moves.
@@ -48,7 +48,7 @@ impl Store {
             self.refresh()?;
             Ok(history.number() != before)
         };
-        // A commit that is already there needs no watch.
+        // A commit that was already made needs no watch.
         if has_moved()? || timeout.is_zero() {
             return Ok(history.number() != before);
         }

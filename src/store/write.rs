@@ -16,7 +16,7 @@ impl Store {
     /// name. Saving under an existing name replaces that tensor.
     ///
     /// Only this name refers to the new storage. Other names of the old tensor keep the old elements: saving one of
-    /// two tied weights unties them. To keep them tied, also save the other one again, by [`copy`](Self::copy) or
+    /// two tied weights unties them. To keep them tied, also save the other one again, with [`copy`](Self::copy) or
     /// [`save_view`](Self::save_view); or use [a mutable storage](Self::save_as), which is changed in place.
     ///
     /// ```
@@ -54,7 +54,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`save`](Self::save); `InvalidArgument` for another kind, and for a dtype that cannot be
+    /// Those of [`save`](Self::save); `InvalidArgument` for any other kind, and for a dtype that cannot be
     /// [live](crate::LiveElement).
     pub fn save_as(&self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
         self.write(|txn| txn.save_as(name, source, kind))
@@ -65,8 +65,8 @@ impl Store {
     ///
     /// With [`Durability::Full`](crate::Durability::Full), the zeros and the name are durable when this returns; with
     /// `Process`, no later flush makes the name durable. Disk space is allocated for all elements. Later writes in
-    /// place are not commits: after a power cut any mix of old and new elements can be there, back to the last flush.
-    /// A [`Snapshot`] isolates names, headers and sealed elements, but not these.
+    /// place are not commits: after a power cut any mix of old and new elements written since the last flush may
+    /// remain. A [`Snapshot`] isolates names, headers and sealed elements, but not these.
     ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};

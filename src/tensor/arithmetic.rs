@@ -62,7 +62,8 @@ impl Op {
         let common = if self == Op::Div && class(met) <= Some(Class::Int) { DType::F32 } else { met };
         if class(common) > class(own) {
             return refuse(format!(
-                "the result is {common}, which cannot be cast back to {own}; save the tensor as {common}, by to_dtype and save_as"
+                "the result is {common}, which cannot be cast back to {own}; save the tensor as {common}, by \
+                 to_dtype and save_as"
             ));
         }
         Ok(common)

@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 const RUN: usize = 512;
 
 impl Tensor {
-    /// Converts the elements to another dtype, in row-major order on the heap. Returns the same tensor if it already
-    /// has that dtype.
+    /// Converts the elements to a different dtype, in row-major order on the heap. Returns the same tensor if it
+    /// already has that dtype.
     ///
     /// The result is the same as that of PyTorch's `to`, bit for bit. Floats round to nearest, ties to even;
     /// `float64` is converted to dtypes narrower than `float32` by way of `float32`. Values that are too large become
@@ -38,8 +38,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2`, whose bytes hold two numbers each, and another dtype;
-    /// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
+    /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2`, whose bytes hold two numbers each, and a different
+    /// dtype; [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
     pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if dtype == self.dtype() {
             return Ok(self.clone());

@@ -6,7 +6,7 @@
 use super::Tensor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::memory::try_resize;
+use crate::memory::resize_discarding;
 use crate::storage::{LockedStorage, Storage};
 
 /// The most bytes of a file that are read or written at a time.
@@ -148,7 +148,7 @@ impl FileCopy for Gather<'_> {
 
     /// Reads the whole span and picks the elements from it.
     fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()> {
-        try_resize(&mut self.scratch, span(dims) * W)?;
+        resize_discarding(&mut self.scratch, span(dims) * W)?;
         self.storage.read_at(&mut self.scratch, (storage * W) as u64)?;
         take::<W>(&self.scratch, self.out, dims, 0, memory);
         Ok(())
@@ -171,7 +171,7 @@ impl FileCopy for Scatter<'_> {
     /// exclusive, so nothing else has changed them.
     fn block<const W: usize>(&mut self, dims: &[Dim], storage: usize, memory: usize) -> Result<()> {
         let offset_bytes = (storage * W) as u64;
-        try_resize(&mut self.scratch, span(dims) * W)?;
+        resize_discarding(&mut self.scratch, span(dims) * W)?;
         if dims.iter().map(|dim| dim.n).product::<usize>() < span(dims) {
             self.storage.read_at(&mut self.scratch, offset_bytes)?;
         }
@@ -329,7 +329,7 @@ fn gather_places_of<const W: usize>(storage: &Storage, places: &[usize], out: &m
     }
     let mut window = Vec::new();
     for_each_window::<W>(places, |start, length, members| {
-        try_resize(&mut window, length * W)?;
+        resize_discarding(&mut window, length * W)?;
         storage.read_at(&mut window, (start * W) as u64)?;
         let elements = window.as_chunks::<W>().0;
         members.iter().for_each(|&i| out[i] = elements[places[i] - start]);
@@ -350,7 +350,7 @@ fn scatter_places_of<const W: usize>(
     }
     let mut window = Vec::new();
     for_each_window::<W>(places, |start, length, members| {
-        try_resize(&mut window, length * W)?;
+        resize_discarding(&mut window, length * W)?;
         storage.read_at(&mut window, (start * W) as u64)?;
         let elements = window.as_chunks_mut::<W>().0;
         members.iter().for_each(|&i| elements[places[i] - start] = bytes[i]);

@@ -18,7 +18,7 @@ const WHOLE_ROW_BYTES: usize = 256;
 /// Lookup of elements by a tensor of `int64` indices. Unlike in a view, indices do not count from the end.
 ///
 /// Errors common to these methods: [`ErrorKind::OutOfRange`] for an index that the axis does not have, with its
-/// position; [`ErrorKind::DTypeMismatch`] for indices of another dtype; [`ErrorKind::SizeMismatch`];
+/// position; [`ErrorKind::DTypeMismatch`] for indices of a different dtype; [`ErrorKind::SizeMismatch`];
 /// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
 impl Tensor {
     /// Copies positions along an axis to the heap, in the order of a vector of indices. The indices may also be
@@ -52,8 +52,8 @@ impl Tensor {
         if self.ndim() == 0 { picked.view(()) } else { Ok(picked) }
     }
 
-    /// Copies one element per index to the heap, replacing its position along `axis` by the index: `out[i][j] =
-    /// x[index[i][j]][j]` for axis 0 of two.
+    /// Copies one element per index to the heap, replacing its position along `axis` with the index:
+    /// `out[i][j] = x[index[i][j]][j]` for axis 0 of two.
     ///
     /// ```
     /// use stridemap::Tensor;
@@ -127,8 +127,9 @@ impl ExclusiveGuard<'_> {
         Ok(self)
     }
 
-    /// Writes one element per index, replacing its position along `axis` by the index: `x[index[i][j]][j] =
-    /// source[i][j]` for axis 0 of two. A number as the source is written to every selected element.
+    /// Writes one element per index, replacing its position along `axis` with the index:
+    /// `x[index[i][j]][j] = source[i][j]` for axis 0 of two. A number as the source is written to every selected
+    /// element.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store, Tensor};

@@ -42,8 +42,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's [lock
-    /// timeout](crate::StoreOptions::lock_timeout), and at once if this thread holds an exclusive guard of the
+    /// [`ErrorKind::NotMutable`] for a tensor on a different kind of storage; [`ErrorKind::Busy`] after the store's
+    /// [lock timeout](crate::StoreOptions::lock_timeout), or at once if this thread holds an exclusive guard of the
     /// storage; [`ErrorKind::Forked`] in a forked child of the process that loaded the tensor; [`ErrorKind::Corrupt`]
     /// if the file is being changed as a live storage; [`ErrorKind::Io`].
     pub fn lock_shared(&self) -> Result<SharedGuard> {
@@ -70,12 +70,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotMutable`] for a tensor on another kind of storage; [`ErrorKind::Busy`] after the store's [lock
-    /// timeout](crate::StoreOptions::lock_timeout), and at once if this thread holds a guard of the storage;
+    /// [`ErrorKind::NotMutable`] for a tensor on a different kind of storage; [`ErrorKind::Busy`] after the store's
+    /// [lock timeout](crate::StoreOptions::lock_timeout), or at once if this thread holds a guard of the storage;
     /// [`ErrorKind::Forked`] in a forked child of the process that loaded the tensor; [`ErrorKind::ReadOnly`];
     /// [`ErrorKind::Conflict`] if no tensor of the newest generation refers to the storage, or its file has a second
-    /// hard link; [`ErrorKind::Replaced`] if another file took its place; [`ErrorKind::Corrupt`] if the file is lent
-    /// as a sealed storage or being changed as a live one; [`ErrorKind::Io`].
+    /// hard link; [`ErrorKind::Replaced`] if a different file took its place; [`ErrorKind::Corrupt`] if the file is
+    /// lent as a sealed storage or being changed as a live one; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
         let storage = Hold::Own(storage.map_err(|e| e.context("lock_exclusive"))?);
@@ -104,7 +104,7 @@ impl Tensor {
             let why = match self.storage().identity() {
                 Identity::Heap => format!("a tensor in memory cannot be locked; {copy}"),
                 Identity::Foreign => {
-                    format!("a tensor of a file of another format is only read; {copy}")
+                    format!("a tensor of a file in a different format is read-only; {copy}")
                 }
                 Identity::Staged { .. } => "the tensor is not committed; commit, and load it".to_owned(),
                 Identity::Stored { id, record, .. } => {
@@ -130,8 +130,8 @@ type OfThisThread = PhantomData<*const ()>;
 
 /// A shared lock of a mutable storage, taken by [`Tensor::lock_shared`]. The elements do not change while it is held.
 ///
-/// The guard dereferences to its [`Tensor`], with all methods that read. Views made from it are covered by the lock
-/// while the guard is held.
+/// The guard dereferences to its [`Tensor`], which has all methods that read. Views made from it are covered by the
+/// lock while the guard is held.
 ///
 /// A guard stays on its thread. The elements that it lends, and the tensor, can be sent to other threads:
 ///

@@ -34,7 +34,7 @@ pub struct Tensor {
 
 impl Tensor {
     /// # Errors
-    /// A violated extent rule: an element lies outside the storage.
+    /// A violated extent rule: an element is outside the storage.
     pub(crate) fn new(
         storage: Arc<Storage>,
         dtype: DType,

@@ -9,7 +9,7 @@ use super::cast::convert;
 use super::stream::{PIECE_BYTES, for_each_piece};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::try_resize;
+use crate::memory::resize_discarding;
 
 /// The number of elements computed at a time if all are in memory. They fit in the second-level cache.
 const CACHED_ELEMS: usize = 16 << 10;
@@ -156,11 +156,11 @@ impl ExclusiveGuard<'_> {
             let lent = operands.first().filter(|operand| operand.dtype() == wide);
             let lent = lent.and_then(Tensor::borrow_bytes);
             if let (Some(operand), None) = (operands.first(), lent) {
-                try_resize(&mut right, operand.numel() * wide.itemsize())?;
+                resize_discarding(&mut right, operand.numel() * wide.itemsize())?;
                 if common == wide {
                     load_into(operand, wide, &mut buffer, &mut right)?;
                 } else {
-                    try_resize(&mut narrow, operand.numel() * common.itemsize())?;
+                    resize_discarding(&mut narrow, operand.numel() * common.itemsize())?;
                     load_into(operand, common, &mut buffer, &mut narrow)?;
                     convert(common, &narrow, wide, &mut right)?;
                 }
@@ -170,7 +170,7 @@ impl ExclusiveGuard<'_> {
                 op.apply(wide, elements, right);
                 return Ok(());
             }
-            try_resize(&mut left, elements.len() / own.itemsize() * wide.itemsize())?;
+            resize_discarding(&mut left, elements.len() / own.itemsize() * wide.itemsize())?;
             convert(own, elements, wide, &mut left)?;
             op.apply(wide, &mut left, right);
             convert(wide, &left, own, elements)
@@ -224,7 +224,7 @@ impl ExclusiveGuard<'_> {
             {
                 return body(bytes.get_mut(piece.reached_bytes(op)?).unwrap_or_default(), operands);
             }
-            try_resize(&mut buffer, piece.nbytes())?;
+            resize_discarding(&mut buffer, piece.nbytes())?;
             if given == Given::AsTheyAre {
                 copy::gather_locked(piece, storage, &mut buffer)?;
             }
@@ -248,7 +248,7 @@ pub(super) fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: 
     if view.dtype() == dtype {
         return copy::gather(view, out);
     }
-    try_resize(buffer, view.nbytes())?;
+    resize_discarding(buffer, view.nbytes())?;
     copy::gather(view, buffer)?;
     convert(view.dtype(), buffer, dtype, out)
 }

@@ -255,7 +255,8 @@ fn view_of<'a, T>(tensor: &Tensor, run: &'a [T]) -> Result<ArrayViewD<'a, T>> {
     ArrayViewD::from_shape(shape_of(tensor), run).map_err(|e| refused("as_array", tensor, &e))
 }
 
-/// `ndarray` takes the elements from the lowest one on, and encodes a negative stride as its two's complement.
+/// Converts to the form that `ndarray` takes: elements start at the lowest one, and a negative stride is encoded as
+/// its two's complement.
 fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
     let stride = tensor.layout().lent_strides().into_iter();
     let stride: Vec<usize> = stride.map(isize::cast_unsigned).collect();

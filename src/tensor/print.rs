@@ -19,8 +19,8 @@ const MAX_SHOWN: usize = 1 << 22;
 const PREFIX: &str = "tensor(";
 
 impl Tensor {
-    /// Returns the values as PyTorch prints them, summarized beyond 1000 elements. Reads only the elements that are
-    /// shown.
+    /// Returns the values in the format in which PyTorch prints them, summarized beyond 1000 elements. Reads only the
+    /// elements that are shown.
     ///
     /// Names of dimensions follow the dtype, as in PyTorch until 2.13. There are two differences from PyTorch:
     /// `dtype=float16` has no `torch.` prefix, and an element of `float4_e2m1fn_x2` is shown as its two numbers
@@ -66,7 +66,7 @@ impl Tensor {
     }
 }
 
-/// Prints the tensor like [`to_text`](Tensor::to_text). If an element cannot be read, prints the error instead.
+/// Prints the tensor like [`to_text`](Tensor::to_text). If an element cannot be read, this prints the error instead.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.to_text() {

@@ -5,7 +5,7 @@ use stridemap_format::DType;
 
 use super::{Source, Tensor, copy};
 use crate::error::{ErrorKind, Result};
-use crate::memory::try_resize;
+use crate::memory::resize_discarding;
 use crate::parallel;
 
 /// The size of a piece of a view, in bytes. A larger view is gathered by several threads.
@@ -101,7 +101,7 @@ fn gather_in_small_pieces(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result
 }
 
 fn gather_into(tensor: &Tensor, buffer: &mut Vec<u8>) -> Result<()> {
-    try_resize(buffer, tensor.nbytes())?;
+    resize_discarding(buffer, tensor.nbytes())?;
     copy::gather(tensor, buffer)
 }
 

@@ -20,8 +20,8 @@ impl Tensor {
         self.check_slice::<T>(op)?;
         if T::DTYPE == DType::Bool {
             let message = format!(
-                "{op}::<bool>: not every byte is a bool, so each access would check them all; use read, or view_dtype as \
-                 uint8"
+                "{op}::<bool>: not every byte is a bool, so each access would check them all; use read, or \
+                 view_dtype as uint8"
             );
             return Err(Error::new(ErrorKind::DTypeMismatch, message));
         }

@@ -65,7 +65,7 @@ fn changes_between_snapshots_are_those_of_their_names_whatever_tables_they_stand
     assert_refused(
         snapshots[1].changes_since(&other),
         ErrorKind::InvalidArgument,
-        &["y.smap", "x.smap", "another store"],
+        &["y.smap", "x.smap", "a different store"],
     );
 }
 

@@ -92,7 +92,7 @@ fn new_name_that_exists_or_that_another_takes_first_is_refused() {
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
     store.save("x", &1i64).unwrap();
-    let said = ["save \"x\"", "the name exists", "choose another"];
+    let said = ["save \"x\"", "the name exists", "choose a different one"];
     assert_refused(save_new(&store, "x", 2), ErrorKind::NameExists, &said);
     let mut txn = store.begin().unwrap();
     txn.on_existing(OnExisting::Refuse);

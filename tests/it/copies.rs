@@ -264,12 +264,16 @@ fn what_is_at_the_path_is_refused_and_stays() {
     let before = names_in(dir.path());
     for name in ["file", "empty", "link", "x.smap", "."] {
         let refused = store.copy_to(dir.path().join(name), |_| panic!("an element was read"));
-        assert_refused(refused, ErrorKind::AlreadyExists, &["something is there", "choose another path"]);
+        assert_refused(
+            refused,
+            ErrorKind::AlreadyExists,
+            &["the path already exists", "choose a different path"],
+        );
     }
     // Something came while elements were copied.
     let path = dir.path().join("late.smap");
     let refused = store.copy_to(&path, |_| fs::write(&path, "text").unwrap());
-    assert_refused(refused, ErrorKind::AlreadyExists, &["late.smap: something is there"]);
+    assert_refused(refused, ErrorKind::AlreadyExists, &["late.smap: the path already exists"]);
     assert_eq!(fs::read(&path).unwrap(), b"text");
     fs::remove_file(&path).unwrap();
     let refused = store.copy_to(dir.path().join("no/such.smap"), |_| ());

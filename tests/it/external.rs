@@ -141,6 +141,10 @@ fn what_an_external_tensor_cannot_do_says_why() {
     let (weight, row) = (store.load("weight").unwrap(), Tensor::from_vec(vec![0f32; 4], &[1, 4]).unwrap());
     assert_refused(weight.lock_exclusive(), ErrorKind::NotMutable, &["not the store's own", "save_as"]);
     assert_refused(weight.as_live::<f32>(), ErrorKind::NotLive, &["not the store's own"]);
-    assert_refused(store.append("weight", &row), ErrorKind::NotGrowable, &["external", "not the store's"]);
+    assert_refused(
+        store.append("weight", &row),
+        ErrorKind::NotGrowable,
+        &["external", "does not belong to the store"],
+    );
     assert_refused(weight.as_slice::<f32>(), ErrorKind::NotMapped, &["open_mapped", "read"]);
 }

@@ -733,7 +733,7 @@ fn case_06_failed_flush_is_known_to_every_handle_and_after_loading_again() {
     assert_refused(
         other.lock_exclusive(),
         ErrorKind::Poisoned,
-        &["this handle writes no more", "flush storage"],
+        &["this handle can no longer write", "flush storage"],
     );
     let store = options.open("/x.smap").unwrap();
     let again = store.load("x").unwrap();

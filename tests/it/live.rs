@@ -511,7 +511,7 @@ fn case_04_failed_commit_refuses_the_flush_of_live_elements() {
     let store = unsafe { StoreOptions::new().disk(Arc::new(disk)).open_mapped(&path).unwrap() };
     let x = store.load("x").unwrap().as_live::<i32>().unwrap();
     assert_refused(store.copy("x", "y"), ErrorKind::CommitUnknown, &["injected fault"]);
-    assert_refused(x.flush(), ErrorKind::Poisoned, &["this handle writes no more", "injected fault"]);
+    assert_refused(x.flush(), ErrorKind::Poisoned, &["this handle can no longer write", "injected fault"]);
     // Another handle of the process may: the elements were not what failed.
     mapped(&path).load("x").unwrap().as_live::<i32>().unwrap().flush().unwrap();
 }
@@ -541,7 +541,7 @@ fn case_06_failed_flush_of_live_elements_is_known_to_every_handle() {
     assert_refused(x.flush(), ErrorKind::Poisoned, &["earlier flush", "lost"]);
     let live = store.load("x").unwrap().as_live::<i32>().map(drop);
     for refused in [store.copy("x", "y"), store.remove("x"), live] {
-        assert_refused(refused, ErrorKind::Poisoned, &["this handle writes no more", "flush storage"]);
+        assert_refused(refused, ErrorKind::Poisoned, &["this handle can no longer write", "flush storage"]);
     }
     drop(x);
     let again = mapped(&path).load("x").unwrap().as_live::<i32>().unwrap();

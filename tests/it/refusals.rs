@@ -32,7 +32,7 @@ fn missing_store_and_what_is_no_store() {
     assert_refused(
         Store::open(dir.path().join("none.smap")),
         ErrorKind::NotFound,
-        &["none.smap", "no store there"],
+        &["none.smap", "no store at this path"],
     );
     let file = dir.path().join("file");
     fs::write(&file, "text").unwrap();
@@ -47,10 +47,10 @@ fn create_refuses_a_place_that_is_taken_and_takes_an_empty_directory() {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     Store::create(&path).unwrap();
-    assert_refused(Store::create(&path), ErrorKind::AlreadyExists, &["a store is there"]);
+    assert_refused(Store::create(&path), ErrorKind::AlreadyExists, &["the path is already a store"]);
     let file = dir.path().join("file");
     fs::write(&file, "text").unwrap();
-    assert_refused(Store::create(&file), ErrorKind::AlreadyExists, &["a file is there"]);
+    assert_refused(Store::create(&file), ErrorKind::AlreadyExists, &["the path is already a file"]);
     assert_refused(Store::create(dir.path()), ErrorKind::AlreadyExists, &["not empty"]);
     let empty = dir.path().join("empty");
     fs::create_dir(&empty).unwrap();
@@ -263,11 +263,15 @@ fn view_of_what_the_store_does_not_hold() {
     other.save("a", &matrix()).unwrap();
     assert_refused(store.save_view("a", &matrix()), ErrorKind::ForeignStorage, &["memory", "use save"]);
     let foreign = other.load("a").unwrap();
-    assert_refused(store.save_view("a", &foreign), ErrorKind::ForeignStorage, &["another store", "use save"]);
+    assert_refused(
+        store.save_view("a", &foreign),
+        ErrorKind::ForeignStorage,
+        &["a different store", "use save"],
+    );
     let mut txn = store.begin().unwrap();
     txn.save("a", &matrix()).unwrap();
     let staged = txn.load("a").unwrap();
-    assert_refused(store.save_view("b", &staged), ErrorKind::ForeignStorage, &["another transaction"]);
+    assert_refused(store.save_view("b", &staged), ErrorKind::ForeignStorage, &["a different transaction"]);
     drop(txn);
     assert_eq!(store.generation(), 1);
 }

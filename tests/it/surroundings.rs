@@ -181,7 +181,7 @@ fn case_25_storage_that_was_shortened_is_refused_before_it_is_mapped() {
     // SAFETY: only this library writes the store, but for what this test did.
     let mapped = unsafe { Store::open_mapped(&path).unwrap() };
     for store in [mapped, Store::open(&path).unwrap()] {
-        let text = ["load \"x\"", "0000000000000001.bin", "23 bytes, where the record says 24", "F-26"];
+        let text = ["load \"x\"", "0000000000000001.bin", "23 bytes, but the record says 24", "F-26"];
         assert_refused(store.load("x"), ErrorKind::Corrupt, &text);
     }
 }

@@ -193,7 +193,7 @@ fn source_that_panics_leaves_a_transaction_that_can_only_be_dropped() {
     store.create_growable("x", DType::U8, &[2], 0).unwrap();
     let mut txn = store.begin().unwrap();
     assert!(panic::catch_unwind(AssertUnwindSafe(|| txn.append("x", &Panics))).is_err());
-    assert_refused(txn.save("other", &bytes(1, 1)), ErrorKind::InvalidArgument, &["begin another"]);
+    assert_refused(txn.save("other", &bytes(1, 1)), ErrorKind::InvalidArgument, &["begin a new one"]);
     drop(txn);
     assert_eq!(store.append("x", &bytes(1, 5)).unwrap(), 2..3);
     assert_eq!(read(&store, "x"), [0, 0, 5]);

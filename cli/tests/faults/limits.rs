@@ -40,7 +40,7 @@ fn limited(template: &Path, limit: &[&str], args: &[&str], [before, after]: [&Co
     let refusal = (!ended.status.success()).then(|| refused(&ended));
     let allowed: &[&Content] = match &refusal {
         None => &[after],
-        Some(line) if line.contains("may or may not be there") => &[before, after],
+        Some(line) if line.contains("may or may not have been published") => &[before, after],
         Some(_) => &[before],
     };
     which(&dir.path().join("s.smap"), allowed, &what);
@@ -223,7 +223,7 @@ pub(crate) fn read_what_cannot_be_mapped(path: &Path) {
     let live = mapped.load("live").unwrap();
     let refused = live.as_live::<u8>().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotMapped);
-    assert!(refused.to_string().contains("keep the store on another"), "{refused}");
+    assert!(refused.to_string().contains("keep the store on a different one"), "{refused}");
     assert_eq!(live.read::<u8>().unwrap(), [0; 10]);
     mapped.save("next", &bytes(10, 0)).unwrap();
 }

@@ -54,7 +54,7 @@ fn append_is_refused_as_a_whole_when_one_file_does_not_fit() {
         ("missing.npy", "missing.npy"),
         ("two.safetensors", "append two.safetensors: 2 tensors, where one is expected"),
         ("no.safetensors", "append no.safetensors: 0 tensors, where one is expected"),
-        ("floats.safetensors", "append floats.safetensors: append to \"log\": rows of float32"),
+        ("floats.safetensors", "append floats.safetensors: append to \"log\": the rows are float32"),
     ] {
         let refusal = dir.refusal(&["append", "s.smap", "log", "more.npy", file]);
         assert!(refusal.contains(why), "{refusal}");
@@ -71,7 +71,7 @@ fn tensor_that_cannot_grow_is_refused_and_the_advice_makes_one_that_can() {
     dir.messages(&["view", "s.smap", "reversed", "log.flip(0)"]);
     dir.messages(&["append", "s.smap", "log", "more.npy"]);
     let refusal = dir.refusal(&["append", "s.smap", "reversed", "more.npy"]);
-    let said = "append to \"reversed\": \"log\" stands behind it in the same storage; ";
+    let said = "append to \"reversed\": \"log\" follows it in the same storage; ";
     let advice =
         "; or export it to a .npy file, and import that file alone: it has a storage of its own then";
     assert!(refusal.starts_with(said) && refusal.ends_with(advice), "{refusal}");

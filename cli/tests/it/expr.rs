@@ -273,7 +273,7 @@ fn refusal_marks_the_part_that_is_wrong() {
     stridemap: expression, column 11: expected one number, which picks from a list of views
       | y.unbind()[0:1]
       |           ^^^^^
-    stridemap: refine_names(["a", "a"]): "a" stands twice
+    stridemap: refine_names(["a", "a"]): "a" appears twice
       | x.refine_names(a, a)
       |   ^^^^^^^^^^^^^^^^^^
     "#);

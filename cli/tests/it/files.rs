@@ -145,7 +145,10 @@ fn export_to_a_store_copies_it() {
     assert_ne!(Store::open(dir.path("copy.smap")).unwrap().uuid(), dir.store().uuid());
 
     let refusal = dir.refusal(&["export", "s.smap", "copy.smap"]);
-    assert_eq!(refusal, "copy s.smap to copy.smap: copy.smap: something is there; choose another path");
+    assert_eq!(
+        refusal,
+        "copy s.smap to copy.smap: copy.smap: the path already exists; choose a different path"
+    );
     for flag in [&["--order", "F"][..], &["--compress"], &["--max-shard-size", "1GB"]] {
         let refusal = dir.refusal(&[&["export", "s.smap", "other.smap"], flag].concat());
         assert!(refusal.contains(flag[0]), "{refusal}");

@@ -29,7 +29,7 @@ pub(crate) fn on_store(store: &str) -> Vec<Vec<&str>> {
 fn missing_store_is_not_found_and_not_created() {
     let dir = Dir::empty();
     for args in on_store("none.smap") {
-        assert_eq!(dir.refusal(&args), "open none.smap: no store there");
+        assert_eq!(dir.refusal(&args), "open none.smap: no store at this path");
     }
 }
 

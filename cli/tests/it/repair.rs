@@ -47,7 +47,7 @@ fn json_of_verify_has_the_findings_and_whom_they_affect() {
         "offset": 0,
         "rule": "F-25",
         "rule_text": "sealed bytes have the digests that their record states",
-        "detail": "the chunk of 24 bytes from here on was changed",
+        "detail": "the 24-byte chunk starting here was changed",
         "affects": ["weight", "weight_t"],
         "affects_more": 0,
     });

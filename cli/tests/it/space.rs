@@ -61,7 +61,7 @@ fn stats_are_a_table_or_json() {
     assert_eq!(words[0].join(" "), "file kind bytes reachable tensors names reclaimable why");
     assert_eq!(
         words[1].join(" "),
-        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 no tensor refers to them: compact"
+        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 unreferenced bytes: compact"
     );
     assert_eq!(
         words[2].join(" "),

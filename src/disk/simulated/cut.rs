@@ -11,15 +11,15 @@ use super::{Op, SimulatedDisk};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Everything.
+    /// All unsynced changes survive.
     EverythingKept,
-    /// Nothing.
+    /// No unsynced change survives.
     EverythingLost,
-    /// Names, but not bytes and lengths.
+    /// Names survive, but not bytes and lengths.
     NamesKept,
-    /// Bytes and lengths, but not names.
+    /// Bytes and lengths survive, but not names.
     DataKept,
-    /// One change of names, by its index among the pending ones, and no bytes and lengths.
+    /// Only one change of names survives, given by its index among the pending ones, and no bytes or lengths.
     OneNameKept(usize),
 }
 

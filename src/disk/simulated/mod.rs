@@ -1,9 +1,9 @@
 //! A disk in memory that can lose power.
 //!
-//! It keeps what a running system sees apart from what a power cut would leave, and logs every operation. At any
-//! moment a [`PowerCut`] tells which unsynced changes may survive: each block of a file in any version since its last
-//! sync, each length, and each change of a name, independently of all others. Any part of the log can be replayed,
-//! modified or not.
+//! It stores the state that a running system sees separately from the state that a power cut would leave, and logs
+//! every operation. At any moment a [`PowerCut`] tells which unsynced changes may survive: each block of a file in
+//! any version since its last sync, each length, and each change of a name, independently of all others. Any part of
+//! the log can be replayed, modified or not.
 //!
 //! It assumes that on a real disk a sync does what it promises, that a block is written whole or not at all, and that
 //! a rename within a directory is one change, unless the disk was created
@@ -30,8 +30,8 @@ pub use op::Op;
 use state::{Fault, State};
 use world::{Inode, ROOT, World};
 
-/// How many bytes a disk writes at once: a sector. A page of memory is eight sectors, so every outcome that whole
-/// pages can have is possible here too.
+/// The number of bytes that a disk writes at once: a sector. A page of memory is eight sectors, so every outcome that
+/// whole pages can have is possible here too.
 pub const BLOCK_BYTES: usize = 512;
 
 /// A disk in memory, shared by its clones.

@@ -206,8 +206,8 @@ fn a_slice_becomes_as_dense_as_it_can() {
 
 #[test]
 fn columns_of_different_rows_keep_their_rows() {
-    // A matrix of 1000 rows of 100: columns 0 to 10; columns 50 to 60 of every other row from the fifth on; a part of a
-    // row; and a row that ends where the next begins.
+    // A matrix of 1000 rows of 100: columns 0 to 10; columns 50 to 60 of every other row from the fifth on; a part of
+    // a row; and a row that ends where the next begins.
     let owned = [
         Owned::new(F32, &[(1000, 100), (10, 1)], 0),
         Owned::new(F32, &[(400, 200), (10, 1)], 550),

@@ -98,7 +98,7 @@ pub(super) fn apply(
     work.sync(&paths.storages_dir())?; // crash: the same, now durable
     let generation = source.highest + 1;
     let mut garbage = source.manifest.garbage.clone();
-    // Readers of an older generation need these files where they are.
+    // Readers of an older generation need these files at their current paths.
     garbage.extend(outgrown.into_iter().map(|id| (id, generation)));
     garbage.retain(|id, _| !storages.contains_key(id) && !moves.storages.contains(id));
     let manifest = Manifest {
@@ -207,7 +207,7 @@ impl Work {
                 }
                 self.sync(self.paths().root())
             }
-            Err(e) => Err(Error::io("look at", &dir, e)),
+            Err(e) => Err(Error::io("examine", &dir, e)),
         }
     }
 

@@ -261,7 +261,7 @@ fn storages(
             content.dropped.insert(id);
             content.sums.remove(&id);
             if damaged.is_some() {
-                let detail = "no longer used by any tensor; what is there is kept in lost+found";
+                let detail = "no longer used by any tensor; its remaining files are kept in lost+found";
                 repair.remedy(paths.storage(id), detail);
             }
             continue;
@@ -273,8 +273,10 @@ fn storages(
                 record.length_bytes = length_bytes;
             }
             if let Some(copy) = damaged.copy {
-                let detail =
-                    format!("{}; what other tensors reach is copied into a new storage", damaged.reason);
+                let detail = format!(
+                    "{}; the bytes that other tensors reach are copied into a new storage",
+                    damaged.reason
+                );
                 repair.remedy(&damaged.path, detail);
                 content.copy(id, copy);
             }
@@ -302,10 +304,11 @@ fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: 
             continue;
         }
         let path = paths.storage(id);
-        let found_bytes = disk.stat(&path).map_err(|e| Error::io("look at storage", &path, e))?.size_bytes;
+        let found_bytes = disk.stat(&path).map_err(|e| Error::io("examine storage", &path, e))?.size_bytes;
         if found_bytes > length_bytes {
             let detail = format!(
-                "{found_bytes} bytes, where the record says {length_bytes}: copied into a new storage, because a process may \
+                "{found_bytes} bytes, but the record says {length_bytes}: copied into a new storage, because a \
+                 process may \
                  still read the rest"
             );
             repair.remedy(path, detail);

@@ -72,7 +72,11 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
     let is_marker_lost = match marker {
         Ok(stated) if stated == uuid => false,
         Ok(_) => {
-            repair.remedy(paths.marker(), "another store's; written again from the uuid of the manifests");
+            repair.remedy(
+                paths.marker(),
+                "it belongs to a different store; written again from the uuid of the \
+                manifests",
+            );
             true
         }
         Err(e) => {
@@ -111,7 +115,7 @@ fn newest_readable(
             Ok(manifest) if manifest.uuid == uuid => manifest,
             Ok(manifest) => {
                 let other = uuid::Uuid::from_bytes(manifest.uuid);
-                unread.push((paths.manifest(number), format!("the manifest of another store, {other}")));
+                unread.push((paths.manifest(number), format!("the manifest of a different store, {other}")));
                 continue;
             }
             Err(e) => {
@@ -134,7 +138,7 @@ fn newest_readable(
         }
     }
     let manifest = without_table.ok_or_else(|| nothing_left(paths, &[]))?;
-    repair.lose_files(unread, "what only this file says is lost");
+    repair.lose_files(unread, "the changes that only this file records are lost");
     repair.remedy(paths.manifest(manifest.generation), "kept without its table");
     Ok(source(Manifest { table: None, ..manifest }, None, false))
 }
@@ -151,7 +155,8 @@ fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
     let detail = format!("{why}; nothing else says which tensors the store has");
     let error = Error::corrupt(&paths.meta_dir(), format::Error::new(Rule::ManifestFrame, detail));
     error.context("repair").advised(
-        "nothing was changed, and the elements are in storages/; put back meta/ from a copy of the store, and repair again",
+        "nothing was changed, and the elements are in storages/; put back meta/ from a copy of the store, and \
+         repair again",
     )
 }
 

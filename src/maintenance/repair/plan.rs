@@ -10,7 +10,7 @@ use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{Error, Result};
 use crate::generation::manifest_numbers;
 
-/// How often a plan is made again because another process commits meanwhile.
+/// How many times a plan is made again because another process committed in the meantime.
 const MAX_TRIES: u32 = 5;
 
 /// What a store needs, and its content afterwards.
@@ -71,7 +71,7 @@ pub(super) fn check_dirs(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
         Ok(true) => Ok(true),
         Ok(false) => Err(no_directory(dir, "not a directory of its own; put the directory back")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(Error::io("look at", dir, e)),
+        Err(e) => Err(Error::io("examine", dir, e)),
     };
     is_there(&paths.meta_dir())?;
     is_there(&paths.storages_dir())

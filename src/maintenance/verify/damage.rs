@@ -108,11 +108,11 @@ fn index(
     }
     for run in runs(changed.into_iter().map(|chunk| chunk.index)) {
         let range = bytes_of_chunks(&run, length_bytes);
-        let (what, was) = match run.end - run.start {
-            1 => ("the chunk".to_owned(), "was"),
-            count => (format!("{count} chunks"), "were"),
+        let range_bytes = range.end - range.start;
+        let detail = match run.end - run.start {
+            1 => format!("the {range_bytes}-byte chunk starting here was changed"),
+            count => format!("the {count} chunks starting here ({range_bytes} bytes) were changed"),
         };
-        let detail = format!("{what} of {} bytes from here on {was} changed", range.end - range.start);
         let broken = FormatError::new(Rule::ChunkDigest, detail).at(range.start);
         index.ranges.push((range, findings.push(&path, &broken, Affected::NOTHING)));
     }

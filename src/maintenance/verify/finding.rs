@@ -13,7 +13,7 @@ const SHOWN_NAMES: usize = 3;
 /// chunks.
 const MOST_NAMES: usize = 1 << 20;
 
-/// One thing that is wrong with a store.
+/// One defect of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -23,7 +23,7 @@ pub struct Finding {
     pub offset_bytes: Option<u64>,
     /// The rule of the format that is broken.
     pub rule: Rule,
-    /// What is wrong, in words.
+    /// A description of the defect.
     pub detail: String,
     /// The tensors that cannot be loaded because of it, or whose elements may be wrong.
     pub affected: Affected,

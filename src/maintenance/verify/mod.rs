@@ -31,7 +31,7 @@ pub(crate) use tensors::verify_tensors;
 pub struct Verification {
     /// Broken rules of the format. Empty for a whole store.
     pub findings: Vec<Finding>,
-    /// Files that no process needs, which is not damage. They are not looked for if only some tensors are verified,
+    /// Files that no process needs, which is not damage. They are not searched for if only some tensors are verified,
     /// or if the store is too damaged to be opened.
     pub orphans: Vec<Orphan>,
     /// The external files that the handle may not open. They were not checked.
@@ -78,7 +78,7 @@ pub(crate) fn verify(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Verification> {
     let mut findings = Findings::default();
-    // Read from disk again, not as this handle remembers them.
+    // Read from disk again, instead of using the handle's copy in memory.
     let reread = read_marker(&*history.disk, &history.paths);
     let reread = reread.and_then(|_| generation::reread(history, generation));
     if let Err(e) = reread {

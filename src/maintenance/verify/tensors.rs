@@ -90,7 +90,7 @@ fn damage(
     let path = history.paths.storage(id);
     let chunks = damage.chunks.into_iter().map(|chunk| {
         let detail =
-            chunk.found.map_or_else(|e| e.to_string(), |_| "the chunk from here on was changed".to_owned());
+            chunk.found.map_or_else(|e| e.to_string(), |_| "the chunk starting here was changed".to_owned());
         let broken = FormatError::new(Rule::ChunkDigest, detail).at(chunk.index * CHUNK_BYTES);
         Error::corrupt(&path, broken)
     });

@@ -14,25 +14,25 @@ use crate::error::{Error, Result};
 use crate::parallel;
 use sealed::{SealedCheck, UNIT_CHUNKS};
 
-/// What is wrong with the files of a storage.
+/// The damage found in the files of a storage.
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
-    /// The `.bin` file is missing, short or no file: the storage cannot be opened.
+    /// Why the storage cannot be opened: the `.bin` file is missing, short or not a regular file.
     pub(crate) file: Option<Error>,
-    /// How long the `.bin` file is, if it is one.
+    /// The length of the `.bin` file, if it is a regular file.
     pub(crate) found_bytes: Option<u64>,
-    /// The chunks, with the tail, that are in the file and are not those that were sealed, ascending.
+    /// The chunks, including the tail, that are in the file but do not match their digests, in ascending order.
     pub(crate) chunks: Vec<DamagedChunk>,
-    /// What is wrong with the `.sum` file.
+    /// The damage to the `.sum` file.
     pub(crate) sum: Option<DigestDamage>,
 }
 
-/// A `.sum` file that does not have the digests of its record.
+/// A `.sum` file whose digests the record does not confirm.
 #[derive(Debug)]
 pub(crate) struct DigestDamage {
     pub(crate) error: Error,
-    /// The right digests for those that are wrong or missing: those of the chunks themselves, when the record confirms them
-    /// all. Otherwise nothing is known of any full chunk.
+    /// The correct digests for those that are wrong or missing. They are computed from the chunks, and are known only
+    /// if the record confirms them all. Otherwise nothing is known about any full chunk.
     pub(crate) corrected: Option<Vec<(u64, Digest)>>,
 }
 
@@ -41,7 +41,7 @@ impl Damage {
         self.file.is_none() && self.chunks.is_empty() && self.sum.is_none()
     }
 
-    /// When this process or the machine has no descriptors or memory left, that is an error and no damage.
+    /// If this process or the machine has run out of descriptors or memory, that is an error, not damage.
     fn unless_out_of_resources(self) -> Result<Self> {
         let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
         let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
@@ -51,13 +51,13 @@ impl Damage {
         }
     }
 
-    /// Of a storage that cannot be opened.
+    /// Returns the damage of a storage that cannot be opened.
     fn unusable(error: Error) -> Self {
         Damage { file: Some(error), ..Damage::default() }
     }
 }
 
-/// A mutable or live storage has no digests: only the length of its file is checked.
+/// Checks a mutable or live storage. It has no digests, so only the length of its file is checked.
 fn check_in_place(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Damage {
     let path = paths.storage(id);
     let found = disk.open(&path, Access::Read).and_then(|file| file.stat());
@@ -71,8 +71,8 @@ fn check_in_place(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &Storage
     }
 }
 
-/// Verifies the chunks of one storage that `is_wanted`, and all of its chunk digests; returns what is wrong, if anything is.
-/// Where the chunk digests are not those of the record, it is not known which of them are wrong.
+/// Verifies all chunk digests of one storage, and the chunks that `is_wanted` selects. Returns the damage, if any. If
+/// the record does not confirm the chunk digests, it is not known which of them are wrong.
 pub(crate) fn check_chunks(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -97,13 +97,13 @@ pub(crate) fn check_chunks(
     (!damage.is_none()).then(|| damage.unless_out_of_resources()).transpose()
 }
 
-/// The id of a storage, and what is wrong with it.
+/// The id of a storage, and its damage.
 pub(crate) type Found = (u64, Damage);
 
-/// More only wait for the disk.
+/// More threads would only wait for the disk.
 const MOST_THREADS: usize = 8;
 
-/// How many bytes, or how many storages, are worth another thread.
+/// How many bytes, or how many storages, justify one more thread.
 const BYTES_A_THREAD: u64 = 4 * PART_BYTES;
 const STORAGES_A_THREAD: u64 = 64;
 
@@ -111,7 +111,7 @@ const STORAGES_A_THREAD: u64 = 64;
 const PART_BYTES: u64 = UNIT_CHUNKS * CHUNK_BYTES;
 const STORAGES_A_PART: usize = 16;
 
-/// What a thread reads at a time.
+/// The work that a thread takes at a time.
 enum Part<'a> {
     Storages(Vec<(u64, &'a StorageRecord)>),
     Chunks(Arc<SealedCheck>, Range<u64>),
@@ -119,12 +119,12 @@ enum Part<'a> {
     Unusable(Found),
 }
 
-/// Verifies all storages, a few MiB at a time on each thread, and returns what is wrong, by id.
+/// Verifies all storages, a few MiB at a time on each thread. Returns the damage, in ascending order of id.
 ///
 /// `progress` is called on this thread, with the bytes read since the last call.
 ///
 /// # Errors
-/// `Io` where there are no descriptors or no memory left to read with.
+/// `Io` if the process runs out of descriptors or memory.
 pub(crate) fn check_all(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -150,7 +150,7 @@ pub(crate) fn check_all(
     found.into_iter().map(|(id, damage)| Ok((id, damage.unless_out_of_resources()?))).collect()
 }
 
-/// Small storages together, and large ones in parts.
+/// Groups small storages, and splits large ones into parts.
 fn for_each_part<'a>(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -184,7 +184,7 @@ fn for_each_part<'a>(
     push(Part::Storages(small))
 }
 
-/// Returns how many bytes were read, and what is wrong.
+/// Returns the number of bytes read, and the damage.
 fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> (u64, Vec<Found>) {
     let mut buffer = Vec::new();
     match part {

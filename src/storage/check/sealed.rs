@@ -1,4 +1,4 @@
-//! One sealed storage, whose chunks several threads verify.
+//! Verifies the chunks of one sealed storage on several threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::storage::{DamagedChunk, VerifiedStorage};
 /// How many chunks a thread takes at a time.
 pub(super) const UNIT_CHUNKS: u64 = 8;
 
-/// How many chunks that do not have their digests are remembered, when the `.sum` file is damaged itself.
+/// The most mismatching chunks that are recorded if the `.sum` file itself is damaged.
 const MOST_DIFFERENT: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct SealedCheck {
     id: u64,
     storage: VerifiedStorage,
     length_bytes: u64,
-    /// Why the `.sum` file is not what the record says.
+    /// Why the record does not confirm the `.sum` file.
     sum_error: Option<Error>,
     file_error: Option<Error>,
     next_chunk: AtomicU64,
@@ -58,8 +58,8 @@ impl SealedCheck {
         self.id
     }
 
-    /// How many chunks are to be verified, with the tail, which may be empty. A record may state any length, so of a short
-    /// file it is the chunks that begin in it.
+    /// The number of chunks to verify, including the tail, which may be empty. A record may state any length, so a
+    /// short file counts only the full chunks that it has, and one more.
     pub(super) fn chunk_count(&self) -> u64 {
         full_chunk_count(self.length_bytes.min(self.storage.found_bytes())) + 1
     }
@@ -69,7 +69,8 @@ impl SealedCheck {
         (start < self.chunk_count()).then(|| start..(start + UNIT_CHUNKS).min(self.chunk_count()))
     }
 
-    /// Verifies some chunks; returns how many bytes were read. Chunks past the end of a short file are left out.
+    /// Verifies some chunks, and returns the number of bytes read. Skips chunks that reach past the end of a short
+    /// file.
     pub(super) fn check(&self, part: Range<u64>, buffer: &mut Vec<u8>) -> u64 {
         let count = part.end - part.start;
         let mut bytes = 0;
@@ -90,19 +91,19 @@ impl SealedCheck {
         bytes
     }
 
-    /// What is wrong, once the last part was checked.
+    /// Returns the damage, if this was the last part to be checked.
     pub(super) fn finish_part(&self) -> Option<Damage> {
         let is_last = self.done_chunks.load(Ordering::Acquire) >= self.chunk_count();
-        // Two threads may both see the last: the first one takes it.
+        // Two threads may both see that all parts are done. Only the first gets the result.
         (is_last && self.done_chunks.swap(0, Ordering::AcqRel) >= self.chunk_count()).then(|| self.finish())
     }
 
-    /// What is wrong, once every chunk was checked.
+    /// Returns the damage after every chunk was checked.
     pub(super) fn finish(&self) -> Damage {
         self.result(true)
     }
 
-    /// The same when only some chunks were checked.
+    /// Returns the damage after only some chunks were checked.
     pub(super) fn finish_some(&self) -> Damage {
         self.result(false)
     }
@@ -113,14 +114,15 @@ impl SealedCheck {
         let full = full_chunk_count(self.length_bytes);
         let sum = self.sum_error.clone().map(|error| {
             let corrected = if is_all { self.corrected(&chunks) } else { None };
-            // Of a full chunk that was read, either the digest is corrected, or nothing is known.
+            // For a full chunk that was read, either its digest is corrected or nothing is known about it.
             chunks.retain(|chunk| chunk.index >= full || chunk.found.is_err());
             DigestDamage { error, corrected }
         });
         Damage { file: self.file_error.clone(), found_bytes: Some(self.storage.found_bytes()), chunks, sum }
     }
 
-    /// The digests that are wrong in the `.sum` file: those that the chunks have, if the record confirms all of them.
+    /// Returns corrections for the `.sum` file: the digests computed from the mismatching chunks, if the record
+    /// confirms the result.
     fn corrected(&self, damaged: &[DamagedChunk]) -> Option<Vec<(u64, Digest)>> {
         let full = damaged.iter().filter(|chunk| chunk.index < full_chunk_count(self.length_bytes));
         let found: Vec<_> =

@@ -45,7 +45,7 @@ impl Tensor {
     pub fn to_dlpack(&self) -> Result<versioned::Dlpack> {
         const OP: &str = "to_dlpack";
         let advised = |e: Error| match e.kind() {
-            ErrorKind::NotMapped => e.context("clone_data gives elements that can be lent"),
+            ErrorKind::NotMapped => e.context("clone_data makes a copy that can be lent"),
             _ => e,
         };
         let run: &[u8] = self.reach(OP).map_err(advised)?;
@@ -66,8 +66,7 @@ impl Tensor {
             // Not from a part of the run: with a negative stride, elements precede the first.
             let data = run.as_ptr().wrapping_add(first);
             if !data.addr().is_multiple_of(alignment(self.dtype())) {
-                let message =
-                    format!("{OP}: the elements are not aligned in memory as they stand; use clone_data");
+                let message = format!("{OP}: the elements are not aligned in memory; use clone_data");
                 return Err(Error::new(ErrorKind::Misaligned, message));
             }
             lent.set_data(data.cast_mut().cast());
@@ -75,15 +74,16 @@ impl Tensor {
         // The pointer is to the first element, because some consumers do not add the offset.
         lent.set_byte_offset(0).set_dtype(foreign).set_device(DLDevice::CPU);
         lent.set_flags(DlpackFlags::READ_ONLY).map_err(|e| too_large(&e))?;
-        #[expect(unsafe_code, reason = "says that what was lent is described rightly")]
+        #[expect(unsafe_code, reason = "asserts that the descriptor matches the lent memory")]
         // SAFETY: `finish` asks that the descriptor satisfy DLPack's contract:
-        // - data: `run` is all bytes that size and stride reach from the first element, and empty without elements;
-        //   they are aligned to their dtype, whose bits `foreign` describes, and initialised, as they were a `&[u8]`;
-        // - alive: until its deleter is called, which drops a clone of this tensor: that keeps the storage, whose
-        //   bytes do not move until it is dropped. They are not those of a file that is only read, nor under a lock:
-        //   those are `Err` above. The clone is `Send`;
-        // - shape and strides: copied into the allocation of the managed tensor, explicit;
-        // - flags: the bytes are lent as `&[u8]` to others too, hence read-only, and no copy.
+        // - data: `run` is all bytes that size and stride reach from the first element, and is empty if there are no
+        //   elements; the bytes are aligned to their dtype, whose bits `foreign` describes, and are initialised,
+        //   because they were a `&[u8]`;
+        // - alive: until its deleter is called, which drops a clone of this tensor. The clone keeps the storage
+        //   alive, whose bytes do not move until it is dropped. They are not bytes of an unmapped file, nor bytes
+        //   under a lock: both return `Err` above. The clone is `Send`;
+        // - shape and strides: explicit, and copied into the allocation of the managed tensor;
+        // - flags: the bytes are also lent to others as `&[u8]`, so the flags say read-only and not copied.
         Ok(unsafe { lent.finish() })
     }
 
@@ -91,8 +91,8 @@ impl Tensor {
     /// strides. The lender's deleter is called when the last tensor on the storage is dropped, on any thread, or when
     /// this returns an error.
     ///
-    /// Only CPU memory is supported. Tensors of PyTorch, NumPy and others come here through [`Managed::from_raw`],
-    /// from the pointer in the capsule that `__dlpack__` returns.
+    /// Only CPU memory is supported. Tensors of PyTorch, NumPy and others are passed in through
+    /// [`Managed::from_raw`], from the pointer in the capsule that `__dlpack__` returns.
     ///
     /// # Safety
     /// - The descriptor must be true: from the lowest to the highest element that size, strides and offset reach, the

@@ -32,7 +32,7 @@ pub(crate) mod sealed {
             atom.store(self.to_bits());
         }
 
-        /// Replaces `current` by `new`, compared bit for bit. Returns the old element, as an error if it was not
+        /// Replaces `current` with `new`, compared bit for bit. Returns the old element, as an error if it was not
         /// `current`.
         fn compare_exchange(atom: &Self::Atom, current: Self, new: Self) -> Result<Self, Self> {
             let exchanged = atom.compare_exchange(current.to_bits(), new.to_bits());

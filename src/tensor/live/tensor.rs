@@ -20,15 +20,15 @@ impl Tensor {
     /// process.
     ///
     /// # Errors
-    /// [`ErrorKind::NotLive`] for a tensor on another kind of storage, or one that is not committed;
+    /// [`ErrorKind::NotLive`] for a tensor on a different kind of storage, or one that is not committed;
     /// [`ErrorKind::NotMapped`] if the store was not opened with [`Store::open_mapped`](crate::Store::open_mapped),
-    /// or the file cannot be mapped; [`ErrorKind::DTypeMismatch`], also for a view whose elements have another width
-    /// than those that the storage was made for: all elements of a storage are accessed by one width;
-    /// [`ErrorKind::Overlapping`] for an expanded or unfolded view; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`]
-    /// if no tensor of the newest generation refers to the storage, or its file has a second name;
-    /// [`ErrorKind::Replaced`] if another file took its place; [`ErrorKind::Forked`] in a child of the process that
-    /// loaded the tensor; [`ErrorKind::Corrupt`] if the file is shorter than it should be, or is also a storage of
-    /// another kind; [`ErrorKind::Io`], for example for a full disk.
+    /// or the file cannot be mapped; [`ErrorKind::DTypeMismatch`], also for a view whose elements do not have the
+    /// width that the storage was made for: all accesses to a storage have one width; [`ErrorKind::Overlapping`] for
+    /// an expanded or unfolded view; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] if no tensor of the newest
+    /// generation refers to the storage, or its file has a second name; [`ErrorKind::Replaced`] if a different file
+    /// took its place; [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::Corrupt`]
+    /// if the file is shorter than it should be, or is also a storage of a different kind; [`ErrorKind::Io`], for
+    /// example for a full disk.
     pub fn as_live<T: LiveElement>(&self) -> Result<LiveTensor<T>> {
         let op = "as_live";
         let file = self.live_file(op)?;
@@ -39,11 +39,11 @@ impl Tensor {
 
     fn live_file(&self, op: &str) -> Result<&LiveFile> {
         self.storage().as_live().ok_or_else(|| {
-            let copy = "save_as with StorageKind::Live copies its elements to where they are";
+            let copy = "use save_as with StorageKind::Live to make a live copy";
             let why = match self.storage().identity() {
                 Identity::Heap => format!("a tensor in memory is not live; {copy}"),
                 Identity::Foreign => {
-                    format!("a tensor of a file of another format is only read; {copy}")
+                    format!("a tensor of a file in a different format is read-only; {copy}")
                 }
                 Identity::Staged { .. } => "the tensor is not committed; commit, and load it".to_owned(),
                 Identity::Stored { id, record, .. } => {
@@ -103,9 +103,9 @@ impl Tensor {
 /// - Methods that read without `as_live`, such as [`Tensor::read`], copy the bytes of the file: an element that
 ///   changes meanwhile may be read half old and half new.
 ///
-/// Writes are not commits. After a power cut any mix of old and new elements can be there, back to the last
-/// [`flush`](Self::flush), and a [`Snapshot`](crate::Snapshot) does not isolate them. If the last name of the storage
-/// is removed, this handle continues to work, and what it writes is lost with it.
+/// Writes are not commits. After a power cut any mix of old and new elements written since the last
+/// [`flush`](Self::flush) may remain, and a [`Snapshot`](crate::Snapshot) does not isolate them. If the last name of
+/// the storage is removed, this handle continues to work, and what it writes is lost with it.
 ///
 /// A forked child may continue to use a live tensor that it inherits, because that takes no lock. `as_live` and
 /// `flush` fail there.
@@ -132,7 +132,7 @@ impl<T: LiveElement> LiveTensor<T> {
         Ok(LiveTensor { tensor: view.clone(), mapping: self.mapping.clone(), element: PhantomData })
     }
 
-    /// Returns the element at an index: one position per dimension, where negative ones count from the end.
+    /// Returns the element at an index: one position per dimension. Negative positions count from the end.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions.
@@ -158,7 +158,7 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     /// Writes `new` at an index if the element there is `current`, atomically. The inner result is the old element:
-    /// `Ok` if it was replaced, `Err` if it was another.
+    /// `Ok` if it was replaced, `Err` if it was not `current`.
     ///
     /// Elements are compared by their bits: a NaN is replaced if it is the same NaN, and 0.0 is not -0.0.
     ///
@@ -217,8 +217,8 @@ impl<T: LiveElement> LiveTensor<T> {
         for_each(self.atoms(), self.tensor.layout(), |_, atom| value.store(atom));
     }
 
-    /// Makes durable what any process has written to this storage so far. Without it, the operating system writes the
-    /// data at some later time; that also happens if the process has ended.
+    /// Makes everything durable that any process has written to this storage so far. Without it, the operating system
+    /// writes the data at some later time; that also happens if the process has ended.
     ///
     /// After a power cut, an element that was not written since the flush began has the value it had then; any other
     /// has the value it had then or at some later time. As for guards, a flush makes the elements durable, not the
@@ -227,16 +227,16 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # Errors
     /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and another flush would not report it.
     /// It is also returned if another process's writes were lost since the tensor was loaded. [`ErrorKind::Poisoned`]
-    /// if an earlier flush of the storage failed in this process, through any handle, or if a sync failed of the
-    /// handle that loaded the tensor; the source is that failure. After this error that handle commits and flushes no
-    /// more; `set`, `fill` and the like are stores to memory, which cannot be refused. [`ErrorKind::Forked`] in a
+    /// if an earlier flush of the storage failed in this process, through any handle, or if a sync of the handle that
+    /// loaded the tensor failed; the source is that failure. After this error that handle can no longer commit or
+    /// flush; `set`, `fill` and the like are stores to memory, which cannot be refused. [`ErrorKind::Forked`] in a
     /// forked child, because the kernel would report a failure to the child instead of the parent.
     pub fn flush(&self) -> Result<()> {
         self.tensor.live_file("flush")?.sync().map_err(|e| e.context("flush"))
     }
 
     fn atoms(&self) -> &[T::Atom] {
-        // `check_view` has checked this width against the storage; for another width there are no atoms.
+        // `check_view` has checked this width against the storage; for any other width, `atoms` returns `None`.
         self.mapping.atoms().unwrap_or_default()
     }
 
@@ -270,8 +270,8 @@ fn check_view<T: Element>(op: &str, view: &Tensor, file: &LiveFile) -> Result<()
     let (dtype, access_bytes) = (view.dtype(), file.access_bytes());
     if dtype.itemsize() != usize::from(access_bytes) {
         let message = format!(
-            "{op}: the storage is accessed {access_bytes} bytes at a time, by everyone, and {dtype} has {} bytes; view it as \
-             a dtype of {access_bytes}",
+            "{op}: every process accesses the storage {access_bytes} bytes at a time, but {dtype} has {} bytes; \
+             view it as a dtype of {access_bytes}",
             dtype.itemsize()
         );
         return Err(Error::new(ErrorKind::DTypeMismatch, message));

@@ -3,11 +3,11 @@ use stridemap_format::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::Tensor;
 
-/// Views of the same bytes as elements of another dtype. Strides cannot express every operation: there is no view for
-/// a conjugate.
+/// Views of the same bytes as elements of a different dtype. Strides cannot express every operation: there is no view
+/// for a conjugate.
 impl Tensor {
-    /// Reinterprets the bytes as elements of another dtype, like PyTorch's `view(dtype)`. A narrower dtype lengthens
-    /// the last axis; a wider one shortens it.
+    /// Reinterprets the bytes as elements of a different dtype, like PyTorch's `view(dtype)`. A narrower dtype
+    /// lengthens the last axis; a wider one shortens it.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

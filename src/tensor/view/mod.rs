@@ -1,4 +1,4 @@
-//! Views: new headers over the same storage, with PyTorch's names, argument order and negative axes.
+//! Views: new headers over the same storage. They follow PyTorch in names, argument order and negative axes.
 //!
 //! There is one file per family of operations, as in `layout`, which does the arithmetic.
 

@@ -2,7 +2,7 @@ use crate::error::Result;
 use crate::layout::{Axes, Axis};
 use crate::tensor::Tensor;
 
-/// Views of the same elements with the axes in another order.
+/// Views of the same elements with the axes in a different order.
 impl Tensor {
     /// Swaps two axes.
     ///

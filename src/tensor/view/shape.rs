@@ -6,10 +6,10 @@ use crate::tensor::copy;
 /// Views with other dimensions.
 ///
 /// [`reshape`](Self::reshape), [`flatten`](Self::flatten), [`ravel`](Self::ravel) and
-/// [`contiguous`](Self::contiguous) copy where PyTorch does, namely if no strides can express the result.
+/// [`contiguous`](Self::contiguous) copy whenever PyTorch does: if no strides can express the result.
 /// [`shares_storage`](Self::shares_storage) tells whether they copied.
 impl Tensor {
-    /// Removes axes of size 1 and ignores listed axes of other sizes. `..` stands for all axes.
+    /// Removes axes of size 1 and ignores listed axes of other sizes. `..` means all axes.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -100,7 +100,7 @@ impl Tensor {
         self.expand(size)
     }
 
-    /// Views the same elements, in the same order, with another size. One size may be -1 and is then inferred.
+    /// Views the same elements, in the same order, with a different size. One size may be -1 and is then inferred.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

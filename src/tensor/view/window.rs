@@ -31,7 +31,7 @@ impl Tensor {
     }
 
     /// Returns all windows of the given size along each of the axes, 1 apart, as NumPy's `sliding_window_view` does.
-    /// The sizes of the window become the last axes. `..` stands for all axes.
+    /// The sizes of the window become the last axes. `..` means all axes.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

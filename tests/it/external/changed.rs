@@ -98,7 +98,7 @@ fn file_that_is_deleted_is_missed_and_taken_again_when_it_is_back() {
     let adopted = Adopted::new();
     let away = adopted.dir.path().join("away");
     fs::rename(&adopted.file, &away).unwrap();
-    adopted.assert_changed(&["model.safetensors", "no file is there"]);
+    adopted.assert_changed(&["model.safetensors", "the file is missing"]);
     assert_eq!(adopted.open().verify(|_| ()).unwrap().findings.len(), 1);
     fs::rename(&away, &adopted.file).unwrap();
     assert_eq!(adopted.load().unwrap(), weight());
