@@ -33,8 +33,8 @@ impl Format {
             Some("npy") => Ok(Format::Npy),
             Some("npz") => Ok(Format::Npz),
             _ => Err(Error::Refused(format!(
-                "export {}: the ending says the kind of file, and is to be .safetensors, .npy, .npz, or .smap for a copy of \
-                 the store",
+                "export {}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a copy of the \
+                 store",
                 out.display()
             ))),
         }
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     // A program that finds both would take the single file.
     if part_count > 1 && out.exists() {
         message(&format!(
-            "note: {} is there as well, from before; delete it, or it is taken for the model",
+            "note: {} also exists; delete it, or programs will load it instead of the parts",
             out.display()
         ));
     }
@@ -121,7 +121,7 @@ fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     };
     bar.finish_and_clear();
     let shared = format!(
-        ", of which {} share their blocks with {}",
+        "; {} share their blocks with {}",
         HumanBytes(copied.shared_bytes),
         args.store.display()
     );
@@ -156,8 +156,8 @@ fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
         let Some(file) = replaced.get(&tensor.storage_id) else { continue };
         if !args.names.contains(&tensor.name) {
             return Err(Error::Refused(format!(
-                "export {}: {} would be replaced, on which {:?} of {} stands, imported in place, and it is not exported; write \
-                 to another place, or have the store copy it first, with compact --materialize",
+                "export {}: this would replace {}, which holds tensor {:?} of {}, imported in place; that tensor is not \
+                 being exported: write to another path, or first copy it into the store with compact --materialize",
                 args.out.display(),
                 file.display(),
                 tensor.name,

@@ -72,7 +72,7 @@ impl RawFile {
         let mut bytes = [0; N];
         if self.length_bytes() < N as u64 {
             return Err(
-                self.bad(format!("{} bytes are too few: the header begins with {N}", self.length_bytes()))
+                self.bad(format!("the file has only {} bytes; its header has at least {N}", self.length_bytes()))
             );
         }
         self.read_at(&mut bytes, 0)?;
@@ -107,8 +107,8 @@ impl RawFile {
         let rest_bytes = self.length_bytes().saturating_sub(start_bytes);
         if length_bytes > rest_bytes.min(limit_bytes) {
             return Err(self.bad(format!(
-                "the header is said to have {length_bytes} bytes; {rest_bytes} are there, and {limit_bytes} are \
-                 allowed: another kind of file, or a part of one"
+                "the header should have {length_bytes} bytes, but {rest_bytes} are left in the file, and at most \
+                 {limit_bytes} are allowed; the file is truncated, or has a different format"
             )));
         }
         Ok(())
@@ -121,7 +121,7 @@ impl RawFile {
             return Ok(());
         }
         Err(self.bad(format!(
-            "the header describes {elements_bytes} bytes of elements, and {rest_bytes} bytes follow it"
+            "the header describes {elements_bytes} bytes of elements, but {rest_bytes} bytes follow it"
         )))
     }
 
@@ -261,14 +261,14 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("sync", dir, e))
 }
 
-/// Refuses early what renaming would refuse, before gigabytes are written in vain. Also refuses to replace a device
-/// or a pipe, which renaming would do.
+/// Refuses what renaming would refuse, before gigabytes are written. Also refuses to replace a device or a pipe,
+/// which renaming would do.
 pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(_) if on_existing == OnExisting::Refuse => Err(taken(path)),
         Ok(there) if !there.is_file() && !there.is_symlink() => Err(Error::new(
             ErrorKind::AlreadyExists,
-            format!("export {}: what is there is not a file", path.display()),
+            format!("export {}: the path exists and is not a regular file", path.display()),
         )),
         _ => Ok(()),
     }
@@ -277,6 +277,6 @@ pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
 pub(super) fn taken(path: &Path) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,
-        format!("export {}: a file is there, and was not to be replaced", path.display()),
+        format!("export {}: the file already exists, and may not be replaced", path.display()),
     )
 }

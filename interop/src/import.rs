@@ -64,7 +64,7 @@ impl ForeignFile {
     ) -> Result<Imported> {
         let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
         let mut import_all = || {
-            // Fail early, before gigabytes are written in vain.
+            // Fail early, before gigabytes are written.
             self.contents.tensors.iter().try_for_each(|tensor| txn.check_name(&named(tensor)))?;
             if self.contents.keeps_storages {
                 self.import_storages(txn, named, progress)

@@ -191,7 +191,7 @@ impl<'a> Cursor<'a> {
         match places[..] {
             [Index::At(index)] => Ok(Some(Pick { index, span })),
             _ => {
-                Err(Mistake { span, message: "expected one number, which picks from a list of views".into() })
+                Err(Mistake { span, message: "expected one number, which selects one of the views".into() })
             }
         }
     }

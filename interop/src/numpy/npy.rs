@@ -68,7 +68,7 @@ pub fn write(
 /// then renamed, so `path` never holds a partial file. A symbolic link is replaced, not followed. The file is durable
 /// on return. `progress` is called with the bytes of elements written since the last call.
 ///
-/// Types that NumPy lacks are written as in its package `ml_dtypes`, without their name. NumPy sees untyped elements
+/// Types that NumPy lacks are written as in the `ml_dtypes` package, without their name. NumPy sees untyped elements
 /// of one or two bytes, `V1` or `V2`, and `numpy.load(path).view(ml_dtypes.bfloat16)` restores the type.
 ///
 /// # Errors

@@ -133,7 +133,7 @@ fn entries_of<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<Vec<En
     let mut entries = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
         if !names.insert(name) {
-            let what = format!("the name {name:?} is taken, by the format or by another tensor");
+            let what = format!("the name {name:?} is reserved by the format or used by another tensor");
             return Err(refused(path, what));
         }
         let (dtype, shape) = shape_of(tensor).ok_or_else(|| {
@@ -184,7 +184,7 @@ impl<'a> Part<'a> {
         json.resize(json.len().next_multiple_of(PREAMBLE_BYTES), b' ');
         let header_bytes = json.len() as u64;
         if header_bytes > MAX_HEADER_BYTES {
-            let what = format!("a header of {header_bytes} bytes; {MAX_HEADER_BYTES} are allowed");
+            let what = format!("a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed");
             return Err(refused(path, what));
         }
         Ok(Part { header: [&header_bytes.to_le_bytes(), json.as_slice()].concat(), entries })
