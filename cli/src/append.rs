@@ -36,8 +36,8 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
             let count = others + usize::from(first.is_some());
             let path = path.display();
             Err(Error::Refused(format!(
-                "append {path}: {}, but one is expected; import the file into a new store, and export the tensor with the \
-                 rows to a .npy file",
+                "append {path}: {}, but one is expected; import the file into a new store, and export the tensor with \
+                 the rows to a .npy file",
                 counted(count as u64, "tensor")
             )))
         }

@@ -33,8 +33,8 @@ impl Format {
             Some("npy") => Ok(Format::Npy),
             Some("npz") => Ok(Format::Npz),
             _ => Err(Error::Refused(format!(
-                "export {}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a copy of the \
-                 store",
+                "export {}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a \
+                 copy of the store",
                 out.display()
             ))),
         }
@@ -120,11 +120,8 @@ fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
         names => snapshot.copy_tensors_to(&args.out, names, |bytes| bar.inc(bytes))?,
     };
     bar.finish_and_clear();
-    let shared = format!(
-        "; {} share their blocks with {}",
-        HumanBytes(copied.shared_bytes),
-        args.store.display()
-    );
+    let shared =
+        format!("; {} share their blocks with {}", HumanBytes(copied.shared_bytes), args.store.display());
     message(&format!(
         "exported {}, {}, to {}{}",
         counted(copied.tensor_count, "tensor"),
@@ -156,8 +153,9 @@ fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
         let Some(file) = replaced.get(&tensor.storage_id) else { continue };
         if !args.names.contains(&tensor.name) {
             return Err(Error::Refused(format!(
-                "export {}: this would replace {}, which holds tensor {:?} of {}, imported in place; that tensor is not \
-                 being exported: write to another path, or first copy it into the store with compact --materialize",
+                "export {}: this would replace {}, which holds tensor {:?} of {}, imported in place; that tensor is \
+                 not being exported: write to another path, or first copy it into the store with compact \
+                 --materialize",
                 args.out.display(),
                 file.display(),
                 tensor.name,

@@ -155,8 +155,8 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
             .is_ok_and(|place| holder.as_ref().is_some_and(|holder| place.starts_with(holder)));
         if !is_beside {
             return Err(Error::Refused(format!(
-                "import --in-place {}: the file is not in the directory that contains {}; --external anywhere allows that, \
-                 for this command and every command that reads its elements",
+                "import --in-place {}: the file is not in the directory that contains {}; --external anywhere allows \
+                 that, for this command and every command that reads its elements",
                 path.display(),
                 target.display()
             )));

@@ -201,11 +201,7 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
     writeln!(out, "reachable    {at_most}{}", HumanBytes(stats.reachable_bytes))?;
     writeln!(out, "reclaimable  {}", HumanBytes(stats.reclaimable_bytes()))?;
     if stats.external_bytes > 0 {
-        writeln!(
-            out,
-            "external     {}, in files outside the store",
-            HumanBytes(stats.external_bytes)
-        )?;
+        writeln!(out, "external     {}, in files outside the store", HumanBytes(stats.external_bytes))?;
     }
     let mut table = columns(["file", "kind", "bytes", "reachable", "tensors", "names", "reclaimable", "why"]);
     let mut row_count = 0;

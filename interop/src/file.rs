@@ -71,9 +71,10 @@ impl RawFile {
     pub(super) fn preamble<const N: usize>(&self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         if self.length_bytes() < N as u64 {
-            return Err(
-                self.bad(format!("the file has only {} bytes; its header has at least {N}", self.length_bytes()))
-            );
+            return Err(self.bad(format!(
+                "the file has only {} bytes; its header has at least {N}",
+                self.length_bytes()
+            )));
         }
         self.read_at(&mut bytes, 0)?;
         Ok(bytes)

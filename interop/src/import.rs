@@ -50,7 +50,7 @@ impl ForeignFile {
     ///
     /// If the file system of both can share blocks (btrfs, XFS), a `.safetensors` or `.npy` file of 4 MiB or more is
     /// not copied. One storage is then the whole file, header included, and shares its blocks until the file is
-    /// written. Later writes to the file never reach the store. [`Imported`] says how much was copied and how much is
+    /// written. Later writes to the file never reach the store. [`Imported`] tells how much was copied and how much is
     /// shared.
     ///
     /// # Errors

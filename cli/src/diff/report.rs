@@ -241,7 +241,8 @@ fn values_text(dtype: DType, size: &[usize], difference: &Difference) -> String 
 
 fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
     let (a_offset, b_offset) = (a.storage_offset(), b.storage_offset());
-    let mut text = format!("stride {:?} at offset {a_offset}, {:?} at offset {b_offset}", a.stride(), b.stride());
+    let mut text =
+        format!("stride {:?} at offset {a_offset}, {:?} at offset {b_offset}", a.stride(), b.stride());
     if a.dim_names != b.dim_names {
         let names = |info: &TensorInfo| listed(Some(info.dim_names.as_deref().unwrap_or_default()));
         text += &format!(", dimensions {}, {}", names(a), names(b));

@@ -123,7 +123,9 @@ impl Step {
                 let parts = parts(tensor, &mut arguments.clone()).map_err(wrong)?.map_err(refused)?;
                 match pick {
                     Some(pick) => pick.from(name, parts),
-                    None => Err(said(format!("{name} returns {}; pick one with a subscript", list_of(&parts)))),
+                    None => {
+                        Err(said(format!("{name} returns {}; pick one with a subscript", list_of(&parts))))
+                    }
                 }
             }
         }

@@ -72,8 +72,7 @@ fn tensor_that_cannot_grow_is_refused_and_the_advice_makes_one_that_can() {
     dir.messages(&["append", "s.smap", "log", "more.npy"]);
     let refusal = dir.refusal(&["append", "s.smap", "reversed", "more.npy"]);
     let said = "append to \"reversed\": \"log\" stands behind it in the same storage; ";
-    let advice =
-        "; or export it to a .npy file and import that file by itself, which gives the tensor its own storage";
+    let advice = "; or export it to a .npy file and import that file by itself, which gives the tensor its own storage";
     assert!(refusal.starts_with(said) && refusal.ends_with(advice), "{refusal}");
 
     dir.messages(&["export", "s.smap", "reversed.npy", "reversed"]);

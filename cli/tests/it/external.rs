@@ -82,7 +82,7 @@ fn external_files_are_opened_only_where_the_option_or_the_variable_says() {
     let run = dir.run(&["verify", "s.smap", "--external", "none"]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(0), "ok\n"));
     assert!(
-        run.stderr.contains("note: 1 external file not checked, x.safetensors among them"),
+        run.stderr.contains("note: 1 external file not checked, such as x.safetensors"),
         "{}",
         run.stderr
     );

@@ -233,8 +233,8 @@ fn unknown_ending_is_answered_with_the_known_ones() {
         assert_eq!(
             dir.refusal(&["export", "s.smap", out]),
             format!(
-                "export {out}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a copy of the \
-                 store"
+                "export {out}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a \
+                 copy of the store"
             )
         );
     }

@@ -70,7 +70,9 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     }
     if let Some((name, index)) = part_of.first_key_value() {
         let part = parts.iter().find(|(_, other)| *other == index).map_or("", |(part, _)| part);
-        return Err(file.bad(format!("weight_map has tensor {name:?} in {part:?}, which does not contain it")));
+        return Err(
+            file.bad(format!("weight_map has tensor {name:?} in {part:?}, which does not contain it"))
+        );
     }
     if let Some(metadata) = metadata {
         for (key, value) in parse::<Object<&RawValue>>(file, "metadata", metadata.get().as_bytes())?.0 {
@@ -95,7 +97,9 @@ fn open(index: &RawFile, part: &str, rest_bytes: u64) -> Result<Contents> {
         cause.is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound)
     };
     let file = RawFile::open(&index.path().with_file_name(part)).map_err(|e| match missing(&e) {
-        true => index.bad(format!("weight_map names {part:?}, which is not in the directory of the index")).with_source(e),
+        true => index
+            .bad(format!("weight_map names {part:?}, which is not in the directory of the index"))
+            .with_source(e),
         false => e,
     })?;
     read_within(&Arc::new(file), rest_bytes)

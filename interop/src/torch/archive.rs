@@ -39,8 +39,9 @@ pub(crate) fn read(file: &Arc<RawFile>, members: &[Member]) -> Result<Contents> 
         .filter_map(|member| Some((member.name.strip_prefix(folder)?.strip_prefix('/')?, member)))
         .collect();
     if by_name.contains_key("constants.pkl") || by_name.keys().any(|name| name.starts_with("code/")) {
-        return Err(file
-            .bad("a TorchScript program, which is code; load it with torch.jit.load, and save its state_dict()"));
+        return Err(file.bad(
+            "a TorchScript program, which is code; load it with torch.jit.load, and save its state_dict()",
+        ));
     }
     if let Some(order) = by_name.get("byteorder") {
         let order = order.read(file, MAX_ORDER_BYTES)?;

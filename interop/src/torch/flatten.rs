@@ -106,17 +106,13 @@ impl Flattening<'_> {
                     from.arena.items(items).iter().filter_map(|&part| self.plain(part)).collect();
                 self.attribute(parts.join(":"))
             }
-            (_, Some(Node::Storage(_))) => {
-                Err(self.refused("is a storage without a tensor; save a tensor"))
-            }
+            (_, Some(Node::Storage(_))) => Err(self.refused("is a storage without a tensor; save a tensor")),
             (Value::Node(index), Some(node)) => {
                 if self.path.contains(&index) {
                     return Err(self.refused(&format!("is {} that contains itself", node.kind())));
                 }
                 if self.path.len() >= MAX_DEPTH {
-                    return Err(
-                        self.refused(&format!("is nested deeper than {MAX_DEPTH} lists and dicts"))
-                    );
+                    return Err(self.refused(&format!("is nested deeper than {MAX_DEPTH} lists and dicts")));
                 }
                 self.path.push(index);
                 match node {

@@ -54,24 +54,24 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let magic = Unpickled::of(&first, file.length_bytes()).ok().and_then(|magic| magic.as_integer());
     if magic != Some(MAGIC_NUMBER) {
         return Err(file.bad(
-            "a pickle, but not a checkpoint: it does not begin with the magic number of torch.save; load it in Python and \
-             save its tensors with torch.save",
+            "a pickle, but not a checkpoint: it does not begin with the magic number of torch.save; load it in \
+             Python and save its tensors with torch.save",
         ));
     }
     let version = pickles.next()?;
     match run(file, &version)?.as_integer() {
         Some(PROTOCOL_VERSION) => {}
         version => {
-            return Err(
-                file.bad(format!("protocol version {version:?} of torch.save; only {PROTOCOL_VERSION} can be read"))
-            );
+            return Err(file.bad(format!(
+                "protocol version {version:?} of torch.save; only {PROTOCOL_VERSION} can be read"
+            )));
         }
     }
     let system = pickles.next()?;
     if !is_little_endian(&run(file, &system)?) {
-        return Err(
-            file.bad("it does not state that its elements are little-endian; save it again on a little-endian machine")
-        );
+        return Err(file.bad(
+            "it does not state that its elements are little-endian; save it again on a little-endian machine",
+        ));
     }
     let object = pickles.next()?;
     let object = run(file, &object)?;
@@ -120,8 +120,8 @@ impl Pickles<'_> {
                 }
                 None => {
                     return Err(self.file.bad(format!(
-                        "the pickle at byte {} does not end within {limit_bytes} bytes; the file is truncated, or not a \
-                         checkpoint",
+                        "the pickle at byte {} does not end within {limit_bytes} bytes; the file is truncated, or \
+                         not a checkpoint",
                         self.at_bytes
                     )));
                 }
@@ -161,7 +161,9 @@ fn places(
             root.ok_or_else(|| file.bad(format!("storage {key:?} is in the file, but no tensor uses it")))?;
         let mut count = [0; 8];
         if at_bytes.saturating_add(count.len() as u64) > file.length_bytes() {
-            return Err(file.bad(format!("the file ends at byte {}, before storage {key:?}", file.length_bytes())));
+            return Err(
+                file.bad(format!("the file ends at byte {}, before storage {key:?}", file.length_bytes()))
+            );
         }
         file.read_at(&mut count, at_bytes)?;
         let count = u64::from_le_bytes(count);

@@ -160,8 +160,8 @@ impl Record {
         let Record { size_bytes, start_bytes, .. } = *self;
         if start_bytes.checked_add(size_bytes) != Some(end_bytes) {
             return Err(format!(
-                "the directory of the zip file should be {size_bytes} bytes at offset {start_bytes}, but it ends at byte \
-                 {end_bytes}: bytes are missing, or there are bytes before or after the zip file"
+                "the directory of the zip file should be {size_bytes} bytes at offset {start_bytes}, but it ends at \
+                 byte {end_bytes}: bytes are missing, or there are bytes before or after the zip file"
             ));
         }
         if count.checked_mul(ENTRY_BYTES as u64).is_none_or(|least_bytes| least_bytes > size_bytes) {

@@ -86,7 +86,10 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result
             return Err(refused("has different compression methods in the directory and in its own header"));
         }
         (other, _) => {
-            let what = format!("is compressed with {}; only stored and deflated members can be read", method_name(other));
+            let what = format!(
+                "is compressed with {}; only stored and deflated members can be read",
+                method_name(other)
+            );
             return Err(refused(&what));
         }
     };
@@ -128,7 +131,9 @@ fn check_names(file: &RawFile, members: &[Member]) -> Result<()> {
     let mut names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair.first() == pair.last()) {
-        Some(pair) => Err(file.bad(format!("two members of the zip file have the same name, {:?}", pair.first()))),
+        Some(pair) => {
+            Err(file.bad(format!("two members of the zip file have the same name, {:?}", pair.first())))
+        }
         None => Ok(()),
     }
 }

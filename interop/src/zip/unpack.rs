@@ -120,9 +120,7 @@ impl Unpacked<'_> {
     fn check_end(&mut self) -> Result<()> {
         let mut one_more = [0];
         if self.bytes.read(&mut one_more).map_err(|e| self.broken(e))? > 0 {
-            return Err(
-                self.bad(format!("unpacks to more than the stated {} bytes", self.done_bytes))
-            );
+            return Err(self.bad(format!("unpacks to more than the stated {} bytes", self.done_bytes)));
         }
         if let Bytes::Deflated(decoder) = &self.bytes
             && decoder.total_in() != self.member.packed_bytes

@@ -56,7 +56,10 @@ pub(super) fn literal<'a>(instruction: &Instruction<'a>) -> Result<Option<Litera
 fn two_complement(bytes: &[u8]) -> Result<Literal<'static>, String> {
     let is_negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
     if bytes.len() > MAX_WIDE_BYTES {
-        return Err(format!("an integer of {} bytes; at most {MAX_WIDE_BYTES} can be read; save it as text", bytes.len()));
+        return Err(format!(
+            "an integer of {} bytes; at most {MAX_WIDE_BYTES} can be read; save it as text",
+            bytes.len()
+        ));
     }
     if bytes.len() > MAX_INTEGER_BYTES {
         return Ok(Literal::Wide(digits(bytes, is_negative)));

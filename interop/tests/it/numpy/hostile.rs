@@ -43,7 +43,11 @@ fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
         ("large.npy", &bytes_of("(4611686018427387904, 4)", &[]), "too large"),
         ("negative.npy", &bytes_of("(-1,)", &[]), "expected a size"),
         ("version.npy", b"\x93NUMPY\x04\x00\x00\x00\x00\x00\x00", "version 4.0"),
-        ("header.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff\x00", "4294967295 bytes; at most 65536 are allowed"),
+        (
+            "header.npy",
+            b"\x93NUMPY\x02\x00\xff\xff\xff\xff\x00",
+            "4294967295 bytes; at most 65536 are allowed",
+        ),
         (
             "object.npy",
             &npy_bytes("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"\x80\x04."),

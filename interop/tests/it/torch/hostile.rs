@@ -247,7 +247,10 @@ fn layouts_that_lie_are_refused() {
             archive(&[("m/data.pkl", &object), ("m/data/0", &storage[..7])]),
             "has 7 bytes in the zip file, but 8",
         ),
-        (archive(&[("m/data.pkl", &object), ("m/data/0", &storage), ("m/data/0", &storage)]), "the same name"),
+        (
+            archive(&[("m/data.pkl", &object), ("m/data/0", &storage), ("m/data/0", &storage)]),
+            "the same name",
+        ),
         (archive(&[("m/data.pkl", &object), ("n/data.pkl", &object)]), "2 of its members are named data.pkl"),
         (archive(&[("m/version", b"3\n"), ("m/byteorder", b"little")]), "torch.save did not finish"),
         (archive(&[("m/data.pkl", &object), ("m/byteorder", b"big"), ("m/data/0", &storage)]), "big-endian"),
