@@ -238,7 +238,7 @@ impl From<Order> for stridemap_interop::Order {
 
 #[derive(clap::Args)]
 pub(crate) struct InspectArgs {
-    /// The store, or a file of another format, detected from its content
+    /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
     /// Print one JSON object
@@ -259,7 +259,7 @@ pub(crate) struct StatsArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct LsArgs {
-    /// The store, or a file of another format, detected from its content
+    /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
     /// Only names with this prefix
@@ -274,7 +274,7 @@ pub(crate) struct LsArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
-    /// The store, or a file of another format, detected from its content
+    /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
     /// The tensor or view

@@ -1,4 +1,4 @@
-//! `export`: writes tensors to a file of another format, or to a copy of the store.
+//! `export`: writes tensors to a file in another format, or to a copy of the store.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -188,7 +188,7 @@ fn would_replace(args: &ExportArgs, file: &Path) -> bool {
     args.max_shard_size.is_some() && out.parent() == file.parent() && is_part().is_some()
 }
 
-/// Refuses flags that do not apply to the format, because they were meant for another.
+/// Refuses flags that do not apply to the format: the user probably meant a different one.
 fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
     let refused = |what| Err(Error::Refused(format!("export {}: {what}", args.out.display())));
     match format {

@@ -1,4 +1,4 @@
-//! `import`: copies or adopts files of other formats into a store, in one commit.
+//! `import`: copies or adopts files in other formats into a store, in one commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

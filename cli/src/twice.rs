@@ -1,4 +1,4 @@
-//! Detects tensors that share bytes, which a file of another format stores once per name.
+//! Detects tensors that share bytes, which a file in another format stores once per name.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

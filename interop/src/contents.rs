@@ -1,4 +1,4 @@
-//! The contents of a file of another format: storages, headers over them, and text.
+//! The contents of a file in another format: storages, headers over them, and text.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Files of other formats: a header, then elements. They are read by position, and written whole or not at all.
+//! Files in other formats: a header, then elements. They are read by position, and written whole or not at all.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -22,7 +22,7 @@ const UNFINISHED_PREFIX: &str = ".export-";
 /// The most characters of an error that may quote a bad file.
 const MAX_MESSAGE_CHARS: usize = 500;
 
-/// An open file of another format, with its length when it was opened.
+/// An open file in another format, with its length when it was opened.
 #[derive(Debug)]
 pub(super) struct RawFile(Arc<ExternalFile>);
 

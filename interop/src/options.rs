@@ -5,7 +5,7 @@ use stridemap::{DType, Result};
 use super::foreign::ForeignFile;
 use super::numpy::Reading;
 
-/// Options for opening files of other formats.
+/// Options for opening files in other formats.
 ///
 /// ```
 /// use stridemap::DType;

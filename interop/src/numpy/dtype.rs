@@ -24,7 +24,7 @@ const DTYPES: [(&str, DType); 14] = [
 /// before untyped bytes.
 const UNIQUE: [(&str, DType); 2] = [("<V2", DType::BF16), ("<f1", DType::F8E5M2)];
 
-/// The descriptor that `ml_dtypes` writes for all its other one-byte types, some of which have no counterpart here.
+/// The descriptor that `ml_dtypes` writes for all its other one-byte types, some of which stridemap does not have.
 const ONE_BYTE: &str = "V1";
 
 /// The type of elements, and their byte order.

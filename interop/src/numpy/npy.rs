@@ -30,7 +30,7 @@ use crate::file::{self, RawFile};
 /// Reads the header of a file with one array, and checks it against the file.
 ///
 /// Bytes after the elements are refused, though `numpy.load` ignores them: they are part of a longer array, or
-/// another array.
+/// a second array.
 pub(crate) fn read(file: &Arc<RawFile>, reading: Reading) -> Result<Contents> {
     let bad = |what| file.bad(what);
     let preamble = Preamble::parse(file.preamble()?).map_err(bad)?;

@@ -94,7 +94,7 @@ impl<'a> WriteOptions<'a> {
     /// Several files are renamed to their final names when all of them are complete and synced. An existing index is
     /// removed first, then the parts are placed, then the new index, so an index never refers to parts of another
     /// export. After an error the old files get their names back. A process that is killed during the renames may
-    /// leave parts without an index. Files of an earlier export with other names are kept.
+    /// leave parts without an index. Files of an earlier export with different names are kept.
     ///
     /// # Errors
     /// Those of [`write()`]; `BadFile` also for more than 4096 parts, and for a file name that is not UTF-8, which

@@ -8,7 +8,7 @@ use super::instruction::{Instruction, code};
 const MAX_INTEGER_BYTES: usize = 16;
 
 /// The bytes of the widest integer read as text, such as the state of a random generator. Python encodes longer ones
-/// otherwise.
+/// differently.
 const MAX_WIDE_BYTES: usize = 255;
 
 /// The most digits of a number. Python writes no number with more. A longer one would be parsed again on every access.
