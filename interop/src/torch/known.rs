@@ -185,8 +185,8 @@ mod tests {
         }
         for (module, name, said) in [
             ("__builtin__", "set", "calls builtins.set, which is code and is not run: a set"),
-            ("torch", "complex32", "uses torch.complex32, which has no counterpart here; convert"),
-            ("numpy.core.multiarray", "scalar", "save item() of it"),
+            ("torch", "complex32", "uses torch.complex32, which stridemap does not have; convert"),
+            ("numpy.core.multiarray", "scalar", "save the result of its item()"),
             ("_codecs", "encode", "bytes, which are neither"),
         ] {
             let refusal = Known::of(module, name).unwrap_err();

@@ -201,11 +201,11 @@ mod tests {
     #[test]
     fn lengths_past_the_file_are_refused_before_they_are_waited_for() {
         for (pickle, said) in [
-            (&b"X\xff\xff\xff\xff"[..], "BINUNICODE has 4294967295 bytes, and 95 are left"),
-            (b"\x8b\xff\xff\xff\x7f", "LONG4 has 2147483647 bytes, and 95 are left"),
+            (&b"X\xff\xff\xff\xff"[..], "BINUNICODE has 4294967295 bytes, but 95 are left"),
+            (b"\x8b\xff\xff\xff\x7f", "LONG4 has 2147483647 bytes, but 95 are left"),
             (
                 b"\x8d\xff\xff\xff\xff\xff\xff\xff\xff",
-                "BINUNICODE8 has 18446744073709551615 bytes, and 91 are left",
+                "BINUNICODE8 has 18446744073709551615 bytes, but 91 are left",
             ),
             (b"N\xff", "0xff is not a pickle instruction"),
         ] {

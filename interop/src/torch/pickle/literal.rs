@@ -222,7 +222,10 @@ mod tests {
             assert_eq!(read(&pickle), Ok(Some(Literal::Wide(digits.to_owned()))));
         }
         let wide = [&b"\x8b\x00\x01\0\0"[..], &[1; 256]].concat();
-        assert_eq!(read(&wide), Err("an integer of 256 bytes; 255 are read; save text".to_owned()));
+        assert_eq!(
+            read(&wide),
+            Err("an integer of 256 bytes; at most 255 can be read; save it as text".to_owned())
+        );
     }
 
     #[test]
