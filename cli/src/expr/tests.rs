@@ -183,7 +183,8 @@ fn unknown_operation_is_answered_with_the_nearest_or_with_all() {
     );
     let message = refusal("x[0].zzz(2)");
     assert!(
-        message.starts_with("expression, column 6: unknown operation \"zzz\"; there are T, align_to, "),
+        message
+            .starts_with("expression, column 6: unknown operation \"zzz\"; the operations are T, align_to, "),
         "{message}"
     );
     assert!(message.ends_with("vsplit; quote a name that looks like one: 'odd.name()'"), "{message}");

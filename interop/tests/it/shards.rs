@@ -313,7 +313,7 @@ fn wrong_indexes_are_refused_with_what_stands() {
         ("fifo", "not a regular file"),
         ("dir", "not a regular file"),
         ("index", "allowed"),
-        ("empty", "too few"),
+        ("empty", "the file has only 0 bytes"),
     ] {
         let path = place.file("index", map(&format!(r#""a":"{part}""#)).as_bytes());
         let error = place.import(&path).unwrap_err();
