@@ -22,7 +22,7 @@ pub(crate) fn run(args: &AppendArgs) -> Result<()> {
     }
     let generation = txn.commit()?;
     let added = counted(added, "row");
-    message(&format!("appended {added} to {:?}, which has {total} now: generation {generation}", args.name));
+    message(&format!("appended {added} to {:?}, which now has {total}: generation {generation}", args.name));
     Ok(())
 }
 
@@ -36,8 +36,8 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
             let count = others + usize::from(first.is_some());
             let path = path.display();
             Err(Error::Refused(format!(
-                "append {path}: {}, where one is expected; import them into a store of their own, and export the one \
-                 with the rows to a .npy file",
+                "append {path}: {}, but one is expected; import the file into a new store, and export the tensor with \
+                 the rows to a .npy file",
                 counted(count as u64, "tensor")
             )))
         }
@@ -48,7 +48,7 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
 fn explained(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error {
     let advice = match refused.kind() {
         ErrorKind::NotGrowable => {
-            "; or export it to a .npy file, and import that file alone: it has a storage of its own then"
+            "; or export it to a .npy file and import that file by itself, which gives the tensor its own storage"
         }
         _ => "",
     };

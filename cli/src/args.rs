@@ -42,18 +42,18 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Write tensors to a .safetensors, .npy or .npz file, or copy a store that is in use to a new .smap
     ///
-    /// A copy of a store holds one complete generation; cp -r can mix the files of several. The copy has its own uuid, and
-    /// shares blocks with the store where the file system supports it. Elements are verified while they are copied; damage
-    /// is an error. COPY.smap must not exist. A copy that is killed leaves a directory .stage-* beside it, which may be
-    /// deleted.
+    /// A copy of a store holds one complete generation; cp -r can mix the files of several. The copy has its own uuid,
+    /// and shares blocks with the store where the file system supports it. Elements are verified while they are copied;
+    /// damage is an error. COPY.smap must not exist. A copy that is killed leaves a .stage-* directory beside it, which
+    /// can be deleted.
     #[command(
         after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight\n  stridemap export model.smap copy.smap"
     )]
     Export(ExportArgs),
     /// Describe a store or a file: summary, tensors, storages and attributes
     ///
-    /// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON, a
-    /// file has no uuid and no generation, and attributes are left out.
+    /// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In
+    /// JSON, a file has no uuid and no generation, and attributes are left out.
     #[command(
         after_help = "Example:\n  stridemap inspect model.smap --json | jq .store\n  stridemap inspect model.safetensors"
     )]
@@ -66,14 +66,15 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// Compare the tensors of two stores or files, by name
     ///
-    /// Two tensors are equal when their dtypes, sizes and values are equal. Values are compared exactly, unless --rtol or
-    /// --atol allows a difference: |a - b| <= atol + rtol * |b|, as in numpy.allclose. NaN equals only NaN, and -0.0 equals
-    /// 0.0. Only --strict compares strides, offsets, shared storages, names of dimensions and attributes; without it,
-    /// attributes that differ are listed, but count as equal. If each file holds one unnamed tensor, the two are compared.
+    /// Two tensors are equal if their dtypes, sizes and values are equal. Values are compared exactly, unless --rtol or
+    /// --atol allows a difference: |a - b| <= atol + rtol * |b|, as in numpy.allclose. NaN equals only NaN, and -0.0
+    /// equals 0.0. Only --strict compares strides, offsets, shared storages, names of dimensions and attributes;
+    /// without it, attributes that differ are listed, but count as equal. If each file holds one unnamed tensor, the
+    /// two are compared.
     ///
-    /// Each line shows a tensor that is only in A (-), only in B (+) or different (~), or an attribute that differs (@). The
-    /// last line is a summary. Exit code: 0 when all is equal, 1 when something differs, 2 after an error. When a tensor
-    /// cannot be read, the others are still compared.
+    /// Each line shows a tensor that is only in A (-), only in B (+) or different (~), or an attribute that differs
+    /// (@). The last line is a summary. Exit code: 0 if all is equal, 1 if something differs, 2 after an error. If a
+    /// tensor cannot be read, the others are still compared.
     #[command(
         after_help = "Example:\n  stridemap diff model.safetensors model.smap\n  stridemap diff before.pt after.pt --rtol 1e-5 --json | jq .equal"
     )]
@@ -92,8 +93,8 @@ pub(crate) enum Command {
     Cp(CpArgs),
     /// Append rows from files to a tensor, in one commit: all or none
     ///
-    /// Only the new rows are written. The tensor must be contiguous and last in its storage, as a tensor that was imported
-    /// alone is. Processes that have loaded the tensor keep the rows that they have.
+    /// Only the new rows are written. The tensor must be contiguous and last in its storage; a tensor that was imported
+    /// by itself is. Tensors that processes have already loaded keep their size.
     #[command(after_help = "Example:\n  stridemap append model.smap log monday.npy tuesday.npy")]
     Append(AppendArgs),
     /// Delete files that are no longer needed
@@ -101,10 +102,10 @@ pub(crate) enum Command {
     Gc(StoreArgs),
     /// Rewrite storages without the bytes that no tensor refers to
     ///
-    /// Storages are rewritten when that frees at least a quarter of them, and 4 KiB. Compaction collects garbage first, as
-    /// gc does. Tensors keep their names, sizes and elements. The old files of a storage that readers still use are deleted
-    /// by the first commit, or gc, after the readers have finished. A storage that another process is changing is skipped. A damaged
-    /// storage is skipped too, and then the exit code is 1.
+    /// A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB. Compaction collects garbage
+    /// first, as gc does. Tensors keep their names, sizes and elements. Old files that readers still use are deleted by
+    /// the first commit or gc after the readers have finished. A storage that another process is changing is skipped. A
+    /// damaged storage is skipped too, and the exit code is then 1.
     ///
     /// With --materialize, elements in files that were imported in place are first copied into the store, which then no
     /// longer needs the files.
@@ -115,21 +116,21 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Verify a store, or some tensors, and report damage; exits with 1 if there is any
     ///
-    /// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. When
-    /// tensors are named, only the chunks of 1 MiB that hold their elements are read. Files that are not needed are noted;
-    /// they are not damage. A file that was imported in place is not read; verify checks that it has not changed since then.
-    /// Mutable and live storages have no digests, so their elements are not checked.
+    /// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
+    /// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are not needed are
+    /// noted, but are not damage. A file that was imported in place is not read; verify checks that it has not changed
+    /// since then. Mutable and live storages have no digests, so their elements are not checked.
     #[command(
         after_help = "Example:\n  stridemap verify model.smap && echo whole\n  stridemap verify model.smap --json | jq .findings[].affects"
     )]
     Verify(VerifyArgs),
     /// Make a damaged store usable again; without --apply, only show what is needed, and exit with 1 if anything is
     ///
-    /// Nothing is guessed: what no checksum confirms is lost, and reported. FORMAT, LOCK and the digests of storages are
-    /// written again. When the newest generation cannot be read, the store returns to the newest older one that can. Tensors
-    /// with damaged bytes are lost; others in the same storage are copied to a new one. Removed and replaced files are moved
-    /// to the directory lost+found of the store, and kept there. A repair is refused while a reader needs a file that would
-    /// be moved. An interrupted repair can be run again.
+    /// Nothing is guessed: data that no checksum confirms is lost, and reported. FORMAT, LOCK and the digests of
+    /// storages are written again. If the newest generation cannot be read, the store returns to the newest older one
+    /// that can. Tensors with damaged bytes are lost; others in the same storage are copied to a new one. Removed and
+    /// replaced files are moved to the lost+found directory of the store, and kept there. A repair is refused while a
+    /// reader needs a file that would be moved. An interrupted repair can be run again.
     #[command(after_help = "Example:\n  stridemap repair model.smap\n  stridemap repair model.smap --apply")]
     Repair(RepairArgs),
     /// Print a line for each commit of any process, until interrupted
@@ -144,8 +145,8 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
 pub(crate) struct ImportArgs {
-    /// Files to import, then the store, which is created if it does not exist. The format is detected from the content; an
-    /// unnamed tensor, as in .npy, is named after its file
+    /// Files to import, then the store, which is created if it does not exist. The format is detected from the content;
+    /// an unnamed tensor, as in .npy, is named after its file
     #[arg(required = true, value_name = "FILE... STORE")]
     pub(crate) paths: Vec<PathBuf>,
     /// Leave the elements in the files and save only headers; the files must not change afterwards
@@ -158,7 +159,7 @@ pub(crate) struct ImportArgs {
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) reading: Reading,
-    /// Report for each file whether it was copied, or shares blocks on disk with the store
+    /// Report for each file whether it was copied or shares blocks on disk with the store
     #[arg(long)]
     pub(crate) verbose: bool,
     #[command(flatten)]
@@ -237,7 +238,7 @@ impl From<Order> for stridemap_interop::Order {
 
 #[derive(clap::Args)]
 pub(crate) struct InspectArgs {
-    /// The store, or a file of another format, detected from its content
+    /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
     /// Print one JSON object
@@ -258,7 +259,7 @@ pub(crate) struct StatsArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct LsArgs {
-    /// The store, or a file of another format, detected from its content
+    /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
     /// Only names with this prefix
@@ -273,7 +274,7 @@ pub(crate) struct LsArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
-    /// The store, or a file of another format, detected from its content
+    /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
     /// The tensor or view
@@ -434,7 +435,7 @@ pub(crate) struct WatchArgs {
     /// Stop after N lines
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
-    /// Stop with exit code 1 when there is no commit for this time
+    /// Stop with exit code 1 if there is no commit for this time
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
 }

@@ -31,7 +31,7 @@ impl From<stridemap::Error> for Error {
     }
 }
 
-/// Commands write only to standard output themselves. All other I/O is the library's.
+/// The commands themselves only write to standard output. The library does all other I/O.
 impl From<io::Error> for Error {
     fn from(e: io::Error) -> Self {
         Error::Output(e)

@@ -1,4 +1,4 @@
-//! `export`: writes tensors to a file of another format, or to a copy of the store.
+//! `export`: writes tensors to a file in another format, or to a copy of the store.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -33,8 +33,8 @@ impl Format {
             Some("npy") => Ok(Format::Npy),
             Some("npz") => Ok(Format::Npz),
             _ => Err(Error::Refused(format!(
-                "export {}: the ending says the kind of file, and is to be .safetensors, .npy, .npz, or .smap for a copy of \
-                 the store",
+                "export {}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a \
+                 copy of the store",
                 out.display()
             ))),
         }
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     // A program that finds both would take the single file.
     if part_count > 1 && out.exists() {
         message(&format!(
-            "note: {} is there as well, from before; delete it, or it is taken for the model",
+            "note: {} also exists; delete it, or programs will load it instead of the parts",
             out.display()
         ));
     }
@@ -120,11 +120,8 @@ fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
         names => snapshot.copy_tensors_to(&args.out, names, |bytes| bar.inc(bytes))?,
     };
     bar.finish_and_clear();
-    let shared = format!(
-        ", of which {} share their blocks with {}",
-        HumanBytes(copied.shared_bytes),
-        args.store.display()
-    );
+    let shared =
+        format!("; {} share their blocks with {}", HumanBytes(copied.shared_bytes), args.store.display());
     message(&format!(
         "exported {}, {}, to {}{}",
         counted(copied.tensor_count, "tensor"),
@@ -156,8 +153,9 @@ fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
         let Some(file) = replaced.get(&tensor.storage_id) else { continue };
         if !args.names.contains(&tensor.name) {
             return Err(Error::Refused(format!(
-                "export {}: {} would be replaced, on which {:?} of {} stands, imported in place, and it is not exported; write \
-                 to another place, or have the store copy it first, with compact --materialize",
+                "export {}: this would replace {}, which holds tensor {:?} of {}, imported in place; that tensor is \
+                 not being exported: write to another path, or first copy it into the store with compact \
+                 --materialize",
                 args.out.display(),
                 file.display(),
                 tensor.name,
@@ -190,7 +188,7 @@ fn would_replace(args: &ExportArgs, file: &Path) -> bool {
     args.max_shard_size.is_some() && out.parent() == file.parent() && is_part().is_some()
 }
 
-/// Refuses flags that do not apply to the format, because they were meant for another.
+/// Refuses flags that do not apply to the format: the user probably meant a different one.
 fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
     let refused = |what| Err(Error::Refused(format!("export {}: {what}", args.out.display())));
     match format {

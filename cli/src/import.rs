@@ -1,4 +1,4 @@
-//! `import`: copies or adopts files of other formats into a store, in one commit.
+//! `import`: copies or adopts files in other formats into a store, in one commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -66,7 +66,7 @@ fn fill(
     for (path, file) in inputs {
         let said = if args.in_place {
             file.adopt_into(&mut txn, &args.prefix)?;
-            "left where it is".to_owned()
+            "left in place".to_owned()
         } else {
             said(file.import_into(&mut txn, &args.prefix, progress)?)
         };
@@ -78,7 +78,7 @@ fn fill(
     for (&key, &(path, value)) in attributes {
         let differs = standing.get(key).is_some_and(|stands| stands != value);
         if differs && args.existing.policy() == OnExisting::Refuse {
-            message(&format!("note: the store keeps its own {key:?}, and not that of {}", path.display()));
+            message(&format!("note: the store keeps its own {key:?} instead of that of {}", path.display()));
         } else {
             if differs {
                 message(&format!("note: the {key:?} of {} replaces the store's", path.display()));
@@ -107,7 +107,7 @@ fn check_file(path: &Path) -> Result<()> {
     }
     let index = path.join("model.safetensors.index.json");
     let what = if path.join("FORMAT").is_file() {
-        "a store, which comes last; files to import come before it".to_owned()
+        "a store; name it last, after the files to import".to_owned()
     } else if index.is_file() {
         format!("a directory; name the index of the model in it, {}", index.display())
     } else {
@@ -139,7 +139,7 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
     match allowed {
         ExternalFiles::Anywhere => return Ok(()),
         ExternalFiles::Refuse => {
-            let why = "import --in-place: with --external none no command could read the elements";
+            let why = "import --in-place: with --external none, no command could read the elements";
             return Err(Error::Refused(why.to_owned()));
         }
         _ => {}
@@ -155,8 +155,8 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
             .is_ok_and(|place| holder.as_ref().is_some_and(|holder| place.starts_with(holder)));
         if !is_beside {
             return Err(Error::Refused(format!(
-                "import --in-place {}: the file is not under the directory that holds {}; --external anywhere allows that, \
-                 here and for each command that reads its elements",
+                "import --in-place {}: the file is not in the directory that contains {}; --external anywhere allows \
+                 that, for this command and every command that reads its elements",
                 path.display(),
                 target.display()
             )));
@@ -178,7 +178,7 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
             check_name(&format!("{prefix}{name}")).map_err(refused)?;
             if let Some(other) = owners.insert(name.clone(), path) {
                 return Err(Error::Refused(format!(
-                    "import: {} and {} both have a tensor {name:?}; import them one by one, with --prefix",
+                    "import: {} and {} both have a tensor {name:?}; import them separately, with --prefix",
                     other.display(),
                     path.display()
                 )));

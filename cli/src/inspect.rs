@@ -1,4 +1,4 @@
-//! `inspect` and `ls`: describe a store or a file of another format.
+//! `inspect` and `ls`: describe a store or a file in another format.
 
 use std::io::Write;
 

@@ -1,8 +1,8 @@
 //! The command line of stridemap, a memory-mapped on-disk tensor store.
 //!
 //! Data goes to standard output, messages and progress to standard error. The exit code is 0 for success, 1 for a
-//! negative answer and 2 for an error, even if standard output is closed early. `show` and `watch`, whose output can
-//! be endless, exit with success when standard output is closed.
+//! negative answer and 2 for an error. Closing standard output early does not change it, except for `show` and
+//! `watch`: their output can be endless, so they exit with 0.
 
 mod append;
 mod args;

@@ -176,7 +176,7 @@ pub(crate) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Prints a message on standard error. Later lines are indented, so that no text can pose as another message. A
+/// Prints a message on standard error. Later lines are indented, so that no text can pose as a separate message. A
 /// failure to write is ignored.
 pub(crate) fn message(text: &str) {
     let lines: Vec<String> = text.split('\n').map(one_line).collect();

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
         }
     } else {
         out.flush()?;
-        message("note: nothing was changed; --apply does what these lines say");
+        message("note: nothing was changed; use --apply to make these changes");
     }
     Ok(is_done)
 }

@@ -1,4 +1,4 @@
-//! The sources of tensors: a store, or a file of another format.
+//! The sources of tensors: a store, or a file in another format.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,11 +21,11 @@ pub(crate) enum Source {
     File(ForeignFile, Vec<TensorInfo>),
 }
 
-/// An iterator over items, each of which may be damaged.
+/// An iterator over items, or the errors of reading them.
 pub(crate) type Items<'a, T> = Box<dyn Iterator<Item = LibraryResult<T>> + 'a>;
 
 impl Source {
-    /// Opens a path: a directory as a store, a file as one of another format.
+    /// Opens a path: a directory as a store, a file as one in another format.
     pub(crate) fn open(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
         let refused = |why: String| Err(Error::Refused(why));
         match fs::metadata(path) {
@@ -113,7 +113,7 @@ impl Source {
     }
 }
 
-/// Opens a store. For a file of another format, the error says what to do.
+/// Opens a store. For a file in another format, the error says what to do.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
     options.open(path).map_err(|refused| explained(path, refused))
 }

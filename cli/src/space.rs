@@ -44,7 +44,7 @@ pub(crate) fn compact(args: &CompactArgs, out: &mut impl Write) -> Result<bool> 
     for skipped in &compacted.skipped {
         is_whole &= !matches!(skipped.reason, SkipReason::Damaged(_));
         let (id, bytes) = (storage_id(skipped.storage_id), HumanBytes(skipped.reclaimable_bytes));
-        message(&format!("left storage {id}, {bytes} to give back: {}", skipped.reason));
+        message(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
     }
     Ok(is_whole)
 }
@@ -60,7 +60,7 @@ fn materialize(store: &Store, out: &mut impl Write) -> Result<()> {
         _ => writeln!(out, "materialized {storages}: {}", HumanBytes(done.size_bytes))?,
     }
     for skipped in &done.skipped {
-        message(&format!("left storage {} external: {}", storage_id(skipped.storage_id), skipped.reason));
+        message(&format!("skipped external storage {}: {}", storage_id(skipped.storage_id), skipped.reason));
     }
     Ok(())
 }
@@ -79,8 +79,8 @@ pub(crate) fn say_what_readers_hold(store: &Store) -> Result<()> {
         let holders: Vec<String> = holders.into_iter().map(|id| format!(" {id}")).collect();
         let bytes = HumanBytes(bytes);
         message(&format!(
-            "{bytes} stay while there are readers on older generations (process{}); the next commit after they have \
-             gone gives them back, or gc",
+            "{bytes} are held by readers on older generations (process{}); the next commit or gc after they end \
+             frees them",
             holders.concat()
         ));
     }
@@ -201,11 +201,7 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
     writeln!(out, "reachable    {at_most}{}", HumanBytes(stats.reachable_bytes))?;
     writeln!(out, "reclaimable  {}", HumanBytes(stats.reclaimable_bytes()))?;
     if stats.external_bytes > 0 {
-        writeln!(
-            out,
-            "external     {}, in files that are not the store's",
-            HumanBytes(stats.external_bytes)
-        )?;
+        writeln!(out, "external     {}, in files outside the store", HumanBytes(stats.external_bytes))?;
     }
     let mut table = columns(["file", "kind", "bytes", "reachable", "tensors", "names", "reclaimable", "why"]);
     let mut row_count = 0;

@@ -1,4 +1,4 @@
-//! Detects tensors that share bytes, which a file of another format stores once per name.
+//! Detects tensors that share bytes, which a file in another format stores once per name.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
             count += 1;
             more_bytes = more_bytes.saturating_add(reach.tensor.nbytes().min(other.tensor.nbytes()) as u64);
             if pairs.len() < MOST_NAMES {
-                pairs.push(format!("{:?} of {:?}", reach.name, other.name));
+                pairs.push(format!("{:?} with {:?}", reach.name, other.name));
             }
         }
     }
@@ -48,7 +48,7 @@ pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
     let rest = if rest > 0 { format!(", and {rest} more") } else { String::new() };
     (count > 0).then(|| {
         format!(
-            "note: {} bytes with another, and the file has them twice, up to {} more: {}{rest}",
+            "note: {} bytes with another, so the file stores them twice (up to {} extra): {}{rest}",
             if count == 1 {
                 "1 tensor shares".to_owned()
             } else {

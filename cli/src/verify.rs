@@ -32,7 +32,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
         message(&format!("note: {orphan}"));
     }
     if let Some(more) = verified.orphans.len().checked_sub(SHOWN_ORPHANS).filter(|&more| more > 0) {
-        message(&format!("note: and {} more that nothing needs", counted(more as u64, "file")));
+        message(&format!("note: and {} that nothing needs", counted(more as u64, "more file")));
     }
     if let Some(first) = verified.unchecked_files.first() {
         message(&format!(

@@ -82,7 +82,7 @@ impl ForeignFile {
             if !storage.is_range() {
                 let what = if storage.form.swapped_bytes > 1 { "big-endian" } else { "compressed" };
                 let message = format!(
-                    "adopt {}: the elements of {:?} are {what}, and cannot be used in place; import the file",
+                    "adopt {}: the elements of {:?} are {what}, so they cannot be used in place; import the file",
                     self.path().display(),
                     tensor.name
                 );

@@ -1,4 +1,4 @@
-//! The contents of a file of another format: storages, headers over them, and text.
+//! The contents of a file in another format: storages, headers over them, and text.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write as _;
@@ -38,8 +38,7 @@ pub(super) struct ForeignStorage {
 /// How the bytes of a file are converted to those of a storage. By default they are not.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Form {
-    /// The zip member that the bytes belong to. They are all its bytes but the first. Reading all of them verifies
-    /// its checksum.
+    /// The zip member that ends with these bytes. Reading all of them verifies its checksum.
     pub(super) member: Option<Arc<Member>>,
     /// The size of the units whose bytes are reversed, if greater than one.
     pub(super) swapped_bytes: usize,
@@ -96,8 +95,8 @@ impl ForeignStorage {
         ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form: Form::default() }
     }
 
-    /// Creates a storage from a member of a zip file, without the first `skipped_bytes`. The member must have that
-    /// many.
+    /// Creates a storage from a member of a zip file, without the first `skipped_bytes`. The member must have at
+    /// least that many.
     pub(super) fn of_member(file: &Arc<RawFile>, member: Member, skipped_bytes: u64) -> Self {
         let offset_bytes = match member.method {
             Method::Stored => member.offset_bytes + skipped_bytes,
@@ -121,7 +120,7 @@ impl ForeignStorage {
 
     /// Converts bytes that are not a range of their file, into an unnamed file, because they may not fit in memory.
     pub(super) fn convert(&self) -> Result<ExternalFile> {
-        let failed = |e| Error::io("convert into a temporary file, where TMPDIR says", self.file.path(), e);
+        let failed = |e| Error::io("write to a temporary file (see TMPDIR) for", self.file.path(), e);
         let mut file = tempfile::tempfile().map_err(failed)?;
         self.read(0..self.length_bytes, &mut |bytes| file.write_all(bytes).map_err(failed))?;
         ExternalFile::from_file(file, self.file.path())

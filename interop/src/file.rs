@@ -1,4 +1,4 @@
-//! Files of other formats: a header, then elements. They are read by position, and written whole or not at all.
+//! Files in other formats: a header, then elements. They are read by position, and written whole or not at all.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -22,7 +22,7 @@ const UNFINISHED_PREFIX: &str = ".export-";
 /// The most characters of an error that may quote a bad file.
 const MAX_MESSAGE_CHARS: usize = 500;
 
-/// An open file of another format, with its length when it was opened.
+/// An open file in another format, with its length when it was opened.
 #[derive(Debug)]
 pub(super) struct RawFile(Arc<ExternalFile>);
 
@@ -71,9 +71,10 @@ impl RawFile {
     pub(super) fn preamble<const N: usize>(&self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         if self.length_bytes() < N as u64 {
-            return Err(
-                self.bad(format!("{} bytes are too few: the header begins with {N}", self.length_bytes()))
-            );
+            return Err(self.bad(format!(
+                "the file has only {} bytes; its header has at least {N}",
+                self.length_bytes()
+            )));
         }
         self.read_at(&mut bytes, 0)?;
         Ok(bytes)
@@ -107,8 +108,8 @@ impl RawFile {
         let rest_bytes = self.length_bytes().saturating_sub(start_bytes);
         if length_bytes > rest_bytes.min(limit_bytes) {
             return Err(self.bad(format!(
-                "the header is said to have {length_bytes} bytes; {rest_bytes} are there, and {limit_bytes} are \
-                 allowed: another kind of file, or a part of one"
+                "the header should have {length_bytes} bytes, but {rest_bytes} are left in the file, and at most \
+                 {limit_bytes} are allowed; the file is truncated, or has a different format"
             )));
         }
         Ok(())
@@ -121,7 +122,7 @@ impl RawFile {
             return Ok(());
         }
         Err(self.bad(format!(
-            "the header describes {elements_bytes} bytes of elements, and {rest_bytes} bytes follow it"
+            "the header describes {elements_bytes} bytes of elements, but {rest_bytes} bytes follow it"
         )))
     }
 
@@ -261,14 +262,14 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("sync", dir, e))
 }
 
-/// Refuses early what renaming would refuse, before gigabytes are written in vain. Also refuses to replace a device
-/// or a pipe, which renaming would do.
+/// Refuses what renaming would refuse, before gigabytes are written. Also refuses to replace a device or a pipe,
+/// which renaming would do.
 pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(_) if on_existing == OnExisting::Refuse => Err(taken(path)),
         Ok(there) if !there.is_file() && !there.is_symlink() => Err(Error::new(
             ErrorKind::AlreadyExists,
-            format!("export {}: what is there is not a file", path.display()),
+            format!("export {}: the path exists and is not a regular file", path.display()),
         )),
         _ => Ok(()),
     }
@@ -277,6 +278,6 @@ pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
 pub(super) fn taken(path: &Path) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,
-        format!("export {}: a file is there, and was not to be replaced", path.display()),
+        format!("export {}: the file already exists, and may not be replaced", path.display()),
     )
 }

@@ -46,7 +46,7 @@ impl fmt::Display for FileFormat {
     }
 }
 
-/// An open file of another format. Its headers have been checked against the file. Elements are read on demand.
+/// An open file in another format. Its headers have been checked against the file. Elements are read on demand.
 ///
 /// The format is detected from the content, not from the name. [`import_into`](Self::import_into) copies the elements
 /// into a store; [`adopt_into`](Self::adopt_into) makes them part of a store without copying.

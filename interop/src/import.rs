@@ -50,7 +50,7 @@ impl ForeignFile {
     ///
     /// If the file system of both can share blocks (btrfs, XFS), a `.safetensors` or `.npy` file of 4 MiB or more is
     /// not copied. One storage is then the whole file, header included, and shares its blocks until the file is
-    /// written. Later writes to the file never reach the store. [`Imported`] says how much was copied and how much is
+    /// written. Later writes to the file never reach the store. [`Imported`] tells how much was copied and how much is
     /// shared.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl ForeignFile {
     ) -> Result<Imported> {
         let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
         let mut import_all = || {
-            // Fail early, before gigabytes are written in vain.
+            // Fail early, before gigabytes are written.
             self.contents.tensors.iter().try_for_each(|tensor| txn.check_name(&named(tensor)))?;
             if self.contents.keeps_storages {
                 self.import_storages(txn, named, progress)

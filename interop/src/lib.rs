@@ -24,7 +24,7 @@
 //! ```
 //!
 //! - [`ForeignFile`] is an open file of any format. Its tensors are read in place. [`ForeignOptions`] opens it with
-//!   other settings.
+//!   different settings.
 //! - [`import`] copies a file into a store. [`adopt`] leaves the elements in the file. [`ForeignFile::import_into`]
 //!   and [`ForeignFile::adopt_into`] do the same within a transaction.
 //! - [`safetensors`], [`npy`] and [`npz`] write files. `.pt` files can only be read. They are read as data: no code

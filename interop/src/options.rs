@@ -5,7 +5,7 @@ use stridemap::{DType, Result};
 use super::foreign::ForeignFile;
 use super::numpy::Reading;
 
-/// Options for opening files of other formats.
+/// Options for opening files in other formats.
 ///
 /// ```
 /// use stridemap::DType;
@@ -40,7 +40,7 @@ impl ForeignOptions {
     }
 
     /// Sets the type of elements that NumPy wrote as untyped bytes, `V1` or `V2`, as it does for the types of the
-    /// package `ml_dtypes`. It applies only to elements of the same size.
+    /// `ml_dtypes` package. It applies only to elements of the same size.
     #[must_use]
     pub fn untyped(mut self, dtype: DType) -> Self {
         self.reading.untyped = Some(dtype);

@@ -23,7 +23,7 @@ pub(super) struct Sharing {
 
 impl Sharing {
     /// Adds two tensors that are compared. Returns a tensor that shares its storage with them on one side only, if
-    /// there is one.
+    /// any.
     pub(super) fn add(&mut self, a: &TensorInfo, b: &TensorInfo) -> Option<(Side, String)> {
         let maps = [
             (Side::A, &mut self.of_a, (a.storage_id, b.storage_id)),

@@ -29,7 +29,7 @@ impl Iterator for Joined<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let order = match (self.a.peek(), self.b.peek()) {
             (Some(Ok(a)), Some(Ok(b))) => a.name.cmp(&b.name),
-            // Errors come first, whatever is on the other side.
+            // An error on either side comes first.
             (Some(Err(_)), _) | (Some(_), None) => Ordering::Less,
             (_, Some(_)) => Ordering::Greater,
             (None, None) => return None,

@@ -218,7 +218,7 @@ impl Finding {
             What::Values { dtype, size, difference } => ('~', values_text(*dtype, size, difference)),
             What::Layout(a, b) => ('~', layout_text(a, b)),
             What::Sharing(side, with) => {
-                ('~', format!("one storage with {} in {} alone", quoted(with), side.name()))
+                ('~', format!("shares a storage with {} only in {}", quoted(with), side.name()))
             }
             What::Failed(_) => return None,
         };
@@ -230,7 +230,7 @@ fn values_text(dtype: DType, size: &[usize], difference: &Difference) -> String 
     let numel: usize = size.iter().product();
     let mut text = format!("values differ in {} of {}", difference.count, counted(numel as u64, "element"));
     if difference.nan_count > 0 {
-        text += &format!(", {} of them NaN in one alone", difference.nan_count);
+        text += &format!(", {} of them NaN on one side only", difference.nan_count);
     }
     if let Some((absolute, relative)) = difference.largest {
         text += &format!(", by at most {} (relative {relative:?})", Value(DType::F64, absolute));
@@ -241,7 +241,8 @@ fn values_text(dtype: DType, size: &[usize], difference: &Difference) -> String 
 
 fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
     let (a_offset, b_offset) = (a.storage_offset(), b.storage_offset());
-    let mut text = format!("stride {:?} from {a_offset} on, {:?} from {b_offset} on", a.stride(), b.stride());
+    let mut text =
+        format!("stride {:?} at offset {a_offset}, {:?} at offset {b_offset}", a.stride(), b.stride());
     if a.dim_names != b.dim_names {
         let names = |info: &TensorInfo| listed(Some(info.dim_names.as_deref().unwrap_or_default()));
         text += &format!(", dimensions {}, {}", names(a), names(b));
@@ -287,7 +288,7 @@ impl Tally {
             text += "; values were not compared";
         }
         if self.other_strides > 0 {
-            text += &format!("; {} with other strides", self.other_strides);
+            text += &format!("; {} with different strides", self.other_strides);
         }
         match self.other_attributes {
             0 => {}

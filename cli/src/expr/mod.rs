@@ -123,7 +123,9 @@ impl Step {
                 let parts = parts(tensor, &mut arguments.clone()).map_err(wrong)?.map_err(refused)?;
                 match pick {
                     Some(pick) => pick.from(name, parts),
-                    None => Err(said(format!("{name} gives {}; a subscript picks one", list_of(&parts)))),
+                    None => {
+                        Err(said(format!("{name} returns {}; pick one with a subscript", list_of(&parts))))
+                    }
                 }
             }
         }
@@ -138,7 +140,7 @@ impl Pick {
             Some(at) => Ok(parts.swap_remove(at)),
             None => Err(Mistake {
                 span: self.span.clone(),
-                message: format!("index {} is out of range: {name} gives {}", self.index, list_of(&parts)),
+                message: format!("index {} is out of range: {name} returns {}", self.index, list_of(&parts)),
             }),
         }
     }
@@ -150,7 +152,7 @@ fn list_of(parts: &[Tensor]) -> String {
 
 fn needs_copy(name: &str, tensor: &Tensor) -> String {
     let (size, stride) = (tensor.size(), tensor.stride());
-    format!("a view moves no data, and {name} of size {size:?} with stride {stride:?} needs a copy")
+    format!("a view copies no data, but {name} of size {size:?} with stride {stride:?} needs a copy")
 }
 
 impl FromStr for Expr {

@@ -160,7 +160,7 @@ pub(super) fn suggestion(name: &str) -> String {
         0 => {
             names.sort_unstable();
             let known = names.join(", ");
-            format!("there are {known}; a name that looks like one is quoted: 'odd.name()'")
+            format!("the operations are {known}; quote a name that looks like one: 'odd.name()'")
         }
         near => format!("did you mean {}?", names[..near.min(3)].join(" or ")),
     }

@@ -190,9 +190,7 @@ impl<'a> Cursor<'a> {
         let span = start..self.at();
         match places[..] {
             [Index::At(index)] => Ok(Some(Pick { index, span })),
-            _ => {
-                Err(Mistake { span, message: "expected one number, which picks from a list of views".into() })
-            }
+            _ => Err(Mistake { span, message: "expected one number, which selects one of the views".into() }),
         }
     }
 

@@ -112,7 +112,7 @@ fn refusal_to_copy_is_told_without_copying() {
     let x = Tensor::zeros(DType::U8, &[1]).unwrap().as_strided([1i64 << 40, 1i64 << 20], [0, 0], 0).unwrap();
     for text in ["x.contiguous()", "x.ravel()", "x[:, None].expand(-1, 3, -1)[:, :2].contiguous()"] {
         let e = parsed(text).apply(x.clone(), Copies::Refused).unwrap_err();
-        assert!(e.to_string().starts_with("a view moves no data, and "), "{e}");
+        assert!(e.to_string().starts_with("a view copies no data, but "), "{e}");
     }
     assert!(parsed("x.flatten().reshape(1024, -1)").apply(x, Copies::Refused).is_ok());
     let y = counted(&[2, 3, 4]).transpose(0, 1).unwrap();
@@ -169,7 +169,7 @@ fn error_names_the_column_and_what_was_expected() {
         ("x.select('a", "expression, column 12: expected a closing quote, found the end"),
         ("x[0].t", r#"expression, column 7: expected "(", found the end"#),
         ("x[0].mT.5", "expression, column 9: expected the name of an operation, found '5'"),
-        ("x.chunk(2)[:]", "expression, column 11: expected one number, which picks from a list of views"),
+        ("x.chunk(2)[:]", "expression, column 11: expected one number, which selects one of the views"),
     ] {
         assert_eq!(refusal(text), message, "{text}");
     }
@@ -183,10 +183,11 @@ fn unknown_operation_is_answered_with_the_nearest_or_with_all() {
     );
     let message = refusal("x[0].zzz(2)");
     assert!(
-        message.starts_with("expression, column 6: unknown operation \"zzz\"; there are T, align_to, "),
+        message
+            .starts_with("expression, column 6: unknown operation \"zzz\"; the operations are T, align_to, "),
         "{message}"
     );
-    assert!(message.ends_with("vsplit; a name that looks like one is quoted: 'odd.name()'"), "{message}");
+    assert!(message.ends_with("vsplit; quote a name that looks like one: 'odd.name()'"), "{message}");
 }
 
 /// Generates text from the grammar's own characters, which gets further into the parser than random text.

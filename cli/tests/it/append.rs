@@ -32,7 +32,7 @@ fn append_writes_the_rows_of_all_files_in_one_commit() {
     let before = dir.store();
     assert_eq!(
         dir.messages(&["append", "s.smap", "log", "more.npy", "last.npy"]),
-        "stridemap: appended 3 rows to \"log\", which has 4 now: generation 3\n"
+        "stridemap: appended 3 rows to \"log\", which now has 4: generation 3\n"
     );
     assert_eq!(rows(&dir), Vec::from_iter(0..12));
     assert_eq!(before.load("log").unwrap().size(), [1, 3]);
@@ -52,8 +52,8 @@ fn append_is_refused_as_a_whole_when_one_file_does_not_fit() {
     for (file, why) in [
         ("none.npy", "none.npy"),
         ("missing.npy", "missing.npy"),
-        ("two.safetensors", "append two.safetensors: 2 tensors, where one is expected"),
-        ("no.safetensors", "append no.safetensors: 0 tensors, where one is expected"),
+        ("two.safetensors", "append two.safetensors: 2 tensors, but one is expected"),
+        ("no.safetensors", "append no.safetensors: 0 tensors, but one is expected"),
         ("floats.safetensors", "append floats.safetensors: append to \"log\": the rows are float32"),
     ] {
         let refusal = dir.refusal(&["append", "s.smap", "log", "more.npy", file]);
@@ -72,8 +72,7 @@ fn tensor_that_cannot_grow_is_refused_and_the_advice_makes_one_that_can() {
     dir.messages(&["append", "s.smap", "log", "more.npy"]);
     let refusal = dir.refusal(&["append", "s.smap", "reversed", "more.npy"]);
     let said = "append to \"reversed\": \"log\" follows it in the same storage; ";
-    let advice =
-        "; or export it to a .npy file, and import that file alone: it has a storage of its own then";
+    let advice = "; or export it to a .npy file and import that file by itself, which gives the tensor its own storage";
     assert!(refusal.starts_with(said) && refusal.ends_with(advice), "{refusal}");
 
     dir.messages(&["export", "s.smap", "reversed.npy", "reversed"]);

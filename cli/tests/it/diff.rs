@@ -149,7 +149,7 @@ fn strides_shared_storages_and_attributes_decide_only_when_that_is_asked() {
     txn.set_attribute("key", "value").unwrap();
     txn.commit().unwrap();
     dir.store_of("b", &[("named", x.clone()), ("t", x.t().unwrap()), ("x", x)]);
-    let summary = "1 with other strides; 1 attribute differs";
+    let summary = "1 with different strides; 1 attribute differs";
     assert_eq!(
         dir.diff(&["a", "b"]),
         (true, format!("@ key\tonly in A: value\nequal: 3 tensors, 48 B; {summary}\n"))
@@ -157,12 +157,12 @@ fn strides_shared_storages_and_attributes_decide_only_when_that_is_asked() {
     let (is_equal, text) = dir.diff(&["a", "b", "--strict"]);
     assert!(!is_equal);
     insta::assert_snapshot!(text.replace('\t', " | "), @r"
-    ~ named | stride [2, 1] from 0 on, [2, 1] from 0 on, dimensions [row, column], 
-    ~ t | one storage with named in A alone
-    ~ t | stride [1, 2] from 0 on, [2, 1] from 0 on
-    ~ x | one storage with named in A alone
+    ~ named | stride [2, 1] at offset 0, [2, 1] at offset 0, dimensions [row, column], 
+    ~ t | shares a storage with named only in A
+    ~ t | stride [1, 2] at offset 0, [2, 1] at offset 0
+    ~ x | shares a storage with named only in A
     @ key | only in A: value
-    different: 0 equal, 3 different; 1 with other strides; 1 attribute differs
+    different: 0 equal, 3 different; 1 with different strides; 1 attribute differs
     ");
     let (_, json) = dir.diff(&["a", "b", "--strict", "--json"]);
     assert!(json.contains(r#"{"name":"x","kind":"sharing","side":"A","with":"named"}"#), "{json}");

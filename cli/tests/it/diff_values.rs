@@ -108,7 +108,7 @@ fn nan_is_nan_and_nothing_else_and_zero_has_no_sign() {
     assert_eq!(same, "equal: 1 tensor, 24 B\n");
     assert_eq!(
         compared(&f64s(&[1., f64::NAN, 2.]), &f64s(&[f64::NAN, 3., 2.5]), &["--atol", "100"]),
-        "2 of 3 elements, 2 of them NaN in one alone, first at [0]: 1.0, NaN"
+        "2 of 3 elements, 2 of them NaN on one side only, first at [0]: 1.0, NaN"
     );
     assert_eq!(
         compared(&f64s(&[f64::INFINITY, 1.]), &f64s(&[1., f64::NEG_INFINITY]), &["--rtol", "1"]),
@@ -168,8 +168,8 @@ fn first_difference_is_the_first_in_row_major_order_however_tensors_lie() {
     for (a, b, note) in [
         ("a", "b", ""),
         ("a_turned", "b_turned", ""),
-        ("a", "b_turned", "; 2 with other strides"),
-        ("a_turned", "b", "; 2 with other strides"),
+        ("a", "b_turned", "; 2 with different strides"),
+        ("a_turned", "b", "; 2 with different strides"),
     ] {
         let (_, text) = dir.diff(&[a, b]);
         let lines: Vec<&str> = text.lines().collect();

@@ -157,7 +157,7 @@ fn show_gives_what_an_expression_means_and_view_saves_it() {
         if run.code == Some(0) {
             assert_eq!(shown(&dir, "saved"), expected, "{expr}, saved");
         } else {
-            assert!(run.stderr.starts_with("stridemap: a view moves no data, and "), "{run:?}");
+            assert!(run.stderr.starts_with("stridemap: a view copies no data, but "), "{run:?}");
             copies.push(expr);
         }
     }
@@ -243,7 +243,7 @@ fn refusal_marks_the_part_that_is_wrong() {
     stridemap: expression, column 7: expected narrow(dim, start, length)
       | x.t().narrow(0, length=1)
       |       ^^^^^^^^^^^^^^^^^^^
-    stridemap: narrow(dim, start, length): expected a number from 0 on
+    stridemap: narrow(dim, start, length): expected a number of at least 0
       | x.narrow(0, 0, -1).t()
       |                ^^
     stridemap: select("column", 0): no dimension is named "column": size [2, 3] with stride [3, 1] has the names [None, None]
@@ -261,16 +261,16 @@ fn refusal_marks_the_part_that_is_wrong() {
     stridemap: imag: the elements are float32, not complex64 or complex128
       | f.view_as_complex().imag().imag()
       |                            ^^^^^^
-    stridemap: chunk gives a list of 3 views; a subscript picks one
+    stridemap: chunk returns a list of 3 views; pick one with a subscript
       | y.chunk(3, 1)
       |   ^^^^^^^^^^^
-    stridemap: chunk gives a list of 3 views; a subscript picks one
+    stridemap: chunk returns a list of 3 views; pick one with a subscript
       | y.chunk(3, 1) .t()
       |   ^^^^^^^^^^^
-    stridemap: index -4 is out of range: chunk gives a list of 3 views
+    stridemap: index -4 is out of range: chunk returns a list of 3 views
       | y.chunk(3, 1)[-4]
       |              ^^^^
-    stridemap: expression, column 11: expected one number, which picks from a list of views
+    stridemap: expression, column 11: expected one number, which selects one of the views
       | y.unbind()[0:1]
       |           ^^^^^
     stridemap: refine_names(["a", "a"]): "a" appears twice
@@ -293,19 +293,19 @@ fn view_names_the_operation_that_would_copy() {
         refusals += &dir.run(&["view", "s.smap", "new", expr]).stderr;
     }
     insta::assert_snapshot!(refusals, @r"
-    stridemap: a view moves no data, and reshape of size [3, 2] with stride [1, 3] needs a copy
+    stridemap: a view copies no data, but reshape of size [3, 2] with stride [1, 3] needs a copy
       | x.t().reshape(-1)[0]
       |       ^^^^^^^^^^^
-    stridemap: a view moves no data, and flatten of size [3, 2] with stride [1, 3] needs a copy
+    stridemap: a view copies no data, but flatten of size [3, 2] with stride [1, 3] needs a copy
       | x.t().flatten()
       |       ^^^^^^^^^
-    stridemap: a view moves no data, and ravel of size [3, 2] with stride [1, 3] needs a copy
+    stridemap: a view copies no data, but ravel of size [3, 2] with stride [1, 3] needs a copy
       | x.t().ravel()
       |       ^^^^^^^
-    stridemap: a view moves no data, and contiguous of size [2, 2] with stride [3, 1] needs a copy
+    stridemap: a view copies no data, but contiguous of size [2, 2] with stride [3, 1] needs a copy
       | x[:, :2].contiguous().t()
       |          ^^^^^^^^^^^^
-    stridemap: a view moves no data, and view of size [3, 2] with stride [1, 3] needs a copy
+    stridemap: a view copies no data, but view of size [3, 2] with stride [1, 3] needs a copy
       | x.t().view(6)
       |       ^^^^^^^
     ");

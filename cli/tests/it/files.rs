@@ -82,8 +82,8 @@ fn export_of_safetensors_comes_back_the_same() {
     let dir = Dir::with_store();
     assert_eq!(
         dir.messages(&["export", "s.smap", "out.safetensors"]),
-        "stridemap: note: 1 tensor shares bytes with another, and the file has them twice, up to 24 B more: \
-         \"points_t\" of \"points\"\n\
+        "stridemap: note: 1 tensor shares bytes with another, so the file stores them twice (up to 24 B extra): \
+         \"points_t\" with \"points\"\n\
          stridemap: exported 3 tensors, 56 B, to out.safetensors\n"
     );
     dir.messages(&["import", "out.safetensors", "copy.smap"]);
@@ -130,7 +130,7 @@ fn export_in_parts_says_how_many_and_comes_back_by_its_index() {
     let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "1GiB"]);
     assert!(said.ends_with("to out.safetensors\n"), "{said}");
     let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "30"]);
-    assert!(said.contains("note: out.safetensors is there as well"), "{said}");
+    assert!(said.contains("note: out.safetensors also exists"), "{said}");
 }
 
 #[test]
@@ -166,8 +166,8 @@ fn export_notes_names_over_the_same_bytes() {
     let said = dir.messages(&["export", "s.smap", "out.safetensors"]);
     assert!(
         said.starts_with(
-            "stridemap: note: 1 tensor shares bytes with another, and the file has them twice, up to 24 B more: \
-             \"points_t\" of \"points\"\n"
+            "stridemap: note: 1 tensor shares bytes with another, so the file stores them twice (up to 24 B extra): \
+             \"points_t\" with \"points\"\n"
         ),
         "{said}"
     );
@@ -192,7 +192,7 @@ fn import_says_of_each_file_what_was_done_when_asked() {
          stridemap: imported 2 tensors, 16 B, into s.smap: generation 2\n"
     );
     let said = dir.messages(&["import", "m.safetensors", "in_place.smap", "--in-place", "--verbose"]);
-    assert!(said.contains("m.safetensors: left where it is\n"), "{said}");
+    assert!(said.contains("m.safetensors: left in place\n"), "{said}");
 }
 
 #[test]

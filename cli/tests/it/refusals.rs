@@ -202,7 +202,7 @@ fn what_is_not_a_file_is_not_imported() {
     assert!(dir.refusal(&["import", "none.npy", "s.smap"]).starts_with("open: none.npy: No such file"));
     fs::create_dir(dir.path("model")).unwrap();
     for (args, line) in [
-        (["s.smap", "w.npy"], "import s.smap: a store, which comes last; files to import come before it"),
+        (["s.smap", "w.npy"], "import s.smap: a store; name it last, after the files to import"),
         (["model", "s.smap"], "import model: a directory; name the files in it"),
         (["/dev/null", "s.smap"], "open /dev/null: not a regular file"),
     ] {
@@ -222,7 +222,7 @@ fn files_with_tensors_of_the_same_name_are_refused_together() {
     dir.write_safetensors("b.safetensors", TENSOR, &[0; 8]);
     assert_eq!(
         dir.refusal(&["import", "a.safetensors", "b.safetensors", "s.smap"]),
-        "import: a.safetensors and b.safetensors both have a tensor \"w\"; import them one by one, with --prefix"
+        "import: a.safetensors and b.safetensors both have a tensor \"w\"; import them separately, with --prefix"
     );
 }
 
@@ -233,8 +233,8 @@ fn unknown_ending_is_answered_with_the_known_ones() {
         assert_eq!(
             dir.refusal(&["export", "s.smap", out]),
             format!(
-                "export {out}: the ending says the kind of file, and is to be .safetensors, .npy, .npz, or .smap for a copy of \
-                 the store"
+                "export {out}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a \
+                 copy of the store"
             )
         );
     }

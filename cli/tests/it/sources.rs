@@ -127,7 +127,7 @@ fn what_is_neither_a_store_nor_a_file_that_is_read_is_both_refused() {
     fs::create_dir(dir.path("photos")).unwrap();
     for (path, message) in [
         ("none", "open none: no such file or store"),
-        ("junk", "read junk: 4 bytes are too few: the header begins with 8"),
+        ("junk", "read junk: the file has only 4 bytes; its header has at least 8"),
         ("photos", "open photos: not a stridemap store: it has no FORMAT file"),
         ("/dev/null", "open /dev/null: not a store or a regular file"),
     ] {

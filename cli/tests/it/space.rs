@@ -45,7 +45,7 @@ fn compact_leaves_what_is_damaged_says_so_and_exits_with_1() {
     fs::write(&storage, bytes).unwrap();
     let run = dir.run(&["compact", "s.smap"]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(1), "compacted 0 storages\n"), "{run:?}");
-    let said = "stridemap: left storage 0000000000000001, 386.72 KiB to give back: damaged: ";
+    let said = "stridemap: skipped storage 0000000000000001 (386.72 KiB reclaimable): damaged: ";
     assert!(run.stderr.starts_with(said), "{run:?}");
 }
 
@@ -100,7 +100,7 @@ fn stats_are_a_table_or_json() {
 fn stats_name_the_process_that_is_in_the_way() {
     let dir = with_column();
     let reader = Store::open(dir.path("s.smap")).unwrap();
-    let held = "390.62 KiB stay while there are readers on older generations (process";
+    let held = "390.62 KiB are held by readers on older generations (process";
     let said = dir.run(&["compact", "s.smap"]).stderr;
     assert!(said.contains(held), "{said}");
     let said = dir.run(&["gc", "s.smap"]).stderr;

@@ -20,11 +20,11 @@ const DTYPES: [(&str, DType); 14] = [
     ("c16", DType::C128),
 ];
 
-/// Types of the package `ml_dtypes` whose descriptor is unique. It writes `<` before them, where NumPy writes `|`
+/// Types of the `ml_dtypes` package whose descriptor is unique. It writes `<` before them, where NumPy writes `|`
 /// before untyped bytes.
 const UNIQUE: [(&str, DType); 2] = [("<V2", DType::BF16), ("<f1", DType::F8E5M2)];
 
-/// The descriptor that `ml_dtypes` writes for all its other one-byte types, some of which have no counterpart here.
+/// The descriptor that `ml_dtypes` writes for all its other one-byte types, some of which stridemap does not have.
 const ONE_BYTE: &str = "V1";
 
 /// The type of elements, and their byte order.
@@ -58,8 +58,8 @@ impl Descr {
         {
             if dtype == DType::F4E2M1FNx2 {
                 return Err(format!(
-                    "the elements, by descr {descr:?}, are not {dtype}, which has two to a byte: ml_dtypes has one; save \
-                     packed ones as numpy.uint8, and view them here"
+                    "the elements (descr {descr:?}) are not {dtype}, which packs two into a byte; ml_dtypes stores one \
+                     per byte; save packed elements as numpy.uint8, and view them here"
                 ));
             }
             return Ok(Descr { dtype, is_big_endian: order == '>' && dtype.itemsize() > 1 });
@@ -86,19 +86,19 @@ impl Descr {
 
 fn refusal(descr: &str, code: &str) -> String {
     let what = match code.chars().next() {
-        Some('O') => "are Python objects: a pickle, which is code; save arrays of numbers",
-        Some('U' | 'S' | 'a') => "are strings; there is no counterpart here",
+        Some('O') => "are Python objects, stored as a pickle, which is code; save arrays of numbers",
+        Some('U' | 'S' | 'a') => "are strings, which stridemap does not have",
         Some('M' | 'm') => "are times; save x.view(numpy.int64)",
         Some('V') if code == ONE_BYTE => {
-            "are bytes without a type, as those of ml_dtypes are written, float8_e4m3fn or another; say which \
-             (--untyped, or ForeignOptions::untyped), or save x.view(numpy.uint8)"
+            "are bytes without a type, as ml_dtypes writes float8_e4m3fn and other types; say which (--untyped, or \
+             ForeignOptions::untyped), or save x.view(numpy.uint8)"
         }
         Some('V') if code == "V2" => {
             "are bytes without a type; if they are bfloat16, say so (--untyped, or ForeignOptions::untyped), or save \
              x.view(ml_dtypes.bfloat16)"
         }
-        Some('V') => "are bytes without a type; save a view of them that has one",
-        _ => "are of a type that has no counterpart here",
+        Some('V') => "are bytes without a type; save a view with a type",
+        _ => "are of a type that stridemap does not have",
     };
-    format!("the elements, by descr {descr:?}, {what}")
+    format!("the elements (descr {descr:?}) {what}")
 }

@@ -39,7 +39,7 @@ impl Preamble {
         };
         if header_bytes > MAX_HEADER_BYTES {
             return Err(format!(
-                "the header is said to have {header_bytes} bytes; {MAX_HEADER_BYTES} are allowed"
+                "the header should have {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed"
             ));
         }
         Ok(Preamble { start_bytes, header_bytes, is_utf8: major == 3 })
@@ -84,8 +84,8 @@ impl Array {
         let Descr { dtype, is_big_endian } = Descr::parse(descr, reading.untyped)?;
         if is_big_endian && !reading.is_swapping {
             return Err(format!(
-                "the elements are big-endian, by descr {descr:?}; have them turned around (--byteswap, or \
-                 ForeignOptions::byteswap), or convert them with astype"
+                "the elements are big-endian (descr {descr:?}); convert them while reading (--byteswap, or \
+                 ForeignOptions::byteswap), or in NumPy with astype"
             ));
         }
         let numel = check_numel(size.iter().map(|&n| n as u64)).ok();
@@ -172,7 +172,7 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     fn expected(&self, what: &str) -> String {
-        format!("byte {} of the header: {what} expected", self.text.len() - self.rest.len())
+        format!("byte {} of the header: expected {what}", self.text.len() - self.rest.len())
     }
 
     fn eat(&mut self, token: &str) -> bool {
@@ -223,6 +223,6 @@ impl<'a> Parser<'a> {
 
     fn descr(&mut self) -> Result<&'a str, String> {
         self.string()
-            .map_err(|e| format!("{e}; structured arrays have no counterpart here: save their fields"))
+            .map_err(|e| format!("{e}; structured arrays are not supported; save their fields separately"))
     }
 }

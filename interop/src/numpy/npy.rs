@@ -30,7 +30,7 @@ use crate::file::{self, RawFile};
 /// Reads the header of a file with one array, and checks it against the file.
 ///
 /// Bytes after the elements are refused, though `numpy.load` ignores them: they are part of a longer array, or
-/// another array.
+/// a second array.
 pub(crate) fn read(file: &Arc<RawFile>, reading: Reading) -> Result<Contents> {
     let bad = |what| file.bad(what);
     let preamble = Preamble::parse(file.preamble()?).map_err(bad)?;
@@ -68,7 +68,7 @@ pub fn write(
 /// then renamed, so `path` never holds a partial file. A symbolic link is replaced, not followed. The file is durable
 /// on return. `progress` is called with the bytes of elements written since the last call.
 ///
-/// Types that NumPy lacks are written as in its package `ml_dtypes`, without their name. NumPy sees untyped elements
+/// Types that NumPy lacks are written as in the `ml_dtypes` package, without their name. NumPy sees untyped elements
 /// of one or two bytes, `V1` or `V2`, and `numpy.load(path).view(ml_dtypes.bfloat16)` restores the type.
 ///
 /// # Errors

@@ -77,7 +77,7 @@ pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, reading: Reading) 
             member.unpack(file).read_exact(&mut preamble)?;
         }
         if !preamble.starts_with(&MAGIC) {
-            return Err(bad("it is no array of NumPy's; take it out, as by zip -d".to_owned()));
+            return Err(bad("it is not a NumPy array; remove it, for example with zip -d".to_owned()));
         }
         let preamble = Preamble::parse(preamble).map_err(bad)?;
         let mut header = vec![0; preamble.header_bytes as usize];
@@ -90,7 +90,7 @@ pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, reading: Reading) 
         let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.end_bytes());
         if rest_bytes != length_bytes {
             return Err(bad(format!(
-                "the header describes {length_bytes} bytes of elements, and {rest_bytes} bytes follow it"
+                "the header describes {length_bytes} bytes of elements, but {rest_bytes} bytes follow it"
             )));
         }
         let name = member.name.strip_suffix(ENDING).unwrap_or(&member.name).to_owned();
@@ -154,7 +154,7 @@ fn check_names(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
         let what = if !names.insert(name.as_str()) {
             "is given twice"
         } else if name.contains('\0') {
-            "has a NUL, which would end it"
+            "contains a NUL, which would end it"
         } else {
             continue;
         };
@@ -167,7 +167,7 @@ fn check_names(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
         Some(name) => Err(Error::new(
             ErrorKind::BadFile,
             format!(
-                "export {}: NumPy would take the name {name:?} for the other one, without {ENDING:?}",
+                "export {}: NumPy would confuse the name {name:?} with the one without {ENDING:?}",
                 path.display()
             ),
         )),

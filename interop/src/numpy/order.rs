@@ -25,7 +25,7 @@ pub(super) struct Arranged {
 pub(super) fn arranged(path: &Path, what: &str, tensor: &Tensor, order: Order) -> Result<Arranged> {
     let descr = Descr::of(tensor.dtype()).ok_or_else(|| {
         let message = format!(
-            "export {}: {what}NumPy cannot hold {}, two elements to a byte; write a view of it as uint8",
+            "export {}: {what}NumPy cannot hold {}, which packs two elements into a byte; write a view of it as uint8",
             path.display(),
             tensor.dtype()
         );

@@ -24,8 +24,8 @@ const DTYPES: [(Dtype, DType); 20] = [
     (Dtype::U64, DType::U64),
 ];
 
-/// Returns `None` for a type without a counterpart, and for 4-bit elements that do not fill whole bytes along the
-/// last axis.
+/// Returns the dtype and size of a tensor. `None` for a type that stridemap does not have, and for 4-bit elements that
+/// do not fill whole bytes along the last axis.
 pub(super) fn header_of(info: &TensorInfo) -> Option<(DType, Vec<usize>)> {
     let &(_, dtype) = DTYPES.iter().find(|&&(theirs, _)| theirs == info.dtype)?;
     let mut size = info.shape.clone();

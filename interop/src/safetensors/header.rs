@@ -49,7 +49,7 @@ impl<'de> Visitor<'de> for Entries {
             let is_taken =
                 if key == METADATA_KEY { has_attributes } else { header.tensors.contains_key(&key) };
             if is_taken {
-                return Err(A::Error::custom(format_args!("{key:?} stands twice")));
+                return Err(A::Error::custom(format_args!("{key:?} appears twice")));
             }
             if key == METADATA_KEY {
                 let Object(attributes) = entries.next_value().map_err(|e| at(METADATA_KEY, &e))?;

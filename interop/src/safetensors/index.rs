@@ -52,7 +52,7 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
             match part_of.get(&tensor.name) {
                 Some(said) if said != index => {
                     return Err(file.bad(format!(
-                        "weight_map has tensor {:?} in another part than {part:?}, where it is",
+                        "weight_map has tensor {:?} in a different part from {part:?}, which contains it",
                         tensor.name
                     )));
                 }
@@ -70,7 +70,9 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     }
     if let Some((name, index)) = part_of.first_key_value() {
         let part = parts.iter().find(|(_, other)| *other == index).map_or("", |(part, _)| part);
-        return Err(file.bad(format!("weight_map has tensor {name:?} in {part:?}, and it is not there")));
+        return Err(
+            file.bad(format!("weight_map has tensor {name:?} in {part:?}, which does not contain it"))
+        );
     }
     if let Some(metadata) = metadata {
         for (key, value) in parse::<Object<&RawValue>>(file, "metadata", metadata.get().as_bytes())?.0 {
@@ -95,7 +97,9 @@ fn open(index: &RawFile, part: &str, rest_bytes: u64) -> Result<Contents> {
         cause.is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound)
     };
     let file = RawFile::open(&index.path().with_file_name(part)).map_err(|e| match missing(&e) {
-        true => index.bad(format!("weight_map names {part:?}, which is not beside it")).with_source(e),
+        true => index
+            .bad(format!("weight_map names {part:?}, which is not in the directory of the index"))
+            .with_source(e),
         false => e,
     })?;
     read_within(&Arc::new(file), rest_bytes)
@@ -138,7 +142,7 @@ impl<'de> Deserialize<'de> for WeightMap {
                         return Err(A::Error::custom(format!("more than {MAX_PARTS} parts")));
                     }
                     if map.part_of.contains_key(&name) {
-                        return Err(A::Error::custom(format!("{name:?} stands twice")));
+                        return Err(A::Error::custom(format!("{name:?} appears twice")));
                     }
                     map.part_of.insert(name, index);
                 }
@@ -155,5 +159,5 @@ fn check_part(part: &str) -> std::result::Result<(), String> {
     if is_plain {
         return Ok(());
     }
-    Err(format!("the part {part:?} is no name of a file in the directory of the index"))
+    Err(format!("the part {part:?} is not the name of a file in the directory of the index"))
 }

@@ -80,7 +80,7 @@ impl<R: Read> Read for Guard<R> {
             }
             let limit = match (self.token_bytes > MAX_TOKEN_BYTES, self.depth > MAX_DEPTH) {
                 (false, false) => continue,
-                (true, _) => format!("a text or a number of more than {MAX_TOKEN_BYTES} bytes"),
+                (true, _) => format!("a string or number of more than {MAX_TOKEN_BYTES} bytes"),
                 (_, true) => format!("it nests deeper than {MAX_DEPTH}"),
             };
             return Err(io::Error::new(io::ErrorKind::InvalidData, limit));
@@ -108,7 +108,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Object<V> {
                     match object.entry(key) {
                         Entry::Vacant(place) => place.insert(value),
                         Entry::Occupied(taken) => {
-                            return Err(A::Error::custom(format!("{:?} stands twice", taken.key())));
+                            return Err(A::Error::custom(format!("{:?} appears twice", taken.key())));
                         }
                     };
                 }

@@ -45,7 +45,7 @@ struct Changes {
 enum Change {
     /// A file was placed under its name.
     Placed(PathBuf),
-    /// The file that had the name was renamed. It is deleted when all is done.
+    /// The existing file was renamed. It is deleted when everything is done.
     SetAside(TempPath, PathBuf),
 }
 
@@ -66,7 +66,7 @@ impl Changes {
     }
 
     fn place(&mut self, staged: TempPath, target: &Path) -> Result<()> {
-        // The name was free a moment ago: another process took it.
+        // The name was free before: another process has created the file since.
         staged.persist_noclobber(target).map_err(|e| match e.error.kind() {
             io::ErrorKind::AlreadyExists => taken(target),
             _ => Error::io("export", target, e.error),

@@ -22,8 +22,8 @@ pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Conte
     let header_bytes = u64::from_le_bytes(file.preamble::<PREAMBLE_BYTES>()?);
     if header_bytes > MAX_HEADER_BYTES {
         return Err(file.bad(format!(
-            "it begins like no other format that is read, and of safetensors the header would have {header_bytes} bytes, \
-             where {MAX_HEADER_BYTES} are allowed"
+            "not a file of a supported format; as safetensors, it would have a header of {header_bytes} bytes, but \
+             at most {MAX_HEADER_BYTES} are allowed"
         )));
     }
     let json = file.header_in_pieces(PREAMBLE_BYTES as u64, header_bytes, limit_bytes)?;
@@ -58,7 +58,9 @@ pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Conte
     for (name, info) in infos {
         let Some((dtype, size)) = header_of(&info) else {
             let TensorInfo { dtype, shape, .. } = info;
-            return Err(file.bad(format!("tensor {name:?}: nothing here holds {dtype} of shape {shape:?}")));
+            return Err(
+                file.bad(format!("tensor {name:?}: stridemap cannot hold {dtype} of shape {shape:?}"))
+            );
         };
         let layout = Layout::contiguous(&size).map_err(|e| file.bad(format!("tensor {name:?}: {e}")))?;
         let (start, end) = info.data_offsets;

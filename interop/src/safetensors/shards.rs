@@ -89,7 +89,7 @@ fn index_of(path: &Path, parts: &[(String, Part<'_>)]) -> Result<Vec<u8>> {
         serde_json::to_vec_pretty(&index).map_err(|e| refused(path, e.to_string()).with_source(e))?;
     text.push(b'\n');
     if text.len() as u64 > MAX_HEADER_BYTES {
-        let what = format!("an index of {} bytes; {MAX_HEADER_BYTES} are allowed", text.len());
+        let what = format!("an index of {} bytes; at most {MAX_HEADER_BYTES} are allowed", text.len());
         return Err(refused(path, what));
     }
     Ok(text)

@@ -94,7 +94,7 @@ impl<'a> WriteOptions<'a> {
     /// Several files are renamed to their final names when all of them are complete and synced. An existing index is
     /// removed first, then the parts are placed, then the new index, so an index never refers to parts of another
     /// export. After an error the old files get their names back. A process that is killed during the renames may
-    /// leave parts without an index. Files of an earlier export with other names are kept.
+    /// leave parts without an index. Files of an earlier export with different names are kept.
     ///
     /// # Errors
     /// Those of [`write()`]; `BadFile` also for more than 4096 parts, and for a file name that is not UTF-8, which
@@ -133,7 +133,7 @@ fn entries_of<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<Vec<En
     let mut entries = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
         if !names.insert(name) {
-            let what = format!("the name {name:?} is taken, by the format or by another tensor");
+            let what = format!("the name {name:?} is reserved by the format or used by another tensor");
             return Err(refused(path, what));
         }
         let (dtype, shape) = shape_of(tensor).ok_or_else(|| {
@@ -184,7 +184,7 @@ impl<'a> Part<'a> {
         json.resize(json.len().next_multiple_of(PREAMBLE_BYTES), b' ');
         let header_bytes = json.len() as u64;
         if header_bytes > MAX_HEADER_BYTES {
-            let what = format!("a header of {header_bytes} bytes; {MAX_HEADER_BYTES} are allowed");
+            let what = format!("a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed");
             return Err(refused(path, what));
         }
         Ok(Part { header: [&header_bytes.to_le_bytes(), json.as_slice()].concat(), entries })

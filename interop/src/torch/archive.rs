@@ -27,11 +27,11 @@ pub(crate) fn is_archive(members: &[Member]) -> bool {
 pub(crate) fn read(file: &Arc<RawFile>, members: &[Member]) -> Result<Contents> {
     let pickles: Vec<&Member> = members.iter().filter(|member| member.name.ends_with(PICKLE)).collect();
     if pickles.is_empty() {
-        return Err(file.bad("none of its members is named data.pkl: torch.save has not ended well"));
+        return Err(file.bad("none of its members is named data.pkl; torch.save did not finish"));
     }
     let &[pickle] = pickles.as_slice() else {
         return Err(file
-            .bad(format!("{} of its members are named data.pkl, and a checkpoint has one", pickles.len())));
+            .bad(format!("{} of its members are named data.pkl, but a checkpoint has one", pickles.len())));
     };
     let folder = pickle.name.strip_suffix(PICKLE).unwrap_or_default();
     let by_name: HashMap<&str, &Member> = members
@@ -39,8 +39,9 @@ pub(crate) fn read(file: &Arc<RawFile>, members: &[Member]) -> Result<Contents> 
         .filter_map(|member| Some((member.name.strip_prefix(folder)?.strip_prefix('/')?, member)))
         .collect();
     if by_name.contains_key("constants.pkl") || by_name.keys().any(|name| name.starts_with("code/")) {
-        return Err(file
-            .bad("a program of TorchScript, which is code; save the state_dict() of torch.jit.load of it"));
+        return Err(file.bad(
+            "a TorchScript program, which is code; load it with torch.jit.load, and save its state_dict()",
+        ));
     }
     if let Some(order) = by_name.get("byteorder") {
         let order = order.read(file, MAX_ORDER_BYTES)?;
@@ -60,7 +61,7 @@ pub(crate) fn read(file: &Arc<RawFile>, members: &[Member]) -> Result<Contents> 
         let member = member.ok_or_else(|| file.bad(format!("the zip file has no member {folder}/{name}")))?;
         if member.unpacked_bytes != root.length_bytes() {
             return Err(file.bad(format!(
-                "storage {:?} has {} bytes in the zip file, and {} in the pickle",
+                "storage {:?} has {} bytes in the zip file, but {} in the pickle",
                 root.key,
                 member.unpacked_bytes,
                 root.length_bytes()

@@ -75,7 +75,7 @@ impl Flattening<'_> {
         self.left_visits = self
             .left_visits
             .checked_sub(1)
-            .ok_or_else(|| "it names the same lists or dicts over and over".to_owned())?;
+            .ok_or_else(|| "it repeats the same lists or dicts too many times".to_owned())?;
         let from = self.from;
         match (value, from.arena.node(value)) {
             (Value::None, _) => self.attribute("null".to_owned()),
@@ -93,7 +93,7 @@ impl Flattening<'_> {
                 None => Ok(()),
             },
             (_, Some(&Node::Size(items))) => {
-                // Not as a list of strings, which would take many times the bytes that it has in the pickle.
+                // A list of strings would take many times the bytes that the sizes have in the pickle.
                 let mut sizes = String::from("[");
                 for size in from.arena.items(items).iter().filter_map(|&size| self.plain(size)) {
                     let comma = if sizes.len() > 1 { "," } else { "" };
@@ -106,17 +106,13 @@ impl Flattening<'_> {
                     from.arena.items(items).iter().filter_map(|&part| self.plain(part)).collect();
                 self.attribute(parts.join(":"))
             }
-            (_, Some(Node::Storage(_))) => {
-                Err(self.refused("holds a storage without a tensor on it; save a tensor"))
-            }
+            (_, Some(Node::Storage(_))) => Err(self.refused("is a storage without a tensor; save a tensor")),
             (Value::Node(index), Some(node)) => {
                 if self.path.contains(&index) {
-                    return Err(self.refused(&format!("is {} that holds itself", node.kind())));
+                    return Err(self.refused(&format!("is {} that contains itself", node.kind())));
                 }
                 if self.path.len() >= MAX_DEPTH {
-                    return Err(
-                        self.refused(&format!("lies deeper than {MAX_DEPTH} lists and dicts in each other"))
-                    );
+                    return Err(self.refused(&format!("is nested deeper than {MAX_DEPTH} lists and dicts")));
                 }
                 self.path.push(index);
                 match node {
@@ -162,7 +158,7 @@ impl Flattening<'_> {
                 Some(_) => "bytes",
                 None => self.from.arena.kind(key),
             };
-            self.refused(&format!("has {what} as a key, of which no name can be made"))
+            self.refused(&format!("has {what} as a key, which cannot be part of a name"))
         })
     }
 
@@ -199,8 +195,8 @@ impl Flattening<'_> {
             && let Some(&(key, _)) = pairs.iter().find(|&&(_, value)| value != Value::Bool(false))
         {
             return Err(format!(
-                "has the bit {:?} set, so that its elements are not what its bytes say; save resolve_conj() or \
-                 resolve_neg() of it",
+                "has the {:?} bit set, so its bytes are not its elements; save the result of resolve_conj() or \
+                 resolve_neg()",
                 self.plain(key).unwrap_or_default()
             ));
         }
@@ -217,10 +213,10 @@ impl Flattening<'_> {
             )
         };
         if size.iter().chain(&stride).any(|&n| n < 0) || offset < 0 {
-            return Err(beyond("PyTorch has no negative ones"));
+            return Err(beyond("PyTorch allows no negative numbers"));
         }
         if size.len() != stride.len() {
-            return Err(beyond("as many sizes as strides are needed"));
+            return Err(beyond("the numbers of sizes and strides differ"));
         }
         let itemsize = tensor.dtype.itemsize() as u64;
         let elements = storage.length_bytes.checked_div(itemsize).unwrap_or(0);

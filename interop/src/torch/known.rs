@@ -43,9 +43,9 @@ const NAMES: [(&str, &str, Known); 22] = [
     ("torch", "UntypedStorage", Known::Storage(None)),
 ];
 
-const NUMPY_NUMBER: &str = "a number of NumPy's; save item() of it";
-const NUMPY_ARRAY: &str = "a NumPy array; save torch.from_numpy() of it";
-const DICT: &str = "save dict() of it";
+const NUMPY_NUMBER: &str = "a NumPy number; save the result of its item()";
+const NUMPY_ARRAY: &str = "a NumPy array; save torch.from_numpy(x)";
+const DICT: &str = "save dict(x)";
 const SET: &str = "a set, whose members have no names; save a list";
 const BYTES: &str = "bytes, which are neither tensors nor text";
 
@@ -86,16 +86,16 @@ const REASONS: [(&str, &str); 21] = [
         "the elements of a quantized tensor need its scales; save int_repr() and the scales",
     ),
     ("torch._utils._rebuild_nested_tensor", "a nested tensor has no strides; save its parts"),
-    ("torch._utils._rebuild_meta_tensor_no_storage", "a tensor on the device meta has no elements"),
+    ("torch._utils._rebuild_meta_tensor_no_storage", "a tensor on the meta device has no elements"),
     ("torch._utils._rebuild_wrapper_subclass", "a subclass of Tensor; save what it wraps"),
     ("torch._tensor._rebuild_from_type", "a subclass of Tensor; save what it wraps"),
     (
         "torch._tensor._rebuild_from_type_v2",
         "a subclass of Tensor, or one with attributes; save x.detach().clone()",
     ),
-    ("torch.storage._load_from_bytes", "a pickle within the pickle"),
-    ("torch._C.Generator", "save get_state() of it, which is a tensor"),
-    ("argparse.Namespace", "save vars() of it"),
+    ("torch.storage._load_from_bytes", "a pickle inside the pickle"),
+    ("torch._C.Generator", "save its get_state(), which is a tensor"),
+    ("argparse.Namespace", "save vars(x)"),
     ("numpy._core.multiarray.scalar", NUMPY_NUMBER),
     ("numpy.core.multiarray.scalar", NUMPY_NUMBER),
     ("numpy._core.multiarray._reconstruct", NUMPY_ARRAY),
@@ -106,7 +106,7 @@ const REASONS: [(&str, &str); 21] = [
     ("builtins.frozenset", SET),
     ("_codecs.encode", BYTES),
     ("builtins.bytearray", BYTES),
-    ("builtins.complex", "a complex number; save a tensor of it"),
+    ("builtins.complex", "a complex number; save it as a tensor"),
 ];
 
 impl Known {
@@ -125,7 +125,7 @@ impl Known {
             }
             if OTHER_DTYPES.contains(&name) {
                 return Err(format!(
-                    "uses torch.{name}, which has no counterpart here; convert it with to(), or view it as bytes"
+                    "uses torch.{name}, which stridemap does not have; convert it with to(), or view it as bytes"
                 ));
             }
             if let Some(kind) = name.strip_suffix("Storage").filter(|kind| kind.starts_with('Q')) {
@@ -185,8 +185,8 @@ mod tests {
         }
         for (module, name, said) in [
             ("__builtin__", "set", "calls builtins.set, which is code and is not run: a set"),
-            ("torch", "complex32", "uses torch.complex32, which has no counterpart here; convert"),
-            ("numpy.core.multiarray", "scalar", "save item() of it"),
+            ("torch", "complex32", "uses torch.complex32, which stridemap does not have; convert"),
+            ("numpy.core.multiarray", "scalar", "save the result of its item()"),
             ("_codecs", "encode", "bytes, which are neither"),
         ] {
             let refusal = Known::of(module, name).unwrap_err();

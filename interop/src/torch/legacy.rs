@@ -54,24 +54,24 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let magic = Unpickled::of(&first, file.length_bytes()).ok().and_then(|magic| magic.as_integer());
     if magic != Some(MAGIC_NUMBER) {
         return Err(file.bad(
-            "a pickle that is no checkpoint: it does not begin with the magic number of torch.save; load it in Python and \
-             save its tensors with torch.save",
+            "a pickle, but not a checkpoint: it does not begin with the magic number of torch.save; load it in \
+             Python and save its tensors with torch.save",
         ));
     }
     let version = pickles.next()?;
     match run(file, &version)?.as_integer() {
         Some(PROTOCOL_VERSION) => {}
         version => {
-            return Err(
-                file.bad(format!("protocol version {version:?} of torch.save; {PROTOCOL_VERSION} is read"))
-            );
+            return Err(file.bad(format!(
+                "protocol version {version:?} of torch.save; only {PROTOCOL_VERSION} can be read"
+            )));
         }
     }
     let system = pickles.next()?;
     if !is_little_endian(&run(file, &system)?) {
-        return Err(
-            file.bad("its elements are not said to be little-endian; save it again on such a machine")
-        );
+        return Err(file.bad(
+            "it does not state that its elements are little-endian; save it again on a little-endian machine",
+        ));
     }
     let object = pickles.next()?;
     let object = run(file, &object)?;
@@ -83,7 +83,7 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let places = places(file, &roots, keys, pickles.at_bytes)?;
     contents(leaves, &roots, |root| match places.get(&root.key) {
         Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, root.length_bytes())),
-        None => Err(file.bad(format!("storage {:?} is not among those in the file", root.key))),
+        None => Err(file.bad(format!("storage {:?} is not in the file", root.key))),
     })
 }
 
@@ -107,7 +107,7 @@ impl Pickles<'_> {
             self.file.read_at(&mut bytes, self.at_bytes)?;
             let length = pickle_length(&bytes, limit_bytes as usize);
             match length
-                .map_err(|e| self.file.bad(format!("{e}, in the pickle from byte {} on", self.at_bytes)))?
+                .map_err(|e| self.file.bad(format!("{e}, in the pickle at byte {}", self.at_bytes)))?
             {
                 Some(length) => {
                     bytes.truncate(length);
@@ -120,8 +120,8 @@ impl Pickles<'_> {
                 }
                 None => {
                     return Err(self.file.bad(format!(
-                        "the pickle from byte {} on does not end within {limit_bytes} bytes: a part of a file, or no \
-                         checkpoint",
+                        "the pickle at byte {} does not end within {limit_bytes} bytes; the file is truncated, or \
+                         not a checkpoint",
                         self.at_bytes
                     )));
                 }
@@ -158,16 +158,18 @@ fn places(
     for key in keys {
         let root = known.get(key.as_str());
         let root =
-            root.ok_or_else(|| file.bad(format!("storage {key:?} is in the file, and in no tensor of it")))?;
+            root.ok_or_else(|| file.bad(format!("storage {key:?} is in the file, but no tensor uses it")))?;
         let mut count = [0; 8];
         if at_bytes.saturating_add(count.len() as u64) > file.length_bytes() {
-            return Err(file.bad(format!("it ends at byte {}, before storage {key:?}", file.length_bytes())));
+            return Err(
+                file.bad(format!("the file ends at byte {}, before storage {key:?}", file.length_bytes()))
+            );
         }
         file.read_at(&mut count, at_bytes)?;
         let count = u64::from_le_bytes(count);
         if count != root.numel {
             return Err(file.bad(format!(
-                "storage {key:?} has {count} elements at byte {at_bytes}, and {} in the pickle",
+                "storage {key:?} has {count} elements at byte {at_bytes}, but {} in the pickle",
                 root.numel
             )));
         }
@@ -175,7 +177,7 @@ fn places(
         at_bytes = elements_at_bytes.saturating_add(root.length_bytes());
         if at_bytes > file.length_bytes() {
             return Err(file.bad(format!(
-                "storage {key:?} has {} bytes from byte {elements_at_bytes} on, and the file ends at byte {}",
+                "storage {key:?} should be {} bytes at offset {elements_at_bytes}, but the file ends at byte {}",
                 root.length_bytes(),
                 file.length_bytes()
             )));
@@ -187,6 +189,6 @@ fn places(
     }
     match file.length_bytes().saturating_sub(at_bytes) {
         0 => Ok(places),
-        rest => Err(file.bad(format!("{rest} bytes follow the last storage, from byte {at_bytes} on"))),
+        rest => Err(file.bad(format!("{rest} bytes follow the last storage, at byte {at_bytes}"))),
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn attribute(literal: &Literal<'_>) -> Option<String> {
     })
 }
 
-/// Formats like Python's `repr`: the shortest digits that round-trip, with an exponent below 1e-4 and from 1e16 on.
+/// Formats like Python's `repr`: the shortest digits that round-trip, with an exponent below 1e-4 and from 1e16.
 fn finite(float: f64) -> String {
     let scientific = format!("{float:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

@@ -49,7 +49,7 @@ impl Directory {
         file.read_at(&mut tail, tail_start_bytes)?;
         let place = tail.windows(END_SIGNATURE.len()).rposition(|bytes| bytes == END_SIGNATURE);
         let place = place
-            .ok_or_else(|| file.bad("a zip file ends with a record, and this one does not: a part of one"))?;
+            .ok_or_else(|| file.bad("the zip file does not end with an end record; it may be truncated"))?;
         let Some((end, comment)) = tail.get(place..).and_then(|rest| rest.split_first_chunk::<END_BYTES>())
         else {
             return Err(file.bad("the end record of the zip file is truncated"));
@@ -57,7 +57,7 @@ impl Directory {
         let end_at_bytes = tail_start_bytes + place as u64;
         let end = Fields(end);
         if end.u16(20) != comment.len() as u64 {
-            return Err(file.bad("bytes stand behind the record that is to end a zip file"));
+            return Err(file.bad("bytes follow the end record of the zip file"));
         }
         let record = Record {
             disks: [end.u16(4), end.u16(6)],
@@ -99,7 +99,7 @@ impl Directory {
         }
         match rest.read(&mut [0]).map_err(|e| reading(file, e))? {
             0 => Ok(()),
-            _ => Err(file.bad("the directory of the zip file has bytes behind its last entry")),
+            _ => Err(file.bad("the directory of the zip file has bytes after its last entry")),
         }
     }
 
@@ -160,8 +160,8 @@ impl Record {
         let Record { size_bytes, start_bytes, .. } = *self;
         if start_bytes.checked_add(size_bytes) != Some(end_bytes) {
             return Err(format!(
-                "the directory of the zip file is said to have {size_bytes} bytes from byte {start_bytes} on, and it \
-                 has to end at byte {end_bytes}: bytes are missing, or stand before or behind the zip file"
+                "the directory of the zip file should be {size_bytes} bytes at offset {start_bytes}, but it ends at \
+                 byte {end_bytes}: bytes are missing, or there are bytes before or after the zip file"
             ));
         }
         if count.checked_mul(ENTRY_BYTES as u64).is_none_or(|least_bytes| least_bytes > size_bytes) {
@@ -188,10 +188,10 @@ impl<'a> Entry<'a> {
     fn parse(fixed: &[u8], raw_name: &'a [u8], extra: &[u8]) -> Result<Self, &'static str> {
         let fields = Fields(fixed);
         if !fixed.starts_with(ENTRY_SIGNATURE) {
-            return Err("is not one");
+            return Err("has a wrong signature");
         }
         if fields.u16(34) != 0 {
-            return Err("is of another file");
+            return Err("belongs to another part of a multi-part archive");
         }
         // The value of an all-ones field is in the zip64 field, if there is one. The values there follow each other.
         let mut wide = extra_field(extra, ZIP64_FIELD);

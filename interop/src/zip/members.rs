@@ -63,7 +63,7 @@ pub(crate) fn members(file: &RawFile) -> Result<Vec<Member>> {
 fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result<Member> {
     let name = name_of(entry.raw_name);
     let refused = |what: &str| file.bad(format!("member {name:?} of the zip file {what}"));
-    let outside = || refused("lies outside of the file, or over the directory");
+    let outside = || refused("is outside the file, or overlaps the directory");
 
     let &Entry { raw_name, start_bytes, packed_bytes, unpacked_bytes, crc32, .. } = entry;
     let mut header = vec![0; LOCAL_HEADER_BYTES + raw_name.len()];
@@ -73,7 +73,7 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result
     let (fixed, local_name) = header.split_at(LOCAL_HEADER_BYTES);
     let fields = Fields(fixed);
     if !fixed.starts_with(LOCAL_SIGNATURE) {
-        return Err(refused(&format!("has no header at byte {start_bytes}, where the directory says it is")));
+        return Err(refused(&format!("has no header at byte {start_bytes}, the offset in the directory")));
     }
     if (fields.u16(6) | entry.flags) & ENCRYPTED_FLAGS != 0 {
         return Err(refused("is encrypted"));
@@ -83,27 +83,30 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result
         (0, 0) => Method::Stored,
         (8, 8) => Method::Deflated,
         (0 | 8, _) => {
-            return Err(refused("is packed in one way by the directory, and in another by its own header"));
+            return Err(refused("has different compression methods in the directory and in its own header"));
         }
         (other, _) => {
-            let what = format!("is packed by {}; stored and deflated ones can be read", method_name(other));
+            let what = format!(
+                "is compressed with {}; only stored and deflated members can be read",
+                method_name(other)
+            );
             return Err(refused(&what));
         }
     };
     if fields.u16(26) != raw_name.len() as u64 || local_name != raw_name {
-        return Err(refused("has another name in its own header than in the directory"));
+        return Err(refused("has a different name in its own header"));
     }
     let offset_bytes = start_bytes + LOCAL_HEADER_BYTES as u64 + fields.u16(26) + fields.u16(28);
     let end_bytes = offset_bytes.checked_add(packed_bytes);
     end_bytes.filter(|&end| end <= directory.start_bytes).ok_or_else(outside)?;
     if method == Method::Stored && packed_bytes != unpacked_bytes {
         return Err(refused(&format!(
-            "is stored as it is, in {packed_bytes} bytes, and yet has {unpacked_bytes}"
+            "is stored uncompressed in {packed_bytes} bytes, but should have {unpacked_bytes}"
         )));
     }
     if method == Method::Deflated && unpacked_bytes > packed_bytes.saturating_mul(MAX_DEFLATE_RATIO) {
         return Err(refused(&format!(
-            "is deflated to {packed_bytes} bytes, which cannot be the {unpacked_bytes} that are stated"
+            "is deflated to {packed_bytes} bytes, which cannot unpack to the stated {unpacked_bytes}"
         )));
     }
     Ok(Member { name, method, offset_bytes, packed_bytes, unpacked_bytes, crc32 })
@@ -128,7 +131,9 @@ fn check_names(file: &RawFile, members: &[Member]) -> Result<()> {
     let mut names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair.first() == pair.last()) {
-        Some(pair) => Err(file.bad(format!("two members of the zip file have one name, {:?}", pair.first()))),
+        Some(pair) => {
+            Err(file.bad(format!("two members of the zip file have the same name, {:?}", pair.first())))
+        }
         None => Ok(()),
     }
 }

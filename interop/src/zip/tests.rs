@@ -179,18 +179,18 @@ fn a_count_of_members_that_the_directory_has_no_room_for_asks_for_no_memory() {
         assert_refused(&with(long.clone(), END64, 24, &lie), "entries");
     }
     let fewer = [1u64.to_le_bytes(), 1u64.to_le_bytes()].concat();
-    assert_refused(&with(long, END64, 24, &fewer), "behind its last entry");
+    assert_refused(&with(long, END64, 24, &fewer), "after its last entry");
 }
 
 #[test]
 fn what_stands_before_or_behind_a_zip_file_is_refused() {
     let bytes = sample();
-    assert_refused(&[b"#!/bin/sh\n".as_slice(), &bytes].concat(), "stand before or behind");
-    assert_refused(&[&bytes, b"x".as_slice()].concat(), "behind the record");
-    assert_refused(&bytes[..bytes.len() - 1], "cut");
-    assert_refused(&bytes[..bytes.len() / 2], "a part of one");
-    assert_refused(b"PK", "a part of one");
-    assert_refused(&with(bytes, END, 4, &[1]), "several");
+    assert_refused(&[b"#!/bin/sh\n".as_slice(), &bytes].concat(), "bytes before or after");
+    assert_refused(&[&bytes, b"x".as_slice()].concat(), "bytes follow the end record");
+    assert_refused(&bytes[..bytes.len() - 1], "is truncated");
+    assert_refused(&bytes[..bytes.len() / 2], "may be truncated");
+    assert_refused(b"PK", "may be truncated");
+    assert_refused(&with(bytes, END, 4, &[1]), "multi-part");
 }
 
 /// Adds another entry after those of the directory.
@@ -222,7 +222,7 @@ fn members_that_overlap_are_refused() {
     assert_refused(&with_entry(&outer, &nested), "members \"outer\" and \"inner\" of the zip file overlap");
 
     let again = with(entry_of(&outer).to_vec(), CENTRAL, 46, b"other");
-    assert_refused(&with_entry(&outer, &again), "another name in its own header");
+    assert_refused(&with_entry(&outer, &again), "a different name in its own header");
 }
 
 #[test]
@@ -233,16 +233,16 @@ fn entries_that_are_none_are_refused() {
         (entry[28], entry[30]) = (1, extra.len() as u8);
         entry
     };
-    let refused = "member \"c\" of the zip file has another name in its own header";
+    let refused = "member \"c\" of the zip file has a different name in its own header";
     for extra in [&[][..], &[0xfe, 0xca, 0, 0].repeat(40), &[1, 0, 9, 9], &[1, 0]] {
         assert_refused(&with_entry(&bytes, &entry(extra)), refused);
     }
     let wide = with(entry(&[1, 0, 4, 0, 0, 0, 0, 0]), CENTRAL, 42, &[0xff; 4]);
     let refused = "entry 2 of the directory of the zip file has a zip64 field that is too short";
     assert_refused(&with_entry(&bytes, &wide), refused);
-    assert_refused(&with_entry(&bytes, &with(entry(&[]), CENTRAL, 0, b"PK..")), "is not one");
-    assert_refused(&with_entry(&bytes, &with(entry(&[]), CENTRAL, 34, &[1])), "another file");
-    assert_refused(&with_entry(&bytes, &with(entry(&[]), CENTRAL, 32, &[1])), "before it is whole");
+    assert_refused(&with_entry(&bytes, &with(entry(&[]), CENTRAL, 0, b"PK..")), "has a wrong signature");
+    assert_refused(&with_entry(&bytes, &with(entry(&[]), CENTRAL, 34, &[1])), "another part");
+    assert_refused(&with_entry(&bytes, &with(entry(&[]), CENTRAL, 32, &[1])), "is truncated");
 }
 
 #[test]
@@ -272,12 +272,12 @@ fn a_name_that_stands_twice_is_refused() {
         bytes[name_at] = b'a';
         from = name_at;
     }
-    assert_refused(&bytes, "have one name");
+    assert_refused(&bytes, "have the same name");
 }
 
 #[test]
 fn members_outside_of_the_file_are_refused() {
-    let why = "lies outside";
+    let why = "is outside the file";
     assert_refused(&with(sample(), CENTRAL, 42, &u32::MAX.to_le_bytes()[..]), "zip file");
     assert_refused(&with(sample(), CENTRAL, 42, &[0, 0, 0, 1]), why);
     assert_refused(&with(sample(), CENTRAL, 20, &[0, 0, 1, 0, 0, 0, 1, 0]), why);
@@ -292,23 +292,23 @@ fn what_is_encrypted_or_packed_otherwise_is_refused_by_name() {
         assert_refused(&with(sample(), signature, offset, &[1]), "\"a.npy\" of the zip file is encrypted");
     }
     let both = |code: u8| with(with(sample(), LOCAL, 8, &[code]), CENTRAL, 10, &[code]);
-    assert_refused(&both(12), "\"a.npy\" of the zip file is packed by bzip2");
+    assert_refused(&both(12), "\"a.npy\" of the zip file is compressed with bzip2");
     assert_refused(&both(93), "zstd");
     assert_refused(&both(77), "method 77");
-    assert_refused(&with(sample(), CENTRAL, 10, &[8]), "in one way");
+    assert_refused(&with(sample(), CENTRAL, 10, &[8]), "different compression methods");
 }
 
 #[test]
 fn lengths_and_checksums_that_lie_are_found_when_unpacking() {
     let deflated = zip_of(&[("a", DEFLATED, &[7; 100_000])], false);
     let length = |n: u32| with(deflated.clone(), CENTRAL, 24, &n.to_le_bytes());
-    assert_refused(&length(99_999), "more than the 99999 bytes");
-    assert_refused(&length(0), "more than the 0 bytes");
-    assert_refused(&length(100_001), "unpacks to 100000 bytes, and 100001 are stated");
+    assert_refused(&length(99_999), "more than the stated 99999 bytes");
+    assert_refused(&length(0), "more than the stated 0 bytes");
+    assert_refused(&length(100_001), "unpacks to 100000 bytes, but 100001 are stated");
     assert_refused(&length(u32::MAX - 1), "is deflated to");
     assert_refused(&with(deflated.clone(), CENTRAL, 16, &[1, 2, 3, 4]), "its checksum is");
     assert_refused(&with(sample(), CENTRAL, 16, &[1, 2, 3, 4]), "its checksum is");
-    assert_refused(&with(sample(), CENTRAL, 24, &[1]), "stored as it is");
+    assert_refused(&with(sample(), CENTRAL, 24, &[1]), "stored uncompressed");
 
     // The packed bytes end too early, or continue past the end of the stream.
     let packed = u32::from_le_bytes(deflated[find(&deflated, CENTRAL) + 20..][..4].try_into().unwrap());
@@ -318,7 +318,7 @@ fn lengths_and_checksums_that_lie_are_found_when_unpacking() {
     let mut longer = [&deflated[..at], b"xx".as_slice(), &deflated[at..]].concat();
     longer = with(longer, CENTRAL, 20, &(packed + 2).to_le_bytes());
     longer = with(longer, END, 16, &(at as u32 + 2).to_le_bytes());
-    assert_refused(&longer, "is unpacked after");
+    assert_refused(&longer, "is complete after");
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn a_small_member_is_read_whole_up_to_a_limit() {
     let found = members(&file).unwrap();
     assert_eq!(found[1].read(&file, 1000).unwrap(), [8; 1000]);
     let e = found[1].read(&file, 999).unwrap_err();
-    assert!(e.to_string().contains("has 1000 bytes; 999 are allowed"), "{e}");
+    assert!(e.to_string().contains("has 1000 bytes; at most 999 are allowed"), "{e}");
     let mut short = [0; 1001];
     assert!(
         found[0].unpack(&file).read_exact(&mut short).unwrap_err().to_string().contains("ends after 1000")

@@ -36,7 +36,7 @@ impl Member {
     pub(crate) fn read(&self, file: &RawFile, limit_bytes: u64) -> Result<Vec<u8>> {
         if self.unpacked_bytes > limit_bytes {
             return Err(file.bad(format!(
-                "member {:?} of the zip file has {} bytes; {limit_bytes} are allowed",
+                "member {:?} of the zip file has {} bytes; at most {limit_bytes} are allowed",
                 self.name, self.unpacked_bytes
             )));
         }
@@ -81,7 +81,7 @@ impl Unpacked<'_> {
             count = self.bytes.read(buf).map_err(|e| self.broken(e))?;
             if count == 0 {
                 return Err(self.bad(format!(
-                    "unpacks to {} bytes, and {} are stated",
+                    "unpacks to {} bytes, but {} are stated",
                     self.done_bytes, self.member.unpacked_bytes
                 )));
             }
@@ -120,15 +120,13 @@ impl Unpacked<'_> {
     fn check_end(&mut self) -> Result<()> {
         let mut one_more = [0];
         if self.bytes.read(&mut one_more).map_err(|e| self.broken(e))? > 0 {
-            return Err(
-                self.bad(format!("unpacks to more than the {} bytes that are stated", self.done_bytes))
-            );
+            return Err(self.bad(format!("unpacks to more than the stated {} bytes", self.done_bytes)));
         }
         if let Bytes::Deflated(decoder) = &self.bytes
             && decoder.total_in() != self.member.packed_bytes
         {
             return Err(self.bad(format!(
-                "is unpacked after {} of its {} bytes",
+                "is complete after {} of its {} compressed bytes",
                 decoder.total_in(),
                 self.member.packed_bytes
             )));
@@ -136,7 +134,7 @@ impl Unpacked<'_> {
         let (found, stated) = (self.crc.clone().finalize(), self.member.crc32);
         if found != stated {
             return Err(
-                self.bad(format!("is damaged: its checksum is {found:08x}, and {stated:08x} is stated"))
+                self.bad(format!("is damaged: its checksum is {found:08x}, but {stated:08x} is stated"))
             );
         }
         self.is_checked = true;
@@ -166,7 +164,7 @@ impl Bytes<'_> {
 pub(super) fn reading(file: &RawFile, e: io::Error) -> Error {
     e.downcast::<Error>().unwrap_or_else(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => {
-            file.bad("something in the zip file ends before it is whole").with_source(e)
+            file.bad("a record or member of the zip file is truncated").with_source(e)
         }
         _ => file.bad(format!("the zip file: {e}")).with_source(e),
     })

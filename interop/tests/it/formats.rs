@@ -93,10 +93,10 @@ fn cut_and_wrong_files_are_refused_as_what_they_began_as() {
     let place = Place::new();
     // A header of 640 bytes, cut: no pickle has an instruction 0.
     let cut = told(&place, &safetensors(640)[..300]).unwrap_err();
-    assert!(cut.contains("640 bytes") && cut.contains("292 are there"), "{cut}");
+    assert!(cut.contains("640 bytes") && cut.contains("292 are left"), "{cut}");
     for protocol in 2..=5 {
         let pickle = told(&place, &[0x80, protocol, b'}', b'.']).unwrap_err();
-        assert!(pickle.contains("a pickle that is no checkpoint"), "{pickle}");
+        assert!(pickle.contains("a pickle, but not a checkpoint"), "{pickle}");
     }
     let mut tar = b"a".to_vec();
     tar.resize(512, 0);

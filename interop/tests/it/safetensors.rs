@@ -124,11 +124,11 @@ fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
         ("no json".to_owned(), "header"),
         ("[]".to_owned(), "an object"),
         ("[".repeat(100_000), "header"),
-        ("{}".to_owned(), "0 bytes of elements, and 8"),
+        ("{}".to_owned(), "0 bytes of elements, but 8"),
         ("{} {}".to_owned(), "trailing"),
         (one(""), "tensor \"x\": missing field"),
-        (one(r#""dtype":"U8","shape":[4],"data_offsets":[0,4]"#), "4 bytes of elements, and 8"),
-        (one(r#""dtype":"U8","shape":[9],"data_offsets":[0,9]"#), "9 bytes of elements, and 8"),
+        (one(r#""dtype":"U8","shape":[4],"data_offsets":[0,4]"#), "4 bytes of elements, but 8"),
+        (one(r#""dtype":"U8","shape":[9],"data_offsets":[0,9]"#), "9 bytes of elements, but 8"),
         (one(r#""dtype":"U8","shape":[8],"data_offsets":[8,0]"#), "`x`"),
         (one(r#""dtype":"U8","shape":[-8],"data_offsets":[0,8]"#), "tensor \"x\": invalid value"),
         (one(r#""dtype":"F32","shape":[8],"data_offsets":[0,8]"#), "header"),
@@ -144,30 +144,30 @@ fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
             "more than 64 dimensions",
         ),
         (one(r#""dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]"#), "header"),
-        (one(r#""dtype":"F6_E3M2","shape":[32],"data_offsets":[0,24]"#), "24 bytes of elements, and 8"),
+        (one(r#""dtype":"F6_E3M2","shape":[32],"data_offsets":[0,24]"#), "24 bytes of elements, but 8"),
         (two("[0,4]", "[5,9]"), "`y`"),
         (two("[0,4]", "[3,7]"), "`y`"),
         (two("[4,8]", "[4,8]"), "header"),
         (two("[1,5]", "[5,9]"), "`x`"),
-        (two("[0,4]", "[4,8]").replace("\"y\"", "\"x\""), "\"x\" stands twice"),
+        (two("[0,4]", "[4,8]").replace("\"y\"", "\"x\""), "\"x\" appears twice"),
         (r#"{"__metadata__":{"a":1}}"#.to_owned(), "__metadata__: invalid type"),
         (one(r#""dtype":"U8","shape":[8]]"#), "tensor \"x\": expected `,` or `}` at line 1 column 31"),
         ("{\n \"x\":{\"shape\":\"8\"}}".to_owned(), "at line 2 column 17"),
         (one(&format!(r#""a":{}"#, "[".repeat(200))), "it nests deeper than 128"),
         (
             format!(r#"{{"{}":{{}}}}"#, "n".repeat((4 << 20) + 1)),
-            "a text or a number of more than 4194304 bytes",
+            "a string or number of more than 4194304 bytes",
         ),
-        (one(&format!(r#""a":{}"#, "1".repeat(5 << 20))), "a text or a number of more than 4194304 bytes"),
-        (r#"{"__metadata__":{"a":"1","a":"2"}}"#.to_owned(), "\"a\" stands twice"),
-        (r#"{"__metadata__":{},"__metadata__":{}}"#.to_owned(), "\"__metadata__\" stands twice"),
+        (one(&format!(r#""a":{}"#, "1".repeat(5 << 20))), "a string or number of more than 4194304 bytes"),
+        (r#"{"__metadata__":{"a":"1","a":"2"}}"#.to_owned(), "\"a\" appears twice"),
+        (r#"{"__metadata__":{},"__metadata__":{}}"#.to_owned(), "\"__metadata__\" appears twice"),
     ] {
         let message = place.refuse("x.safetensors", &safetensors_bytes(&header, &[0; 8]));
         assert!(message.contains(what), "{message}, and not {what}");
     }
     let six_bits = one(r#""dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]"#);
     let message = place.refuse("x.safetensors", &safetensors_bytes(&six_bits, &[0; 3]));
-    assert!(message.contains("tensor \"x\": nothing here holds F6_E2M3"), "{message}");
+    assert!(message.contains("tensor \"x\": stridemap cannot hold F6_E2M3"), "{message}");
     for length in [3, 100_000_001, u64::MAX - 8, u64::MAX] {
         let bytes = [length.to_le_bytes().as_slice(), b"{}"].concat();
         assert!(place.refuse("x.safetensors", &bytes).contains(&format!("{length} bytes")));

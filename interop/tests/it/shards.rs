@@ -272,21 +272,21 @@ fn wrong_indexes_are_refused_with_what_stands() {
     let map = |entries: &str| format!(r#"{{"weight_map":{{{entries}}}}}"#);
     let absolute = place.path("x");
     for (index, what) in [
-        (map(r#""a":"../x""#), "\"../x\" is no name of a file"),
-        (map(&format!(r#""a":"{}""#, absolute.display())), "is no name of a file"),
-        (map(r#""a":"dir/../x""#), "is no name of a file"),
-        (map(r#""a":"./x""#), "is no name of a file"),
-        (map(r#""a":"..""#), "is no name of a file"),
-        (map(r#""a":".""#), "is no name of a file"),
-        (map(r#""a":"""#), "is no name of a file"),
-        (map("\"a\":\"x\\u0000\""), "is no name of a file"),
-        (map(r#""a":"gone""#), "\"gone\", which is not beside it"),
+        (map(r#""a":"../x""#), "\"../x\" is not the name of a file"),
+        (map(&format!(r#""a":"{}""#, absolute.display())), "is not the name of a file"),
+        (map(r#""a":"dir/../x""#), "is not the name of a file"),
+        (map(r#""a":"./x""#), "is not the name of a file"),
+        (map(r#""a":"..""#), "is not the name of a file"),
+        (map(r#""a":".""#), "is not the name of a file"),
+        (map(r#""a":"""#), "is not the name of a file"),
+        (map("\"a\":\"x\\u0000\""), "is not the name of a file"),
+        (map(r#""a":"gone""#), "\"gone\", which is not in the directory"),
         (map(r#""a":1"#), "expected a string"),
-        (map(r#""a":"x","a":"x""#), "\"a\" stands twice"),
-        (map(r#""a":"x","e":"x""#), "tensor \"e\" in \"x\", and it is not there"),
-        (map(r#""a":"x","d":"x""#), "tensor \"d\" in \"x\", and it is not there"),
+        (map(r#""a":"x","a":"x""#), "\"a\" appears twice"),
+        (map(r#""a":"x","e":"x""#), "tensor \"e\" in \"x\", which does not contain it"),
+        (map(r#""a":"x","d":"x""#), "tensor \"d\" in \"x\", which does not contain it"),
         (map(r#""a":"x","c":"y""#), "two tensors are named \"a\""),
-        (map(r#""a":"y","b":"x""#), "tensor \"a\" in another part than \"x\""),
+        (map(r#""a":"y","b":"x""#), "tensor \"a\" in a different part from \"x\""),
         (map(r#""b":"x","c":"y""#), "two tensors are named \"a\""),
         ("{}".to_owned(), "weight_map"),
         ("{".to_owned(), "the index"),
@@ -294,7 +294,7 @@ fn wrong_indexes_are_refused_with_what_stands() {
         (map("") + "x", "trailing"),
         (r#"{"weight_map":{},"weight_map":{}}"#.to_owned(), "duplicate field"),
         (r#"{"weight_map":{},"metadata":1}"#.to_owned(), "metadata"),
-        (r#"{"weight_map":{},"metadata":{"a":1,"a":1}}"#.to_owned(), "\"a\" stands twice"),
+        (r#"{"weight_map":{},"metadata":{"a":1,"a":1}}"#.to_owned(), "\"a\" appears twice"),
         (format!(r#"{{"weight_map":{{}},"x":{}"#, "[".repeat(1_000_000)), "the index"),
         (
             map(&(0..5000).map(|n| format!(r#""{n}":"p{n}""#)).collect::<Vec<_>>().join(",")),
@@ -302,7 +302,7 @@ fn wrong_indexes_are_refused_with_what_stands() {
         ),
         (
             map(&(0..1_000_000).map(|n| format!(r#""{n}":"x""#)).collect::<Vec<_>>().join(",")),
-            "it is not there",
+            "does not contain it",
         ),
     ] {
         let message = place.refuse("index", index.as_bytes());
@@ -313,7 +313,7 @@ fn wrong_indexes_are_refused_with_what_stands() {
         ("fifo", "not a regular file"),
         ("dir", "not a regular file"),
         ("index", "allowed"),
-        ("empty", "too few"),
+        ("empty", "the file has only 0 bytes"),
     ] {
         let path = place.file("index", map(&format!(r#""a":"{part}""#)).as_bytes());
         let error = place.import(&path).unwrap_err();

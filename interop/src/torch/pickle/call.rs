@@ -18,11 +18,11 @@ impl Machine<'_> {
         };
         let wrong = |what: &str| Err(format!("calls {} with {what}", known.name()));
         let Some(Node::Tuple(items)) = self.arena.node(arguments).cloned() else {
-            return wrong("what is no tuple");
+            return wrong("something that is not a tuple");
         };
         let arguments = self.arena.items(items).to_vec();
         if by == "NEWOBJ" && !matches!(known, Known::OrderedDict | Known::Size) {
-            return Err(format!("makes an object of {}, as no checkpoint does", known.name()));
+            return Err(format!("makes an object of {}, which no checkpoint does", known.name()));
         }
         match (known, arguments.as_slice()) {
             (Known::OrderedDict, []) => self.arena.add(Node::Dict(Vec::new())),
@@ -32,12 +32,12 @@ impl Machine<'_> {
                     self.arena.insert(dict, &flat)?;
                     Ok(dict)
                 }
-                None => wrong("what is no list of pairs"),
+                None => wrong("something that is not a list of pairs"),
             },
             (Known::Size, []) => self.arena.add(Node::Size(Items::default())),
             (Known::Size, &[sizes]) => match self.integers(sizes)? {
                 Some(sizes) => self.arena.add(Node::Size(sizes)),
-                None => wrong("what is no tuple of integers"),
+                None => wrong("something that is not a tuple of integers"),
             },
             (Known::Device, &[kind] | &[kind, _]) if self.text(kind)?.is_some() => {
                 self.arena.add(Node::Device(items))
@@ -60,12 +60,12 @@ impl Machine<'_> {
             (Known::RebuildParameter, &[data, _, _])
             | (Known::RebuildParameterWithState, &[data, _, _, _]) => match self.arena.node(data) {
                 Some(Node::Tensor(_)) => Ok(data),
-                _ => wrong("what is no tensor"),
+                _ => wrong("something that is not a tensor"),
             },
             (Known::DType(_) | Known::Storage(_), _) => {
                 Err(format!("calls {}, which is a type and cannot be called", known.name()))
             }
-            _ => wrong(&format!("{} arguments that it does not take", arguments.len())),
+            _ => wrong(&format!("{} arguments, which it does not take", arguments.len())),
         }
     }
 
@@ -92,10 +92,10 @@ impl Machine<'_> {
             Some(_) => return Err(wrong("something that is not a dtype")),
         };
         let (Some(size), Some(stride)) = (self.integers(size)?, self.integers(stride)?) else {
-            return Err(wrong("a size or a stride that is no tuple of integers"));
+            return Err(wrong("a size or stride that is not a tuple of integers"));
         };
         if !matches!(self.literal(offset), Some(Literal::Int(_))) {
-            return Err(wrong("an offset that is no integer"));
+            return Err(wrong("an offset that is not an integer"));
         }
         self.arena.add_tensor(TensorRef { storage, dtype, offset, size, stride, metadata })
     }
@@ -129,7 +129,7 @@ impl Machine<'_> {
     /// Returns the storage of a persistent id: `("storage", type, key, location, numel)`. The older layout has a
     /// sixth item, which selects a view of the storage.
     pub(super) fn storage_of(&mut self, id: Value) -> Result<Value, String> {
-        let wrong = || "a persistent id that is not one of a storage".to_owned();
+        let wrong = || "a persistent id that does not name a storage".to_owned();
         let items = self.arena.tuple(id).ok_or_else(wrong)?;
         let (&[kind, class, key, _, numel], rest) =
             self.arena.items(items).split_first_chunk().ok_or_else(wrong)?;
@@ -147,7 +147,7 @@ impl Machine<'_> {
         let itemsize = dtype.map_or(1, |dtype| dtype.itemsize() as u64);
         let numel = self
             .count(numel, itemsize)
-            .ok_or_else(|| format!("storage {key:?} of a number of elements that no file can hold"))?;
+            .ok_or_else(|| format!("storage {key:?} has a number of elements that no file can hold"))?;
         let length_bytes = numel.saturating_mul(itemsize);
 
         let (root, whole) = match self.roots.get(&key) {
@@ -162,7 +162,7 @@ impl Machine<'_> {
         };
         let known_bytes = self.arena.roots.get(root).map_or(0, Root::length_bytes);
         if known_bytes != length_bytes {
-            return Err(format!("storage {key:?} of {length_bytes} bytes, which earlier had {known_bytes}"));
+            return Err(format!("storage {key:?} has {length_bytes} bytes, but had {known_bytes} earlier"));
         }
         let (start_bytes, length_bytes) = self
             .part(view, itemsize, length_bytes)

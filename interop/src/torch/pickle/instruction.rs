@@ -128,7 +128,7 @@ impl<'a> Instruction<'a> {
     pub(super) fn read(bytes: &'a [u8], at: usize, limit: usize) -> Result<Self, Missing> {
         let (&code, rest) = bytes.get(at..).and_then(<[u8]>::split_first).ok_or(Missing::Cut)?;
         let (name, shape) = code::known(code)
-            .ok_or_else(|| Missing::Wrong(format!("{code:#04x} is no instruction of a pickle")))?;
+            .ok_or_else(|| Missing::Wrong(format!("{code:#04x} is not a pickle instruction")))?;
         let start = at.saturating_add(1);
         let (skipped, length) = match shape {
             Shape::Nothing => (0, 0),
@@ -149,7 +149,7 @@ impl<'a> Instruction<'a> {
         let argument_end = argument_start.saturating_add(length);
         if argument_end > limit {
             let left = limit.saturating_sub(argument_start);
-            return Err(Missing::Wrong(format!("{name} has {length} bytes, and {left} are left")));
+            return Err(Missing::Wrong(format!("{name} has {length} bytes, but {left} are left")));
         }
         let argument = bytes.get(argument_start..argument_end).ok_or(Missing::Cut)?;
         let line_feed = usize::from(matches!(shape, Shape::Line | Shape::TwoLines));
@@ -201,13 +201,13 @@ mod tests {
     #[test]
     fn lengths_past_the_file_are_refused_before_they_are_waited_for() {
         for (pickle, said) in [
-            (&b"X\xff\xff\xff\xff"[..], "BINUNICODE has 4294967295 bytes, and 95 are left"),
-            (b"\x8b\xff\xff\xff\x7f", "LONG4 has 2147483647 bytes, and 95 are left"),
+            (&b"X\xff\xff\xff\xff"[..], "BINUNICODE has 4294967295 bytes, but 95 are left"),
+            (b"\x8b\xff\xff\xff\x7f", "LONG4 has 2147483647 bytes, but 95 are left"),
             (
                 b"\x8d\xff\xff\xff\xff\xff\xff\xff\xff",
-                "BINUNICODE8 has 18446744073709551615 bytes, and 91 are left",
+                "BINUNICODE8 has 18446744073709551615 bytes, but 91 are left",
             ),
-            (b"N\xff", "0xff is no instruction of a pickle"),
+            (b"N\xff", "0xff is not a pickle instruction"),
         ] {
             assert!(pickle_length(pickle, 100).unwrap_err().ends_with(said), "{said}");
         }

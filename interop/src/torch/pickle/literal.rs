@@ -8,7 +8,7 @@ use super::instruction::{Instruction, code};
 const MAX_INTEGER_BYTES: usize = 16;
 
 /// The bytes of the widest integer read as text, such as the state of a random generator. Python encodes longer ones
-/// otherwise.
+/// differently.
 const MAX_WIDE_BYTES: usize = 255;
 
 /// The most digits of a number. Python writes no number with more. A longer one would be parsed again on every access.
@@ -56,7 +56,10 @@ pub(super) fn literal<'a>(instruction: &Instruction<'a>) -> Result<Option<Litera
 fn two_complement(bytes: &[u8]) -> Result<Literal<'static>, String> {
     let is_negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
     if bytes.len() > MAX_WIDE_BYTES {
-        return Err(format!("an integer of {} bytes; {MAX_WIDE_BYTES} are read; save text", bytes.len()));
+        return Err(format!(
+            "an integer of {} bytes; at most {MAX_WIDE_BYTES} can be read; save it as text",
+            bytes.len()
+        ));
     }
     if bytes.len() > MAX_INTEGER_BYTES {
         return Ok(Literal::Wide(digits(bytes, is_negative)));
@@ -219,7 +222,10 @@ mod tests {
             assert_eq!(read(&pickle), Ok(Some(Literal::Wide(digits.to_owned()))));
         }
         let wide = [&b"\x8b\x00\x01\0\0"[..], &[1; 256]].concat();
-        assert_eq!(read(&wide), Err("an integer of 256 bytes; 255 are read; save text".to_owned()));
+        assert_eq!(
+            read(&wide),
+            Err("an integer of 256 bytes; at most 255 can be read; save it as text".to_owned())
+        );
     }
 
     #[test]

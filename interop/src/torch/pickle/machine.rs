@@ -48,7 +48,7 @@ impl<'a> Unpickled<'a> {
         let mut at = 0;
         loop {
             let instruction = Instruction::read(bytes, at, bytes.len()).map_err(|missing| match missing {
-                Missing::Cut => at_byte(at, "it ends here, before its STOP"),
+                Missing::Cut => at_byte(at, "it ends before its STOP"),
                 Missing::Wrong(what) => at_byte(at, what),
             })?;
             if instruction.code == code::STOP {
@@ -193,7 +193,7 @@ impl<'a> Machine<'a> {
                 let (module, name) = text.split_once('\n').unwrap_or((&text, ""));
                 let known = Known::of(module, name)?;
                 if instruction.code == code::INST {
-                    return Err(format!("makes an object of {}, as no checkpoint does", known.name()));
+                    return Err(format!("makes an object of {}, which no checkpoint does", known.name()));
                 }
                 self.push(Value::Known(known))
             }
@@ -201,7 +201,7 @@ impl<'a> Machine<'a> {
                 let (name, module) = (self.pop()?, self.pop()?);
                 match (self.text(module)?, self.text(name)?) {
                     (Some(module), Some(name)) => self.push(Value::Known(Known::of(&module, &name)?)),
-                    _ => Err("a name of Python that is no text".to_owned()),
+                    _ => Err("a Python name that is not text".to_owned()),
                 }
             }
             code::REDUCE | code::NEWOBJ => {
@@ -215,7 +215,7 @@ impl<'a> Machine<'a> {
                 let top = self.top()?;
                 match self.arena.node(top) {
                     Some(Node::Dict(_)) => Ok(()),
-                    _ => Err(format!("sets the state of {}, as no checkpoint does", self.arena.kind(top))),
+                    _ => Err(format!("sets the state of {}, which no checkpoint does", self.arena.kind(top))),
                 }
             }
             code::BINPERSID => {
@@ -227,11 +227,11 @@ impl<'a> Machine<'a> {
                 Err("a set, whose members have no names; save a list".to_owned())
             }
             code::OBJ | code::NEWOBJ_EX => {
-                Err("makes an object of a class, as no checkpoint does".to_owned())
+                Err("makes an object of a class, which no checkpoint does".to_owned())
             }
-            code::PERSID => Err("a persistent id that is not one of a storage".to_owned()),
+            code::PERSID => Err("a persistent id that does not name a storage".to_owned()),
             code::NEXT_BUFFER | code::READONLY_BUFFER => {
-                Err("a buffer that is outside of the pickle, and not in the file".to_owned())
+                Err("a buffer outside the pickle, which the file does not contain".to_owned())
             }
             code::EXT1 | code::EXT2 | code::EXT4 => Err(format!(
                 "calls number {} of Python's extension registry, which is code",
@@ -293,7 +293,7 @@ impl<'a> Machine<'a> {
     }
 
     fn mark(&mut self) -> Result<usize, String> {
-        self.marks.pop().ok_or_else(|| "no mark is on the stack".to_owned())
+        self.marks.pop().ok_or_else(|| "there is no mark on the stack".to_owned())
     }
 
     /// Pops the last mark, and the values above it.
@@ -322,7 +322,7 @@ impl<'a> Machine<'a> {
     fn recall(&mut self, index: u64) -> Result<(), String> {
         let near = usize::try_from(index).ok().and_then(|place| self.memo.get(place));
         let value = near.or_else(|| self.far_memo.get(&index)).copied();
-        self.push(value.ok_or_else(|| format!("its memo has nothing at {index}"))?)
+        self.push(value.ok_or_else(|| format!("its memo has no entry {index}"))?)
     }
 
     pub(super) fn literal(&self, value: Value) -> Option<Literal<'a>> {
@@ -348,7 +348,7 @@ fn literal_of(bytes: &[u8], value: Value) -> Option<Literal<'_>> {
 }
 
 fn underflow() -> String {
-    "nothing is on the stack that it could take".to_owned()
+    "there is nothing on the stack to take".to_owned()
 }
 
 fn unsigned(bytes: &[u8]) -> u64 {
@@ -357,5 +357,5 @@ fn unsigned(bytes: &[u8]) -> u64 {
 
 fn line_number(line: &[u8]) -> Result<u64, String> {
     let parsed = std::str::from_utf8(line).ok().and_then(|digits| digits.parse().ok());
-    parsed.ok_or_else(|| format!("{:?} is no place of the memo", String::from_utf8_lossy(line)))
+    parsed.ok_or_else(|| format!("{:?} is not a memo index", String::from_utf8_lossy(line)))
 }

@@ -133,8 +133,8 @@ impl Budget {
     pub(in super::super) fn charge(&mut self, bytes: usize) -> Result<(), String> {
         self.left_bytes = self.left_bytes.checked_sub(bytes as u64).ok_or_else(|| {
             format!(
-                "it unfolds to more than {BYTES_A_BYTE} times the file and {FIXED_BYTES} bytes; if it is a checkpoint of very many \
-                 very small tensors, save them in several, or as rows of one"
+                "it needs more memory than {BYTES_A_BYTE} times the file plus {FIXED_BYTES} bytes; if it is a \
+                 checkpoint of very many very small tensors, save them in several files, or as rows of one tensor"
             )
         })?;
         Ok(())

@@ -35,15 +35,19 @@ fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[0; 4]);
     for (name, bytes, what) in [
-        ("readme.txt", b"text that is long enough".as_slice(), "no array of NumPy's"),
-        ("short.npy", b"\x93NUM", "no array"),
+        ("readme.txt", b"text that is long enough".as_slice(), "not a NumPy array"),
+        ("short.npy", b"\x93NUM", "not a NumPy array"),
         ("cut.npy", &good[..20], "ends after"),
-        ("less.npy", &bytes_of("(4,)", &[0; 3]), "4 bytes of elements, and 3"),
-        ("more.npy", &bytes_of("(4,)", &[0; 5]), "4 bytes of elements, and 5"),
+        ("less.npy", &bytes_of("(4,)", &[0; 3]), "4 bytes of elements, but 3"),
+        ("more.npy", &bytes_of("(4,)", &[0; 5]), "4 bytes of elements, but 5"),
         ("large.npy", &bytes_of("(4611686018427387904, 4)", &[]), "too large"),
-        ("negative.npy", &bytes_of("(-1,)", &[]), "a size expected"),
+        ("negative.npy", &bytes_of("(-1,)", &[]), "expected a size"),
         ("version.npy", b"\x93NUMPY\x04\x00\x00\x00\x00\x00\x00", "version 4.0"),
-        ("header.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff\x00", "4294967295 bytes; 65536 are allowed"),
+        (
+            "header.npy",
+            b"\x93NUMPY\x02\x00\xff\xff\xff\xff\x00",
+            "4294967295 bytes; at most 65536 are allowed",
+        ),
         (
             "object.npy",
             &npy_bytes("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"\x80\x04."),

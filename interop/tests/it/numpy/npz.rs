@@ -117,8 +117,8 @@ fn names_that_numpy_would_take_for_others_are_refused_before_anything_is_written
     let byte = counted(DType::U8, &[1]);
     for (names, what) in [
         (["a", "b", "a"], "\"a\" is given twice"),
-        (["a", "x\0y", "b"], "has a NUL"),
-        (["a.npy", "b", "a"], "NumPy would take the name \"a.npy\" for the other one"),
+        (["a", "x\0y", "b"], "contains a NUL"),
+        (["a.npy", "b", "a"], "NumPy would confuse the name \"a.npy\" with the one"),
     ] {
         let tensors = named(&names.map(|name| (name, byte.clone())));
         let written =

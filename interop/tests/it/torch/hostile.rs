@@ -64,12 +64,12 @@ fn headers_that_reach_past_their_storage_are_refused() {
             tensor(numel, offset, &[&max[..], max, b"\x86"].concat(), b"K\x00K\x00\x86"),
             "product of the sizes",
         ),
-        (tensor(numel, offset, b"J\xff\xff\xff\xff\x85", stride), "PyTorch has no negative ones"),
-        (tensor(numel, offset, size, b"J\xff\xff\xff\xff\x85"), "PyTorch has no negative ones"),
-        (tensor(numel, b"J\xff\xff\xff\xff", size, stride), "PyTorch has no negative ones"),
-        (tensor(numel, offset, size, b"K\x01K\x01\x86"), "as many sizes as strides"),
-        (tensor(numel, offset, b"K\x02", stride), "a size or a stride that is no tuple of integers"),
-        (tensor(numel, b"N", size, stride), "an offset that is no integer"),
+        (tensor(numel, offset, b"J\xff\xff\xff\xff\x85", stride), "PyTorch allows no negative numbers"),
+        (tensor(numel, offset, size, b"J\xff\xff\xff\xff\x85"), "PyTorch allows no negative numbers"),
+        (tensor(numel, b"J\xff\xff\xff\xff", size, stride), "PyTorch allows no negative numbers"),
+        (tensor(numel, offset, size, b"K\x01K\x01\x86"), "the numbers of sizes and strides differ"),
+        (tensor(numel, offset, b"K\x02", stride), "a size or stride that is not a tuple of integers"),
+        (tensor(numel, b"N", size, stride), "an offset that is not an integer"),
         (tensor(b"J\xff\xff\xff\xff", offset, size, stride), "a number of elements that no file can hold"),
         (tensor(max, offset, size, stride), "a number of elements that no file can hold"),
         (tensor(b"X\x01\0\0\x002", offset, size, stride), "a number of elements that no file can hold"),
@@ -90,14 +90,14 @@ fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() 
         (b"\x80\x02cos\nsystem\n0N.", "calls os.system, which is code"),
         (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "calls os.system, which is code"),
         (b"\x80\x02}X\x02\0\0\0osX\x06\0\0\0system\x93.", "calls os.system, which is code"),
-        (b"\x80\x04K\x01\x8c\x06system\x93.", "a name of Python that is no text"),
+        (b"\x80\x04K\x01\x8c\x06system\x93.", "a Python name that is not text"),
         (b"(ios\nsystem\n.", "calls os.system, which is code"),
         (b"\x80\x02(icollections\nOrderedDict\n.", "makes an object of collections.OrderedDict"),
         (b"\x80\x02(cos\nsystem\no.", "calls os.system"),
         (b"\x80\x02(ccollections\nOrderedDict\no.", "makes an object of a class"),
         (b"\x80\x02c__builtin__\neval\n.", "calls builtins.eval"),
         (b"\x80\x02ctorch\n_utils._rebuild_tensor\n.", "calls torch._utils._rebuild_tensor, which is code"),
-        (b"\x80\x02ccollections\nOrderedDict\nx)R.", "0x78 is no instruction"),
+        (b"\x80\x02ccollections\nOrderedDict\nx)R.", "0x78 is not a pickle instruction"),
         (b"\x80\x02ccollections.OrderedDict\n\nN.", "calls collections.OrderedDict., which is code"),
         (b"\x80\x02ctorch\nFloatStorage\n)R.", "calls torch.FloatStorage, which is a type"),
         (b"\x80\x02ctorch\nfloat32\n)R.", "calls torch.float32, which is a type"),
@@ -111,19 +111,19 @@ fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() 
             b"\x80\x02ctorch._utils\n_rebuild_parameter\n)\x81.",
             "makes an object of torch._utils._rebuild_parameter",
         ),
-        (b"\x80\x02ctorch._utils\n_rebuild_parameter\nNNN\x87R.", "with what is no tensor"),
-        (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN\x85R.", "1 arguments that it does not take"),
-        (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nNR.", "with what is no tuple"),
-        (b"\x80\x02ctorch\nSize\n(K\x01Nt\x85R.", "with what is no tuple of integers"),
-        (b"\x80\x02ccollections\nOrderedDict\nK\x01\x85R.", "with what is no list of pairs"),
+        (b"\x80\x02ctorch._utils\n_rebuild_parameter\nNNN\x87R.", "something that is not a tensor"),
+        (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN\x85R.", "1 arguments, which it does not take"),
+        (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nNR.", "something that is not a tuple"),
+        (b"\x80\x02ctorch\nSize\n(K\x01Nt\x85R.", "something that is not a tuple of integers"),
+        (b"\x80\x02ccollections\nOrderedDict\nK\x01\x85R.", "something that is not a list of pairs"),
         (b"\x80\x02\x82\x01.", "calls number 1 of Python's extension registry"),
-        (b"\x80\x05\x97.", "a buffer that is outside of the pickle"),
+        (b"\x80\x05\x97.", "a buffer outside the pickle"),
         (b"\x80\x04\x8f.", "a set"),
         (b"\x80\x02NN\x86N\x92.", "makes an object of a class"),
         (b"\x80\x02]}b.", "sets the state of a list"),
-        (b"\x80\x02P0\n.", "a persistent id that is not one of a storage"),
-        (b"\x80\x02X\x01\0\0\x000Q.", "a persistent id that is not one of a storage"),
-        (b"\x80\x02(X\x06\0\0\0moduleNNNNtQ.", "a persistent id that is not one of a storage"),
+        (b"\x80\x02P0\n.", "a persistent id that does not name a storage"),
+        (b"\x80\x02X\x01\0\0\x000Q.", "a persistent id that does not name a storage"),
+        (b"\x80\x02(X\x06\0\0\0moduleNNNNtQ.", "a persistent id that does not name a storage"),
     ] {
         assert_refused(object, part);
     }
@@ -134,35 +134,35 @@ fn pickles_that_break_their_machine_are_refused() {
     let long =
         |head: &[u8], unit: &[u8], count: usize, tail: &[u8]| [head, &unit.repeat(count), tail].concat();
     for (object, part) in [
-        (b"\x80\x02.".to_vec(), "nothing is on the stack"),
-        (b"\x80\x02t.".to_vec(), "no mark is on the stack"),
-        (b"\x80\x02N(\x85.".to_vec(), "nothing is on the stack"),
-        (b"\x80\x02(0 ".to_vec(), "0x20 is no instruction"),
+        (b"\x80\x02.".to_vec(), "nothing on the stack"),
+        (b"\x80\x02t.".to_vec(), "no mark on the stack"),
+        (b"\x80\x02N(\x85.".to_vec(), "nothing on the stack"),
+        (b"\x80\x02(0 ".to_vec(), "0x20 is not a pickle instruction"),
         (b"\x80\x02}(Nu.".to_vec(), "a key without a value"),
         (b"\x80\x02NNa.".to_vec(), "appends to None"),
         (b"\x80\x02]NNs.".to_vec(), "sets items of a list"),
         (b"\x80\x06N.".to_vec(), "protocol 6"),
-        (b"\x80\x02h\x00.".to_vec(), "its memo has nothing at 0"),
-        (b"\x80\x02Nr\xff\xff\xff\xffj\x00\x00\x00\x80.".to_vec(), "its memo has nothing at 2147483648"),
-        (b"\x80\x02g-1\n.".to_vec(), "is no place of the memo"),
-        (b"\x80\x02]q\x00h\x00a.".to_vec(), "is a list that holds itself"),
-        (b"\x80\x02]q\x00(h\x00t\x85a.".to_vec(), "holds itself"),
-        (b"\x80\x02}q\x00X\x01\0\0\0ah\x00s.".to_vec(), "\"a\" is a dict that holds itself"),
+        (b"\x80\x02h\x00.".to_vec(), "its memo has no entry 0"),
+        (b"\x80\x02Nr\xff\xff\xff\xffj\x00\x00\x00\x80.".to_vec(), "its memo has no entry 2147483648"),
+        (b"\x80\x02g-1\n.".to_vec(), "is not a memo index"),
+        (b"\x80\x02]q\x00h\x00a.".to_vec(), "is a list that contains itself"),
+        (b"\x80\x02]q\x00(h\x00t\x85a.".to_vec(), "contains itself"),
+        (b"\x80\x02}q\x00X\x01\0\0\0ah\x00s.".to_vec(), "\"a\" is a dict that contains itself"),
         (
             long(b"\x80\x02", b"]", 25_000, &[b"a".repeat(24_999), b".".to_vec()].concat()),
-            "lies deeper than 100",
+            "is nested deeper than 100",
         ),
-        (long(b"\x80\x02N", b"\x85", 50_000, b"."), "lies deeper than 100"),
-        (long(b"\x80\x02]q\x00", b"(h\x00h\x00h\x00lq\x00", 80, b"."), "over and over"),
-        (long(b"\x80\x02]", b"", 0, &long(b"", b"(", 3_000_000, b".")), "it unfolds to more than"),
-        (long(b"\x80\x02", b"]", 1_000_000, b"."), "it unfolds to more than"),
-        (long(b"\x80\x02N", b"2", 3_000_000, b"."), "it unfolds to more than"),
-        (long(b"\x80\x02", b"}NNs0", 150_000, b"N."), "it unfolds to more than"),
-        ([&b"\x80\x02}"[..], &text("k"), b"C\x01xs."].concat(), "\"k\" holds bytes"),
+        (long(b"\x80\x02N", b"\x85", 50_000, b"."), "is nested deeper than 100"),
+        (long(b"\x80\x02]q\x00", b"(h\x00h\x00h\x00lq\x00", 80, b"."), "too many times"),
+        (long(b"\x80\x02]", b"", 0, &long(b"", b"(", 3_000_000, b".")), "it needs more memory than"),
+        (long(b"\x80\x02", b"]", 1_000_000, b"."), "it needs more memory than"),
+        (long(b"\x80\x02N", b"2", 3_000_000, b"."), "it needs more memory than"),
+        (long(b"\x80\x02", b"}NNs0", 150_000, b"N."), "it needs more memory than"),
+        ([&b"\x80\x02}"[..], &text("k"), b"C\x01xs."].concat(), "\"k\" contains bytes"),
         ([&b"\x80\x02}C\x01k"[..], b"Ns."].concat(), "has bytes as a key"),
         (
             [&b"\x80\x02}"[..], &text("k"), b"ctorch\nFloatStorage\ns."].concat(),
-            "\"k\" holds torch.FloatStorage",
+            "\"k\" contains torch.FloatStorage",
         ),
         ([&b"\x80\x02}("[..], &text("1"), b"NK\x01Nu."].concat(), "\"1\" is the name of two values"),
     ] {
@@ -200,11 +200,11 @@ fn what_is_long_is_not_gone_through_over_and_over() {
             b"N.",
         ),
     ] {
-        assert_refused(&object, "it unfolds to more than");
+        assert_refused(&object, "it needs more memory than");
     }
     let digits = "0".repeat(401);
     for number in [format!("F{digits}.5\n"), format!("I{digits}\n"), format!("L{digits}L\n")] {
-        assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is no ");
+        assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is not a");
     }
     // Of one tensor or torch.Size, without a second memory of them in full.
     let [numel, offset, ..] = GOOD;
@@ -225,7 +225,7 @@ fn layouts_that_lie_are_refused() {
             .concat()
     };
     let two_sizes = [&b"\x80\x02](K\x02K\x03"[..], b"e."].concat();
-    assert!(said_of(&legacy(&two_sizes, &[("0", &[])])).contains("in no tensor of it"));
+    assert!(said_of(&legacy(&two_sizes, &[("0", &[])])).contains("no tensor uses it"));
     let system = |order: &[u8]| {
         let file = legacy(&object, &[("0", &[0.5, 1.5])]);
         let at = file.windows(13).position(|bytes| bytes == b"little_endian").unwrap();
@@ -245,11 +245,14 @@ fn layouts_that_lie_are_refused() {
         (archive(&[("m/data.pkl", &object), ("n/data/0", &storage)]), "has no member m/data/0"),
         (
             archive(&[("m/data.pkl", &object), ("m/data/0", &storage[..7])]),
-            "has 7 bytes in the zip file, and 8",
+            "has 7 bytes in the zip file, but 8",
         ),
-        (archive(&[("m/data.pkl", &object), ("m/data/0", &storage), ("m/data/0", &storage)]), "one name"),
+        (
+            archive(&[("m/data.pkl", &object), ("m/data/0", &storage), ("m/data/0", &storage)]),
+            "the same name",
+        ),
         (archive(&[("m/data.pkl", &object), ("n/data.pkl", &object)]), "2 of its members are named data.pkl"),
-        (archive(&[("m/version", b"3\n"), ("m/byteorder", b"little")]), "torch.save has not ended well"),
+        (archive(&[("m/version", b"3\n"), ("m/byteorder", b"little")]), "torch.save did not finish"),
         (archive(&[("m/data.pkl", &object), ("m/byteorder", b"big"), ("m/data/0", &storage)]), "big-endian"),
         (archive(&[("m/data.pkl", &object), ("m/code/m.py", b""), ("m/data/0", &storage)]), "TorchScript"),
         (
@@ -262,22 +265,22 @@ fn layouts_that_lie_are_refused() {
         ),
         (archive(&[("m/data.pkl", &object[..20]), ("m/data/0", &storage)]), "before its STOP"),
         (archive(&[("m/data.pkl", b""), ("m/data/0", &storage)]), "before its STOP"),
-        (system(b"\x89"), "not said to be little-endian"),
-        (system(b"N"), "not said to be little-endian"),
+        (system(b"\x89"), "does not state that its elements are little-endian"),
+        (system(b"N"), "does not state that its elements are little-endian"),
         (protocol, "protocol version Some(1002)"),
-        (legacy(&object, &[]), "storage \"0\" is not among those in the file"),
+        (legacy(&object, &[]), "storage \"0\" is not in the file"),
         (legacy(&object, &[("0", &[0.5, 1.5]), ("0", &[0.5, 1.5])]), "storage \"0\" is in the file twice"),
         (
             legacy(&object, &[("0", &[0.5, 1.5]), ("1", &[])]),
-            "storage \"1\" is in the file, and in no tensor",
+            "storage \"1\" is in the file, but no tensor uses it",
         ),
         (legacy(&object, &[("0", &[0.5, 1.5, 2.5])]), "has 3 elements at byte"),
         (
             [legacy(&object, &[("0", &[0.5, 1.5])]), b"more".to_vec()].concat(),
             "4 bytes follow the last storage",
         ),
-        (b"\x80\x02}.".to_vec(), "a pickle that is no checkpoint"),
-        (b"\x80\x04\x95\x04\0\0\0\0\0\0\0\x8c\x01a.".to_vec(), "a pickle that is no checkpoint"),
+        (b"\x80\x02}.".to_vec(), "a pickle, but not a checkpoint"),
+        (b"\x80\x04\x95\x04\0\0\0\0\0\0\0\x8c\x01a.".to_vec(), "a pickle, but not a checkpoint"),
         (tar, "a tar file"),
     ] {
         let said = said_of(&file);

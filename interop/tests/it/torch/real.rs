@@ -64,5 +64,5 @@ fn shipped_checkpoints_are_read_whole() {
 fn shipped_program_of_torchscript_is_refused() {
     let Some(models) = models() else { return };
     let said = refusal(&models.join("silero_vad/data/silero_vad.jit"));
-    assert!(said.contains("a program of TorchScript, which is code"), "{said}");
+    assert!(said.contains("a TorchScript program, which is code"), "{said}");
 }
