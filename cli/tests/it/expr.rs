@@ -167,7 +167,7 @@ fn show_gives_what_an_expression_means_and_view_saves_it() {
 #[test]
 fn no_operation_is_left_out_here() {
     let known = store().stderr_of_a_refusal("x.zzz()");
-    let (_, known) = known.split_once("there are ").unwrap();
+    let (_, known) = known.split_once("the operations are ").unwrap();
     let (known, _) = known.split_once(';').unwrap();
     assert_eq!(operations(), known.split(", ").collect());
 }

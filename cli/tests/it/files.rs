@@ -175,8 +175,8 @@ fn export_notes_names_over_the_same_bytes() {
         dir.stdout(&["cp", "s.smap", "points", &format!("tied.{n}")]);
     }
     let said = dir.messages(&["export", "s.smap", "out.safetensors"]);
-    assert!(said.contains("10 tensors share bytes") && said.contains("240 B more"), "{said}");
-    assert!(said.contains("\"tied.0\" of \"points\"") && said.contains(", and 6 more\n"), "{said}");
+    assert!(said.contains("10 tensors share bytes") && said.contains("240 B extra"), "{said}");
+    assert!(said.contains("\"tied.0\" with \"points\"") && said.contains(", and 6 more\n"), "{said}");
     let said = dir.messages(&["export", "s.smap", "out.safetensors", "points"]);
     assert!(!said.contains("note"), "{said}");
 }
