@@ -144,7 +144,7 @@ def refused():
     for array, what in [(np.array([{}, 1], object), "pickle"), (np.zeros(2, [("a", "f4")]), "structured"),
                         (np.array(["a"]), "strings"), (np.array([b"a"]), "strings"),
                         (np.zeros(2, "M8[s]"), "times"), (np.zeros(2, "m8[ns]"), "times"),
-                        (np.zeros(2, "g"), "no counterpart"), (np.zeros(2, "G"), "no counterpart"),
+                        (np.zeros(2, "g"), "does not have"), (np.zeros(2, "G"), "does not have"),
                         (np.zeros(2, "V5"), "without a type"), (np.zeros(2, ml_dtypes.int4), "without a type")]:
         np.save("r.npy", array, allow_pickle=True)
         np.savez_compressed("r.npz", good=np.zeros(2), bad=array)
