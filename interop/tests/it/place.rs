@@ -47,7 +47,7 @@ impl Place {
         txn.commit().map(drop)
     }
 
-    /// Imports a file that must be refused; gives the message.
+    /// Imports a file that must be refused, and returns the message.
     pub(crate) fn refuse(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.file(name, bytes);
         let generation = self.store.generation();

@@ -65,8 +65,8 @@ impl SimulatedDisk {
         SimulatedDisk { state: Arc::new(Mutex::new(State::of(world))), held: None }
     }
 
-    /// Makes a rename two changes, of which a power cut may keep one: the file's new name, and the removal of its old
-    /// one. This is weaker than what ext4, XFS and btrfs guarantee.
+    /// Makes a rename two changes: the file's new name, and the removal of its old one. A power cut may keep only one
+    /// of them. This is weaker than what ext4, XFS and btrfs guarantee.
     #[must_use]
     pub fn with_split_renames(self) -> Self {
         self.state().splits_renames = true;
