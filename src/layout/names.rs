@@ -27,7 +27,8 @@ impl Layout {
 
     /// Names unnamed dimensions. A dimension that already has a name must be listed under it.
     pub(crate) fn refine_names(&self, names: &[Option<&str>]) -> Result<Layout> {
-        let op = format_args!("refine_names({})", shown(names.iter().copied()));
+        let list = shown(names.iter().copied());
+        let op = format_args!("refine_names({list})");
         let refined = self.filled_in(op, names)?;
         for (own, name) in self.names().zip(&refined) {
             if own.is_some() && own != name {
@@ -45,7 +46,8 @@ impl Layout {
 
     /// Replaces the names of all dimensions. `None` removes a name.
     pub(crate) fn rename(&self, names: &[Option<&str>]) -> Result<Layout> {
-        let op = format_args!("rename({})", shown(names.iter().copied()));
+        let list = shown(names.iter().copied());
+        let op = format_args!("rename({list})");
         let names = self.filled_in(op, names)?;
         Ok(self.clone().named(names.into_iter()))
     }
@@ -53,7 +55,8 @@ impl Layout {
     /// Changes individual names, given as pairs of the old and the new name.
     pub(crate) fn rename_dims(&self, pairs: &[(&str, Option<&str>)]) -> Result<Layout> {
         let changed = |(from, to): &(&str, Option<&str>)| format!("{from}={}", to.unwrap_or("None"));
-        let op = format_args!("rename_dims({})", pairs.iter().map(changed).collect::<Vec<_>>().join(", "));
+        let list = pairs.iter().map(changed).collect::<Vec<_>>().join(", ");
+        let op = format_args!("rename_dims({list})");
         let mut names: Vec<Option<&str>> = self.names().map(Option::as_deref).collect();
         let mut is_changed = vec![false; names.len()];
         for &(from, to) in pairs {
@@ -72,7 +75,8 @@ impl Layout {
 
     /// Reorders dimensions to match a list of names. A name that no dimension has adds a dimension of size 1.
     pub(crate) fn align_to(&self, names: &[Option<&str>]) -> Result<Layout> {
-        let op = format_args!("align_to({})", shown(names.iter().copied()));
+        let list = shown(names.iter().copied());
+        let op = format_args!("align_to({list})");
         let refuse = |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")));
         check_distinct(op, names.iter().copied())?;
         let (listed, rest): (Vec<Dim>, Vec<Dim>) = self

@@ -103,7 +103,8 @@ impl Layout {
 
     /// Applies a subscript. Each place takes an axis, skips some, or adds one.
     pub(crate) fn index(&self, subscript: &[Index]) -> Result<Layout> {
-        let op = format_args!("index {}", Subscript(subscript));
+        let subscript_text = Subscript(subscript);
+        let op = format_args!("index {subscript_text}");
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
         let taken =
             subscript.iter().filter(|place| matches!(place, Index::At(_) | Index::Slice { .. })).count();
