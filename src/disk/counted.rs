@@ -1,3 +1,5 @@
+//! A disk that counts bytes and operations, for tests.
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -63,7 +65,7 @@ impl Counted {
         }
     }
 
-    /// Returns the disk below, and counts one operation.
+    /// Counts one operation, and returns the real disk.
     fn real(&self) -> &dyn Disk {
         self.operation_count.fetch_add(1, Ordering::Relaxed);
         &*self.disk

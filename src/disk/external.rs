@@ -1,4 +1,4 @@
-//! Opens files outside the store, in the locations that its user allowed.
+//! Opens files outside the store, in the locations that the user of the store allowed.
 //!
 //! A record names the file, and anyone may have written the record. So the kernel is asked to stay inside the
 //! directory, even if files are renamed during the call. After a file is opened, it is checked through its
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// Where the files of external storages may be.
+/// The allowed locations of external files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Under the directory that holds the store, symbolic links resolved.
+    /// Under the directory that holds the store, after symbolic links are resolved.
     Beside,
     /// Anywhere.
     Anywhere,
@@ -43,13 +43,13 @@ impl From<io::Error> for ExternalError {
     }
 }
 
-/// How many times the kernel is asked again after a rename interfered.
+/// The limit on attempts if renames by other processes interfere.
 const MOST_TRIES: u32 = 100;
 
 /// Opens a regular file for reading. A relative path starts in the directory that holds `store`.
 pub(super) fn open(store: &OwnedFd, path: &Path, reach: Reach) -> Result<File, ExternalError> {
     let holder = holder_of(store)?;
-    // Only found, not opened yet: opening a device can already have effects.
+    // Only locate the file, because opening a device can have side effects.
     let found = match reach {
         Reach::Anywhere => rustix::fs::openat(&holder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?,
         Reach::Beside if path.is_absolute() => {
@@ -60,7 +60,7 @@ pub(super) fn open(store: &OwnedFd, path: &Path, reach: Reach) -> Result<File, E
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file").into());
     }
-    // A store's files are only read through the store: they may be changed in place, grow, or be deleted.
+    // Files of a store are read only through that store: they may be changed in place, grow, or be deleted.
     let place = place_of(&found)?;
     let is_own = place.starts_with(place_of(store)?);
     if is_own || place.ancestors().skip(1).take(2).any(is_store) {
@@ -260,7 +260,7 @@ mod tests {
                     Err(ExternalError::Io(_)) => {}
                 }
             }
-            // Before any assertion: otherwise the other thread would never stop.
+            // Stop the other thread first: it would never stop if an assertion failed.
             is_done.store(true, Ordering::Relaxed);
             assert!(!texts.contains_key("outside"), "{texts:?}");
             assert!(refused_count > 0, "the link was never met: {texts:?}");

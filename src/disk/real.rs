@@ -1,3 +1,5 @@
+//! The operating system's file system.
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -17,8 +19,8 @@ use super::{
     external, file_system,
 };
 
-/// The operating system's file system: all of it by default, or the part of one store once that is
-/// [held](Disk::hold).
+/// The operating system's file system: all of it by default, or the directories of one store as opened by
+/// [`hold`](Disk::hold).
 #[derive(Clone, Debug, Default)]
 pub struct RealDisk {
     held: Option<Arc<Held>>,
@@ -27,12 +29,12 @@ pub struct RealDisk {
 #[derive(Debug)]
 struct Held {
     dirs: HeldDirs<OwnedFd>,
-    /// Whether the path that the store was opened by is a symbolic link.
+    /// Whether the store's path is a symbolic link.
     is_link: bool,
 }
 
 impl RealDisk {
-    /// Returns the directory that contains the entry of a path, and its name there.
+    /// Returns the directory that contains the entry of a path, and the name of the entry.
     fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(BorrowedFd<'a>, &'a Path)> {
         let Some(held) = &self.held else { return Ok((CWD, path)) };
         let place = held.dirs.entry(path, find_dir)?;
@@ -63,7 +65,7 @@ impl RealDisk {
     }
 }
 
-/// Opens a directory in one that is held.
+/// Opens a directory in an open one.
 fn find_dir(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(dir.as_fd(), Path::new(name), flags)
@@ -100,7 +102,7 @@ impl Disk for RealDisk {
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         // A FIFO in place of a file must not block: it is opened without waiting, and then refused.
         let opened = match access {
-            // A path from the caller may lead anywhere.
+            // A path from the user may lead anywhere.
             Access::ReadForeign => RealDisk::default().opened(path, OFlags::RDONLY | OFlags::NONBLOCK),
             Access::Read => self.opened(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW),
             Access::Write => self.opened(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW),
@@ -134,15 +136,15 @@ impl Disk for RealDisk {
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         loop {
-            // Only the name is random: the directory is looked up like any other.
+            // Only the random name is used: the directory is looked up like any other path.
             let path_of = |made: &Path| dir.join(made.file_name().unwrap_or_default());
             let create =
                 |made: &Path| self.opened(&path_of(made), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
             let (file, made) = create_with(STAGE_PREFIX, Path::new("/"), create)?.keep()?;
             let path = path_of(&made);
             let file = RealFile(file);
-            // Before the lock, a collector may have taken the file for a dead writer's and deleted it; then start
-            // again.
+            // Before the lock, a collector may have mistaken the file for one of a dead writer, and deleted it. In
+            // that case, start again.
             if file.try_lock(LockMode::Exclusive)? && file.stat()?.link_count > 0 {
                 return Ok((path, Arc::new(file)));
             }
@@ -221,7 +223,7 @@ impl Disk for RealDisk {
 
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
         let dir = self.directory(dir, OFlags::PATH)?;
-        // By its descriptor: the kernel watches the open directory, whatever its path is.
+        // The path of a descriptor: the kernel watches the open directory, whatever its real path is.
         let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
         Ok(Some(Box::new(Inotify::new(Path::new(&path))?)))
     }
@@ -363,7 +365,7 @@ impl DiskFile for RealFile {
     }
 }
 
-#[allow(clippy::unnecessary_cast, reason = "the fields are as wide as the machine has them")]
+#[allow(clippy::unnecessary_cast, reason = "the width of the fields depends on the machine")]
 fn stat_of(stat: &Stat) -> FileStat {
     FileStat {
         device: stat.st_dev as u64,

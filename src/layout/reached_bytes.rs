@@ -26,13 +26,13 @@ impl ReachedBytes {
         Some(ReachedBytes { layout, width: record.dtype.itemsize(), span })
     }
 
-    /// Returns the range from the first byte to the last, including gaps.
+    /// Returns the range from the first covered byte to the last, including gaps.
     pub(crate) fn span(&self) -> Range<u64> {
         self.span.clone()
     }
 
-    /// Returns whether a byte of an element is in the range. If a view of many dimensions steps over the range, the
-    /// answer may be a false yes, but never a false no.
+    /// Returns whether the range contains a byte of an element. For a view with many dimensions, this may be a false
+    /// positive, but never a false negative.
     pub(crate) fn reaches(&self, range: &Range<u64>) -> bool {
         let (start, end) = (range.start.max(self.span.start), range.end.min(self.span.end));
         let Some(length) = end.checked_sub(start).filter(|&length| length > 0) else { return false };

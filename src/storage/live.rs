@@ -1,3 +1,5 @@
+//! Live storages.
+
 use super::file::MapError;
 use super::in_place::{InPlaceFile, NO_ROOM};
 use super::mapping::LiveMapping;
@@ -53,9 +55,9 @@ impl LiveFile {
             return Err(not_mapped(NO_ROOM));
         }
         LiveMapping::of(os_file, stat, own.length_bytes, self.access_bytes, permit).map_err(|e| match e {
-            MapError::Unsupported => {
-                not_mapped("the file system has no shared mappings; keep the store on a different one")
-            }
+            MapError::Unsupported => not_mapped(
+                "the file system does not support shared mappings; keep the store on a different one",
+            ),
             e => e.into_error(&own.path),
         })
     }

@@ -38,6 +38,6 @@ pub(crate) use stored::{Identity, Storage};
 pub(crate) use verified::{DamagedChunk, VerifiedStorage};
 pub(crate) use writer::StorageWriter;
 
-/// The alignment of each tensor in a storage that several tensors share: a cache line, which is more than any
-/// element's alignment.
+/// The alignment, in bytes, of each tensor in a storage that several tensors share: a cache line, which is more than
+/// the alignment of any element.
 pub(crate) const ALIGNMENT_BYTES: u64 = 64;

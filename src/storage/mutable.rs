@@ -1,3 +1,5 @@
+//! Mutable storages, and their locks.
+
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -72,7 +74,7 @@ impl MutableFile {
             true => open_same().map_or((file, false), |file| (file, true)),
             false => (file, true),
         };
-        // If the file had been truncated, touching an earlier mapping would be a fault.
+        // If the file was truncated, accessing an earlier mapping would be a fault.
         self.in_place.check_length(&file)?;
         if mode == LockMode::Exclusive {
             self.in_place.check_changeable(&file)?;

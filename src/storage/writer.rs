@@ -1,3 +1,5 @@
+//! Writes new storages.
+
 use std::fs::File;
 use std::sync::Arc;
 
@@ -11,8 +13,8 @@ const CHUNK: usize = CHUNK_BYTES as usize;
 
 /// Writes a new storage from its first byte to its last. Digests each chunk of a sealed storage.
 ///
-/// Writing changes nothing else in the store and takes no lock: the file is unfinished until a commit gives it its
-/// name.
+/// Writing changes nothing else in the store and takes no lock: the file has a temporary name until a commit
+/// publishes it.
 #[derive(Debug)]
 pub(crate) struct StorageWriter {
     staged: Staged,
@@ -24,12 +26,12 @@ pub(crate) struct StorageWriter {
     future: Future,
 }
 
-/// Whether the bytes change once they are written.
+/// Whether the bytes of a storage change after it is published.
 #[derive(Debug)]
 enum Future {
     /// They never change.
     Sealed(Box<Sealing>),
-    /// They are changed in place, in a storage of this kind. It has no digests, which would become wrong.
+    /// They are changed in place, in a storage of this kind. It has no digests, because they would become wrong.
     InPlace(StorageKind),
 }
 
@@ -63,8 +65,9 @@ impl StorageWriter {
         Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, future })
     }
 
-    /// Creates a sealed storage of a whole file, which shares its blocks on disk. Returns `None` if the file system
-    /// cannot share them. It is digested as it is read; `progress` is called with the length of each piece.
+    /// Creates a sealed storage that shares the blocks of a whole file on disk. Returns `None` if the file system
+    /// cannot share them. The bytes are read to compute their digests, and `progress` is called with the length of
+    /// each piece.
     ///
     /// # Errors
     /// `ExternalChanged` if the file has changed since it was opened: the blocks are shared as of a later moment.
@@ -92,7 +95,8 @@ impl StorageWriter {
         if !source.is_some_and(|file| self.staged.file().share_blocks_of(file)) {
             return Ok(false);
         }
-        // Storages grow in place. If the file already has this length, XFS would rewrite the last block.
+        // The source may have grown, so cut off the rest. Do nothing for equal lengths, because XFS would rewrite the
+        // last block.
         let shared = self.staged.file().stat().map_err(|e| self.error("share storage", e))?;
         if shared.size_bytes > length_bytes {
             let cut = self.staged.file().set_len(length_bytes);
@@ -122,14 +126,14 @@ impl StorageWriter {
         self.written_bytes + self.pending.len() as u64
     }
 
-    /// Makes a sealed storage ask its readers to reserve address space for growth. This takes no space on disk.
+    /// Records that readers of a sealed storage should reserve address space for growth. This takes no space on disk.
     pub(crate) fn reserve_address_space(&mut self, reserved_bytes: u64) {
         if let Future::Sealed(sealing) = &mut self.future {
             sealing.reserved_bytes = reserved_bytes;
         }
     }
 
-    /// Reserves disk space for more bytes, so that a full disk is an error now.
+    /// Reserves disk space for more bytes, so that a full disk is an error now, not during a write.
     pub(crate) fn reserve(&mut self, additional_bytes: u64) -> Result<()> {
         self.allocate(self.length_bytes().saturating_add(additional_bytes))
     }
@@ -173,7 +177,7 @@ impl StorageWriter {
         if stat.size_bytes >= length_bytes && matches!(self.future, Future::InPlace(_)) {
             self.written_bytes = length_bytes;
         }
-        // If the file system cannot reserve space, only written bytes have it.
+        // If the file system cannot reserve space, only written bytes have space on disk.
         let zeros = vec![0; CHUNK];
         while self.length_bytes() < length_bytes {
             let rest = (length_bytes - self.length_bytes()).min(CHUNK_BYTES);
@@ -182,7 +186,7 @@ impl StorageWriter {
         Ok(())
     }
 
-    /// Pads with zeros to where a tensor may begin. Returns that offset in bytes.
+    /// Pads with zeros to the next offset where a tensor may begin. Returns that offset in bytes.
     pub(crate) fn align(&mut self) -> Result<u64> {
         let offset_bytes = self.length_bytes().next_multiple_of(ALIGNMENT_BYTES);
         self.pad_to(offset_bytes)?;
@@ -197,7 +201,7 @@ impl StorageWriter {
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        // Small tensors are written individually, without reserving space.
+        // Space is not reserved for small tensors, which are written individually.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
         if let Future::Sealed(sealing) = &mut self.future {
             let Sealing { sealer, digests, .. } = &mut **sealing;
@@ -261,8 +265,7 @@ impl StorageWriter {
     }
 }
 
-/// Writes the `.sum` file with the digests of full chunks, not yet under its name. Returns `None` if there is no full
-/// chunk.
+/// Writes the digests of full chunks to an unfinished `.sum` file. Returns `None` if there is no full chunk.
 pub(super) fn stage_sum(
     disk: &Arc<dyn Disk>,
     paths: &StorePaths,

@@ -1,3 +1,5 @@
+//! Guards: locks of mutable storages, with access to their elements.
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -13,10 +15,10 @@ use crate::storage::{Identity, LockedStorage, MutableFile, NO_ROOM};
 
 /// Locks of mutable storages.
 ///
-/// A lock covers the whole storage, whichever view it is taken through, and holds against other processes, other
-/// handles and other threads. Waiters are served in roughly the order in which they asked, so a new shared guard
-/// waits behind a waiting exclusive one. A thread that holds a shared guard while it waits for another thread to take
-/// one may therefore wait about a second.
+/// A lock covers the whole storage, whichever view it is taken through. It applies to other processes, other handles
+/// and other threads. Waiters are served in roughly the order in which they asked, so a new shared guard waits behind
+/// a waiting exclusive one. A thread that holds a shared guard while it waits for another thread to take one may
+/// therefore wait about a second.
 ///
 /// In-place writes are visible to every reader at once, locked or not, and are not a commit. After a power cut, any
 /// mix of old and new bytes written since the last [`flush`](ExclusiveGuard::flush) may remain. A reader without a
@@ -56,7 +58,7 @@ impl Tensor {
     /// can then be changed.
     ///
     /// A storage that no tensor of the newest generation refers to is refused, because writes to it would be lost.
-    /// The last name can still be removed while the guard is held; later writes are then lost with it.
+    /// The last name can still be removed while the guard is held. Later writes are then lost.
     ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};
@@ -123,9 +125,9 @@ impl Tensor {
     }
 }
 
-/// Keeps a guard on the thread that took it. The lock detects by its thread when a thread would wait for itself, so
-/// no other thread may take guards of its own through [`at`](SharedGuard::at). Slices that a guard lends can be sent
-/// to other threads.
+/// Keeps a guard on the thread that took it. A lock records its threads, to detect a thread that would wait for
+/// itself, so no other thread may create guards through [`at`](SharedGuard::at). Slices that a guard lends can be
+/// sent to other threads.
 type OfThisThread = PhantomData<*const ()>;
 
 /// A shared lock of a mutable storage, taken by [`Tensor::lock_shared`]. The elements do not change while it is held.
@@ -147,10 +149,10 @@ pub struct SharedGuard {
 }
 
 impl SharedGuard {
-    /// Returns another guard under the same lock, for a view of the same storage.
+    /// Returns a guard under the same lock, for a different view of the same storage.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the view is on another storage.
+    /// [`ErrorKind::InvalidArgument`] if the view is on a different storage.
     pub fn at(&self, view: &Tensor) -> Result<SharedGuard> {
         check_same(view, &self.storage, &self.tensor)?;
         let storage = Arc::clone(&self.storage);
@@ -243,7 +245,7 @@ impl ExclusiveGuard<'_> {
     /// Returns a guard for another view of the same storage, under the same lock.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the view is on another storage.
+    /// [`ErrorKind::InvalidArgument`] if the view is on a different storage.
     pub fn at(&mut self, view: &Tensor) -> Result<ExclusiveGuard<'_>> {
         check_same(view, &self.storage, &self.tensor)?;
         let storage = Hold::Of(&mut self.storage);
@@ -255,7 +257,7 @@ impl ExclusiveGuard<'_> {
     ///
     /// A flush covers the elements, not the name. A tensor committed with
     /// [`Durability::Process`](crate::Durability::Process) survives a power cut only if a commit or collection with
-    /// `Full` follows, however often it is flushed.
+    /// `Full` follows, no matter how many times it is flushed.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if writes since the last flush may be lost; a retry would not detect this. The same error

@@ -1,4 +1,4 @@
-//! Changes in place under an exclusive guard: `fill_`, `copy_`, `add_` and the like.
+//! In-place operations under an exclusive guard: `fill_`, `copy_`, `add_` and others.
 
 use std::cmp::Reverse;
 
@@ -144,7 +144,7 @@ impl ExclusiveGuard<'_> {
                 convert(rounded, element.split_at(rounded.itemsize()).0, wide, &mut right)?;
                 (None, right)
             }
-            // A single element is treated as a number and read once, not for each piece.
+            // A single element is treated like a number: it is read once, not for each piece.
             Operand::Tensor(tensor) if tensor.numel() == 1 => {
                 self.beside(op_name, tensor)?;
                 (None, tensor.to_dtype(rounded)?.to_dtype(wide)?.to_bytes()?)
@@ -235,7 +235,7 @@ impl ExclusiveGuard<'_> {
     }
 }
 
-/// The initial contents of the elements that an operation writes.
+/// The contents that an operation expects of the elements that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
     AsTheyAre,
@@ -253,7 +253,8 @@ pub(super) fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: 
     convert(view.dtype(), buffer, dtype, out)
 }
 
-/// Orders the axes of the view and its operands as in the storage, so that each piece is compact there.
+/// Orders the axes of the view and its operands by the strides of the view, so that each piece is compact in the
+/// storage.
 fn in_storage_order(view: &Tensor, operands: &[Tensor]) -> Result<Vec<Tensor>> {
     let steps = view.stride();
     let mut axes: Vec<isize> = (0..view.ndim() as isize).collect();

@@ -1,4 +1,4 @@
-//! Conversions from and to `ndarray` arrays of every rank.
+//! Conversions between tensors and `ndarray` arrays of every rank.
 
 use ndarray::{
     Array, ArrayBase, ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Data, Dimension, Ix0, Ix1, Ix2, Ix3, Ix4,
@@ -180,7 +180,7 @@ fn taken_over<T: Element, D: Dimension>(array: Array<T, D>) -> Tensor {
     let (size, mut stride) = (array.shape().to_vec(), array.strides().to_vec());
     let (elements, first) = array.into_raw_vec_and_offset();
     if first.is_none() {
-        // An empty array has no first element, and `ndarray` has strides of 0 where PyTorch has others.
+        // An empty array has no first element, and `ndarray` gives it strides of 0, unlike PyTorch.
         stride = contiguous_strides(&size).unwrap_or(stride);
     }
     Tensor::over(elements, Layout::of_array(&size, &stride, first.unwrap_or_default()))
@@ -255,7 +255,7 @@ fn view_of<'a, T>(tensor: &Tensor, run: &'a [T]) -> Result<ArrayViewD<'a, T>> {
     ArrayViewD::from_shape(shape_of(tensor), run).map_err(|e| refused("as_array", tensor, &e))
 }
 
-/// Converts to the form that `ndarray` takes: elements start at the lowest one, and a negative stride is encoded as
+/// Converts to the form that `ndarray` expects: elements start at the lowest one, and a negative stride is encoded as
 /// its two's complement.
 fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
     let stride = tensor.layout().lent_strides().into_iter();

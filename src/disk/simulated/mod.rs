@@ -1,9 +1,9 @@
 //! A disk in memory that can lose power.
 //!
 //! It stores the state that a running system sees separately from the state that a power cut would leave, and logs
-//! every operation. At any moment a [`PowerCut`] tells which unsynced changes may survive: each block of a file in
-//! any version since its last sync, each length, and each change of a name, independently of all others. Any part of
-//! the log can be replayed, modified or not.
+//! every operation. At any moment a [`PowerCut`] lists the unsynced changes that may survive: each block of a file in
+//! any version since its last sync, each length, and each name change, independently of all others. Any part of the
+//! log can be replayed, modified or not.
 //!
 //! It assumes that on a real disk a sync does what it promises, that a block is written whole or not at all, and that
 //! a rename within a directory is one change, unless the disk was created
@@ -38,7 +38,7 @@ pub const BLOCK_BYTES: usize = 512;
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
-    /// The directories of the store, if this is the part of the disk that one store holds.
+    /// The open directories of a store, if this handle is limited to one.
     held: Option<Arc<HeldDirs<Inode>>>,
 }
 
@@ -96,13 +96,13 @@ impl SimulatedDisk {
         self.state().log.clone().unwrap_or_default()
     }
 
-    /// Returns how many operations have changed or synced something, with or without a log.
+    /// Returns the number of operations that have changed or synced something, with or without a log.
     #[must_use]
     pub fn op_count(&self) -> u64 {
         self.state().op_count
     }
 
-    /// Returns how many times everything became durable.
+    /// Returns the number of times that everything became durable.
     #[must_use]
     pub fn file_system_syncs(&self) -> u64 {
         self.state().file_system_syncs
@@ -131,7 +131,7 @@ impl SimulatedDisk {
         self.state().power == Some(0)
     }
 
-    /// Returns what a power cut at this moment may leave.
+    /// Returns the state of the disk just before a power cut.
     #[must_use]
     pub fn power_cut(&self) -> PowerCut {
         PowerCut { world: self.state().world.clone() }
@@ -145,7 +145,7 @@ impl SimulatedDisk {
         cut.disk(&cut.simple(outcome))
     }
 
-    /// Returns how many changes of names would be pending after these operations.
+    /// Returns the number of name changes that would be pending after these operations.
     #[must_use]
     pub fn pending_names(ops: &[Op]) -> usize {
         let mut cut = Self::new().power_cut();
@@ -205,7 +205,7 @@ impl Disk for SimulatedDisk {
         Ok(self.handle(inode))
     }
 
-    /// Absolute paths only: this disk's stores are not in a real directory.
+    /// Opens absolute paths only, because the stores of this disk are not in a real directory.
     fn open_external(&self, _: &Path, path: &Path, _: Reach) -> Result<Arc<dyn DiskFile>, ExternalError> {
         Ok(RealDisk::default().open(path, Access::ReadForeign)?)
     }
@@ -305,7 +305,7 @@ impl Disk for SimulatedDisk {
 struct SimulatedFile {
     disk: SimulatedDisk,
     inode: Inode,
-    /// Tells lock holders apart.
+    /// Identifies a lock holder.
     number: u64,
 }
 
