@@ -257,7 +257,7 @@ impl Error {
     }
 
     /// Whether this process or the machine has run out of descriptors or memory.
-    pub(crate) fn is_for_want_of_resources(&self) -> bool {
+    pub(crate) fn is_out_of_resources(&self) -> bool {
         let cause = self.0.source.as_ref().and_then(|source| source.downcast_ref::<io::Error>());
         let number = cause.and_then(io::Error::raw_os_error).map(Errno::from_raw_os_error);
         matches!(number, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))

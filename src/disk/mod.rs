@@ -7,9 +7,9 @@
 mod counted;
 mod external;
 mod file_system;
-mod held;
 mod holders;
 mod locked;
+mod open_dirs;
 mod paths;
 mod real;
 #[cfg(feature = "simulation")]
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 #[cfg(feature = "simulation")]
 pub use counted::{Counted, Counts};
-pub use external::{ExternalError, Reach};
+pub use external::{ExternalError, ExternalScope};
 pub(crate) use file_system::{FileSystem, is_written_in_place, unshare, write_in_place};
 pub use holders::LockHolders;
 pub(crate) use locked::{LockedFile, is_named};
@@ -110,7 +110,7 @@ pub trait Disk: Debug + Send + Sync {
     /// `InvalidInput` if it is not a regular file, or an error of the file system.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a regular file outside the store for reading, if `reach` allows its location. A relative path starts in
+    /// Opens a regular file outside the store for reading, if `scope` allows its location. A relative path starts in
     /// the directory that holds the store. Such files are real on every disk.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ pub trait Disk: Debug + Send + Sync {
         &self,
         store: &Path,
         path: &Path,
-        reach: Reach,
+        scope: ExternalScope,
     ) -> Result<Arc<dyn DiskFile>, ExternalError>;
 
     /// Returns the path of an open file outside the store: relative to the directory that holds the store if the file

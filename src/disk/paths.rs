@@ -26,7 +26,7 @@ impl StorePaths {
         &self.root
     }
 
-    pub(crate) fn marker(&self) -> PathBuf {
+    pub(crate) fn format_file(&self) -> PathBuf {
         self.root.join("FORMAT")
     }
 

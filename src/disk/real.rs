@@ -12,23 +12,23 @@ use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, OF
 use rustix::io::{Errno, retry_on_intr};
 use tempfile::NamedTempFile;
 
-use super::held::HeldDirs;
+use super::open_dirs::OpenDirs;
 use super::watch::Inotify;
 use super::{
-    Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, STAGE_PREFIX, Watch,
-    external, file_system,
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, STAGE_PREFIX,
+    Watch, external, file_system,
 };
 
 /// The operating system's file system: all of it by default, or the directories of one store as opened by
 /// [`hold`](Disk::hold).
 #[derive(Clone, Debug, Default)]
 pub struct RealDisk {
-    held: Option<Arc<Held>>,
+    store_dirs: Option<Arc<StoreDirs>>,
 }
 
 #[derive(Debug)]
-struct Held {
-    dirs: HeldDirs<OwnedFd>,
+struct StoreDirs {
+    dirs: OpenDirs<OwnedFd>,
     /// Whether the store's path is a symbolic link.
     is_link: bool,
 }
@@ -36,18 +36,18 @@ struct Held {
 impl RealDisk {
     /// Returns the directory that contains the entry of a path, and the name of the entry.
     fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(BorrowedFd<'a>, &'a Path)> {
-        let Some(held) = &self.held else { return Ok((CWD, path)) };
-        let place = held.dirs.entry(path, find_dir)?;
+        let Some(store_dirs) = &self.store_dirs else { return Ok((CWD, path)) };
+        let place = store_dirs.dirs.entry(path, find_dir)?;
         Ok((place.dir.as_fd(), place.name))
     }
 
     /// Opens a directory.
     fn directory(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match &self.held {
+        match &self.store_dirs {
             None => openat(CWD, path, flags),
-            Some(held) => {
-                let place = held.dirs.directory(path, find_dir)?;
+            Some(store_dirs) => {
+                let place = store_dirs.dirs.directory(path, find_dir)?;
                 openat(place.dir.as_fd(), place.name, flags)
             }
         }
@@ -79,13 +79,13 @@ impl Disk for RealDisk {
     fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
         let root = self.directory(store, OFlags::PATH)?;
         let is_link = !self.is_dir(store)?;
-        let dirs = HeldDirs::new(store, root, find_dir)?;
-        Ok(Arc::new(RealDisk { held: Some(Arc::new(Held { dirs, is_link })) }))
+        let dirs = OpenDirs::new(store, root, find_dir)?;
+        Ok(Arc::new(RealDisk { store_dirs: Some(Arc::new(StoreDirs { dirs, is_link })) }))
     }
 
     fn is_intact(&self) -> io::Result<bool> {
-        let Some(held) = &self.held else { return Ok(true) };
-        let (root, subdirs) = held.dirs.written();
+        let Some(store_dirs) = &self.store_dirs else { return Ok(true) };
+        let (root, subdirs) = store_dirs.dirs.written();
         for (name, dir) in subdirs {
             let named = match rustix::fs::statat(root, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => return Ok(false),
@@ -124,10 +124,10 @@ impl Disk for RealDisk {
         &self,
         store: &Path,
         path: &Path,
-        reach: Reach,
+        scope: ExternalScope,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         let store = self.directory(store, OFlags::PATH)?;
-        Ok(Arc::new(RealFile(external::open(&store, path, reach)?)))
+        Ok(Arc::new(RealFile(external::open(&store, path, scope)?)))
     }
 
     fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
@@ -201,13 +201,16 @@ impl Disk for RealDisk {
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
-        let follow = if self.held.is_some() { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
+        let follow = if self.store_dirs.is_some() { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
         Ok(stat_of(&self.stat_entry(path, follow)?))
     }
 
     fn is_dir(&self, path: &Path) -> io::Result<bool> {
         let stat = self.stat_entry(path, AtFlags::SYMLINK_NOFOLLOW)?;
-        let is_link = self.held.as_ref().is_some_and(|held| held.is_link && held.dirs.is_root(path));
+        let is_link = self
+            .store_dirs
+            .as_ref()
+            .is_some_and(|store_dirs| store_dirs.is_link && store_dirs.dirs.is_root(path));
         Ok(!is_link && FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
     }
 

@@ -135,7 +135,7 @@ fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> b
     match terms {
         [] => false,
         [_] => true,
-        [a, b] => have_solution(*a, *b, target),
+        [a, b] => pair_has_solution(*a, *b, target),
         [term, terms @ ..] => {
             let rest = inner_reaches.first().copied().unwrap_or_default();
             // Try the most steps that do not exceed the target, then fewer, while the other terms can cover the rest.
@@ -156,7 +156,7 @@ fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> b
 }
 
 /// Returns whether two terms can add up to `target`, a multiple of their greatest common divisor.
-fn have_solution(a: Term, b: Term, target: i128) -> bool {
+fn pair_has_solution(a: Term, b: Term, target: i128) -> bool {
     let divisor = gcd(a.stride, b.stride);
     let parts = (a.stride.checked_div(divisor), b.stride.checked_div(divisor), target.checked_div(divisor));
     let (Some(p), Some(q), Some(goal)) = parts else { return true };

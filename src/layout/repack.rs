@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use stridemap_format::{Result, limits};
 
-use super::reach::{Reach, View};
+use super::footprint::{Footprint, View};
 
 /// A kept stretch does not change its offset modulo this number: the size of a cache line, which is more than the
 /// alignment of any element.
@@ -48,7 +48,7 @@ pub(crate) struct Placed {
 /// The time and stack space used so far. Both are limited, because the store may be untrusted.
 #[derive(Debug, Default)]
 struct Budget {
-    /// The number of reaches examined.
+    /// The number of footprints examined.
     work: u64,
     /// The number of periods that enclose the current one.
     depth: usize,
@@ -78,12 +78,12 @@ struct Periods {
 /// # Errors
 /// Those of [`stridemap_format::Extent::of`] if a view is not inside a storage of `length_bytes`.
 pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> {
-    let reaches: Vec<Option<Reach>> =
-        views.iter().map(|view| Reach::of(view, length_bytes)).collect::<Result<_>>()?;
+    let footprints: Vec<Option<Footprint>> =
+        views.iter().map(|view| Footprint::of(view, length_bytes)).collect::<Result<_>>()?;
     let (segments, length_bytes) =
-        pack(reaches.iter().flatten().cloned().collect(), (ALIGNMENT_BYTES, 1), &mut Budget::default());
-    let placed = views.iter().zip(&reaches).map(|(view, reach)| match reach {
-        Some(reach) => placed(view, reach.lowest, &segments),
+        pack(footprints.iter().flatten().cloned().collect(), (ALIGNMENT_BYTES, 1), &mut Budget::default());
+    let placed = views.iter().zip(&footprints).map(|(view, footprint)| match footprint {
+        Some(footprint) => placed(view, footprint.lowest, &segments),
         // The offset of an empty view must also be inside the storage.
         None => {
             let highest = length_bytes.checked_div(view.itemsize()).unwrap_or_default();
@@ -136,12 +136,16 @@ fn place(segments: &[Segment], byte: u64) -> u64 {
 /// Groups overlapping footprints into stretches, and places the stretches one after another. Returns the segments and
 /// the end of the last one. Stretches keep their offset modulo `alignment`, and offsets within them are kept modulo
 /// `unit` or a multiple of it.
-fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), budget: &mut Budget) -> (Vec<Segment>, u64) {
-    reaches.sort_unstable();
-    reaches.dedup();
+fn pack(
+    mut footprints: Vec<Footprint>,
+    (alignment, unit): (u64, u64),
+    budget: &mut Budget,
+) -> (Vec<Segment>, u64) {
+    footprints.sort_unstable();
+    footprints.dedup();
     let mut segments = Vec::new();
     let mut new_end = 0u64;
-    let mut rest = reaches.as_slice();
+    let mut rest = footprints.as_slice();
     while let Some(first) = rest.first() {
         let (mut end, mut count) = (first.end(), 1usize);
         while let Some(next) = rest.get(count).filter(|next| next.lowest < end) {
@@ -150,7 +154,7 @@ fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), budget: &mut Bud
         }
         let (stretch, others) = rest.split_at(count);
         rest = others;
-        let unit = stretch.iter().fold(unit, |unit, reach| unit.max(reach.unit));
+        let unit = stretch.iter().fold(unit, |unit, footprint| unit.max(footprint.unit));
         let old = first.lowest..end;
         let segment = Segment {
             new_start: next_like(new_end, old.start, alignment.max(unit)),
@@ -172,13 +176,13 @@ fn next_like(at: u64, like: u64, modulus: u64) -> u64 {
 }
 
 /// Finds a period whose gaps can be dropped. Returns `None` if everything must be kept.
-fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, budget: &mut Budget) -> Option<Periods> {
+fn periods(footprints: &[Footprint], old: &Range<u64>, unit: u64, budget: &mut Budget) -> Option<Periods> {
     if budget.depth >= MAX_DEPTH {
         return None;
     }
-    let outermost = reaches.iter().filter_map(|reach| Some(reach.steps.first()?.stride));
+    let outermost = footprints.iter().filter_map(|footprint| Some(footprint.steps.first()?.stride));
     let mut candidates: Vec<u64> =
-        reaches.iter().flat_map(|reach| reach.steps.iter().map(|step| step.stride)).collect();
+        footprints.iter().flat_map(|footprint| footprint.steps.iter().map(|step| step.stride)).collect();
     candidates.push(outermost.fold(0, gcd));
     candidates.sort_unstable_by(|a, b| b.cmp(a));
     candidates.dedup();
@@ -187,11 +191,11 @@ fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, budget: &mut Budget) 
     candidates
         .into_iter()
         .take(MAX_PERIODS)
-        .find_map(|period| by_period(reaches, old, (period, unit), budget))
+        .find_map(|period| by_period(footprints, old, (period, unit), budget))
 }
 
 fn by_period(
-    reaches: &[Reach],
+    footprints: &[Footprint],
     old: &Range<u64>,
     (period_bytes, unit): (u64, u64),
     budget: &mut Budget,
@@ -200,11 +204,11 @@ fn by_period(
     // The position of the periods matters only if a footprint crosses the end of one. Each retry starts a period at
     // the footprint that crossed.
     for _ in 0..3 {
-        budget.work = budget.work.saturating_add(reaches.len() as u64);
+        budget.work = budget.work.saturating_add(footprints.len() as u64);
         if budget.work > MAX_WORK {
             return None;
         }
-        match within_period(reaches, old.start, phase, period_bytes) {
+        match within_period(footprints, old.start, phase, period_bytes) {
             Ok(inner) => {
                 // All offsets are aligned to the same unit, so there is no padding between periods.
                 let inner = inner?;
@@ -232,31 +236,31 @@ fn by_period(
 /// Returns the footprints within one period, with only the shorter steps, or `None` if a run covers a whole period.
 /// The error is the offset of a footprint that crosses the end of a period and cannot be split.
 fn within_period(
-    reaches: &[Reach],
+    footprints: &[Footprint],
     start: u64,
     phase: u64,
     period_bytes: u64,
-) -> std::result::Result<Option<Vec<Reach>>, u64> {
-    let mut inner = Vec::with_capacity(reaches.len());
-    for reach in reaches {
+) -> std::result::Result<Option<Vec<Footprint>>, u64> {
+    let mut inner = Vec::with_capacity(footprints.len());
+    for footprint in footprints {
         let (_, steps): (Vec<_>, Vec<_>) =
-            reach.steps.iter().partition(|step| step.stride.checked_rem(period_bytes) == Some(0));
-        let from_origin = reach.lowest.saturating_sub(start).saturating_add(phase);
+            footprint.steps.iter().partition(|step| step.stride.checked_rem(period_bytes) == Some(0));
+        let from_origin = footprint.lowest.saturating_sub(start).saturating_add(phase);
         let lowest = from_origin.checked_rem(period_bytes).unwrap_or_default();
-        let part = Reach { lowest, steps, ..*reach };
+        let part = Footprint { lowest, steps, ..*footprint };
         let end = part.end();
         if end <= period_bytes {
             inner.push(part);
         } else if !part.steps.is_empty() {
-            return Err(reach.lowest);
+            return Err(footprint.lowest);
         } else if part.run_bytes >= period_bytes {
             return Ok(None);
         } else {
             // A run may continue in the next period. Its two parts stay adjacent, because the end and the start of
             // each period are kept.
             let over = end.saturating_sub(period_bytes);
-            inner.push(Reach { run_bytes: part.run_bytes.saturating_sub(over), ..part.clone() });
-            inner.push(Reach { lowest: 0, run_bytes: over, ..part });
+            inner.push(Footprint { run_bytes: part.run_bytes.saturating_sub(over), ..part.clone() });
+            inner.push(Footprint { lowest: 0, run_bytes: over, ..part });
         }
     }
     Ok(Some(inner))

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use stridemap_format::External;
 
 use super::external::{ExternalFile, difference};
-use crate::disk::{Disk, ExternalError, FileId, Reach, Step};
+use crate::disk::{Disk, ExternalError, ExternalScope, FileId, Step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The files outside the store that a handle may open for external storages.
@@ -30,11 +30,11 @@ pub enum ExternalFiles {
 }
 
 impl ExternalFiles {
-    fn reach(self) -> Option<Reach> {
+    fn scope(self) -> Option<ExternalScope> {
         match self {
             ExternalFiles::Refuse => None,
-            ExternalFiles::Beside => Some(Reach::Beside),
-            ExternalFiles::Anywhere => Some(Reach::Anywhere),
+            ExternalFiles::Beside => Some(ExternalScope::Beside),
+            ExternalFiles::Anywhere => Some(ExternalScope::Anywhere),
         }
     }
 }
@@ -87,10 +87,10 @@ impl Externals {
             );
             Err(Error::new(ErrorKind::ExternalChanged, message))
         };
-        let Some(reach) = self.options.allowed.reach() else {
+        let Some(scope) = self.options.allowed.scope() else {
             return Err(self.refused(&path, "this handle opens the store's own files only"));
         };
-        let file = match self.disk.open_external(&self.store, Path::new(&external.path), reach) {
+        let file = match self.disk.open_external(&self.store, Path::new(&external.path), scope) {
             Ok(file) => file,
             Err(ExternalError::Outside(why)) => return Err(self.refused(&path, why)),
             Err(ExternalError::Io(e)) => match e.kind() {

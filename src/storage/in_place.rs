@@ -35,7 +35,7 @@ pub(crate) struct InPlaceFile {
     /// The process that loaded the storage.
     owner: OwnerProcess,
     pub(super) length_bytes: u64,
-    in_use: InUse,
+    in_use: StoreCallbacks,
     /// Locked during a flush: if several threads sync an open file, the kernel reports a failure to only one of them.
     flushing: Mutex<()>,
     /// The poison of the handle that loaded the storage.
@@ -47,22 +47,22 @@ pub(crate) struct InPlaceFile {
 }
 
 /// Explains why elements cannot be borrowed mutably, and what to do.
-pub(crate) const NO_ROOM: &str = "the file system may write a change to new blocks, and if the disk is full, such a \
+pub(crate) const MAY_NEED_BLOCKS: &str = "the file system may write a change to new blocks, and if the disk is full, such a \
     change would end the process; keep the store on a different file system, or, on btrfs from Linux 6.17 on, \
     use save_as, which makes a file that is changed in place";
 
 /// The functions of the store that a storage calls.
 #[derive(Clone)]
-pub(crate) struct InUse {
+pub(crate) struct StoreCallbacks {
     /// Whether a tensor of the newest generation is backed by it.
     pub(crate) ask: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
     /// Makes the name of the generation that contains the storage durable.
     pub(crate) settle: Arc<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
-impl fmt::Debug for InUse {
+impl fmt::Debug for StoreCallbacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InUse")
+        f.write_str("StoreCallbacks")
     }
 }
 
@@ -72,7 +72,7 @@ impl InPlaceFile {
         (path, file, stat): (&Path, Arc<dyn DiskFile>, FileStat),
         identity: (Uuid, u64),
         length_bytes: u64,
-        (in_use, poison): (InUse, Poison),
+        (in_use, poison): (StoreCallbacks, Poison),
         permit: Option<MapPermit>,
     ) -> Self {
         let os_file = file.as_file().filter(|_| permit.is_some());
@@ -189,7 +189,7 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Io`, for example if the disk is full.
-    pub(super) fn hold_room(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
+    pub(super) fn allocate_blocks(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
         let failed = |e| self.error("allocate storage", e);
         let all = 0..self.length_bytes;
         if all.is_empty() || self.is_allocated.get().is_some() {

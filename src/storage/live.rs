@@ -1,7 +1,7 @@
 //! Live storages.
 
 use super::file::MapError;
-use super::in_place::{InPlaceFile, NO_ROOM};
+use super::in_place::{InPlaceFile, MAY_NEED_BLOCKS};
 use super::mapping::LiveMapping;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -51,8 +51,8 @@ impl LiveFile {
         own.check_changeable(&file)?;
         let os_file = file.as_file().ok_or_else(|| not_mapped("a file of this disk cannot be mapped"))?;
         let stat = own.stat_to_map(&file)?;
-        if !own.hold_room(&file)? {
-            return Err(not_mapped(NO_ROOM));
+        if !own.allocate_blocks(&file)? {
+            return Err(not_mapped(MAY_NEED_BLOCKS));
         }
         LiveMapping::of(os_file, stat, own.length_bytes, self.access_bytes, permit).map_err(|e| match e {
             MapError::Unsupported => not_mapped(

@@ -188,7 +188,7 @@ impl LockedMapping {
         // SAFETY:
         // - in bounds, alive: as in `bytes`;
         // - writable: `of` maps it for writing in this mode. A write that needs a new block on a full disk would be
-        //   SIGBUS: `InPlaceFile::hold_room` has checked, once or under this lock, that no write needs one until a
+        //   SIGBUS: `InPlaceFile::allocate_blocks` has checked, once or under this lock, that no write needs one until a
         //   snapshot or reflink is made;
         // - unique: the slice borrows an exclusive lock of this file mutably, and no other lock of the file is held
         //   in any process or thread. Every slice of a `LockedMapping` borrows a lock of the file, so no other slice
@@ -320,7 +320,7 @@ pub(crate) struct LiveMapping {
 impl LiveMapping {
     /// Maps the first `length_bytes` of a file with this stat for atomics of `access_bytes`, or shares an existing
     /// mapping of this process. The file is open for writing, so on overlayfs it is the copy in the upper layer. By
-    /// [`hold_room`](super::in_place::InPlaceFile::hold_room) no write needs a new block, which on a full disk would
+    /// [`allocate_blocks`](super::in_place::InPlaceFile::allocate_blocks) no write needs a new block, which on a full disk would
     /// be a fault.
     ///
     /// # Errors

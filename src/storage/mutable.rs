@@ -144,7 +144,7 @@ impl LockedStorage {
         if let Some(&has_room) = self.has_room.get() {
             return Ok(has_room);
         }
-        let has_room = self.storage.in_place.hold_room(&self.file)?;
+        let has_room = self.storage.in_place.allocate_blocks(&self.file)?;
         Ok(*self.has_room.get_or_init(|| has_room))
     }
 

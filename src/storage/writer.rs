@@ -23,12 +23,12 @@ pub(crate) struct StorageWriter {
     /// The length of the full chunks, which are in the file.
     written_bytes: u64,
     allocated_bytes: u64,
-    future: Future,
+    mutability: Mutability,
 }
 
 /// Whether the bytes of a storage change after it is published.
 #[derive(Debug)]
-enum Future {
+enum Mutability {
     /// They never change.
     Sealed(Box<Sealing>),
     /// They are changed in place, in a storage of this kind. It has no digests, because they would become wrong.
@@ -46,12 +46,12 @@ struct Sealing {
 impl StorageWriter {
     /// Starts a storage whose bytes never change once it is published.
     pub(crate) fn sealed(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        Self::create(disk, paths, Future::Sealed(Box::default()))
+        Self::create(disk, paths, Mutability::Sealed(Box::default()))
     }
 
     /// Starts a storage whose bytes are changed in place later: mutable or live.
     pub(crate) fn in_place(kind: StorageKind, disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        let writer = Self::create(disk, paths, Future::InPlace(kind))?;
+        let writer = Self::create(disk, paths, Mutability::InPlace(kind))?;
         // Before the first byte: the mark has no effect on a file with data.
         if let Some(file) = writer.staged.file().as_file() {
             write_in_place(file);
@@ -59,10 +59,10 @@ impl StorageWriter {
         Ok(writer)
     }
 
-    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, future: Future) -> Result<Self> {
+    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, mutability: Mutability) -> Result<Self> {
         let dir = paths.storages_dir();
         let staged = Staged::create(disk, &dir).map_err(|e| Error::denied("stage a storage in", &dir, e))?;
-        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, future })
+        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, mutability })
     }
 
     /// Creates a sealed storage that shares the blocks of a whole file on disk. Returns `None` if the file system
@@ -108,7 +108,7 @@ impl StorageWriter {
 
     /// Digests a sealed storage that shares its blocks with a file, by reading the storage's own file.
     pub(crate) fn digest_shared(&mut self, length_bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        let Future::Sealed(sealing) = &mut self.future else { return Ok(()) };
+        let Mutability::Sealed(sealing) = &mut self.mutability else { return Ok(()) };
         let mut chunk = vec![0; CHUNK];
         while self.written_bytes < length_bytes {
             chunk.truncate((length_bytes - self.written_bytes).min(CHUNK_BYTES) as usize);
@@ -128,7 +128,7 @@ impl StorageWriter {
 
     /// Records that readers of a sealed storage should reserve address space for growth. This takes no space on disk.
     pub(crate) fn reserve_address_space(&mut self, reserved_bytes: u64) {
-        if let Future::Sealed(sealing) = &mut self.future {
+        if let Mutability::Sealed(sealing) = &mut self.mutability {
             sealing.reserved_bytes = reserved_bytes;
         }
     }
@@ -174,7 +174,7 @@ impl StorageWriter {
     /// reads as zeros.
     pub(crate) fn zeros_up_to(&mut self, length_bytes: u64) -> Result<()> {
         let stat = self.staged.file().stat().map_err(|e| self.error("allocate storage", e))?;
-        if stat.size_bytes >= length_bytes && matches!(self.future, Future::InPlace(_)) {
+        if stat.size_bytes >= length_bytes && matches!(self.mutability, Mutability::InPlace(_)) {
             self.written_bytes = length_bytes;
         }
         // If the file system cannot reserve space, only written bytes have space on disk.
@@ -203,7 +203,7 @@ impl StorageWriter {
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         // Space is not reserved for small tensors, which are written individually.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
-        if let Future::Sealed(sealing) = &mut self.future {
+        if let Mutability::Sealed(sealing) = &mut self.mutability {
             let Sealing { sealer, digests, .. } = &mut **sealing;
             sealer.update(chunk, |full| digests.push(full));
         }
@@ -250,9 +250,9 @@ impl StorageWriter {
             let synced = Step::SyncStorage.on(&**disk, || self.staged.file().sync());
             synced.map_err(|e| self.error("sync storage", e).after_failed_sync())?;
         }
-        let (kind, sum) = match self.future {
-            Future::InPlace(kind) => (kind, None),
-            Future::Sealed(sealing) => {
+        let (kind, sum) = match self.mutability {
+            Mutability::InPlace(kind) => (kind, None),
+            Mutability::Sealed(sealing) => {
                 let Sealing { sealer, digests, reserved_bytes } = &*sealing;
                 (
                     StorageKind::Sealed(sealer.sealed(*reserved_bytes)),

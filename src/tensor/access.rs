@@ -130,7 +130,7 @@ impl Tensor {
     /// mapped; [`ErrorKind::Misaligned`]. [`read`](Self::read) works in the last three cases.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_slice::<T>("as_slice")?;
-        self.reach::<T>("as_slice")
+        self.borrow_span::<T>("as_slice")
     }
 
     /// Checks that the elements are of type `T` and contiguous.
@@ -151,7 +151,7 @@ impl Tensor {
     }
 
     /// Borrows the part of the storage from the lowest to the highest element.
-    pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
+    pub(crate) fn borrow_span<T: Element>(&self, op: &str) -> Result<&[T]> {
         if self.storage().as_mutable().is_some() && self.numel() > 0 {
             let message = format!(
                 "{op}: elements of a mutable storage can be borrowed only under a lock; use lock_shared or read"
@@ -165,21 +165,25 @@ impl Tensor {
             );
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
-        self.reach_in(op, self.storage().borrow())
+        self.borrow_span_in(op, self.storage().borrow())
     }
 
-    /// Like `reach`, but for the given bytes of the storage.
-    pub(super) fn reach_in<'a, T: Element>(&self, op: &str, bytes: Option<&'a [u8]>) -> Result<&'a [T]> {
+    /// Like `borrow_span`, but for the given bytes of the storage.
+    pub(super) fn borrow_span_in<'a, T: Element>(
+        &self,
+        op: &str,
+        bytes: Option<&'a [u8]>,
+    ) -> Result<&'a [T]> {
         if self.numel() == 0 {
             // An empty tensor needs no mapping and no alignment.
             return Ok(&[]);
         }
         let bytes = bytes.ok_or_else(|| not_mapped(op))?;
-        T::borrow(bytes.get(self.reached_bytes(op)?).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
+        T::borrow(bytes.get(self.byte_span(op)?).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
     }
 
     /// Returns the byte range of the storage from the lowest to the highest element.
-    pub(super) fn reached_bytes(&self, op: &str) -> Result<Range<usize>> {
+    pub(super) fn byte_span(&self, op: &str) -> Result<Range<usize>> {
         let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
         let extent = extent.map_err(|e| Error::refused(op, e))?;
         Ok(extent.start_bytes() as usize..extent.end_bytes() as usize)

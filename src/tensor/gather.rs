@@ -105,8 +105,8 @@ impl ExclusiveGuard<'_> {
         let op = "index_copy_";
         self.check_writable(op)?;
         check_source_dtype(op, self, source)?;
-        let by = Indices::along(self, op, axis.into(), &self.apart(index)?, &[DType::I64])?;
-        let source = at_least_a_vector(&self.apart(source)?)?;
+        let by = Indices::along(self, op, axis.into(), &self.copy_if_overlapping(index)?, &[DType::I64])?;
+        let source = at_least_a_vector(&self.copy_if_overlapping(source)?)?;
         let mut size = by.tensor.size().to_vec();
         size.splice(by.axis..=by.axis, [by.index.numel()]);
         if source.size() != size {
@@ -152,7 +152,7 @@ impl ExclusiveGuard<'_> {
     ) -> Result<&mut Self> {
         let op = "scatter_";
         self.check_writable(op)?;
-        let by = Indices::each(self, op, axis.into(), &self.apart(index)?)?;
+        let by = Indices::each(self, op, axis.into(), &self.copy_if_overlapping(index)?)?;
         match source.into() {
             Operand::Number(number) => {
                 let element = number.encode(self.dtype()).map_err(|e| e.context(op))?;
@@ -160,7 +160,7 @@ impl ExclusiveGuard<'_> {
             }
             Operand::Tensor(source) => {
                 check_source_dtype(op, self, source)?;
-                let source = at_least_a_vector(&self.apart(source)?)?;
+                let source = at_least_a_vector(&self.copy_if_overlapping(source)?)?;
                 if by.index.numel() > 0 {
                     check_index_size(op, &by.index, "source", &source, None)?;
                     // A larger source contributes its first elements.

@@ -11,7 +11,7 @@ use super::access::{misaligned, not_mapped};
 use super::{Element, Tensor};
 use crate::disk::LockMode;
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::{Identity, LockedStorage, MutableFile, NO_ROOM};
+use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
 
 /// Locks of mutable storages.
 ///
@@ -80,7 +80,7 @@ impl Tensor {
     /// lent as a sealed storage or being changed as a live one; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
-        let storage = Hold::Own(storage.map_err(|e| e.context("lock_exclusive"))?);
+        let storage = GuardLock::Owned(storage.map_err(|e| e.context("lock_exclusive"))?);
         Ok(ExclusiveGuard { tensor: self.clone(), storage, of_this_thread: PhantomData })
     }
 
@@ -165,11 +165,11 @@ impl SharedGuard {
     /// Those of [`Tensor::as_slice`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
-        self.reach("as_slice")
+        self.borrow_span("as_slice")
     }
 
-    pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
-        self.tensor.reach_in(op, self.storage.bytes()?)
+    pub(crate) fn borrow_span<T: Element>(&self, op: &str) -> Result<&[T]> {
+        self.tensor.borrow_span_in(op, self.storage.bytes()?)
     }
 }
 
@@ -231,14 +231,14 @@ impl Deref for SharedGuard {
 /// ```
 pub struct ExclusiveGuard<'a> {
     tensor: Tensor,
-    storage: Hold<'a>,
+    storage: GuardLock<'a>,
     of_this_thread: OfThisThread,
 }
 
 /// The lock of a guard, or a borrow of it for a view.
-enum Hold<'a> {
-    Own(LockedStorage),
-    Of(&'a mut LockedStorage),
+enum GuardLock<'a> {
+    Owned(LockedStorage),
+    Borrowed(&'a mut LockedStorage),
 }
 
 impl ExclusiveGuard<'_> {
@@ -248,7 +248,7 @@ impl ExclusiveGuard<'_> {
     /// [`ErrorKind::InvalidArgument`] if the view is on a different storage.
     pub fn at(&mut self, view: &Tensor) -> Result<ExclusiveGuard<'_>> {
         check_same(view, &self.storage, &self.tensor)?;
-        let storage = Hold::Of(&mut self.storage);
+        let storage = GuardLock::Borrowed(&mut self.storage);
         Ok(ExclusiveGuard { tensor: view.clone(), storage, of_this_thread: PhantomData })
     }
 
@@ -275,7 +275,7 @@ impl ExclusiveGuard<'_> {
     /// Those of [`Tensor::as_slice`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
-        self.reach("as_slice")
+        self.borrow_span("as_slice")
     }
 
     /// Mutably borrows the elements of a contiguous tensor.
@@ -284,21 +284,21 @@ impl ExclusiveGuard<'_> {
     /// Those of [`Tensor::as_slice`]; [`ErrorKind::Overlapping`] if several indices refer to one element.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.tensor.check_slice::<T>("as_slice_mut")?;
-        self.reach_mut("as_slice_mut")
+        self.borrow_span_mut("as_slice_mut")
     }
 
-    pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
-        self.tensor.reach_in(op, self.storage.bytes()?)
+    pub(crate) fn borrow_span<T: Element>(&self, op: &str) -> Result<&[T]> {
+        self.tensor.borrow_span_in(op, self.storage.bytes()?)
     }
 
-    pub(crate) fn reach_mut<T: Element>(&mut self, op: &str) -> Result<&mut [T]> {
+    pub(crate) fn borrow_span_mut<T: Element>(&mut self, op: &str) -> Result<&mut [T]> {
         self.check_writable(op)?;
         if self.tensor.numel() == 0 {
             return Ok(&mut []);
         }
-        let range = self.tensor.reached_bytes(op)?;
+        let range = self.tensor.byte_span(op)?;
         if self.storage.bytes_mut()?.is_none() && self.storage.lacks_room() {
-            let message = format!("{op}: {NO_ROOM}; fill_, copy_ and the like write by position");
+            let message = format!("{op}: {MAY_NEED_BLOCKS}; fill_, copy_ and the like write by position");
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
         let bytes = self.storage.bytes_mut()?.ok_or_else(|| not_mapped(op))?;
@@ -326,22 +326,22 @@ impl Deref for ExclusiveGuard<'_> {
     }
 }
 
-impl Deref for Hold<'_> {
+impl Deref for GuardLock<'_> {
     type Target = LockedStorage;
 
     fn deref(&self) -> &LockedStorage {
         match self {
-            Hold::Own(storage) => storage,
-            Hold::Of(storage) => storage,
+            GuardLock::Owned(storage) => storage,
+            GuardLock::Borrowed(storage) => storage,
         }
     }
 }
 
-impl DerefMut for Hold<'_> {
+impl DerefMut for GuardLock<'_> {
     fn deref_mut(&mut self) -> &mut LockedStorage {
         match self {
-            Hold::Own(storage) => storage,
-            Hold::Of(storage) => storage,
+            GuardLock::Owned(storage) => storage,
+            GuardLock::Borrowed(storage) => storage,
         }
     }
 }

@@ -77,7 +77,7 @@ impl Tensor {
     /// [`ErrorKind::Misaligned`]; [`ErrorKind::LimitExceeded`] if `ndarray` does not support the view.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
-        view_of(self, self.reach("as_array")?)
+        view_of(self, self.borrow_span("as_array")?)
     }
 }
 
@@ -221,7 +221,7 @@ impl SharedGuard {
     /// Those of [`Tensor::as_array`].
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
-        view_of(self, self.reach("as_array")?)
+        view_of(self, self.borrow_span("as_array")?)
     }
 }
 
@@ -233,7 +233,7 @@ impl ExclusiveGuard<'_> {
     /// Those of [`Tensor::as_array`].
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
-        view_of(self, self.reach("as_array")?)
+        view_of(self, self.borrow_span("as_array")?)
     }
 
     /// Mutably borrows the elements with their strides, without copying.
@@ -246,7 +246,7 @@ impl ExclusiveGuard<'_> {
     pub fn as_array_mut<T: Element>(&mut self) -> Result<ArrayViewMutD<'_, T>> {
         self.check_dtype::<T>("as_array_mut")?;
         let tensor = Tensor::clone(self);
-        let run = self.reach_mut("as_array_mut")?;
+        let run = self.borrow_span_mut("as_array_mut")?;
         ArrayViewMutD::from_shape(shape_of(&tensor), run).map_err(|e| refused("as_array_mut", &tensor, &e))
     }
 }

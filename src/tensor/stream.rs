@@ -21,7 +21,7 @@ const MIN_PIECE_BYTES: usize = 4 << 20;
 
 /// Pieces shrink to this size if memory is short. Even smaller ones would read the file of a transposed view hundreds
 /// of times.
-const LEAST_PIECE_BYTES: usize = 1 << 20;
+const LOW_MEMORY_PIECE_BYTES: usize = 1 << 20;
 
 /// The limit on threads. More threads would produce data faster than the calling thread can write it.
 const MAX_THREADS: usize = 4;
@@ -86,13 +86,13 @@ fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -
 
 /// Gathers on this thread in halves, quarters and so on, because memory is short.
 fn gather_in_small_pieces(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let limit = (tensor.nbytes() / 2).max(LEAST_PIECE_BYTES) / tensor.dtype().itemsize();
+    let limit = (tensor.nbytes() / 2).max(LOW_MEMORY_PIECE_BYTES) / tensor.dtype().itemsize();
     for_each_piece(slice::from_ref(tensor), limit, &mut |pieces| {
         pieces.iter().try_for_each(|piece| {
             let mut buffer = Vec::new();
             match gather_into(piece, &mut buffer) {
                 Ok(()) => sink(&buffer),
-                Err(e) if e.kind() == ErrorKind::LimitExceeded && piece.nbytes() > LEAST_PIECE_BYTES => {
+                Err(e) if e.kind() == ErrorKind::LimitExceeded && piece.nbytes() > LOW_MEMORY_PIECE_BYTES => {
                     drop(buffer);
                     gather_in_small_pieces(piece, sink)
                 }

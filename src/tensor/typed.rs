@@ -27,8 +27,8 @@ impl Tensor {
             );
             return Err(Error::new(ErrorKind::DTypeMismatch, message));
         }
-        self.reach::<T>(op)?;
-        let bytes = if self.numel() == 0 { 0..0 } else { self.reached_bytes(op)? };
+        self.borrow_span::<T>(op)?;
+        let bytes = if self.numel() == 0 { 0..0 } else { self.byte_span(op)? };
         Ok(TypedTensor { tensor: self.clone(), bytes, element: PhantomData })
     }
 }

@@ -21,9 +21,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::held::HeldDirs;
+use super::open_dirs::OpenDirs;
 use super::{
-    Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, STAGE_PREFIX, Watch,
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, RealDisk, STAGE_PREFIX, Watch,
 };
 pub use cut::{Outcome, Possible, PowerCut, Survivors};
 pub use op::Op;
@@ -39,7 +39,7 @@ pub const BLOCK_BYTES: usize = 512;
 pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
     /// The open directories of a store, if this handle is limited to one.
-    held: Option<Arc<HeldDirs<Inode>>>,
+    store_dirs: Option<Arc<OpenDirs<Inode>>>,
 }
 
 impl Default for SimulatedDisk {
@@ -62,7 +62,7 @@ impl SimulatedDisk {
     }
 
     fn of(world: World) -> Self {
-        SimulatedDisk { state: Arc::new(Mutex::new(State::of(world))), held: None }
+        SimulatedDisk { state: Arc::new(Mutex::new(State::of(world))), store_dirs: None }
     }
 
     /// Makes a rename two changes: the file's new name, and the removal of its old one. A power cut may keep only one
@@ -164,14 +164,14 @@ impl SimulatedDisk {
 
     /// Returns the directory where a path starts, and the rest of the path.
     fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(Inode, &'a Path)> {
-        let Some(held) = &self.held else { return Ok((ROOT, path)) };
-        let place = held.entry(path, |&dir, name| self.find_dir(dir, name))?;
+        let Some(store_dirs) = &self.store_dirs else { return Ok((ROOT, path)) };
+        let place = store_dirs.entry(path, |&dir, name| self.find_dir(dir, name))?;
         Ok((*place.dir, place.name))
     }
 
     fn directory(&self, path: &Path) -> io::Result<Inode> {
-        let Some(held) = &self.held else { return self.state().find((ROOT, path)) };
-        let place = held.directory(path, |&dir, name| self.find_dir(dir, name))?;
+        let Some(store_dirs) = &self.store_dirs else { return self.state().find((ROOT, path)) };
+        let place = store_dirs.directory(path, |&dir, name| self.find_dir(dir, name))?;
         self.state().find((*place.dir, place.name))
     }
 
@@ -186,13 +186,13 @@ impl Disk for SimulatedDisk {
     fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
         let root = self.directory(store)?;
         self.state().names(root)?;
-        let held = HeldDirs::new(store, root, |&dir, name| self.find_dir(dir, name))?;
-        Ok(Arc::new(SimulatedDisk { state: Arc::clone(&self.state), held: Some(Arc::new(held)) }))
+        let store_dirs = OpenDirs::new(store, root, |&dir, name| self.find_dir(dir, name))?;
+        Ok(Arc::new(SimulatedDisk { state: Arc::clone(&self.state), store_dirs: Some(Arc::new(store_dirs)) }))
     }
 
     fn is_intact(&self) -> io::Result<bool> {
-        let Some(held) = &self.held else { return Ok(true) };
-        let (&root, mut subdirs) = held.written();
+        let Some(store_dirs) = &self.store_dirs else { return Ok(true) };
+        let (&root, mut subdirs) = store_dirs.written();
         let state = self.state();
         Ok(subdirs.all(|(name, &dir)| state.find((root, Path::new(name))).is_ok_and(|named| named == dir)))
     }
@@ -206,7 +206,12 @@ impl Disk for SimulatedDisk {
     }
 
     /// Opens absolute paths only, because the stores of this disk are not in a real directory.
-    fn open_external(&self, _: &Path, path: &Path, _: Reach) -> Result<Arc<dyn DiskFile>, ExternalError> {
+    fn open_external(
+        &self,
+        _: &Path,
+        path: &Path,
+        _: ExternalScope,
+    ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         Ok(RealDisk::default().open(path, Access::ReadForeign)?)
     }
 

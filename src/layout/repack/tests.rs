@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use stridemap_format::DType;
 
 use super::*;
-use crate::layout::reached_bytes;
+use crate::layout::footprint_bytes;
 
 /// A view that owns its sizes and strides.
 #[derive(Clone, Debug)]
@@ -174,7 +174,7 @@ proptest! {
         let reached = reached(&owned);
         prop_assert!(new_length >= reached.len() as u64);
         prop_assert_eq!(
-            reached_bytes(&views(&owned), length_bytes, 1 << 20).unwrap(),
+            footprint_bytes(&views(&owned), length_bytes, 1 << 20).unwrap(),
             Some(reached.len() as u64)
         );
     }
@@ -276,12 +276,13 @@ fn work_is_bounded_whatever_the_views_are() {
         .map(|i| Owned::new(DType::U8, &[(2, 1 << 30), (2, 1 << 29), (2, 3 + i), (2, 1 << 28)], i as u64))
         .collect();
     let mut budget = Budget::default();
-    let reaches = owned.iter().map(|owned| Reach::of(&owned.view(), 1 << 40).unwrap().unwrap()).collect();
-    pack(reaches, (ALIGNMENT_BYTES, 1), &mut budget);
+    let footprints =
+        owned.iter().map(|owned| Footprint::of(&owned.view(), 1 << 40).unwrap().unwrap()).collect();
+    pack(footprints, (ALIGNMENT_BYTES, 1), &mut budget);
     assert!(budget.work <= MAX_WORK + 3000, "{budget:?}");
-    assert_eq!(reached_bytes(&views(&owned), 1 << 40, 1000).unwrap(), None);
+    assert_eq!(footprint_bytes(&views(&owned), 1 << 40, 1000).unwrap(), None);
     let column = Owned::new(F32, &[(1 << 40, 1 << 20)], 0);
-    assert_eq!(reached_bytes(&[column.view()], 1 << 62, 1 << 20).unwrap(), None);
+    assert_eq!(footprint_bytes(&[column.view()], 1 << 62, 1 << 20).unwrap(), None);
     assert_eq!(repack(&[column.view()], 1 << 62).unwrap().length_bytes, 4 << 40);
 }
 

@@ -46,7 +46,7 @@ impl Damage {
     fn unless_out_of_resources(self) -> Result<Self> {
         let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
         let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
-        match errors.find(|error| error.is_for_want_of_resources()) {
+        match errors.find(|error| error.is_out_of_resources()) {
             Some(error) => Err(error.clone()),
             None => Ok(self),
         }

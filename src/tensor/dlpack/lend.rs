@@ -50,9 +50,9 @@ impl Tensor {
             ErrorKind::NotMapped => e.context("clone_data makes a copy that can be lent"),
             _ => e,
         };
-        let run: &[u8] = self.reach(OP).map_err(advised)?;
+        let run: &[u8] = self.borrow_span(OP).map_err(advised)?;
         if self.dtype() == DType::Bool {
-            self.reach::<bool>(OP)?;
+            self.borrow_span::<bool>(OP)?;
         }
         let too_large = |e: &dyn std::fmt::Display| {
             Error::new(ErrorKind::LimitExceeded, format!("{OP}: {self:?} cannot be described by DLPack: {e}"))

@@ -8,13 +8,13 @@ use super::Layout;
 
 /// The bytes of a storage that the elements of one tensor cover.
 #[derive(Debug)]
-pub(crate) struct ReachedBytes {
+pub(crate) struct Coverage {
     layout: Layout,
     width: usize,
     span: Range<u64>,
 }
 
-impl ReachedBytes {
+impl Coverage {
     /// Returns `None` for a tensor without elements, or one that is not inside a storage of `length_bytes`.
     pub(crate) fn of(record: &TensorRecord, length_bytes: u64) -> Option<Self> {
         let extent = record.extent(length_bytes).ok().filter(|extent| extent.span_bytes() > 0)?;
@@ -23,7 +23,7 @@ impl ReachedBytes {
         let layout = Layout::new(size, stride, usize::try_from(record.offset_elems).ok()?).ok()?;
         let start = extent.start_bytes();
         let span = start..start.saturating_add(extent.span_bytes());
-        Some(ReachedBytes { layout, width: record.dtype.itemsize(), span })
+        Some(Coverage { layout, width: record.dtype.itemsize(), span })
     }
 
     /// Returns the range from the first covered byte to the last, including gaps.
@@ -46,11 +46,11 @@ mod tests {
     use super::*;
     use stridemap_format::{DType, TensorParts};
 
-    fn reached(size: &[u64], stride: &[i64], offset_elems: u64) -> Option<ReachedBytes> {
+    fn reached(size: &[u64], stride: &[i64], offset_elems: u64) -> Option<Coverage> {
         let (size, stride) = (size.to_vec(), stride.to_vec());
         let parts =
             TensorParts { dtype: DType::F32, size, stride, offset_elems, storage_id: 1, dim_names: None };
-        ReachedBytes::of(&TensorRecord::new(parts).unwrap(), 4000)
+        Coverage::of(&TensorRecord::new(parts).unwrap(), 4000)
     }
 
     #[test]

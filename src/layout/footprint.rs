@@ -61,7 +61,7 @@ impl Step {
 ///
 /// All numbers are below the length of a storage, which fits in 63 bits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Reach {
+pub(super) struct Footprint {
     pub(super) lowest: u64,
     pub(super) run_bytes: u64,
     /// Longest stride first.
@@ -70,7 +70,7 @@ pub(super) struct Reach {
     pub(super) unit: u64,
 }
 
-impl Reach {
+impl Footprint {
     /// Returns `None` for a view without elements.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Reach {
             }
         }
         steps.reverse();
-        Ok(Some(Reach { lowest: extent.start_bytes(), run_bytes, steps, unit }))
+        Ok(Some(Footprint { lowest: extent.start_bytes(), run_bytes, steps, unit }))
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -132,19 +132,19 @@ impl Reach {
 ///
 /// # Errors
 /// Those of [`Extent::of`].
-pub(crate) fn reached_bytes(views: &[View<'_>], length_bytes: u64, most_runs: u64) -> Result<Option<u64>> {
-    let mut reaches = Vec::new();
+pub(crate) fn footprint_bytes(views: &[View<'_>], length_bytes: u64, most_runs: u64) -> Result<Option<u64>> {
+    let mut footprints = Vec::new();
     for view in views {
-        reaches.extend(Reach::of(view, length_bytes)?);
+        footprints.extend(Footprint::of(view, length_bytes)?);
     }
-    reaches.sort_unstable();
-    reaches.dedup();
-    if reaches.iter().fold(0u64, |sum, reach| sum.saturating_add(reach.run_count())) > most_runs {
+    footprints.sort_unstable();
+    footprints.dedup();
+    if footprints.iter().fold(0u64, |sum, footprint| sum.saturating_add(footprint.run_count())) > most_runs {
         return Ok(None);
     }
     let mut runs = Vec::new();
-    for reach in &reaches {
-        reach.push_runs(&mut runs);
+    for footprint in &footprints {
+        footprint.push_runs(&mut runs);
     }
     runs.sort_unstable_by_key(|run| run.start);
     let (mut bytes, mut counted_to) = (0u64, 0);

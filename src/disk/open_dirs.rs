@@ -11,7 +11,7 @@ const SUBDIRS: [&str; 3] = ["meta", "storages", "lost+found"];
 ///
 /// The path is then only a prefix: paths that begin with it are looked up in these directories.
 #[derive(Debug)]
-pub(super) struct HeldDirs<D> {
+pub(super) struct OpenDirs<D> {
     path: PathBuf,
     /// The store's own directory.
     root: D,
@@ -27,17 +27,17 @@ pub(super) struct Place<'a, D> {
     pub(super) name: &'a Path,
 }
 
-impl<D> HeldDirs<D> {
+impl<D> OpenDirs<D> {
     /// Opens the store's directories that exist. `find` opens a directory in another one.
     pub(super) fn new(path: &Path, root: D, find: impl Fn(&D, &str) -> io::Result<D>) -> io::Result<Self> {
-        let held = HeldDirs { path: path.to_path_buf(), root, subdirs: Default::default() };
+        let opened = OpenDirs { path: path.to_path_buf(), root, subdirs: Default::default() };
         for name in SUBDIRS {
-            match held.subdir(name, &find) {
+            match opened.subdir(name, &find) {
                 Err(e) if is_missing(&e) => {}
                 found => drop(found?),
             }
         }
-        Ok(held)
+        Ok(opened)
     }
 
     /// Returns the directory that contains the entry of a path, and the entry's name.

@@ -10,7 +10,7 @@ use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 use super::external::ExternalFile;
 use super::externals::Externals;
 use super::file::{MapError, check_length, open_error};
-use super::in_place::{InPlaceFile, InUse};
+use super::in_place::{InPlaceFile, StoreCallbacks};
 use super::live::LiveFile;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::MutableFile;
@@ -82,7 +82,7 @@ impl Storage {
         path: &Path,
         (store, id, record): (Uuid, u64, StorageRecord),
         permit: Option<MapPermit>,
-        (lock_timeout, in_use, poison): (Duration, InUse, Poison),
+        (lock_timeout, in_use, poison): (Duration, StoreCallbacks, Poison),
     ) -> Result<Arc<Self>> {
         let length_bytes = record.length_bytes;
         let failed = |e| open_error("open storage", path, Access::Read, e);
