@@ -1,8 +1,8 @@
 //! Opens files outside the store, in the locations that the user of the store allowed.
 //!
-//! A record names the file, and anyone may have written the record. So the kernel is asked to stay inside the
-//! directory, even if files are renamed during the call. After a file is opened, it is checked through its
-//! descriptor, not by its name.
+//! The path of a file comes from a record, which may be malicious. So the kernel is asked to keep the path inside the
+//! directory, even if files are renamed during the call. After that, the file is checked through its descriptor, not
+//! by its name.
 
 use std::fs::File;
 use std::io;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_is_the_one_that_holds_the_store_when_that_is_opened_through_a_link() {
+    fn a_store_opened_through_a_link_uses_the_directory_that_holds_it() {
         let (dir, inside, outside) = surroundings();
         let link = outside.join("link.smap");
         symlink(inside.join("store"), &link).unwrap();

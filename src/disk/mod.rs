@@ -47,7 +47,7 @@ pub enum Access {
     Read,
     /// Reading and writing.
     Write,
-    /// Reading only, following a symbolic link, for files outside a store. These are real files even on a simulated
+    /// Reading only, for files outside a store. Symbolic links are followed. These are real files even on a simulated
     /// disk.
     ReadForeign,
 }
@@ -89,9 +89,9 @@ impl FileStat {
 
 /// A file system. A crash may happen after each method call.
 pub trait Disk: Debug + Send + Sync {
-    /// Opens the directories of a store: the one that `store` leads to, and `meta`, `storages` and `lost+found` in
-    /// it. On the returned disk, paths that begin with `store` are looked up in these directories, even if they are
-    /// later renamed or replaced. Any other path is refused, except those of files outside the store.
+    /// Opens the directories of a store: the one at `store`, and `meta`, `storages` and `lost+found` in it. On the
+    /// returned disk, paths that begin with `store` are looked up in these directories, even if they are later
+    /// renamed or replaced. Any other path is refused, except those of files outside the store.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, or an error of the file system.
@@ -103,8 +103,8 @@ pub trait Disk: Debug + Send + Sync {
     /// Errors of the file system.
     fn is_intact(&self) -> io::Result<bool>;
 
-    /// Opens an existing regular file. A store's own files are never opened through a symbolic link, which could lead
-    /// anywhere.
+    /// Opens an existing regular file. A store's own files are never opened through a symbolic link, which could
+    /// point anywhere.
     ///
     /// # Errors
     /// `InvalidInput` if it is not a regular file, or an error of the file system.
@@ -222,7 +222,7 @@ pub trait Disk: Debug + Send + Sync {
         LockHolders::default()
     }
 
-    /// Whether this disk leaves out a step of the protocol, so that a test can show what the step is for.
+    /// Whether this disk skips a step of the protocol, so that a test can show why the step is needed.
     #[cfg(feature = "simulation")]
     fn omits(&self, _step: Step) -> bool {
         false

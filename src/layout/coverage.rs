@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn view_does_not_reach_what_it_steps_over() {
+    fn view_does_not_cover_its_gaps() {
         let column = reached(&[10], &[100], 3).unwrap();
         assert_eq!(column.span(), 12..3616);
         assert!(column.reaches(&(12..13)) && column.reaches(&(0..4000)) && column.reaches(&(415..416)));

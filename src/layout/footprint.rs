@@ -57,7 +57,7 @@ impl Step {
     }
 }
 
-/// The bytes that a view occupies: one run at each offset that the steps lead to, starting from `lowest`.
+/// The bytes that a view occupies: one run at each offset that the steps reach from `lowest`.
 ///
 /// All numbers are below the length of a storage, which fits in 63 bits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_that_meet_have_one_name() {
+    fn aligned_dimensions_must_have_equal_names() {
         let meet =
             |a: &[Option<&str>], b: &[Option<&str>]| named(a).check_names_meet("add_", &named(b)).is_ok();
         assert!(meet(&[Some("n"), Some("c")], &[Some("c")]));

@@ -6,7 +6,7 @@
 //! proofs in `mapping.rs` rely on it:
 //!
 //! - A file that is mapped as sealed is not locked to be changed, and a lock to grow it keeps the mapped bytes stable.
-//! - A file that is mapped as live is not locked, and is mapped neither as sealed nor with another access size.
+//! - A file that is mapped as live is not locked, and is mapped neither as sealed nor with a different access size.
 //!
 //! Each new use is checked against the others and recorded without unlocking the mutex in between.
 //!

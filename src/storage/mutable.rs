@@ -30,7 +30,7 @@ pub(crate) struct LockedStorage {
     file: Arc<dyn DiskFile>,
     /// Whether a mapping of the file shows later writes to the storage.
     is_current: bool,
-    /// A mapping for this lock only: on overlayfs, an earlier mapping may map the file as it was before it was copied
+    /// A mapping for this lock only: on overlayfs, an earlier mapping may still be of the file that was later copied
     /// up.
     own_mapping: OnceLock<LockedMapping>,
     /// Whether the disk has room for writes through a mapping. Checked for each lock, because a later snapshot of the

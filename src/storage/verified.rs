@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn any_range_reads_as_it_was_written() {
+    fn any_range_can_be_read_back() {
         for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
             let (disk, paths, record, bytes) = storage(length);
             let mut storage = open(&disk, &paths, &record).unwrap();

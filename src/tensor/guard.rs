@@ -16,8 +16,8 @@ use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
 /// Locks of mutable storages.
 ///
 /// A lock covers the whole storage, whichever view it is taken through. It applies to other processes, other handles
-/// and other threads. Waiters are served in roughly the order in which they asked, so a new shared guard waits behind
-/// a waiting exclusive one. A thread that holds a shared guard while it waits for another thread to take one may
+/// and other threads. Waiters are served in roughly the order of their requests, so a new shared guard waits behind a
+/// waiting exclusive one. A thread that holds a shared guard while it waits for another thread to take one may
 /// therefore wait about a second.
 ///
 /// In-place writes are visible to every reader at once, locked or not, and are not a commit. After a power cut, any
@@ -242,7 +242,7 @@ enum GuardLock<'a> {
 }
 
 impl ExclusiveGuard<'_> {
-    /// Returns a guard for another view of the same storage, under the same lock.
+    /// Returns a guard under the same lock, for a different view of the same storage.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the view is on a different storage.

@@ -13,9 +13,9 @@ use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 
 /// A tensor: dtype, size, stride and storage offset over a shared storage. Cloning is cheap and shares the storage.
 ///
-/// The storage is a file of a store, part of another file, or memory. Views ([`t`](Self::t), [`slice`](Self::slice),
-/// ...) are new headers over the same storage and never read an element. [`read`](Self::read) and related methods
-/// copy elements; [`as_slice`](Self::as_slice) and [`as_array`](Self::as_array) borrow them.
+/// The storage is a file of a store, part of a file outside a store, or memory. Views ([`t`](Self::t),
+/// [`slice`](Self::slice), ...) are new headers over the same storage and never read an element. [`read`](Self::read)
+/// and related methods copy elements; [`as_slice`](Self::as_slice) and [`as_array`](Self::as_array) borrow them.
 ///
 /// ```
 /// use stridemap::Tensor;

@@ -7,7 +7,7 @@ use super::file::{File, Kept};
 use super::world::{Inode, World};
 use super::{Op, SimulatedDisk};
 
-/// What a power cut leaves of unsynced changes, in the simplest cases.
+/// The simplest outcomes of a power cut: which kinds of unsynced changes survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {

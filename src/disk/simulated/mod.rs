@@ -1,9 +1,9 @@
 //! A disk in memory that can lose power.
 //!
-//! It stores the state that a running system sees separately from the state that a power cut would leave, and logs
-//! every operation. At any moment a [`PowerCut`] lists the unsynced changes that may survive: each block of a file in
-//! any version since its last sync, each length, and each name change, independently of all others. Any part of the
-//! log can be replayed, modified or not.
+//! It keeps two states, the one that a running system sees and the one that a power cut would leave, and logs every
+//! operation. At any moment a [`PowerCut`] lists the unsynced changes that may survive: each block of a file in any
+//! version since its last sync, each length, and each name change, independently of all others. Any part of the log
+//! can be replayed, modified or not.
 //!
 //! It assumes that on a real disk a sync does what it promises, that a block is written whole or not at all, and that
 //! a rename within a directory is one change, unless the disk was created
@@ -115,7 +115,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Makes the next operation for which `is_due` returns true fail without any effect.
+    /// Makes the next operation that `is_due` selects fail without any effect.
     pub fn fail(&self, is_due: impl Fn(&Op) -> bool + Send + 'static) {
         self.state().fault = Some(Fault(Box::new(is_due)));
     }

@@ -66,8 +66,7 @@ impl Tensor {
 /// [`Tensor::as_live`].
 ///
 /// It dereferences to its [`Tensor`], with its header and views. [`at`](Self::at) returns the live tensor of a view
-/// of it. All methods take `&self`, a clone is another handle, and both can be sent to any thread. No access waits
-/// for another.
+/// of it. All methods take `&self`. A live tensor can be cloned and sent to any thread. No access waits for another.
 ///
 /// ```
 /// use stridemap::{DType, StorageKind, Store};
@@ -107,7 +106,7 @@ impl Tensor {
 ///
 /// Writes are not commits. After a power cut any mix of old and new elements written since the last
 /// [`flush`](Self::flush) may remain, and a [`Snapshot`](crate::Snapshot) does not isolate them. If the last name of
-/// the storage is removed, this handle continues to work, and what it writes is lost with it.
+/// the storage is removed, this handle continues to work, but its writes are lost with it.
 ///
 /// A forked child may continue to use a live tensor that it inherits, because that takes no lock. `as_live` and
 /// `flush` fail there.
