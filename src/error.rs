@@ -1,3 +1,5 @@
+//! Errors of this crate.
+
 use std::cmp::Reverse;
 use std::fmt;
 use std::io;
@@ -30,7 +32,7 @@ pub enum ErrorKind {
     NameNotFound,
     /// A tensor of this name exists, and the change does not replace it.
     NameExists,
-    /// The elements have another dtype.
+    /// The elements have a different dtype.
     DTypeMismatch,
     /// Sizes do not match each other or the data.
     SizeMismatch,
@@ -52,7 +54,7 @@ pub enum ErrorKind {
     NotLive,
     /// Appending rows needs a contiguous tensor at the end of its sealed storage.
     NotGrowable,
-    /// Two indices of a view that is to be written refer to the same element.
+    /// Several indices of a view that would be written to refer to the same element.
     Overlapping,
     /// Borrowing needs elements at an address that is a multiple of their alignment.
     Misaligned,
@@ -68,7 +70,7 @@ pub enum ErrorKind {
     ExternalChanged,
     /// Another process, or another guard, holds the lock.
     Busy,
-    /// The value was made by the parent of this forked process.
+    /// The value was created by the parent of this forked process.
     Forked,
     /// A file or directory of the store was deleted or replaced since the handle was opened.
     Replaced,
@@ -81,7 +83,7 @@ pub enum ErrorKind {
     CommitUnknown,
     /// An earlier sync failed, so this handle can no longer write. The source is that failure.
     Poisoned,
-    /// An imported file is malformed, or a file format cannot hold what is exported to it.
+    /// An imported file is malformed, or the format of an exported file cannot represent a tensor.
     BadFile,
     /// Any other error that a caller [creates](Error::new).
     Other,
@@ -103,7 +105,8 @@ struct Inner {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// The number of names that [`Error::name_not_found`] compares. A mistyped name must not cost a scan of a million.
+/// The number of names that [`Error::name_not_found`] compares. A mistyped name must not cause a scan of a million
+/// names.
 const MAX_LOOKED_AT: usize = 2_000;
 
 /// The longest name that is compared, in bytes: the time grows with the product of the lengths.
@@ -196,7 +199,7 @@ impl Error {
         Error::new(ErrorKind::NameNotFound, message)
     }
 
-    /// Like [`io`](Self::io), for the first step of a write: permission denied there means that the whole store is
+    /// Like [`io`](Self::io), for the first step of a write, where "permission denied" means that the whole store is
     /// read-only.
     pub(crate) fn denied(action: &str, path: &Path, source: io::Error) -> Self {
         let is_denied = source.kind() == io::ErrorKind::PermissionDenied;
@@ -254,7 +257,7 @@ impl Error {
     }
 
     /// Whether this process or the machine has run out of descriptors or memory.
-    pub(crate) fn is_for_want_of_resources(&self) -> bool {
+    pub(crate) fn is_out_of_resources(&self) -> bool {
         let cause = self.0.source.as_ref().and_then(|source| source.downcast_ref::<io::Error>());
         let number = cause.and_then(io::Error::raw_os_error).map(Errno::from_raw_os_error);
         matches!(number, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))

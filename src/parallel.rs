@@ -14,7 +14,7 @@ pub fn thread_count(most: usize) -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(most)
 }
 
-/// More memory than a new thread needs before it runs. If it were missing, the process would end.
+/// More memory than a new thread needs before it runs, in bytes. If it was not available, the process would abort.
 const THREAD_BYTES: usize = 4 << 20;
 
 /// A thread that processes items one after another.
@@ -26,7 +26,7 @@ struct Worker<'scope, T, R> {
 }
 
 impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
-    /// Returns `None` if the system starts no more threads.
+    /// Returns `None` if the system cannot start another thread.
     fn start(scope: &'scope Scope<'scope, '_>, work: &'scope (impl Fn(T) -> R + Sync)) -> Option<Self> {
         if !has_memory(THREAD_BYTES) {
             return None;
@@ -58,7 +58,8 @@ impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
 }
 
 impl<T, R> Drop for Worker<'_, T, R> {
-    /// Joins the thread: the scope waits only for its closure, and the system counts the thread for longer.
+    /// Joins the thread. The scope only waits for the closure to return, but the thread counts towards the system's
+    /// limit until it has ended.
     fn drop(&mut self) {
         self.items = None;
         let _ = self.thread.take().map(ScopedJoinHandle::join);
@@ -66,10 +67,10 @@ impl<T, R> Drop for Worker<'_, T, R> {
 }
 
 /// Calls `work` on other threads with each item that `feed` passes on, and `sink` on this thread with the results, in
-/// the order of the items. Each thread holds at most one item, and `sink` one more result.
+/// the order of the items. Each thread has at most one item or result at a time, and `sink` has one more result.
 ///
-/// If the system starts fewer threads than `thread_count`, those do the work. If none start, or `thread_count` is 1,
-/// the calling thread does it.
+/// If the system cannot start `thread_count` threads, those that it started do the work. If none start, or
+/// `thread_count` is 1, the calling thread does it.
 ///
 /// All threads have ended when this function returns or unwinds.
 ///
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_panics_end_it() {
+    fn errors_and_panics_end_the_work() {
         for thread_count in [1, 3] {
             let act = |fed: u32, sunk: u32, worked: u32| {
                 in_order(

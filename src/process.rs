@@ -1,4 +1,4 @@
-//! Protection of values that a forked child inherits from its parent.
+//! Protects values that a forked child inherits from its parent.
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -31,7 +31,7 @@ impl OwnerProcess {
             return Ok(());
         }
         let advice =
-            "by the process that this one was forked from, whose locks it shares; open the store again here";
+            "by the parent of this forked process, and its locks cannot be used here; open the store again";
         Err(Error::new(ErrorKind::Forked, format!("{} {advice}", what())))
     }
 }

@@ -1,3 +1,5 @@
+//! A disk that counts bytes and operations, for tests.
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -5,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, RealDisk, Watch};
+use super::{
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, RealDisk, Watch,
+};
 
 /// Counts of bytes and operations on a disk. Files in `storages/`, and files outside the store, count as data.
 /// Everything else is metadata.
@@ -63,7 +67,7 @@ impl Counted {
         }
     }
 
-    /// Returns the disk below, and counts one operation.
+    /// Counts one operation, and returns the real disk.
     fn real(&self) -> &dyn Disk {
         self.operation_count.fetch_add(1, Ordering::Relaxed);
         &*self.disk
@@ -93,9 +97,9 @@ impl Disk for Counted {
         &self,
         store: &Path,
         path: &Path,
-        reach: Reach,
+        scope: ExternalScope,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
-        let file = self.real().open_external(store, path, reach)?;
+        let file = self.real().open_external(store, path, scope)?;
         Ok(Arc::new(CountedFile { file, traffic: Arc::clone(&self.data) }))
     }
 

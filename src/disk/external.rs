@@ -1,8 +1,8 @@
-//! Opens files outside the store, in the locations that its user allowed.
+//! Opens files outside the store, in the locations that the user of the store allowed.
 //!
-//! A record names the file, and anyone may have written the record. So the kernel is asked to stay inside the
-//! directory, even if files are renamed during the call. After a file is opened, it is checked through its
-//! descriptor, not by its name.
+//! The path of a file comes from a record, which may be malicious. So the kernel is asked to keep the path inside the
+//! directory, even if files are renamed during the call. After that, the file is checked through its descriptor, not
+//! by its name.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// Where the files of external storages may be.
+/// The allowed locations of external files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Under the directory that holds the store, symbolic links resolved.
+pub enum ExternalScope {
+    /// Under the directory that holds the store, after symbolic links are resolved.
     Beside,
     /// Anywhere.
     Anywhere,
@@ -43,24 +43,26 @@ impl From<io::Error> for ExternalError {
     }
 }
 
-/// How many times the kernel is asked again after a rename interfered.
+/// The limit on attempts if renames by other processes interfere.
 const MOST_TRIES: u32 = 100;
 
 /// Opens a regular file for reading. A relative path starts in the directory that holds `store`.
-pub(super) fn open(store: &OwnedFd, path: &Path, reach: Reach) -> Result<File, ExternalError> {
+pub(super) fn open(store: &OwnedFd, path: &Path, scope: ExternalScope) -> Result<File, ExternalError> {
     let holder = holder_of(store)?;
-    // Only found, not opened yet: opening a device can already have effects.
-    let found = match reach {
-        Reach::Anywhere => rustix::fs::openat(&holder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?,
-        Reach::Beside if path.is_absolute() => {
+    // Only locate the file, because opening a device can have side effects.
+    let found = match scope {
+        ExternalScope::Anywhere => {
+            rustix::fs::openat(&holder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?
+        }
+        ExternalScope::Beside if path.is_absolute() => {
             return Err(ExternalError::Outside("the path is absolute"));
         }
-        Reach::Beside => find_beneath(&holder, path)?,
+        ExternalScope::Beside => find_beneath(&holder, path)?,
     };
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file").into());
     }
-    // A store's files are only read through the store: they may be changed in place, grow, or be deleted.
+    // Files of a store are read only through that store: they may be changed in place, grow, or be deleted.
     let place = place_of(&found)?;
     let is_own = place.starts_with(place_of(store)?);
     if is_own || place.ancestors().skip(1).take(2).any(is_store) {
@@ -166,9 +168,9 @@ mod tests {
         rustix::fs::openat(CWD, path, flags, Mode::empty()).unwrap()
     }
 
-    fn read(store: &Path, path: impl AsRef<Path>, reach: Reach) -> Result<String, ExternalError> {
+    fn read(store: &Path, path: impl AsRef<Path>, scope: ExternalScope) -> Result<String, ExternalError> {
         let mut text = String::new();
-        open(&directory(store), path.as_ref(), reach)?.read_to_string(&mut text)?;
+        open(&directory(store), path.as_ref(), scope)?.read_to_string(&mut text)?;
         Ok(text)
     }
 
@@ -181,7 +183,7 @@ mod tests {
         symlink(&outside, inside.join("far_dir")).unwrap();
         symlink("/proc/self/cwd", inside.join("magic")).unwrap();
         for path in ["file", "near", "./file", "store/../file"] {
-            assert_eq!(read(&store, path, Reach::Beside).unwrap(), "inside", "{path}");
+            assert_eq!(read(&store, path, ExternalScope::Beside).unwrap(), "inside", "{path}");
         }
         let absolute = inside.join("file");
         for path in [
@@ -196,23 +198,23 @@ mod tests {
             "other/storages/file",
             "other/LOCK",
         ] {
-            let refused = read(&store, path, Reach::Beside);
+            let refused = read(&store, path, ExternalScope::Beside);
             assert!(matches!(refused, Err(ExternalError::Outside(_))), "{path}: {refused:?}");
         }
         for path in ["../outside/file", "far", "far_dir/file"] {
-            assert_eq!(read(&store, path, Reach::Anywhere).unwrap(), "outside", "{path}");
+            assert_eq!(read(&store, path, ExternalScope::Anywhere).unwrap(), "outside", "{path}");
         }
-        assert_eq!(read(&store, &absolute, Reach::Anywhere).unwrap(), "inside");
-        let own = read(&store, store.join("storages/file"), Reach::Anywhere);
+        assert_eq!(read(&store, &absolute, ExternalScope::Anywhere).unwrap(), "inside");
+        let own = read(&store, store.join("storages/file"), ExternalScope::Anywhere);
         assert!(matches!(own, Err(ExternalError::Outside(_))), "{own:?}");
     }
 
     #[test]
-    fn the_directory_is_the_one_that_holds_the_store_when_that_is_opened_through_a_link() {
+    fn a_store_opened_through_a_link_uses_the_directory_that_holds_it() {
         let (dir, inside, outside) = surroundings();
         let link = outside.join("link.smap");
         symlink(inside.join("store"), &link).unwrap();
-        assert_eq!(read(&link, "file", Reach::Beside).unwrap(), "inside");
+        assert_eq!(read(&link, "file", ExternalScope::Beside).unwrap(), "inside");
         let file = File::open(inside.join("file")).unwrap();
         assert_eq!(recorded_path(&directory(&link), &file).unwrap(), Path::new("file"));
         let far = File::open(outside.join("file")).unwrap();
@@ -227,8 +229,8 @@ mod tests {
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
         fs::create_dir(inside.join("dir")).unwrap();
         for path in ["fifo", "dir", "/dev/null"] {
-            let reach = if path.starts_with('/') { Reach::Anywhere } else { Reach::Beside };
-            let refused = read(&inside.join("store"), path, reach);
+            let scope = if path.starts_with('/') { ExternalScope::Anywhere } else { ExternalScope::Beside };
+            let refused = read(&inside.join("store"), path, scope);
             let is_told = |e: &io::Error| e.kind() == io::ErrorKind::InvalidInput;
             assert!(matches!(&refused, Err(ExternalError::Io(e)) if is_told(e)), "{path}: {refused:?}");
         }
@@ -254,13 +256,13 @@ mod tests {
             });
             let (mut texts, mut refused_count) = (BTreeMap::<String, usize>::new(), 0);
             for _ in 0..20_000 {
-                match read(&store, "sub/file", Reach::Beside) {
+                match read(&store, "sub/file", ExternalScope::Beside) {
                     Ok(text) => *texts.entry(text).or_default() += 1,
                     Err(ExternalError::Outside(_)) => refused_count += 1,
                     Err(ExternalError::Io(_)) => {}
                 }
             }
-            // Before any assertion: otherwise the other thread would never stop.
+            // Stop the other thread first: it would never stop if an assertion failed.
             is_done.store(true, Ordering::Relaxed);
             assert!(!texts.contains_key("outside"), "{texts:?}");
             assert!(refused_count > 0, "the link was never met: {texts:?}");

@@ -1,3 +1,5 @@
+//! Properties of file systems: how they write files, and which machines may change them.
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -11,7 +13,7 @@ use rustix::io::Errno;
 pub(crate) enum FileSystem {
     /// Writes to the file's existing blocks.
     InPlace,
-    /// Like `InPlace`, except for blocks that two files share (XFS, OCFS2).
+    /// Like `InPlace`, except for blocks that files share (XFS, OCFS2).
     Sharing,
     /// Writes to new blocks, except in files that are marked (btrfs).
     Marked,
@@ -37,15 +39,15 @@ impl FileSystem {
     }
 }
 
-/// Returns the magic number of the file system that a file is on, as in linux/magic.h and in the file systems' own
-/// sources.
+/// Returns the magic number of the file system that a file is on, from linux/magic.h or the sources of the file
+/// system.
 fn kind_of(file: impl AsFd) -> io::Result<u32> {
-    // The field is signed or wider on some machines.
+    // On some machines the field is signed or wider.
     Ok(rustix::fs::fstatfs(file)?.f_type as u32)
 }
 
-/// Whether other machines may write to the file system, as far as that can be told. A FUSE file system may be of
-/// either kind.
+/// Whether other machines may write to the file system, as far as that can be determined. False for FUSE, which may
+/// be either.
 pub(super) fn is_network(file: impl AsFd) -> io::Result<bool> {
     const NETWORK: [u32; 11] = [
         0x6969,      // NFS

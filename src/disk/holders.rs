@@ -1,3 +1,5 @@
+//! The processes that hold file locks.
+
 use std::collections::HashMap;
 use std::fs;
 
@@ -8,8 +10,8 @@ use super::FileStat;
 pub struct LockHolders(HashMap<String, Vec<u32>>);
 
 impl LockHolders {
-    /// Reads `/proc/locks`: `3: FLOCK  ADVISORY  WRITE 4711 08:01:131082 0 EOF`. The line of a waiting process has an
-    /// arrow before `FLOCK`, and a process of another namespace has the number 0.
+    /// Reads `/proc/locks`, which has lines such as `3: FLOCK ADVISORY WRITE 4711 08:01:131082 0 EOF`. The line of a
+    /// waiting process has an arrow before `FLOCK`, and a process in a different namespace has the number 0.
     pub(super) fn read() -> Self {
         let mut holders = LockHolders::default();
         for line in fs::read_to_string("/proc/locks").unwrap_or_default().lines() {

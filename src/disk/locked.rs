@@ -1,3 +1,5 @@
+//! Locked files.
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -5,9 +7,9 @@ use std::sync::Arc;
 use super::{Disk, DiskFile, FileId, LockMode, Step};
 use crate::process::OwnerProcess;
 
-/// Whether a path leads to a file.
+/// Whether the file at a path is `file`.
 ///
-/// The link count does not tell: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
+/// The link count is not enough: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
 /// backup that uses hard links adds a name.
 pub(crate) fn is_named(disk: &dyn Disk, path: &Path, file: FileId) -> io::Result<bool> {
     match disk.stat(path) {
@@ -24,7 +26,8 @@ pub(crate) struct LockedFile {
 }
 
 impl LockedFile {
-    /// Locks a file, as this step of a protocol. Returns `None` if a lock of another open file excludes this one.
+    /// Tries to lock a file, as this step of a protocol. Returns `None` if a lock of a different open file excludes
+    /// this one.
     pub(crate) fn try_lock(
         disk: &dyn Disk,
         step: Step,

@@ -1,15 +1,15 @@
 //! The few file operations that a store uses, behind a trait, so that tests can simulate a crash at each of them and
 //! count what a commit reads and writes.
 //!
-//! Nothing above this module touches the file system, except the import and export of foreign files.
+//! No other module accesses the file system, except to import and export foreign files.
 
 #[cfg(feature = "simulation")]
 mod counted;
 mod external;
 mod file_system;
-mod held;
 mod holders;
 mod locked;
+mod open_dirs;
 mod paths;
 mod real;
 #[cfg(feature = "simulation")]
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 #[cfg(feature = "simulation")]
 pub use counted::{Counted, Counts};
-pub use external::{ExternalError, Reach};
+pub use external::{ExternalError, ExternalScope};
 pub(crate) use file_system::{FileSystem, is_written_in_place, unshare, write_in_place};
 pub use holders::LockHolders;
 pub(crate) use locked::{LockedFile, is_named};
@@ -40,19 +40,19 @@ pub use simulated::{BLOCK_BYTES, Op, Outcome, Possible, PowerCut, SimulatedDisk,
 pub(crate) use staged::Staged;
 pub use step::Step;
 
-/// What an open file may be used for.
+/// The access that a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reading only.
     Read,
     /// Reading and writing.
     Write,
-    /// Reading only, following a symbolic link, for files outside a store. These are real files even on a simulated
+    /// Reading only, for files outside a store. Symbolic links are followed. These are real files even on a simulated
     /// disk.
     ReadForeign,
 }
 
-/// Which other locks of the file may exist beside a lock.
+/// The mode of a lock: which other locks of the file may exist at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
     /// Other shared locks.
@@ -61,7 +61,7 @@ pub enum LockMode {
     Exclusive,
 }
 
-/// The device and the inode of a file: the same under any of its names.
+/// The device and the inode of a file, which are the same under each of its names.
 pub(crate) type FileId = (u64, u64);
 
 /// The metadata of a file.
@@ -73,7 +73,7 @@ pub struct FileStat {
     pub inode: u64,
     /// The length in bytes.
     pub size_bytes: u64,
-    /// How many names the file has; 0 after it is deleted.
+    /// The number of names that the file has; 0 after it is deleted.
     pub link_count: u64,
     /// Whether it is a regular file, not a directory, device or pipe.
     pub is_regular: bool,
@@ -89,28 +89,28 @@ impl FileStat {
 
 /// A file system. A crash may happen after each method call.
 pub trait Disk: Debug + Send + Sync {
-    /// Opens the directories of a store: the one that `store` leads to, and `meta`, `storages` and `lost+found` in
-    /// it. On the returned disk, paths that begin with `store` are looked up in these directories, even if they are
-    /// later renamed or replaced. Any other path is refused, except those of files outside the store.
+    /// Opens the directories of a store: the one at `store`, and `meta`, `storages` and `lost+found` in it. On the
+    /// returned disk, paths that begin with `store` are looked up in these directories, even if they are later
+    /// renamed or replaced. Any other path is refused, except those of files outside the store.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, or an error of the file system.
     fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>>;
 
-    /// Whether the directories of a [held](Self::hold) store still have their names. Always true on other disks.
+    /// Whether the directories that [`hold`](Self::hold) opened still have their names. Always true on other disks.
     ///
     /// # Errors
     /// Errors of the file system.
     fn is_intact(&self) -> io::Result<bool>;
 
-    /// Opens an existing regular file. A store's own files are never opened through a symbolic link, which could lead
-    /// anywhere.
+    /// Opens an existing regular file. A store's own files are never opened through a symbolic link, which could
+    /// point anywhere.
     ///
     /// # Errors
     /// `InvalidInput` if it is not a regular file, or an error of the file system.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a regular file outside the store for reading, if `reach` allows its location. A relative path starts in
+    /// Opens a regular file outside the store for reading, if `scope` allows its location. A relative path starts in
     /// the directory that holds the store. Such files are real on every disk.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ pub trait Disk: Debug + Send + Sync {
         &self,
         store: &Path,
         path: &Path,
-        reach: Reach,
+        scope: ExternalScope,
     ) -> Result<Arc<dyn DiskFile>, ExternalError>;
 
     /// Returns the path of an open file outside the store: relative to the directory that holds the store if the file
@@ -156,8 +156,8 @@ pub trait Disk: Debug + Send + Sync {
     /// Errors of the file system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Returns the names in a directory, in no particular order. Names that are not UTF-8 are foreign, and are left
-    /// out.
+    /// Returns the names in a directory, in no particular order. Names that are not UTF-8 cannot be those of a
+    /// store's files, and are left out.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -210,7 +210,7 @@ pub trait Disk: Debug + Send + Sync {
         false
     }
 
-    /// Whether a directory is on a file system that other machines may write to, as far as that can be told.
+    /// Whether a directory is on a file system that other machines may write to, as far as that can be determined.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -222,7 +222,7 @@ pub trait Disk: Debug + Send + Sync {
         LockHolders::default()
     }
 
-    /// Whether this disk leaves out a step of the protocol, so that a test can show what the step is for.
+    /// Whether this disk skips a step of the protocol, so that a test can show why the step is needed.
     #[cfg(feature = "simulation")]
     fn omits(&self, _step: Step) -> bool {
         false
@@ -231,9 +231,8 @@ pub trait Disk: Debug + Send + Sync {
 
 /// A watch of a directory. It ends when this is dropped.
 pub trait Watch: Debug + Send + Sync {
-    /// Waits until a file gets a name, other than that of an unfinished file, for at most `timeout`. Changes since
-    /// the start of the watch or the last wait count. Returns whether a file got a name; may return early without
-    /// one.
+    /// Waits at most `timeout` until a file appears, not counting unfinished files. Files that have appeared since
+    /// the start of the watch or the last wait also count. Returns whether a file appeared; may return false early.
     ///
     /// # Errors
     /// Errors of the system.
@@ -245,7 +244,7 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Fills `buf` from the bytes at `offset_bytes`.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the file ends before that, or an error of the file system.
+    /// `UnexpectedEof` if the file is too short, or an error of the file system.
     fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()>;
 
     /// Writes all of `bytes` at `offset_bytes`.
@@ -292,9 +291,9 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Errors of the file system.
     fn unlock(&self) -> io::Result<()>;
 
-    /// Tries to move this process to the front of the queue for the file's lock, which does not lock the file.
-    /// Returns false if another process is at the front. Any number of processes that want a shared lock may be at
-    /// the front together. A process that closes the file, through any of its descriptors, leaves the front.
+    /// Tries to move this process to the front of the queue for the file's lock. This does not lock the file. Returns
+    /// false if another process is at the front. Any number of processes that want a shared lock may be at the front
+    /// together. A process that closes the file, through any of its descriptors, leaves the front.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -324,13 +323,12 @@ pub trait DiskFile: Debug + Send + Sync {
         false
     }
 
-    /// Returns the processes that hold the file's lock, each once, as far as the system reports them. A process is
-    /// the one that took the lock.
+    /// Returns the processes that took the file's lock, each once, as far as the system reports them.
     fn lock_holders(&self) -> Vec<u32> {
         Vec::new()
     }
 
-    /// Whether the file is on a file system that other machines may write to, as far as that can be told.
+    /// Whether the file is on a file system that other machines may write to, as far as that can be determined.
     ///
     /// # Errors
     /// Errors of the file system.

@@ -1,6 +1,8 @@
+//! The names of a store's files.
+
 use std::path::{Path, PathBuf};
 
-/// The prefix of the name of every unfinished file.
+/// The prefix of the names of unfinished files.
 pub(crate) const STAGE_PREFIX: &str = ".stage-";
 
 /// Returns the directory that contains a path.
@@ -24,7 +26,7 @@ impl StorePaths {
         &self.root
     }
 
-    pub(crate) fn marker(&self) -> PathBuf {
+    pub(crate) fn format_file(&self) -> PathBuf {
         self.root.join("FORMAT")
     }
 
@@ -79,7 +81,7 @@ pub(crate) enum StoreFile {
     Chunks(u64),
     /// The chunk digests of the storage with this id.
     Digests(u64),
-    /// A file written under a temporary name.
+    /// A file that is not finished, under a temporary name.
     Unfinished,
     /// Not a file of the store.
     Foreign,

@@ -1,3 +1,5 @@
+//! The operating system's file system.
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -10,42 +12,42 @@ use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, OF
 use rustix::io::{Errno, retry_on_intr};
 use tempfile::NamedTempFile;
 
-use super::held::HeldDirs;
+use super::open_dirs::OpenDirs;
 use super::watch::Inotify;
 use super::{
-    Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, STAGE_PREFIX, Watch,
-    external, file_system,
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, STAGE_PREFIX,
+    Watch, external, file_system,
 };
 
-/// The operating system's file system: all of it by default, or the part of one store once that is
-/// [held](Disk::hold).
+/// The operating system's file system: all of it by default, or the directories of one store as opened by
+/// [`hold`](Disk::hold).
 #[derive(Clone, Debug, Default)]
 pub struct RealDisk {
-    held: Option<Arc<Held>>,
+    store_dirs: Option<Arc<StoreDirs>>,
 }
 
 #[derive(Debug)]
-struct Held {
-    dirs: HeldDirs<OwnedFd>,
-    /// Whether the path that the store was opened by is a symbolic link.
+struct StoreDirs {
+    dirs: OpenDirs<OwnedFd>,
+    /// Whether the store's path is a symbolic link.
     is_link: bool,
 }
 
 impl RealDisk {
-    /// Returns the directory that contains the entry of a path, and its name there.
+    /// Returns the directory that contains the entry of a path, and the name of the entry.
     fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(BorrowedFd<'a>, &'a Path)> {
-        let Some(held) = &self.held else { return Ok((CWD, path)) };
-        let place = held.dirs.entry(path, find_dir)?;
+        let Some(store_dirs) = &self.store_dirs else { return Ok((CWD, path)) };
+        let place = store_dirs.dirs.entry(path, find_dir)?;
         Ok((place.dir.as_fd(), place.name))
     }
 
     /// Opens a directory.
     fn directory(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match &self.held {
+        match &self.store_dirs {
             None => openat(CWD, path, flags),
-            Some(held) => {
-                let place = held.dirs.directory(path, find_dir)?;
+            Some(store_dirs) => {
+                let place = store_dirs.dirs.directory(path, find_dir)?;
                 openat(place.dir.as_fd(), place.name, flags)
             }
         }
@@ -63,7 +65,7 @@ impl RealDisk {
     }
 }
 
-/// Opens a directory in one that is held.
+/// Opens a directory in an open one.
 fn find_dir(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(dir.as_fd(), Path::new(name), flags)
@@ -77,13 +79,13 @@ impl Disk for RealDisk {
     fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
         let root = self.directory(store, OFlags::PATH)?;
         let is_link = !self.is_dir(store)?;
-        let dirs = HeldDirs::new(store, root, find_dir)?;
-        Ok(Arc::new(RealDisk { held: Some(Arc::new(Held { dirs, is_link })) }))
+        let dirs = OpenDirs::new(store, root, find_dir)?;
+        Ok(Arc::new(RealDisk { store_dirs: Some(Arc::new(StoreDirs { dirs, is_link })) }))
     }
 
     fn is_intact(&self) -> io::Result<bool> {
-        let Some(held) = &self.held else { return Ok(true) };
-        let (root, subdirs) = held.dirs.written();
+        let Some(store_dirs) = &self.store_dirs else { return Ok(true) };
+        let (root, subdirs) = store_dirs.dirs.written();
         for (name, dir) in subdirs {
             let named = match rustix::fs::statat(root, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => return Ok(false),
@@ -100,7 +102,7 @@ impl Disk for RealDisk {
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         // A FIFO in place of a file must not block: it is opened without waiting, and then refused.
         let opened = match access {
-            // A path from the caller may lead anywhere.
+            // A path from the user may lead anywhere.
             Access::ReadForeign => RealDisk::default().opened(path, OFlags::RDONLY | OFlags::NONBLOCK),
             Access::Read => self.opened(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW),
             Access::Write => self.opened(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW),
@@ -122,10 +124,10 @@ impl Disk for RealDisk {
         &self,
         store: &Path,
         path: &Path,
-        reach: Reach,
+        scope: ExternalScope,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         let store = self.directory(store, OFlags::PATH)?;
-        Ok(Arc::new(RealFile(external::open(&store, path, reach)?)))
+        Ok(Arc::new(RealFile(external::open(&store, path, scope)?)))
     }
 
     fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
@@ -134,15 +136,15 @@ impl Disk for RealDisk {
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         loop {
-            // Only the name is random: the directory is looked up like any other.
+            // Only the random name is used: the directory is looked up like any other path.
             let path_of = |made: &Path| dir.join(made.file_name().unwrap_or_default());
             let create =
                 |made: &Path| self.opened(&path_of(made), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
             let (file, made) = create_with(STAGE_PREFIX, Path::new("/"), create)?.keep()?;
             let path = path_of(&made);
             let file = RealFile(file);
-            // Before the lock, a collector may have taken the file for a dead writer's and deleted it; then start
-            // again.
+            // Before the lock, a collector may have mistaken the file for one of a dead writer, and deleted it. In
+            // that case, start again.
             if file.try_lock(LockMode::Exclusive)? && file.stat()?.link_count > 0 {
                 return Ok((path, Arc::new(file)));
             }
@@ -199,13 +201,16 @@ impl Disk for RealDisk {
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
-        let follow = if self.held.is_some() { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
+        let follow = if self.store_dirs.is_some() { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
         Ok(stat_of(&self.stat_entry(path, follow)?))
     }
 
     fn is_dir(&self, path: &Path) -> io::Result<bool> {
         let stat = self.stat_entry(path, AtFlags::SYMLINK_NOFOLLOW)?;
-        let is_link = self.held.as_ref().is_some_and(|held| held.is_link && held.dirs.is_root(path));
+        let is_link = self
+            .store_dirs
+            .as_ref()
+            .is_some_and(|store_dirs| store_dirs.is_link && store_dirs.dirs.is_root(path));
         Ok(!is_link && FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
     }
 
@@ -221,7 +226,7 @@ impl Disk for RealDisk {
 
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
         let dir = self.directory(dir, OFlags::PATH)?;
-        // By its descriptor: the kernel watches the open directory, whatever its path is.
+        // The path of a descriptor: the kernel watches the open directory, whatever its real path is.
         let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
         Ok(Some(Box::new(Inotify::new(Path::new(&path))?)))
     }
@@ -363,7 +368,7 @@ impl DiskFile for RealFile {
     }
 }
 
-#[allow(clippy::unnecessary_cast, reason = "the fields are as wide as the machine has them")]
+#[allow(clippy::unnecessary_cast, reason = "the width of the fields depends on the machine")]
 fn stat_of(stat: &Stat) -> FileStat {
     FileStat {
         device: stat.st_dev as u64,

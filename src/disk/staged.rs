@@ -1,3 +1,5 @@
+//! Unfinished files.
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

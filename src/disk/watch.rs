@@ -1,3 +1,5 @@
+//! Watches directories by inotify.
+
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,14 +20,14 @@ pub(super) struct Inotify(OwnedFd);
 impl Inotify {
     pub(super) fn new(dir: &Path) -> io::Result<Self> {
         let watched = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        // A file gets its name by a rename or, where the file system cannot rename safely, by a hard link.
+        // A file appears by a rename or, if the file system cannot rename without replacing, by a hard link.
         let changes =
             WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         inotify::add_watch(&watched, dir, changes | WatchFlags::ONLYDIR)?;
         Ok(Inotify(watched))
     }
 
-    /// Reads all pending events, and returns whether any of them matters.
+    /// Reads all pending events, and returns whether a finished file may have appeared.
     fn take_news(&self) -> io::Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut news = inotify::Reader::new(&self.0, &mut buffer);

@@ -116,7 +116,7 @@ impl Made<'_> {
         if durable && is_seen {
             Step::SyncNewNames.on(disk, || disk.sync_dir(root))?; // crash: a directory that is not a store
         }
-        self.file(paths.marker(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
+        self.file(paths.format_file(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
         if durable && !is_seen {
             Step::SyncNewRoot.on(disk, || disk.sync_dir(root))?;
         }
@@ -188,7 +188,7 @@ pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, 
 ///
 /// A directory without a valid FORMAT is not a store, unless it has manifests: then it is a damaged store.
 pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
-    let (root, path) = (paths.root().display(), paths.marker());
+    let (root, path) = (paths.root().display(), paths.format_file());
     let unmarked = |why: &str| {
         if recover::manifest_numbers(disk, paths).is_ok_and(|numbers| !numbers.is_empty()) {
             return Error::corrupt(&path, format::Error::new(Rule::MarkerMagic, why));

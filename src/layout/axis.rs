@@ -1,3 +1,5 @@
+//! Axes as arguments: a position or a name, or several of them.
+
 use std::fmt;
 use std::fmt::Arguments;
 use std::ops::RangeFull;
@@ -137,7 +139,7 @@ impl Layout {
         })
     }
 
-    /// Returns the position, size and stride of an axis. A layout of rank 0 has none.
+    /// Returns the position, size and stride of an axis. Fails for a layout of rank 0, which has no axes.
     pub(super) fn dim(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<(usize, usize, isize)> {
         let at = self.axis(op, axis)?;
         self.dims()
@@ -146,7 +148,7 @@ impl Layout {
             .ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axes")))
     }
 
-    /// Returns the positions of distinct axes.
+    /// Returns the positions of several axes. Fails if an axis is listed twice.
     pub(super) fn axes(&self, op: Arguments<'_>, axes: &Axes<'_>) -> Result<Vec<usize>> {
         let Axes::List(axes) = axes else { return Ok((0..self.rank()).collect()) };
         let mut positions = Vec::with_capacity(axes.len());
@@ -164,7 +166,7 @@ impl Layout {
     }
 }
 
-/// Resolves one of `n` positions, which may count from the end.
+/// Resolves an index into `n` positions. A negative index counts from the end.
 pub(super) fn position_in(index: isize, n: usize) -> Option<usize> {
     let from_start = if index < 0 { index.checked_add_unsigned(n)? } else { index };
     usize::try_from(from_start).ok().filter(|&position| position < n)

@@ -1,3 +1,5 @@
+//! Removing axes of size 1 and repeating them: `squeeze` and `expand`.
+
 use super::header::{Dim, overflow};
 use super::{Axes, Layout};
 use crate::error::{Error, ErrorKind, Result};
@@ -12,7 +14,8 @@ impl Layout {
         self.moved(op, dims.collect(), 0)
     }
 
-    /// Repeats axes of size 1 and adds new axes in front, by strides of 0. A size of -1 keeps the current size.
+    /// Adds leading axes and repeats axes of size 1, which then have a stride of 0. A size of -1 keeps the current
+    /// size.
     pub(crate) fn expand(&self, size: &[isize]) -> Result<Layout> {
         let op = format_args!("expand({size:?})");
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
@@ -31,7 +34,7 @@ impl Layout {
                 (None, _, -1) => {
                     return refuse(
                         ErrorKind::InvalidArgument,
-                        format!("-1 keeps a size, but {self} has no axis for axis {axis}"),
+                        format!("axis {axis} is new, so its size cannot be -1, which keeps a size of {self}"),
                     );
                 }
                 // PyTorch gives a new axis this stride.
@@ -50,7 +53,7 @@ impl Layout {
                     return refuse(
                         ErrorKind::InvalidArgument,
                         format!(
-                            "axis {axis} would be {wanted}; the only negative size is -1, which keeps the size \
+                            "size {wanted} for axis {axis} is negative; only -1 is allowed, which keeps the size \
                              of {self}"
                         ),
                     );
@@ -58,7 +61,10 @@ impl Layout {
                 Ok(n) => {
                     return refuse(
                         ErrorKind::SizeMismatch,
-                        format!("axis {axis} would be {n}, but {} of {self} is not 1", dim.size),
+                        format!(
+                            "axis {axis} cannot be repeated to {n}: its size is {}, not 1, in {self}",
+                            dim.size
+                        ),
                     );
                 }
             }

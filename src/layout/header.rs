@@ -1,3 +1,5 @@
+//! The layout of a tensor: sizes, strides, storage offset and dimension names.
+
 use std::fmt;
 use std::fmt::Arguments;
 
@@ -27,7 +29,7 @@ pub struct Layout {
     size: Vec<usize>,
     stride: Vec<isize>,
     offset: usize,
-    /// One per dimension, or empty: most tensors have no names.
+    /// One per dimension, or empty if no dimension has a name, which is most common.
     names: Vec<Option<DimName>>,
 }
 
@@ -67,7 +69,8 @@ impl Layout {
         Ok(Layout { size, stride, offset, names: Vec::new() })
     }
 
-    /// Creates the layout of an array of another library, which is known to pass the checks of [`new`](Self::new).
+    /// Creates the layout of another library's array. The caller knows that it passes the checks of
+    /// [`new`](Self::new).
     #[cfg(feature = "ndarray")]
     pub(crate) fn of_array(size: &[usize], stride: &[isize], offset: usize) -> Self {
         debug_assert!(Layout::new(size.to_vec(), stride.to_vec(), offset).is_ok(), "{size:?}, {stride:?}");
@@ -113,8 +116,8 @@ impl Layout {
         &self.stride
     }
 
-    /// Returns the strides for other libraries, which multiply and negate them. A store may hold any stride for a
-    /// dimension that is never stepped along; such strides become 1, as in tensors that PyTorch lends.
+    /// Returns the strides to lend to other libraries, which multiply and negate them. A stride that no element uses
+    /// can have any value in a store. It becomes 1, as in tensors that PyTorch lends.
     #[cfg(any(feature = "ndarray", feature = "dlpack"))]
     pub(crate) fn lent_strides(&self) -> Vec<isize> {
         let is_empty = self.numel() == 0;
@@ -182,9 +185,9 @@ impl Layout {
         Extent::of(dims, self.offset as i128, dtype, length_bytes)
     }
 
-    /// Returns a layout with other dimensions, moved by `shift` elements in the same storage.
+    /// Returns a layout with different dimensions, whose offset is moved by `shift` elements.
     ///
-    /// An empty view keeps its offset. The offset is never used, and so stays inside the storage.
+    /// An empty view keeps its offset: no element uses it, and a moved offset could be outside the storage.
     pub(super) fn moved(&self, op: Arguments<'_>, dims: Vec<Dim>, shift: i128) -> Result<Layout> {
         let offset = if dims.iter().any(|dim| dim.size == 0) {
             self.offset
@@ -232,7 +235,7 @@ pub(super) fn overflow(op: Arguments<'_>) -> Error {
     Error::new(ErrorKind::LimitExceeded, format!("{op}: a stride or an offset does not fit in 64 bits"))
 }
 
-/// Returns the distance of a number of steps. It cannot overflow, because both factors fit in 64 bits.
+/// Returns the distance that a number of steps covers, in elements. It cannot overflow: both factors fit in 64 bits.
 pub(super) fn distance(steps: usize, stride: isize) -> i128 {
     (steps as i128).saturating_mul(stride as i128)
 }

@@ -109,7 +109,7 @@ integers!(u8, i8, u16, i16, u32, i32, u64, i64, usize, isize);
 /// `InvalidArgument` for a negative number.
 pub(crate) fn count(op: &str, what: &str, n: impl Integer) -> Result<usize> {
     usize::try_from(n.to_isize())
-        .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{op}: a {what} of {n:?} is below 0")))
+        .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{op}: a {what} of {n:?} is negative")))
 }
 
 /// Converts arguments that count something.

@@ -8,13 +8,13 @@
 
 mod axis;
 mod broadcast;
+mod coverage;
+mod footprint;
 mod header;
 mod integer;
 mod names;
 mod overlap;
 mod permute;
-mod reach;
-mod reached_bytes;
 mod reinterpret;
 mod repack;
 mod reshape;
@@ -24,13 +24,13 @@ mod subscript;
 mod window;
 
 pub use axis::{Axes, Axis};
+pub(crate) use coverage::Coverage;
+pub(crate) use footprint::{View, footprint_bytes};
 pub use header::Layout;
 #[cfg(feature = "ndarray")]
 pub(crate) use header::contiguous_strides;
 pub use integer::{Integer, Integers};
 pub(crate) use integer::{count, counts, sealed};
-pub(crate) use reach::{View, reached_bytes};
-pub(crate) use reached_bytes::ReachedBytes;
 pub(crate) use repack::{Placed, Repacked, repack};
 pub use split::Sections;
 pub use subscript::{Index, SliceBound};

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) type DimName = Arc<str>;
 
-/// In a list of names, represents all dimensions that are not listed.
+/// Stands for all dimensions that a list of names does not contain.
 const ELLIPSIS: Option<&str> = Some("...");
 
 impl Layout {
@@ -95,7 +95,7 @@ impl Layout {
                 dims.extend(rest.iter().cloned());
                 continue;
             }
-            let Some(text) = name else { return refuse("every place must be a name or `...`".into()) };
+            let Some(text) = name else { return refuse("each entry must be a name or `...`".into()) };
             let own = listed.iter().find(|dim| dim.name.as_deref() == name);
             dims.push(match own {
                 Some(dim) => dim.clone(),
@@ -111,8 +111,8 @@ impl Layout {
             .map_err(|e| e.context("align_as"))
     }
 
-    /// Checks the names of two tensors that are combined element by element, aligned at their last dimensions:
-    /// aligned names must be equal, and no name may be in two places.
+    /// Checks that the names of two tensors allow elementwise operations. Dimensions are aligned from the last one.
+    /// Two aligned names must be equal, and no name may occur in both tensors without being aligned.
     pub(crate) fn check_names_meet(&self, op: &str, other: &Layout) -> Result<()> {
         if !self.has_names() || !other.has_names() {
             return Ok(());
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_that_meet_have_one_name() {
+    fn aligned_dimensions_must_have_equal_names() {
         let meet =
             |a: &[Option<&str>], b: &[Option<&str>]| named(a).check_names_meet("add_", &named(b)).is_ok();
         assert!(meet(&[Some("n"), Some("c")], &[Some("c")]));

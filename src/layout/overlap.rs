@@ -1,12 +1,13 @@
-//! Checks whether several indices of a view, or of two views, lead to the same place in the storage.
+//! Checks whether several indices of a view, or of two views, refer to the same bytes of a storage.
 //!
 //! Both questions ask for integer solutions of `a[0]*x[0] + a[1]*x[1] + ... = b` with a bound for each `x`. That is
-//! hard in general, but easy for the strides of real tensors, because each stride exceeds what the smaller ones can
-//! reach. The search is exact up to an amount of work that real tensors never need. Beyond it, the answer is yes.
+//! hard in general, but easy for the strides of real tensors, because each stride exceeds the sum of all steps along
+//! the smaller ones. The search is exact within a limit that real tensors never exceed. Beyond the limit, the answer
+//! is yes.
 
 use super::Layout;
 
-/// The most steps of a search.
+/// The limit on the work of a search, which is counted in terms.
 const MAX_WORK: usize = 200_000;
 
 /// `stride * x` with `x` from 0 to `highest`. Both fields are at least 1.
@@ -23,8 +24,8 @@ impl Term {
 }
 
 impl Layout {
-    /// Returns whether several indices lead to one element. For a view of many dimensions, the answer may be a false
-    /// yes, but never a false no.
+    /// Returns whether several indices refer to one element. For a view with many dimensions, this may be a false
+    /// positive, but never a false negative.
     pub(crate) fn overlaps_itself(&self) -> bool {
         if self.numel() == 0 {
             return false;
@@ -47,8 +48,8 @@ impl Layout {
         !is_nested && (0..terms.len()).any(|first| differ_from(first, &terms))
     }
 
-    /// Returns whether an element of one layout has a byte in common with an element of the other, over the same
-    /// storage. The widths are in bytes. Like [`overlaps_itself`](Self::overlaps_itself), it may return a false yes.
+    /// Returns whether the elements of two layouts over the same storage have a byte in common. The widths of the
+    /// elements are in bytes. Like [`overlaps_itself`](Self::overlaps_itself), this may be a false positive.
     pub(crate) fn overlaps(&self, width: usize, other: &Layout, other_width: usize) -> bool {
         if self.numel() == 0 || other.numel() == 0 {
             return false;
@@ -78,7 +79,7 @@ impl Layout {
     }
 }
 
-/// Returns whether two indices that first differ at this term, by at least 1, lead to one element.
+/// Returns whether two indices that first differ in this term, by at least 1, refer to one element.
 fn differ_from(first: usize, terms: &[Term]) -> bool {
     let mut rest = terms.iter().skip(first).copied();
     let Some(term) = rest.next() else { return false };
@@ -103,7 +104,7 @@ fn has_solution(mut terms: Vec<Term>, target: i128) -> bool {
         }
         is_same
     });
-    // For each position, the reach of all terms from there on.
+    // `reaches[i]` is the sum of the reaches of `terms[i..]`.
     let mut reaches = vec![0i128];
     for term in terms.iter().rev() {
         reaches.push(reaches.last().map_or(0, |&inner| term.reach().saturating_add(inner)));
@@ -112,19 +113,18 @@ fn has_solution(mut terms: Vec<Term>, target: i128) -> bool {
     search(&terms, &reaches, target, &mut 0)
 }
 
-/// `reaches` has the reach of the terms from each position on, and a final 0.
+/// Searches for a solution. `reaches[i]` is the sum of the reaches of `terms[i..]`, so the last one is 0.
 fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> bool {
     let Some((&reach, inner_reaches)) = reaches.split_first() else { return target == 0 };
     if target == 0 || !(0..=reach).contains(&target) {
         return target == 0;
     }
-    // Count before anything is ruled out: a term can have billions of steps that are each ruled out at once.
+    // Count before the checks below: a term can have billions of steps, and each may end at one of these checks.
     *work = work.saturating_add(terms.len());
     if *work > MAX_WORK {
         return true;
     }
-    // The first few terms always add up to a multiple of their common divisor. The other terms must cover the rest of
-    // the target.
+    // Any sum of the first few terms is a multiple of their common divisor. The other terms must cover the remainder.
     let mut divisor = 0;
     for (term, &rest) in terms.iter().zip(inner_reaches) {
         divisor = gcd(divisor, term.stride);
@@ -135,11 +135,10 @@ fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> b
     match terms {
         [] => false,
         [_] => true,
-        [a, b] => have_solution(*a, *b, target),
+        [a, b] => pair_has_solution(*a, *b, target),
         [term, terms @ ..] => {
             let rest = inner_reaches.first().copied().unwrap_or_default();
-            // From the most steps that do not exceed the target, down to the fewest whose rest the other terms can
-            // cover.
+            // Try the most steps that do not exceed the target, then fewer, while the other terms can cover the rest.
             let most = target.checked_div(term.stride).unwrap_or_default().min(term.highest);
             let mut left = target.saturating_sub(most.saturating_mul(term.stride));
             for _ in 0..=most {
@@ -157,7 +156,7 @@ fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> b
 }
 
 /// Returns whether two terms can add up to `target`, a multiple of their greatest common divisor.
-fn have_solution(a: Term, b: Term, target: i128) -> bool {
+fn pair_has_solution(a: Term, b: Term, target: i128) -> bool {
     let divisor = gcd(a.stride, b.stride);
     let parts = (a.stride.checked_div(divisor), b.stride.checked_div(divisor), target.checked_div(divisor));
     let (Some(p), Some(q), Some(goal)) = parts else { return true };
@@ -166,7 +165,8 @@ fn have_solution(a: Term, b: Term, target: i128) -> bool {
         .checked_rem(q)
         .zip(inverse(p, q))
         .and_then(|(goal, inverse)| goal.checked_mul(inverse)?.checked_rem_euclid(q));
-    // The lowest x whose rest is within the reach of `b`, and the highest x whose rest is not negative.
+    // With the lowest x, `b` can just cover the rest of the target. With the highest x, the rest is just not
+    // negative.
     let missing = target.saturating_sub(b.reach()).max(0);
     let lowest = missing.saturating_add(a.stride.saturating_sub(1)).checked_div(a.stride).unwrap_or_default();
     let highest = target.checked_div(a.stride).unwrap_or_default().min(a.highest);
@@ -223,7 +223,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn small_views_overlap_exactly_where_their_elements_do(a in layouts(), b in layouts(), widths in (0..5u32, 0..5u32)) {
+        fn overlaps_of_small_views_match_their_bytes(a in layouts(), b in layouts(), widths in (0..5u32, 0..5u32)) {
             let places = bytes(&a, 1);
             let is_doubled = places.iter().collect::<HashSet<_>>().len() < places.len();
             prop_assert_eq!(a.overlaps_itself(), is_doubled, "{:?}", a);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_everyday_tensors_are_told_apart_however_long() {
+    fn long_slices_of_everyday_tensors_are_told_apart() {
         let slice = |n: usize, stride: isize, offset| Layout::new(vec![n], vec![stride], offset).unwrap();
         let grid = |rows, row, columns, column, offset| {
             Layout::new(vec![rows, columns], vec![row, column], offset).unwrap()
@@ -269,12 +269,12 @@ mod tests {
     }
 
     #[test]
-    fn a_search_without_end_says_yes() {
+    fn a_search_beyond_the_limit_says_yes() {
         // Sixty nearly equal strides: a subset sum.
         let strides = (0..60).map(|i| (1 << 40) + i * i * 7_919 + 1).collect();
         assert!(Layout::new(vec![2; 60], strides, 0).unwrap().overlaps_itself());
-        // Four strides. The larger ones have tens of millions of ways to leave a rest that the smaller ones cannot
-        // cover.
+        // Four strides. There are tens of millions of ways to choose steps along the larger ones such that the
+        // smaller ones cannot cover the rest.
         let strides = vec![66, 23_807_482, 134_217_728, 4_294_967_296];
         assert!(Layout::new(vec![11, 4098, 1 << 23, 1 << 14], strides, 0).unwrap().overlaps_itself());
     }

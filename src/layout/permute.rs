@@ -1,3 +1,5 @@
+//! Reordering axes: `transpose`, `permute` and `movedim`.
+
 use std::fmt::Arguments;
 
 use super::{Axes, Axis, Layout};

@@ -1,4 +1,4 @@
-//! Views the same bytes as elements of a different width.
+//! Views of the same bytes as elements of a different width.
 
 use std::cmp::Ordering;
 use std::fmt::Arguments;
@@ -19,8 +19,8 @@ impl Layout {
         let (narrower, wider) = (from_bytes.min(to_bytes), from_bytes.max(to_bytes));
         let ratio = wider.checked_div(narrower).and_then(|ratio| isize::try_from(ratio).ok()).unwrap_or(1);
         let refuse = |why: String| {
-            let stands = format!("{self} and offset {}", self.offset());
-            Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {stands}: {why}")))
+            let layout = format!("{self} and offset {}", self.offset());
+            Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {layout}: {why}")))
         };
         if from_bytes == to_bytes {
             return Ok(self.clone());
@@ -28,7 +28,8 @@ impl Layout {
         match self.stride().last() {
             None => {
                 return refuse(
-                    "a single element has no axis for the difference in width; unsqueeze(-1) adds one".into(),
+                    "a tensor without axes cannot change its element width; unsqueeze(-1) adds an axis"
+                        .into(),
                 );
             }
             Some(&stride) if stride != 1 => {
@@ -43,7 +44,7 @@ impl Layout {
         let last = dims.pop();
         let strides = dims.iter_mut().map(|dim| &mut dim.stride).chain([&mut offset]);
         if to_bytes < from_bytes {
-            // An overflow is only possible with one position along the axis or no elements at all.
+            // A product can only overflow if the axis has size 1 or the tensor is empty.
             for stride in strides {
                 *stride = stride.saturating_mul(ratio);
             }
@@ -91,7 +92,7 @@ impl Layout {
     }
 
     fn part_offset(&self, op: Arguments<'_>, part: usize) -> Result<usize> {
-        // An empty layout has no part to move to.
+        // An empty layout keeps its offset, because it has no parts.
         let part = if self.numel() == 0 { 0 } else { part };
         self.offset().checked_mul(2).and_then(|offset| offset.checked_add(part)).ok_or_else(|| overflow(op))
     }
@@ -100,7 +101,7 @@ impl Layout {
     pub(crate) fn of_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
         let mut dims = self.to_dims();
         let pair = dims.pop().map(|dim| (dim.size, dim.stride));
-        // As in PyTorch, the stride of a single position is ignored. `view(dtype)` is stricter, in PyTorch and here.
+        // As in PyTorch, the stride of an axis of size 1 is ignored. `view(dtype)` is stricter, in PyTorch and here.
         let is_even = dims.iter().all(|dim| dim.size == 1 || dim.stride.checked_rem(2) == Some(0))
             && self.offset().checked_rem(2) == Some(0);
         if pair != Some((2, 1)) || !is_even {

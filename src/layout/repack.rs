@@ -1,10 +1,10 @@
-//! The new places of the bytes that views reach, in a smaller storage.
+//! Plans a smaller storage that contains only the bytes that views use.
 //!
-//! Kept bytes keep their order, and equal places stay equal, so views share elements exactly as before. A repacked
-//! view must still have strides, so places at equal distances must end up at equal distances. A gap is dropped only
-//! if all overlapping reaches skip it at the same interval. The bytes are then divided into periods, and the same
-//! part of each period is kept. Within a period, the method is applied again with shorter steps. Reaches that overlap
-//! and step at different intervals are kept whole, from the first byte to the last.
+//! Kept bytes keep their order, and each has one new offset, so views share elements exactly as before. A repacked
+//! view must still have strides, so equal distances between elements must stay equal. A gap is therefore dropped only
+//! if all overlapping footprints skip it at the same interval, called the period. The bytes are divided into periods,
+//! and the same part of each period is kept. Within a period, the method is applied again with the shorter steps.
+//! Footprints that overlap and step at different intervals are kept whole, from the first byte to the last.
 //!
 //! Elements are not enumerated: a column of ten million rows is one step.
 
@@ -12,19 +12,20 @@ use std::ops::Range;
 
 use stridemap_format::{Result, limits};
 
-use super::reach::{Reach, View};
+use super::footprint::{Footprint, View};
 
-/// A kept stretch keeps its place modulo this number: a cache line, and more than the alignment of any element.
+/// A kept stretch does not change its offset modulo this number: the size of a cache line, which is more than the
+/// alignment of any element.
 const ALIGNMENT_BYTES: u64 = 64;
 
-/// The most reaches that are examined. After that, the rest is kept whole.
+/// The limit on footprints that are examined. Beyond it, the rest is kept whole.
 const MAX_WORK: u64 = 1 << 22;
 
-/// The most period lengths that are tried for one stretch.
+/// The limit on period lengths that are tried for one stretch.
 const MAX_PERIODS: usize = 16;
 
-/// The deepest nesting of periods: the most dimensions that a view may have. Views that each step at their own pace
-/// could ask for one level per view, and each level takes stack space. Deeper levels are kept whole.
+/// The limit on nested periods: the highest rank of a view. Many views with different steps could otherwise nest one
+/// level per view, and each level takes stack space. Deeper levels are kept whole.
 const MAX_DEPTH: usize = limits::MAX_RANK;
 
 /// A smaller storage, and how to make it from the old one.
@@ -44,16 +45,16 @@ pub(crate) struct Placed {
     pub(crate) offset_elems: u64,
 }
 
-/// Limits on time and stack space, because anyone can make a store.
+/// The time and stack space used so far. Both are limited, because the store may be untrusted.
 #[derive(Debug, Default)]
 struct Budget {
-    /// The number of reaches examined.
+    /// The number of footprints examined.
     work: u64,
-    /// The number of periods around the current one.
+    /// The number of periods that enclose the current one.
     depth: usize,
 }
 
-/// A stretch of old bytes, and the new place of its kept bytes.
+/// A stretch of old bytes, and the new offset of its kept bytes.
 #[derive(Debug)]
 struct Segment {
     old: Range<u64>,
@@ -62,7 +63,7 @@ struct Segment {
     kept: Option<Periods>,
 }
 
-/// The part of each period that is kept. Its places are relative to the start of the period.
+/// The part of each period that is kept. The offsets of its segments are relative to the start of the period.
 #[derive(Debug)]
 struct Periods {
     period_bytes: u64,
@@ -72,18 +73,18 @@ struct Periods {
     phase: (u64, u64),
 }
 
-/// Computes the places of the reachable bytes of a storage in a smaller one.
+/// Plans a smaller storage for the bytes that the views use, and the views over it.
 ///
 /// # Errors
 /// Those of [`stridemap_format::Extent::of`] if a view is not inside a storage of `length_bytes`.
 pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> {
-    let reaches: Vec<Option<Reach>> =
-        views.iter().map(|view| Reach::of(view, length_bytes)).collect::<Result<_>>()?;
+    let footprints: Vec<Option<Footprint>> =
+        views.iter().map(|view| Footprint::of(view, length_bytes)).collect::<Result<_>>()?;
     let (segments, length_bytes) =
-        pack(reaches.iter().flatten().cloned().collect(), (ALIGNMENT_BYTES, 1), &mut Budget::default());
-    let placed = views.iter().zip(&reaches).map(|(view, reach)| match reach {
-        Some(reach) => placed(view, reach.lowest, &segments),
-        // The view is empty, but its offset must be inside the storage all the same.
+        pack(footprints.iter().flatten().cloned().collect(), (ALIGNMENT_BYTES, 1), &mut Budget::default());
+    let placed = views.iter().zip(&footprints).map(|(view, footprint)| match footprint {
+        Some(footprint) => placed(view, footprint.lowest, &segments),
+        // The offset of an empty view must also be inside the storage.
         None => {
             let highest = length_bytes.checked_div(view.itemsize()).unwrap_or_default();
             Placed { stride: view.stride.to_vec(), offset_elems: view.offset_elems.min(highest) }
@@ -94,8 +95,8 @@ pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> 
 }
 
 impl Repacked {
-    /// Visits every range of old bytes that is kept, with its place in the new storage, in order. Bytes between the
-    /// ranges in the new storage are padding.
+    /// Visits every kept range of old bytes with its new offset, in order. Bytes between the ranges in the new
+    /// storage are padding.
     pub(crate) fn each_move<E>(
         &self,
         visit: &mut dyn FnMut(Range<u64>, u64) -> std::result::Result<(), E>,
@@ -104,8 +105,7 @@ impl Repacked {
     }
 }
 
-/// Returns the view over the new storage. Everything that it reaches is kept, so the strides follow from the new
-/// places.
+/// Returns the view over the new storage. All its bytes are kept, so the strides follow from their new offsets.
 fn placed(view: &View<'_>, lowest: u64, segments: &[Segment]) -> Placed {
     let itemsize = view.itemsize();
     let new_lowest = place(segments, lowest);
@@ -127,21 +127,25 @@ fn placed(view: &View<'_>, lowest: u64, segments: &[Segment]) -> Placed {
     Placed { stride, offset_elems: offset_bytes.checked_div(itemsize).unwrap_or_default() }
 }
 
-/// Returns the new place of a kept byte.
+/// Returns the new offset of a kept byte.
 fn place(segments: &[Segment], byte: u64) -> u64 {
     let after = segments.partition_point(|segment| segment.old.start <= byte);
     segments.get(after.saturating_sub(1)).map_or(0, |segment| segment.place(byte))
 }
 
-/// Groups overlapping reaches into stretches and places them one after another. Returns the segments and the end of
-/// the last one. Stretches keep their place modulo `alignment`; places within them keep theirs modulo `unit` at
-/// least.
-fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), budget: &mut Budget) -> (Vec<Segment>, u64) {
-    reaches.sort_unstable();
-    reaches.dedup();
+/// Groups overlapping footprints into stretches, and places the stretches one after another. Returns the segments and
+/// the end of the last one. Stretches keep their offset modulo `alignment`, and offsets within them are kept modulo
+/// `unit` or a multiple of it.
+fn pack(
+    mut footprints: Vec<Footprint>,
+    (alignment, unit): (u64, u64),
+    budget: &mut Budget,
+) -> (Vec<Segment>, u64) {
+    footprints.sort_unstable();
+    footprints.dedup();
     let mut segments = Vec::new();
     let mut new_end = 0u64;
-    let mut rest = reaches.as_slice();
+    let mut rest = footprints.as_slice();
     while let Some(first) = rest.first() {
         let (mut end, mut count) = (first.end(), 1usize);
         while let Some(next) = rest.get(count).filter(|next| next.lowest < end) {
@@ -150,7 +154,7 @@ fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), budget: &mut Bud
         }
         let (stretch, others) = rest.split_at(count);
         rest = others;
-        let unit = stretch.iter().fold(unit, |unit, reach| unit.max(reach.unit));
+        let unit = stretch.iter().fold(unit, |unit, footprint| unit.max(footprint.unit));
         let old = first.lowest..end;
         let segment = Segment {
             new_start: next_like(new_end, old.start, alignment.max(unit)),
@@ -163,22 +167,22 @@ fn pack(mut reaches: Vec<Reach>, (alignment, unit): (u64, u64), budget: &mut Bud
     (segments, new_end)
 }
 
-/// Returns the first place from `at` on that is congruent to `like` modulo `modulus`. It is at most `like` if `like`
-/// is not below `at`.
+/// Returns the first offset that is at least `at` and congruent to `like` modulo `modulus`. If `like` is at least
+/// `at`, the result is at most `like`.
 fn next_like(at: u64, like: u64, modulus: u64) -> u64 {
     let rest = |n: u64| n.checked_rem(modulus).unwrap_or_default();
     let missing = rest(rest(like).saturating_add(modulus).saturating_sub(rest(at)));
     at.saturating_add(missing)
 }
 
-/// Returns how gaps between the reached bytes can be dropped, or `None` if everything must be kept.
-fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, budget: &mut Budget) -> Option<Periods> {
+/// Finds a period whose gaps can be dropped. Returns `None` if everything must be kept.
+fn periods(footprints: &[Footprint], old: &Range<u64>, unit: u64, budget: &mut Budget) -> Option<Periods> {
     if budget.depth >= MAX_DEPTH {
         return None;
     }
-    let outermost = reaches.iter().filter_map(|reach| Some(reach.steps.first()?.stride));
+    let outermost = footprints.iter().filter_map(|footprint| Some(footprint.steps.first()?.stride));
     let mut candidates: Vec<u64> =
-        reaches.iter().flat_map(|reach| reach.steps.iter().map(|step| step.stride)).collect();
+        footprints.iter().flat_map(|footprint| footprint.steps.iter().map(|step| step.stride)).collect();
     candidates.push(outermost.fold(0, gcd));
     candidates.sort_unstable_by(|a, b| b.cmp(a));
     candidates.dedup();
@@ -187,26 +191,26 @@ fn periods(reaches: &[Reach], old: &Range<u64>, unit: u64, budget: &mut Budget) 
     candidates
         .into_iter()
         .take(MAX_PERIODS)
-        .find_map(|period| by_period(reaches, old, (period, unit), budget))
+        .find_map(|period| by_period(footprints, old, (period, unit), budget))
 }
 
 fn by_period(
-    reaches: &[Reach],
+    footprints: &[Footprint],
     old: &Range<u64>,
     (period_bytes, unit): (u64, u64),
     budget: &mut Budget,
 ) -> Option<Periods> {
     let mut phase = 0;
-    // The start of the periods matters only to a reach that crosses the end of one. Each further try starts the
-    // periods at the reach that crossed.
+    // The position of the periods matters only if a footprint crosses the end of one. Each retry starts a period at
+    // the footprint that crossed.
     for _ in 0..3 {
-        budget.work = budget.work.saturating_add(reaches.len() as u64);
+        budget.work = budget.work.saturating_add(footprints.len() as u64);
         if budget.work > MAX_WORK {
             return None;
         }
-        match within_period(reaches, old.start, phase, period_bytes) {
+        match within_period(footprints, old.start, phase, period_bytes) {
             Ok(inner) => {
-                // Everything is placed by the same unit, so there is no padding between periods.
+                // All offsets are aligned to the same unit, so there is no padding between periods.
                 let inner = inner?;
                 budget.depth = budget.depth.saturating_add(1);
                 let (segments, end) = pack(inner, (unit, unit), budget);
@@ -229,41 +233,41 @@ fn by_period(
     None
 }
 
-/// Returns what is reached within each period by shorter steps, or `None` if a run covers a whole period. The error
-/// is the place of a reach that crosses the end of a period and cannot be split.
+/// Returns the footprints within one period, with only the shorter steps, or `None` if a run covers a whole period.
+/// The error is the offset of a footprint that crosses the end of a period and cannot be split.
 fn within_period(
-    reaches: &[Reach],
+    footprints: &[Footprint],
     start: u64,
     phase: u64,
     period_bytes: u64,
-) -> std::result::Result<Option<Vec<Reach>>, u64> {
-    let mut inner = Vec::with_capacity(reaches.len());
-    for reach in reaches {
+) -> std::result::Result<Option<Vec<Footprint>>, u64> {
+    let mut inner = Vec::with_capacity(footprints.len());
+    for footprint in footprints {
         let (_, steps): (Vec<_>, Vec<_>) =
-            reach.steps.iter().partition(|step| step.stride.checked_rem(period_bytes) == Some(0));
-        let from_origin = reach.lowest.saturating_sub(start).saturating_add(phase);
+            footprint.steps.iter().partition(|step| step.stride.checked_rem(period_bytes) == Some(0));
+        let from_origin = footprint.lowest.saturating_sub(start).saturating_add(phase);
         let lowest = from_origin.checked_rem(period_bytes).unwrap_or_default();
-        let part = Reach { lowest, steps, ..*reach };
+        let part = Footprint { lowest, steps, ..*footprint };
         let end = part.end();
         if end <= period_bytes {
             inner.push(part);
         } else if !part.steps.is_empty() {
-            return Err(reach.lowest);
+            return Err(footprint.lowest);
         } else if part.run_bytes >= period_bytes {
             return Ok(None);
         } else {
             // A run may continue in the next period. Its two parts stay adjacent, because the end and the start of
-            // the period are kept.
+            // each period are kept.
             let over = end.saturating_sub(period_bytes);
-            inner.push(Reach { run_bytes: part.run_bytes.saturating_sub(over), ..part.clone() });
-            inner.push(Reach { lowest: 0, run_bytes: over, ..part });
+            inner.push(Footprint { run_bytes: part.run_bytes.saturating_sub(over), ..part.clone() });
+            inner.push(Footprint { lowest: 0, run_bytes: over, ..part });
         }
     }
     Ok(Some(inner))
 }
 
 impl Segment {
-    /// Returns the new place of a kept byte of this stretch.
+    /// Returns the new offset of a kept byte of this stretch.
     fn place(&self, byte: u64) -> u64 {
         let into = byte.saturating_sub(self.old.start);
         let kept_before = match &self.kept {
@@ -273,8 +277,8 @@ impl Segment {
         self.new_start.saturating_add(kept_before)
     }
 
-    /// The same as [`Repacked::each_move`], for places relative to the start of the enclosing period, and limited to
-    /// the old bytes `within`.
+    /// Like [`Repacked::each_move`], but for offsets relative to the start of the enclosing period, and only for the
+    /// old bytes in `within`.
     fn each_move<E>(
         &self,
         (old_base, new_base): (i128, i128),
@@ -312,7 +316,7 @@ impl Segment {
 }
 
 impl Periods {
-    /// Returns the number of bytes kept before a byte, counted from the start of the stretch.
+    /// Returns how many bytes of the stretch are kept before the byte at offset `into` of the stretch.
     fn place(&self, into: u64) -> u64 {
         let (phase, kept_before) = self.phase;
         let from_origin = into.saturating_add(phase);

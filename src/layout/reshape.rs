@@ -1,3 +1,5 @@
+//! Changing the sizes of a view: `view`, `flatten` and `unflatten`.
+
 use std::fmt::Arguments;
 
 use super::header::{Dim, contiguous_strides, overflow};
@@ -62,7 +64,7 @@ impl Layout {
         let mut size = self.size().to_vec();
         size.splice(axis..=axis, parts.iter().copied());
         let view = self.view_as(op, &size)?;
-        // If there are sizes of 1, the sizes alone do not tell which axis was split.
+        // With sizes of 1, the sizes alone do not determine which axis was split.
         let mut names: Vec<_> = self.names().cloned().collect();
         if parts.len() > 1 {
             names.splice(axis..=axis, parts.iter().map(|_| None));
@@ -70,7 +72,7 @@ impl Layout {
         Ok(view.named(names.into_iter()))
     }
 
-    /// [`view`](Self::view) with known sizes, which hold the same number of elements.
+    /// [`view`](Self::view) with known sizes, whose product is the number of elements.
     pub(crate) fn view_as(&self, op: Arguments<'_>, size: &[usize]) -> Result<Layout> {
         let stride = self.view_strides(op, size)?.ok_or_else(|| {
             Error::new(ErrorKind::NeedsCopy, format!("{op}: {self} needs a copy; use reshape"))
@@ -79,7 +81,8 @@ impl Layout {
         Ok(self.moved(op, dims, 0)?.named(self.names_kept(size).into_iter()))
     }
 
-    /// Infers a -1 and checks that the sizes hold `numel` elements, the number in the whole layout or along an axis.
+    /// Infers a -1, and checks that the product of the sizes is `numel`: the number of elements, or the size of an
+    /// axis.
     fn infer_size(&self, op: Arguments<'_>, size: &[isize], numel: usize) -> Result<Vec<usize>> {
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
         let other_count = || match self.numel() == numel {
@@ -89,7 +92,7 @@ impl Layout {
         if size.iter().any(|&n| n < -1) {
             return refuse(
                 ErrorKind::InvalidArgument,
-                format!("a size is negative, but only -1 is allowed, which is inferred from {self}"),
+                format!("a size is below -1; the only negative size is -1, which is inferred from {self}"),
             );
         }
         let known = || size.iter().filter_map(|&n| usize::try_from(n).ok());
@@ -145,7 +148,7 @@ impl Layout {
                 return Ok(None);
             }
         }
-        // Only sizes of 1 can remain, if a layout of rank 0 is viewed with axes.
+        // Sizes remain only if the layout has rank 0, and all of them are 1.
         strides.extend(new_dims.map(|_| 1));
         strides.reverse();
         Ok(Some(strides))
@@ -166,7 +169,7 @@ impl Layout {
             let same = own.iter().position(|&(own_place, _)| own_place == place)?;
             own.remove(same).1.clone()
         });
-        // In an empty layout, all places look alike.
+        // The dimensions of an empty layout cannot be identified by their sizes.
         if self.numel() == 0 { vec![None; size.len()] } else { kept.collect() }
     }
 }

@@ -31,7 +31,7 @@ impl Layout {
         )
     }
 
-    /// Selects `length` positions along an axis, beginning at `start`. Unlike a slice, it does not clamp.
+    /// Selects `length` positions along an axis, beginning at `start`. Unlike `slice`, this does not clamp.
     pub(crate) fn narrow(&self, axis: Axis<'_>, start: isize, length: usize) -> Result<Layout> {
         let op = format_args!("narrow({axis}, {start}, {length})");
         let (axis, n, step) = self.dim(op, axis)?;
@@ -63,7 +63,7 @@ impl Layout {
         }
         let (axis, n, old_step) = self.dim(op, axis)?;
         let (first, count) = slice_positions(n, start, end, step);
-        // The product cannot overflow if there are two positions, and with fewer, no stride matters.
+        // The product can only overflow if there are fewer than two positions, and then the stride is not used.
         let new_step = old_step.saturating_mul(step);
         self.resized(op, axis, count, new_step, distance(first, old_step))
     }
@@ -101,7 +101,7 @@ impl Layout {
         Ok(place)
     }
 
-    /// Applies a subscript. Each place takes an axis, skips some, or adds one.
+    /// Applies a subscript. Each entry consumes an axis, skips some, or adds one.
     pub(crate) fn index(&self, subscript: &[Index]) -> Result<Layout> {
         let subscript_text = Subscript(subscript);
         let op = format_args!("index {subscript_text}");

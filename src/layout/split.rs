@@ -62,7 +62,7 @@ impl fmt::Display for Sections {
     }
 }
 
-/// The most dimensions of all parts together. Each part is in memory.
+/// The limit on the dimensions of all parts together. All parts are in memory at once.
 const MAX_PART_DIMS: usize = 1 << 22;
 
 impl Layout {
@@ -80,8 +80,8 @@ impl Layout {
         }
     }
 
-    /// Splits an axis into parts of one size, the last of which may be smaller, or into parts of the given sizes,
-    /// which must add up to the whole axis.
+    /// Splits an axis into parts of one size (the last part may be smaller), or into parts of the given sizes, which
+    /// must add up to the size of the axis.
     pub(crate) fn split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
         let op = format_args!("split({sections}, {axis})");
         let (axis, n, _) = self.dim(op, axis)?;
@@ -114,8 +114,8 @@ impl Layout {
         }
     }
 
-    /// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or at the given
-    /// positions, which are bounds of Python slices.
+    /// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or splits it at the
+    /// given positions, which are bounds of Python slices.
     pub(crate) fn tensor_split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
         let op = format_args!("tensor_split({sections}, {axis})");
         let (axis, n, _) = self.dim(op, axis)?;
@@ -140,7 +140,7 @@ impl Layout {
         }
     }
 
-    /// [`tensor_split`](Self::tensor_split) along the axis that the name of the operation implies. A number of parts
+    /// Splits for `hsplit`, `vsplit` and `dsplit`: like [`tensor_split`](Self::tensor_split), but a number of parts
     /// must divide the size of the axis, and the layout must have at least `rank` axes.
     fn split_evenly(
         &self,
@@ -199,7 +199,7 @@ impl Layout {
         Err(Error::new(
             ErrorKind::LimitExceeded,
             format!(
-                "{op}: {count} parts of {self} exceed the limit of {most}; take single parts with select or narrow"
+                "{op}: {count} parts of {self} exceed the limit of {most}; take individual parts with select or narrow"
             ),
         ))
     }

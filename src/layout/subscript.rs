@@ -5,7 +5,7 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 
 use super::Integer;
 
-/// One place in a subscript such as `tensor[0, 1:3, ..., None]`. The macro [`ix!`](crate::ix) writes whole
+/// One entry of a subscript such as `tensor[0, 1:3, ..., None]`. The [`ix!`](crate::ix) macro creates whole
 /// subscripts.
 ///
 /// Converts from a position (`1`, `-1`) or a range (`1..3`, `..-1`, `..`), whose bounds are those of a Python slice.
@@ -23,7 +23,7 @@ pub enum Index {
         /// The distance from one position to the next, not 0.
         step: isize,
     },
-    /// All axes that no other place takes. At most one per subscript.
+    /// All axes that no other entry consumes. At most one per subscript.
     Ellipsis,
     /// A new axis of size 1.
     NewAxis,
@@ -116,12 +116,12 @@ fn slice(start: Option<isize>, end: Option<isize>) -> Index {
     Index::Slice { start, end, step: 1 }
 }
 
-/// Returns the bound after an inclusive end. There is none after the last position, -1.
+/// Returns the exclusive bound for an inclusive end. An end of -1, the last position, needs no bound.
 fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }
 
-/// The start or end of a [slice](crate::Tensor::slice): an integer, or `None` for the end of the axis.
+/// The start or end of a [slice](crate::Tensor::slice): an integer, or `None` for no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceBound(pub(crate) Option<isize>);
 

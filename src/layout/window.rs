@@ -1,4 +1,4 @@
-//! Views that may show an element more than once, or in a new place.
+//! Windows, diagonals, and views with arbitrary strides.
 
 use super::header::{Dim, distance, overflow};
 use super::{Axes, Axis, Layout};
@@ -10,7 +10,7 @@ impl Layout {
     pub(crate) fn unfold(&self, axis: Axis<'_>, size: usize, step: usize) -> Result<Layout> {
         let op = format_args!("unfold({axis}, {size}, {step})");
         let axis = self.axis(op, axis)?;
-        // The only window of a single element is that element, or nothing.
+        // A layout without axes counts as an axis with one position.
         let (n, stride) = self.dims().nth(axis).unwrap_or((1, 1));
         let windows = n.checked_sub(size).and_then(|rest| rest.checked_div(step));
         let Some(count) = windows.and_then(|last| last.checked_add(1)) else {
@@ -24,7 +24,7 @@ impl Layout {
         };
         let mut dims = self.to_dims();
         if let Some(dim) = dims.get_mut(axis) {
-            // As for a slice, the product can overflow only if there is one window.
+            // As for `slice`, the product can only overflow if there is one window, and then the stride is not used.
             let step = isize::try_from(step).unwrap_or(isize::MAX);
             (dim.size, dim.stride) = (count, stride.saturating_mul(step));
         }
@@ -77,7 +77,7 @@ impl Layout {
         self.moved(op, dims, distance(skipped, stride))
     }
 
-    /// Returns a layout with any size, stride and offset. The caller checks that it stays inside the storage.
+    /// Returns a layout with the given size, stride and offset. The caller checks that it stays inside the storage.
     pub(crate) fn as_strided(
         &self,
         size: &[usize],

@@ -1,10 +1,12 @@
+//! A limit on the address space that mappings reserve.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The address space that all mappings of a process may reserve past the ends of their files: a quarter of the
-/// address space of a 64-bit process. A malformed store must not take all of it.
+/// The address space, in bytes, that all mappings of a process together may reserve past the ends of their files: a
+/// quarter of the address space of a 64-bit process. A malformed store must not use up all of it.
 const RESERVED_PER_PROCESS: usize = if usize::BITS == 64 { 1 << 45 } else { 0 };
 
-/// The part of it that is reserved now.
+/// The bytes that are reserved now.
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
 
 /// A reserved part of that address space, released on drop.

@@ -15,8 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// An open file that is not part of a store, with its device, inode, length and mtime when it was opened.
 ///
-/// Other processes may change it at any time. After every read, this checks that these are still the same, so bytes
-/// of two states of the file are never mixed.
+/// Other processes may change the file at any time. All four are compared again after every read, so bytes from two
+/// states of the file are never mixed.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -56,8 +56,8 @@ impl ExternalFile {
         Self::settled(path, file).map_err(failed)
     }
 
-    /// Takes over a file that is open for reading, such as a temporary file. Error messages use `path`
-    /// as its name. Waits like [`open`](Self::open).
+    /// Takes ownership of a file that is open for reading, such as a temporary file. Error messages use `path` as its
+    /// name. Waits like [`open`](Self::open).
     ///
     /// ```
     /// use std::io::Write as _;
@@ -92,25 +92,25 @@ impl ExternalFile {
         Self::of(path, file)
     }
 
-    /// Takes over an open file. `path` is used in messages.
+    /// Wraps an open file, without waiting. Error messages use `path` as its name.
     pub(super) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Self> {
         let stamp = stamp_of(file.stat()?);
         Ok(ExternalFile { path: path.to_path_buf(), file, stamp })
     }
 
-    /// The path by which it was opened.
+    /// Returns the path that it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes when it was opened.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.stamp.size_bytes
     }
 
-    /// The stamp of the file when it was opened.
+    /// Returns the stamp of the file when it was opened.
     pub(crate) fn stamp(&self) -> FileStamp {
         self.stamp
     }
@@ -134,7 +134,7 @@ impl ExternalFile {
         (self.stamp.device, self.stamp.inode)
     }
 
-    /// Whether this is the file with this stat.
+    /// Whether `stat` is of this file.
     pub(super) fn is_file(&self, stat: FileStat) -> bool {
         self.id() == stat.id()
     }
@@ -145,12 +145,12 @@ impl ExternalFile {
     /// [`ErrorKind::ExternalChanged`] if the file has changed since it was opened; [`ErrorKind::Io`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         let read = self.file.read_exact_at(buf, offset_bytes);
-        // Checked first, because a changed file explains more than an early end does.
+        // Checked first: "the file was changed" explains more than an unexpected end of file.
         self.check_unchanged()?;
         read.map_err(|e| Error::io("read", &self.path, e))
     }
 
-    /// Refuses a range that is not within the file.
+    /// Checks that a range of bytes is within the file.
     pub(crate) fn check_range(&self, range: &Range<u64>) -> Result<()> {
         if range.start <= range.end && range.end <= self.size_bytes() {
             return Ok(());
@@ -185,14 +185,14 @@ fn not_regular(path: &Path) -> Error {
     Error::new(ErrorKind::BadFile, format!("open {}: not a regular file", path.display()))
 }
 
-/// The clock that a kernel stamps files with ticks at least every 10 milliseconds, or slightly later under load.
+/// The kernel's clock for file times ticks at least every 10 milliseconds, or slightly later under load.
 const SETTLED_AFTER: Duration = Duration::from_millis(12);
 
-/// How many times to wait for a process that keeps writing. A later read will then find a change.
+/// The limit on waits for a process that keeps writing. A later read then finds a change.
 const MOST_WAITS: u32 = 3;
 
-/// Returns how long a later change could still get the same mtime, or `None` if it no longer could. An mtime in the
-/// future does not count, because no later change will get it.
+/// Returns how long a later change could still get the same mtime, or `None` if it no longer could. Also returns
+/// `None` for an mtime in the future, because no later change will get it.
 fn until_settled(mtime_ns: i64) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     let changed = Duration::from_nanos(u64::try_from(mtime_ns).ok()?);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_after_any_change_of_the_file_is_refused_and_says_what_changed() {
+    fn a_read_after_any_change_to_the_file_fails_and_says_what_changed() {
         type Change = fn(&Path);
         let changes: [(&str, Change); 4] = [
             ("size in bytes 10, now 4", |path| {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_without_waiting() {
+    fn files_that_are_not_regular_are_refused_without_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();

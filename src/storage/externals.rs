@@ -1,3 +1,5 @@
+//! The external files of a store, as one handle may open them.
+
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use stridemap_format::External;
 
 use super::external::{ExternalFile, difference};
-use crate::disk::{Disk, ExternalError, FileId, Reach, Step};
+use crate::disk::{Disk, ExternalError, ExternalScope, FileId, Step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The files outside the store that a handle may open for external storages.
 ///
-/// The store names the files, so an untrusted store could name any file that this process can read. In any case, only
-/// regular files that belong to no store are opened, and only while their device, inode, length and mtime are those
-/// recorded when they were adopted.
+/// The store names the files, so an untrusted store could name any file that this process can read. In any case, a
+/// file is opened only if it is regular, does not belong to a store, and still has the device, inode, length and
+/// mtime that were recorded when it was adopted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExternalFiles {
@@ -28,11 +30,11 @@ pub enum ExternalFiles {
 }
 
 impl ExternalFiles {
-    fn reach(self) -> Option<Reach> {
+    fn scope(self) -> Option<ExternalScope> {
         match self {
             ExternalFiles::Refuse => None,
-            ExternalFiles::Beside => Some(Reach::Beside),
-            ExternalFiles::Anywhere => Some(Reach::Anywhere),
+            ExternalFiles::Beside => Some(ExternalScope::Beside),
+            ExternalFiles::Anywhere => Some(ExternalScope::Anywhere),
         }
     }
 }
@@ -54,14 +56,14 @@ pub(crate) struct Externals {
 }
 
 impl Externals {
-    /// Returns the external files of the store in this directory.
+    /// Creates the external files of the store in a directory.
     pub(crate) fn new(disk: &Arc<dyn Disk>, store: &Path, options: ExternalOptions) -> Self {
         Externals { disk: Arc::clone(disk), store: store.to_path_buf(), options, open: Mutex::default() }
     }
 
-    /// Returns the path of a record's file, for messages.
+    /// Returns the path of a record's file, for error messages.
     pub(crate) fn path(&self, external: &External) -> PathBuf {
-        // If the path ends in `..` or in a link, its parent is a different directory.
+        // If the store's path ends in `..` or is a link, its parent is not the directory that holds the store.
         match (self.store.file_name(), self.store.parent()) {
             (Some(_), Some(holder)) if self.disk.is_dir(&self.store).unwrap_or(true) => {
                 holder.join(&external.path)
@@ -85,10 +87,10 @@ impl Externals {
             );
             Err(Error::new(ErrorKind::ExternalChanged, message))
         };
-        let Some(reach) = self.options.allowed.reach() else {
+        let Some(scope) = self.options.allowed.scope() else {
             return Err(self.refused(&path, "this handle opens the store's own files only"));
         };
-        let file = match self.disk.open_external(&self.store, Path::new(&external.path), reach) {
+        let file = match self.disk.open_external(&self.store, Path::new(&external.path), scope) {
             Ok(file) => file,
             Err(ExternalError::Outside(why)) => return Err(self.refused(&path, why)),
             Err(ExternalError::Io(e)) => match e.kind() {
@@ -151,14 +153,14 @@ impl Externals {
             return Ok(());
         }
         let message = format!(
-            "{}: it is on a network file system, where another machine can truncate a mapped file, which ends \
+            "{}: the file is on a network file system, where another machine can truncate a mapped file, which ends \
              this process; use open, or StoreOptions::allow_network_mapping if only one machine writes it",
             file.path().display()
         );
         Err(Error::new(ErrorKind::NetworkFileSystem, message))
     }
 
-    /// Opens a file again as this handle would, and returns the path to record with the reopened file.
+    /// Opens a file again, as this handle opens recorded files. Returns the path to record, and the reopened file.
     ///
     /// # Errors
     /// As for [`open`](Self::open) with the recorded path; `InvalidArgument` for a path that is not UTF-8.

@@ -1,4 +1,4 @@
-//! Opens the files of storages, and makes the errors about them.
+//! Opens the files of storages, and creates errors about them.
 
 use std::io;
 use std::path::Path;
@@ -21,8 +21,8 @@ pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Res
     Ok(file)
 }
 
-/// Returns the error of a failed open. `action` is a verb and its object. If writing is denied, the error says that
-/// the store is read-only.
+/// Returns the error for a failed open. `action` is a verb and its object: "open storage". If writing is denied, the
+/// error is that the store is read-only.
 pub(super) fn open_error(action: &str, path: &Path, access: Access, e: io::Error) -> Error {
     match e.kind() {
         io::ErrorKind::NotFound => broken(path, "the file is missing"),
@@ -39,6 +39,8 @@ pub(super) fn read_error(path: &Path, e: io::Error) -> Error {
     }
 }
 
+/// Checks that a file is at least as long as its record states.
+///
 /// # Errors
 /// `Corrupt` for a file that is shorter than the record states.
 pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> Result<()> {
@@ -62,12 +64,12 @@ pub(super) fn broken(path: &Path, detail: impl Into<String>) -> Error {
     Error::corrupt(path, FormatError::new(Rule::StorageFile, detail))
 }
 
-/// Why a file cannot be mapped.
+/// The reason that a file cannot be mapped.
 #[derive(Debug)]
 pub(super) enum MapError {
     /// This process already uses the file in a way that excludes the mapping. The text describes that use.
     Conflict(String),
-    /// The file system has no shared mappings.
+    /// The file system does not support shared mappings.
     Unsupported,
     Io(io::Error),
 }

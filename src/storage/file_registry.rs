@@ -1,16 +1,16 @@
 //! Records how this process uses each file that it maps or locks, by device and inode, under one mutex.
 //!
 //! The bytes of a sealed storage, or of an external file, are borrowed without a lock. The elements of a live storage
-//! are shared as atomics. A mutable storage, and one that grows, is locked. In a malformed store, one file can have
+//! are shared as atomics. Mutable storages and storages that grow are locked. In a malformed store, one file can have
 //! several names and so be several of these at once. Within this process the registry keeps these uses apart, and the
 //! proofs in `mapping.rs` rely on it:
 //!
 //! - A file that is mapped as sealed is not locked to be changed, and a lock to grow it keeps the mapped bytes stable.
-//! - A file that is mapped as live is not locked, and is mapped neither as sealed nor with another access size.
+//! - A file that is mapped as live is not locked, and is mapped neither as sealed nor with a different access size.
 //!
 //! Each new use is checked against the others and recorded without unlocking the mutex in between.
 //!
-//! While the mutex is locked, a file may be mapped, or its lock tried. But no [`Region`] may be dropped, because that
+//! While the mutex is locked, code may map a file or try to lock it, but must not drop a [`Region`], because that
 //! would lock the mutex again. So a weak region is upgraded only to be returned.
 
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ pub(super) struct Region {
     pub(super) map: MmapRaw,
     pub(super) file: FileId,
     owner: OwnerProcess,
-    /// The address space past the bytes that were asked for.
+    /// The address space past the bytes that were requested.
     _reservation: Reservation,
 }
 
@@ -89,7 +89,7 @@ struct RegionUse {
     region: Weak<Region>,
     mapped_as: MappedAs,
     mapped_bytes: usize,
-    /// The most bytes that may be borrowed.
+    /// The largest number of bytes that may be borrowed.
     lent_bytes: usize,
 }
 
@@ -99,8 +99,7 @@ impl RegionUse {
         if self.region.strong_count() > 0 {
             return true;
         }
-        // The last borrow ended before the count fell to zero. With this fence, it also ended before everything that
-        // follows.
+        // The last borrow ended before the count fell to zero. This fence orders it before everything that follows.
         fence(Ordering::Acquire);
         false
     }
@@ -136,7 +135,7 @@ impl FileUse {
         self.regions.iter().filter(|region| region.is_alive())
     }
 
-    /// Returns how the file is already used, if that forbids mapping its first `length_bytes`.
+    /// Describes the current use of the file, if it forbids mapping the first `length_bytes`.
     fn conflict_with_mapping(&self, mapped_as: MappedAs, length_bytes: usize) -> Option<String> {
         if let Some(region) = self.regions().find(|region| region.mapped_as != mapped_as) {
             return Some(region.describe());
@@ -149,7 +148,7 @@ impl FileUse {
         })
     }
 
-    /// Returns how the file is already used, if that forbids locking it for this purpose.
+    /// Describes the current use of the file, if it forbids a lock for this purpose.
     pub(super) fn conflict_with_lock(&self, purpose: Purpose) -> Option<String> {
         let is_forbidden =
             |region: &&RegionUse| region.mapped_as != MappedAs::Sealed || purpose == Purpose::Change;
@@ -182,8 +181,8 @@ static UNLOCKED: Condvar = Condvar::new();
 
 static UNUSED: FileUse = FileUse { regions: Vec::new(), lock: None };
 
-/// Locks the registry. If another thread of the parent had it locked at the fork, this never returns in the child: a
-/// value that the child has inherited must not call it.
+/// Locks the registry. If another thread of the parent had locked it at the time of the fork, this never returns in
+/// the child. Values that a child has inherited must therefore not call it.
 pub(super) fn lock() -> MutexGuard<'static, FileRegistry> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     if !registry.owner.is_current() {
@@ -341,7 +340,7 @@ impl Drop for FileLock {
             held.threads.swap_remove(own);
         }
         if held.threads.is_empty() {
-            // Closing the file is not enough: a forked child, or one that is being started, may have it open too.
+            // Closing the file is not enough: a forked child, or one that is just starting, may also have it open.
             let _ = held.file.unlock();
             let held = file_use.lock.take();
             registry.remove_if_unused(self.id);

@@ -1,3 +1,5 @@
+//! Appends to sealed storages.
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +31,7 @@ pub(crate) struct GrowthLock {
     /// Open for writing.
     file: Arc<dyn DiskFile>,
     path: PathBuf,
-    /// The offset at which unfinished bytes of this process begin in the file. They are truncated when the lock is
+    /// The offset in the file where unfinished bytes of this process begin. They are truncated when the lock is
     /// dropped.
     leftover_from: Option<u64>,
 }
@@ -118,14 +120,14 @@ pub(crate) struct Growth {
     digests: Vec<Digest>,
     /// The `.sum` file, open for writing. `None` if the storage had no full chunk.
     sum: Option<(Arc<dyn DiskFile>, PathBuf)>,
-    /// The length that is written and digested.
+    /// The number of bytes that are written and digested.
     written_bytes: u64,
-    /// Later bytes, not written yet.
+    /// The bytes after those, not written yet.
     pending: Vec<u8>,
 }
 
 impl Growth {
-    /// Prepares to append to the storage of this record, the newest one, under its lock.
+    /// Prepares to append to a storage, under its lock. `from` is its newest record.
     ///
     /// # Errors
     /// `Corrupt` if a file is missing or too short, or if the tail does not match its digest: a new digest would hide
@@ -183,7 +185,7 @@ impl Growth {
         self.written_bytes + self.pending.len() as u64
     }
 
-    /// Allocates blocks for `additional_bytes`, so that a full disk is an error now.
+    /// Allocates blocks for `additional_bytes`, so that a full disk is an error now, not during a write.
     pub(crate) fn reserve(&self, additional_bytes: u64) -> Result<()> {
         self.check_process()?;
         if additional_bytes == 0 {

@@ -1,3 +1,5 @@
+//! Bytes on the heap.
+
 use crate::error::Result;
 use crate::memory::out_of_memory;
 
@@ -8,8 +10,10 @@ pub(crate) struct AlignedBytes {
 }
 
 impl AlignedBytes {
+    /// Allocates zeroed bytes.
+    ///
     /// # Errors
-    /// `LimitExceeded` if there is too little memory: the size may come from an untrusted header.
+    /// `LimitExceeded` if there is not enough memory: the size may come from an untrusted header.
     pub(crate) fn zeroed(length_bytes: usize) -> Result<Self> {
         let words = length_bytes.div_ceil(size_of::<u128>());
         let words = bytemuck::allocation::try_zeroed_vec(words).map_err(|()| out_of_memory(length_bytes))?;

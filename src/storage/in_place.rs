@@ -1,3 +1,5 @@
+//! The files of storages that are changed in place.
+
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -16,8 +18,8 @@ use crate::process::OwnerProcess;
 /// A storage, by its file, its store and its id in the store. Inodes are reused, ids are not.
 type StorageKey = (FileId, Uuid, u64);
 
-/// The storages that this process failed to flush, with the error. The kernel marks their pages clean, so a handle
-/// that loads such a storage again must also see the failure.
+/// The storages that this process failed to flush, with their errors. The kernel has marked their pages clean, so a
+/// handle that loads such a storage again must also get the error.
 static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<StorageKey, Error>>> = LazyLock::new(Mutex::default);
 
 /// The file of a storage that is changed in place: the common part of mutable and live storages.
@@ -25,8 +27,7 @@ static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<StorageKey, Error>>> = LazyLock::n
 pub(crate) struct InPlaceFile {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) path: PathBuf,
-    /// Used to read, and to learn of writeback failures: the kernel reports those that happen after a file was
-    /// opened.
+    /// Used to read, and to detect writeback failures: the kernel reports those that happen after a file was opened.
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) id: FileId,
     /// The store, and the storage's id in it.
@@ -34,34 +35,34 @@ pub(crate) struct InPlaceFile {
     /// The process that loaded the storage.
     owner: OwnerProcess,
     pub(super) length_bytes: u64,
-    in_use: InUse,
+    in_use: StoreCallbacks,
     /// Locked during a flush: if several threads sync an open file, the kernel reports a failure to only one of them.
     flushing: Mutex<()>,
     /// The poison of the handle that loaded the storage.
     pub(super) poison: Poison,
     pub(super) permit: Option<MapPermit>,
     file_system: FileSystem,
-    /// Set once the whole file has blocks, on a file system that writes in place.
+    /// Set once all blocks of the file are allocated, on a file system that writes in place.
     is_allocated: OnceLock<()>,
 }
 
-/// The message for elements that cannot be borrowed mutably: the reason and the remedy.
-pub(crate) const NO_ROOM: &str = "the file system may write a change to new blocks, and if the disk is full, such a \
+/// Explains why elements cannot be borrowed mutably, and what to do.
+pub(crate) const MAY_NEED_BLOCKS: &str = "the file system may write a change to new blocks, and if the disk is full, such a \
     change would end the process; keep the store on a different file system, or, on btrfs from Linux 6.17 on, \
     use save_as, which makes a file that is changed in place";
 
-/// What a storage asks of its store.
+/// The functions of the store that a storage calls.
 #[derive(Clone)]
-pub(crate) struct InUse {
+pub(crate) struct StoreCallbacks {
     /// Whether a tensor of the newest generation is backed by it.
     pub(crate) ask: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
-    /// Makes the name of the generation that has the storage durable.
+    /// Makes the name of the generation that contains the storage durable.
     pub(crate) settle: Arc<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
-impl fmt::Debug for InUse {
+impl fmt::Debug for StoreCallbacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InUse")
+        f.write_str("StoreCallbacks")
     }
 }
 
@@ -71,11 +72,11 @@ impl InPlaceFile {
         (path, file, stat): (&Path, Arc<dyn DiskFile>, FileStat),
         identity: (Uuid, u64),
         length_bytes: u64,
-        (in_use, poison): (InUse, Poison),
+        (in_use, poison): (StoreCallbacks, Poison),
         permit: Option<MapPermit>,
     ) -> Self {
         let os_file = file.as_file().filter(|_| permit.is_some());
-        // An unknown file system may need new blocks.
+        // A file system that cannot be determined may need new blocks.
         let of = |file| FileSystem::of(file).unwrap_or(FileSystem::CopyOnWrite);
         InPlaceFile {
             file_system: os_file.map_or(FileSystem::InPlace, of),
@@ -94,7 +95,7 @@ impl InPlaceFile {
         }
     }
 
-    /// Whether a file with this stat is the storage's file.
+    /// Whether `stat` is of the storage's file.
     pub(crate) fn is_file(&self, stat: FileStat) -> bool {
         stat.id() == self.id
     }
@@ -104,12 +105,16 @@ impl InPlaceFile {
         self.id == other.id && self.length_bytes == other.length_bytes
     }
 
+    /// Checks that the handle can still write.
+    ///
     /// # Errors
     /// `Poisoned` once a sync of the handle that loaded the storage has failed.
     pub(super) fn check_poison(&self) -> Result<()> {
         self.poison.check(&*self.disk)
     }
 
+    /// Checks that this is the process that loaded the storage.
+    ///
     /// # Errors
     /// `Forked` in a forked child of the process that loaded the storage.
     pub(super) fn check_process(&self) -> Result<()> {
@@ -169,7 +174,7 @@ impl InPlaceFile {
         Step::InPlaceIsWhole.on(&*self.disk, || check_length(&self.path, stat.size_bytes, self.length_bytes))
     }
 
-    /// Returns the stat of a file that is about to be mapped.
+    /// Returns the metadata of a file that is about to be mapped.
     ///
     /// # Errors
     /// `Corrupt` if it is shorter than the record states; `Io`.
@@ -184,7 +189,7 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Io`, for example if the disk is full.
-    pub(super) fn hold_room(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
+    pub(super) fn allocate_blocks(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
         let failed = |e| self.error("allocate storage", e);
         let all = 0..self.length_bytes;
         if all.is_empty() || self.is_allocated.get().is_some() {
@@ -250,8 +255,8 @@ impl InPlaceFile {
             return Err(Error::new(ErrorKind::Poisoned, message).with_source(first));
         }
         self.check_poison()?;
-        // The kernel reports a failure once to each file that was open at that time. A file that was just opened gets
-        // no report of earlier failures, but the file that was loaded does.
+        // The kernel reports a failure once to each file that was open at that time. A file that was opened later
+        // gets no report, but the file that was opened at load does.
         let synced = files
             .iter()
             .try_for_each(|file| Step::SyncInPlace.on(disk, || file.sync()))

@@ -1,5 +1,7 @@
+//! Live storages.
+
 use super::file::MapError;
-use super::in_place::{InPlaceFile, NO_ROOM};
+use super::in_place::{InPlaceFile, MAY_NEED_BLOCKS};
 use super::mapping::LiveMapping;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -49,13 +51,13 @@ impl LiveFile {
         own.check_changeable(&file)?;
         let os_file = file.as_file().ok_or_else(|| not_mapped("a file of this disk cannot be mapped"))?;
         let stat = own.stat_to_map(&file)?;
-        if !own.hold_room(&file)? {
-            return Err(not_mapped(NO_ROOM));
+        if !own.allocate_blocks(&file)? {
+            return Err(not_mapped(MAY_NEED_BLOCKS));
         }
         LiveMapping::of(os_file, stat, own.length_bytes, self.access_bytes, permit).map_err(|e| match e {
-            MapError::Unsupported => {
-                not_mapped("the file system has no shared mappings; keep the store on a different one")
-            }
+            MapError::Unsupported => not_mapped(
+                "the file system does not support shared mappings; keep the store on a different one",
+            ),
             e => e.into_error(&own.path),
         })
     }

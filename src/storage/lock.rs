@@ -26,7 +26,7 @@ impl FileLock {
         (path, timeout): (&Path, Duration),
     ) -> Result<FileLock> {
         let busy = |why: &str| Error::new(ErrorKind::Busy, format!("{}: {why}", path.display()));
-        // `None` if the timeout ends after the last instant that can be expressed.
+        // `None` if the end of the timeout cannot be represented.
         let deadline = Instant::now().checked_add(timeout);
         let (mut turn, mut front_since) = (None, None);
         let mut registry = file_registry::lock();
@@ -83,8 +83,8 @@ fn held_by_this_thread(purpose: Purpose) -> &'static str {
     }
 }
 
-/// Says what holds the lock. Finding the process reads every lock of the system, so the registry must not be locked
-/// during this call.
+/// Describes the holder of the lock. Finding a process reads every lock of the system, so the registry must not be
+/// locked during this call.
 fn held_by_another(
     file: &Arc<dyn DiskFile>,
     purpose: Purpose,

@@ -1,4 +1,4 @@
-//! Maps files into memory. This is all unsafe code of this crate, except for `tensor/dlpack/lend.rs`.
+//! Maps files into memory. All unsafe code of this crate is here, except for that in `tensor/dlpack/lend.rs`.
 #![expect(unsafe_code, reason = "no compiler can check what other processes do to a mapped file")]
 
 use std::fs::File;
@@ -22,14 +22,14 @@ use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 pub(crate) struct MapPermit(());
 
 impl MapPermit {
-    /// Only for the bodies of the unsafe functions that state that contract.
+    /// Must be called only by the unsafe functions that state this contract.
     pub(crate) const fn by_contract_of_the_caller() -> Self {
         MapPermit(())
     }
 }
 
-/// The first bytes of a sealed storage's file, or of an external file, mapped read-only and shared with every other
-/// process that maps them.
+/// A read-only mapping of the first bytes of a sealed storage's file, or of an external file. All processes that map
+/// the file share its pages.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     region: Arc<Region>,
@@ -39,8 +39,8 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// Maps the first `length_bytes` of a file with this stat, or shares an existing mapping of this process.
     ///
-    /// A new mapping reserves address space for `reserved_bytes`, or for twice the longest mapping of the file, as
-    /// far as any is available. So a reader maps a growing file only once or a few times. On overlayfs nothing is
+    /// A new mapping reserves address space for `reserved_bytes` or for twice the longest mapping of the file, if
+    /// that is available. A reader then maps a growing file only once or a few times. On overlayfs nothing is
     /// reserved.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Mapping {
     /// Returns the bytes that the mapping was made for.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY:
-        // - in bounds: the region has at least `length_bytes`, and `of` saw by a stat that the file had as many,
+        // - in bounds: the region has at least `length_bytes`, and `of` checked by a stat that the file had as many,
         //   after a record had stated them. On overlayfs the file may be in a lower layer, and the stat may be that
         //   of its copy in the upper layer. But the file was opened after the record was read, so it contains the
         //   rows of the record, and `of` maps no more bytes than it was asked for. A lower layer never changes;
@@ -102,8 +102,8 @@ fn map_with_room(
     length_bytes: usize,
     with_room_bytes: [usize; 2],
 ) -> io::Result<(MmapRaw, Reservation)> {
-    // On overlayfs a later writer may copy the file up. The file mapped here then does not have the rows that it
-    // appends.
+    // On overlayfs a later writer may copy the file up. The file that is mapped here then does not get the rows that
+    // the writer appends.
     let may_grow = FileSystem::of(file)? != FileSystem::Overlay;
     // Address space may be limited, or fragmented.
     for bytes in with_room_bytes.into_iter().filter(|_| may_grow) {
@@ -116,6 +116,8 @@ fn map_with_room(
     Ok((MmapOptions::new().len(length_bytes).map_raw_read_only(file)?, Reservation::of(0)))
 }
 
+/// Returns the length of a new mapping, in bytes.
+///
 /// # Errors
 /// `UnexpectedEof` for a file that is shorter.
 fn length_to_map(stat: FileStat, length_bytes: u64) -> io::Result<usize> {
@@ -125,9 +127,9 @@ fn length_to_map(stat: FileStat, length_bytes: u64) -> io::Result<usize> {
     usize::try_from(length_bytes).map_err(io::Error::other)
 }
 
-/// The first bytes of a file that is changed in place, mapped and shared with every other process that maps them.
+/// A mapping of the first bytes of a file that is changed in place. All processes that map the file share its pages.
 ///
-/// Its bytes are only borrowed together with a lock of the file, so the registry need not record it.
+/// Its bytes are borrowed only together with a lock of the file, so the registry need not record it.
 #[derive(Debug)]
 pub(super) struct LockedMapping {
     map: MmapRaw,
@@ -186,7 +188,7 @@ impl LockedMapping {
         // SAFETY:
         // - in bounds, alive: as in `bytes`;
         // - writable: `of` maps it for writing in this mode. A write that needs a new block on a full disk would be
-        //   SIGBUS: `InPlaceFile::hold_room` has checked, once or under this lock, that no write needs one until a
+        //   SIGBUS: `InPlaceFile::allocate_blocks` has checked, once or under this lock, that no write needs one until a
         //   snapshot or reflink is made;
         // - unique: the slice borrows an exclusive lock of this file mutably, and no other lock of the file is held
         //   in any process or thread. Every slice of a `LockedMapping` borrows a lock of the file, so no other slice
@@ -221,13 +223,13 @@ struct FiemapExtent {
     reserved_flags: [u32; 3],
 }
 
-/// Whether a write to the first `length_bytes` of a file may need a new block. That is so if these bytes have a hole,
-/// or a block that is shared with another file, packed, or part of the metadata. True if the file system does not
-/// report its blocks.
+/// Whether a write to the first `length_bytes` of a file may need a new block. It may if these bytes contain a hole,
+/// or a block that is shared with another file, packed, or part of the metadata. Also true if the file system does
+/// not report its blocks.
 pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<bool> {
     // Flags of an extent: packed with other data, in the metadata, shared.
     const NEEDS: u32 = 0x8 | 0x200 | 0x2000;
-    // The size in the request number is that of the fields before the extents.
+    // The request number contains the size of the fields before the extents.
     const REQUEST: Opcode = opcode::read_write::<[u64; 4]>(b'f', 11);
     let mut start_bytes = 0;
     while start_bytes < length_bytes {
@@ -306,8 +308,8 @@ macro_rules! atoms {
 
 atoms!(AtomicU8 = u8, AtomicU16 = u16, AtomicU32 = u32, AtomicU64 = u64);
 
-/// The first bytes of the file of a live storage, mapped and shared with every other process that maps them, to be
-/// read and written with atomics of one size.
+/// A mapping of the first bytes of a live storage's file, which are read and written with atomics of one size. All
+/// processes that map the file share its pages.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveMapping {
     /// `None` if there are no bytes.
@@ -318,7 +320,7 @@ pub(crate) struct LiveMapping {
 impl LiveMapping {
     /// Maps the first `length_bytes` of a file with this stat for atomics of `access_bytes`, or shares an existing
     /// mapping of this process. The file is open for writing, so on overlayfs it is the copy in the upper layer. By
-    /// [`hold_room`](super::in_place::InPlaceFile::hold_room) no write needs a new block, which on a full disk would
+    /// [`allocate_blocks`](super::in_place::InPlaceFile::allocate_blocks) no write needs a new block, which on a full disk would
     /// be a fault.
     ///
     /// # Errors

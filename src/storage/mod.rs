@@ -1,6 +1,7 @@
 //! Storages: contiguous sequences of bytes, in a file or on the heap.
 
 mod address_space;
+mod backing;
 mod check;
 mod external;
 mod externals;
@@ -16,10 +17,10 @@ mod mutable;
 mod poison;
 mod queue;
 mod staged;
-mod stored;
 mod verified;
 mod writer;
 
+pub(crate) use backing::{Identity, Storage};
 pub(crate) use check::{Damage, check_all, check_chunks};
 pub use external::ExternalFile;
 pub use externals::ExternalFiles;
@@ -27,17 +28,16 @@ pub(crate) use externals::{ExternalOptions, Externals};
 pub(crate) use file::open_whole;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
 pub(crate) use heap::AlignedBytes;
-pub(crate) use in_place::{InUse, NO_ROOM};
+pub(crate) use in_place::{MAY_NEED_BLOCKS, StoreCallbacks};
 pub(crate) use live::LiveFile;
 pub(crate) use mapping::{Atom, LiveMapping, MapPermit};
 pub(crate) use mutable::{LockedStorage, MutableFile};
 pub(crate) use poison::Poison;
 pub(crate) use queue::Turn;
 pub(crate) use staged::StagedStorage;
-pub(crate) use stored::{Identity, Storage};
 pub(crate) use verified::{DamagedChunk, VerifiedStorage};
 pub(crate) use writer::StorageWriter;
 
-/// The alignment of each tensor in a storage that several tensors share: a cache line, which is more than any
-/// element's alignment.
+/// The alignment, in bytes, of each tensor in a storage that several tensors share: a cache line, which is more than
+/// the alignment of any element.
 pub(crate) const ALIGNMENT_BYTES: u64 = 64;

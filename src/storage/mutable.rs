@@ -1,3 +1,5 @@
+//! Mutable storages, and their locks.
+
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -28,7 +30,7 @@ pub(crate) struct LockedStorage {
     file: Arc<dyn DiskFile>,
     /// Whether a mapping of the file shows later writes to the storage.
     is_current: bool,
-    /// A mapping for this lock only: on overlayfs, an earlier mapping may map the file as it was before it was copied
+    /// A mapping for this lock only: on overlayfs, an earlier mapping may still be of the file that was later copied
     /// up.
     own_mapping: OnceLock<LockedMapping>,
     /// Whether the disk has room for writes through a mapping. Checked for each lock, because a later snapshot of the
@@ -72,7 +74,7 @@ impl MutableFile {
             true => open_same().map_or((file, false), |file| (file, true)),
             false => (file, true),
         };
-        // If the file had been truncated, touching an earlier mapping would be a fault.
+        // If the file was truncated, accessing an earlier mapping would be a fault.
         self.in_place.check_length(&file)?;
         if mode == LockMode::Exclusive {
             self.in_place.check_changeable(&file)?;
@@ -142,7 +144,7 @@ impl LockedStorage {
         if let Some(&has_room) = self.has_room.get() {
             return Ok(has_room);
         }
-        let has_room = self.storage.in_place.hold_room(&self.file)?;
+        let has_room = self.storage.in_place.allocate_blocks(&self.file)?;
         Ok(*self.has_room.get_or_init(|| has_room))
     }
 

@@ -1,3 +1,5 @@
+//! The first failed sync of a handle.
+
 use std::sync::{Arc, OnceLock};
 
 use crate::disk::{Disk, Step};
@@ -11,6 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) struct Poison(Arc<OnceLock<Error>>);
 
 impl Poison {
+    /// Checks that no sync has failed.
+    ///
     /// # Errors
     /// `Poisoned` once a sync has failed, with that failure as the source.
     pub(crate) fn check(&self, disk: &dyn Disk) -> Result<()> {

@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 use crate::disk::{DiskFile, FileId, LockMode};
 use crate::process::OwnerProcess;
 
-/// The longest wait for the front. A process that was stopped at the front must not keep the others from a free lock.
+/// The longest wait for the front. A process that is stopped while it is at the front must not keep others from a
+/// free lock.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The pause between tries if no thread can wait for the kernel.
+/// The pause between attempts if no thread can wait for the kernel.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
 /// A process that had to wait pauses for `STEP_BACK` before each turn, during the next `STEPS_BACK_FOR`. The kernel
-/// does not hand a lock over, so the process that it wakes must have time to take the lock before others lock it
-/// again.
+/// does not hand a lock over: the process that it wakes needs time to take the lock before others take it again.
 const STEP_BACK: Duration = Duration::from_micros(250);
 const STEPS_BACK_FOR: Duration = Duration::from_millis(50);
 
-/// The shortest and the longest pause of the waiter at the front between two tries.
+/// The shortest and the longest pause between two attempts of the waiter at the front.
 const FRONT_PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
 
 /// A place at the front of the queue, until it is dropped.
@@ -116,7 +116,7 @@ impl Turn {
         }
     }
 
-    /// Returns the pause before the next try of a waiter that has been at the front since `since`.
+    /// Returns the pause before the next attempt of a waiter that has been at the front since `since`.
     pub(crate) fn pause(since: Instant) -> Duration {
         let [shortest, longest] = FRONT_PAUSES;
         (since.elapsed() / 8).clamp(shortest, longest)

@@ -1,3 +1,5 @@
+//! Storages that a transaction has written but not published.
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;

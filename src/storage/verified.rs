@@ -17,12 +17,12 @@ use super::file::{broken, check_length, open_error, read_error};
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
 use crate::error::{Error, Result};
 
-/// How many chunk digests are kept in memory at a time, because a record may claim any number of chunks.
+/// The number of chunk digests in memory at a time. It is limited because a record may claim any number of chunks.
 const PIECE_DIGESTS: u64 = 256;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
 
 /// Reads a sealed storage, and returns a chunk only if it matches its digest. Code that copies bytes under new
-/// digests reads them through this: otherwise it would seal damage.
+/// digests reads them through this type. Otherwise damaged bytes would get valid digests.
 pub(crate) struct VerifiedStorage {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -39,15 +39,14 @@ pub(crate) struct VerifiedStorage {
     chunk: Vec<u8>,
 }
 
-/// A `.sum` file, and how many of the required digests it has.
+/// A `.sum` file, and the number of required digests that it contains.
 struct Sum {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
     count: u64,
 }
 
-/// A chunk that does not match its digest. The bytes after the last full chunk also count as a chunk, even if there
-/// are none.
+/// A chunk that does not match its digest. The bytes after the last full chunk, possibly none, also count as a chunk.
 #[derive(Debug)]
 pub(crate) struct DamagedChunk {
     pub(crate) index: u64,
@@ -72,8 +71,8 @@ impl VerifiedStorage {
         error.map_or(Ok(storage), Err)
     }
 
-    /// Like [`open`](Self::open), for a file that may be short. Also returns the error of the chunk digests, if they
-    /// have one.
+    /// Like [`open`](Self::open), but the file may be short. Also returns the error about the chunk digests, if there
+    /// is one.
     ///
     /// # Errors
     /// As for [`open`](Self::open), but only for the file of the storage itself.
@@ -109,13 +108,13 @@ impl VerifiedStorage {
             error = storage.check_digests().err();
         }
         if error.as_ref().is_some_and(|e| e.broken().is_none()) {
-            // A file that the system refuses to read does not mean that each chunk is damaged.
+            // If the system refuses to read the file, that does not mean that each chunk is damaged.
             storage.sum = None;
         }
         Ok((storage, error))
     }
 
-    /// Opens a damaged storage all of whose chunks can still be verified: `corrected` has the digests that are wrong
+    /// Opens a damaged storage whose chunks can all be verified, because `corrected` has the digests that are wrong
     /// or missing in the `.sum` file.
     pub(crate) fn open_corrected(
         disk: &dyn Disk,
@@ -148,7 +147,7 @@ impl VerifiedStorage {
         mut take: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         if range.end > self.length_bytes {
-            let detail = format!("{} bytes, but {} are to be read", self.length_bytes, range.end);
+            let detail = format!("{} bytes, but {} were requested", self.length_bytes, range.end);
             return Err(broken(&self.path, detail));
         }
         let mut start = range.start;
@@ -213,7 +212,7 @@ impl VerifiedStorage {
         if self.is_confirmed(&self.corrected)? {
             return Ok(());
         }
-        // A storage without a full chunk has no such file, so there the record is wrong.
+        // A storage without a full chunk has no `.sum` file. In that case the record is wrong.
         let path = self.sum.as_ref().map_or(&self.path, |sum| &sum.path);
         Err(Error::corrupt(path, FormatError::new(Rule::ChunkDigest, "the chunk digests were changed")))
     }
@@ -251,7 +250,7 @@ impl VerifiedStorage {
 }
 
 impl Sum {
-    /// Opens a file that may be short, and returns an error beside it if it is.
+    /// Opens a file that may be short. If it is, also returns an error.
     fn open(disk: &dyn Disk, path: PathBuf, chunk_count: u64) -> Result<(Self, Option<Error>)> {
         let failed = |e: io::Error| open_error("open chunk digests", &path, Access::Read, e);
         let file = disk.open(&path, Access::Read).map_err(failed)?;
@@ -266,7 +265,7 @@ impl Sum {
         Ok((Sum { file, path, count }, error))
     }
 
-    /// Returns up to `count` digests, as many as the file has.
+    /// Returns up to `count` digests, fewer at the end of the file.
     fn digests(&self, first: u64, count: u64) -> Result<Vec<Digest>> {
         let count = self.count.saturating_sub(first).min(count);
         let mut piece = vec![0; (count * DIGEST_BYTES) as usize];
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn any_range_reads_as_it_was_written() {
+    fn any_range_can_be_read_back() {
         for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
             let (disk, paths, record, bytes) = storage(length);
             let mut storage = open(&disk, &paths, &record).unwrap();
@@ -344,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_found_by_reading_its_chunk_and_no_other() {
+    fn damage_is_found_only_by_reading_its_chunk() {
         let (disk, paths, record, bytes) = storage(2 * CHUNK + 9);
         let file = disk.open(&paths.storage(1), Access::Write).unwrap();
         for (at, chunk, other) in

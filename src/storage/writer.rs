@@ -1,3 +1,5 @@
+//! Writes new storages.
+
 use std::fs::File;
 use std::sync::Arc;
 
@@ -11,8 +13,8 @@ const CHUNK: usize = CHUNK_BYTES as usize;
 
 /// Writes a new storage from its first byte to its last. Digests each chunk of a sealed storage.
 ///
-/// Writing changes nothing else in the store and takes no lock: the file is unfinished until a commit gives it its
-/// name.
+/// Writing changes nothing else in the store and takes no lock: the file has a temporary name until a commit
+/// publishes it.
 #[derive(Debug)]
 pub(crate) struct StorageWriter {
     staged: Staged,
@@ -21,15 +23,15 @@ pub(crate) struct StorageWriter {
     /// The length of the full chunks, which are in the file.
     written_bytes: u64,
     allocated_bytes: u64,
-    future: Future,
+    mutability: Mutability,
 }
 
-/// Whether the bytes change once they are written.
+/// Whether the bytes of a storage change after it is published.
 #[derive(Debug)]
-enum Future {
+enum Mutability {
     /// They never change.
     Sealed(Box<Sealing>),
-    /// They are changed in place, in a storage of this kind. It has no digests, which would become wrong.
+    /// They are changed in place, in a storage of this kind. It has no digests, because they would become wrong.
     InPlace(StorageKind),
 }
 
@@ -44,12 +46,12 @@ struct Sealing {
 impl StorageWriter {
     /// Starts a storage whose bytes never change once it is published.
     pub(crate) fn sealed(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        Self::create(disk, paths, Future::Sealed(Box::default()))
+        Self::create(disk, paths, Mutability::Sealed(Box::default()))
     }
 
     /// Starts a storage whose bytes are changed in place later: mutable or live.
     pub(crate) fn in_place(kind: StorageKind, disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        let writer = Self::create(disk, paths, Future::InPlace(kind))?;
+        let writer = Self::create(disk, paths, Mutability::InPlace(kind))?;
         // Before the first byte: the mark has no effect on a file with data.
         if let Some(file) = writer.staged.file().as_file() {
             write_in_place(file);
@@ -57,14 +59,15 @@ impl StorageWriter {
         Ok(writer)
     }
 
-    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, future: Future) -> Result<Self> {
+    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, mutability: Mutability) -> Result<Self> {
         let dir = paths.storages_dir();
         let staged = Staged::create(disk, &dir).map_err(|e| Error::denied("stage a storage in", &dir, e))?;
-        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, future })
+        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, mutability })
     }
 
-    /// Creates a sealed storage of a whole file, which shares its blocks on disk. Returns `None` if the file system
-    /// cannot share them. It is digested as it is read; `progress` is called with the length of each piece.
+    /// Creates a sealed storage that shares the blocks of a whole file on disk. Returns `None` if the file system
+    /// cannot share them. The bytes are read to compute their digests, and `progress` is called with the length of
+    /// each piece.
     ///
     /// # Errors
     /// `ExternalChanged` if the file has changed since it was opened: the blocks are shared as of a later moment.
@@ -92,7 +95,8 @@ impl StorageWriter {
         if !source.is_some_and(|file| self.staged.file().share_blocks_of(file)) {
             return Ok(false);
         }
-        // Storages grow in place. If the file already has this length, XFS would rewrite the last block.
+        // The source may have grown, so cut off the rest. Do nothing for equal lengths, because XFS would rewrite the
+        // last block.
         let shared = self.staged.file().stat().map_err(|e| self.error("share storage", e))?;
         if shared.size_bytes > length_bytes {
             let cut = self.staged.file().set_len(length_bytes);
@@ -104,7 +108,7 @@ impl StorageWriter {
 
     /// Digests a sealed storage that shares its blocks with a file, by reading the storage's own file.
     pub(crate) fn digest_shared(&mut self, length_bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        let Future::Sealed(sealing) = &mut self.future else { return Ok(()) };
+        let Mutability::Sealed(sealing) = &mut self.mutability else { return Ok(()) };
         let mut chunk = vec![0; CHUNK];
         while self.written_bytes < length_bytes {
             chunk.truncate((length_bytes - self.written_bytes).min(CHUNK_BYTES) as usize);
@@ -122,14 +126,14 @@ impl StorageWriter {
         self.written_bytes + self.pending.len() as u64
     }
 
-    /// Makes a sealed storage ask its readers to reserve address space for growth. This takes no space on disk.
+    /// Records that readers of a sealed storage should reserve address space for growth. This takes no space on disk.
     pub(crate) fn reserve_address_space(&mut self, reserved_bytes: u64) {
-        if let Future::Sealed(sealing) = &mut self.future {
+        if let Mutability::Sealed(sealing) = &mut self.mutability {
             sealing.reserved_bytes = reserved_bytes;
         }
     }
 
-    /// Reserves disk space for more bytes, so that a full disk is an error now.
+    /// Reserves disk space for more bytes, so that a full disk is an error now, not during a write.
     pub(crate) fn reserve(&mut self, additional_bytes: u64) -> Result<()> {
         self.allocate(self.length_bytes().saturating_add(additional_bytes))
     }
@@ -170,10 +174,10 @@ impl StorageWriter {
     /// reads as zeros.
     pub(crate) fn zeros_up_to(&mut self, length_bytes: u64) -> Result<()> {
         let stat = self.staged.file().stat().map_err(|e| self.error("allocate storage", e))?;
-        if stat.size_bytes >= length_bytes && matches!(self.future, Future::InPlace(_)) {
+        if stat.size_bytes >= length_bytes && matches!(self.mutability, Mutability::InPlace(_)) {
             self.written_bytes = length_bytes;
         }
-        // If the file system cannot reserve space, only written bytes have it.
+        // If the file system cannot reserve space, only written bytes have space on disk.
         let zeros = vec![0; CHUNK];
         while self.length_bytes() < length_bytes {
             let rest = (length_bytes - self.length_bytes()).min(CHUNK_BYTES);
@@ -182,7 +186,7 @@ impl StorageWriter {
         Ok(())
     }
 
-    /// Pads with zeros to where a tensor may begin. Returns that offset in bytes.
+    /// Pads with zeros to the next offset where a tensor may begin. Returns that offset in bytes.
     pub(crate) fn align(&mut self) -> Result<u64> {
         let offset_bytes = self.length_bytes().next_multiple_of(ALIGNMENT_BYTES);
         self.pad_to(offset_bytes)?;
@@ -197,9 +201,9 @@ impl StorageWriter {
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        // Small tensors are written individually, without reserving space.
+        // Space is not reserved for small tensors, which are written individually.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
-        if let Future::Sealed(sealing) = &mut self.future {
+        if let Mutability::Sealed(sealing) = &mut self.mutability {
             let Sealing { sealer, digests, .. } = &mut **sealing;
             sealer.update(chunk, |full| digests.push(full));
         }
@@ -246,9 +250,9 @@ impl StorageWriter {
             let synced = Step::SyncStorage.on(&**disk, || self.staged.file().sync());
             synced.map_err(|e| self.error("sync storage", e).after_failed_sync())?;
         }
-        let (kind, sum) = match self.future {
-            Future::InPlace(kind) => (kind, None),
-            Future::Sealed(sealing) => {
+        let (kind, sum) = match self.mutability {
+            Mutability::InPlace(kind) => (kind, None),
+            Mutability::Sealed(sealing) => {
                 let Sealing { sealer, digests, reserved_bytes } = &*sealing;
                 (
                     StorageKind::Sealed(sealer.sealed(*reserved_bytes)),
@@ -261,8 +265,7 @@ impl StorageWriter {
     }
 }
 
-/// Writes the `.sum` file with the digests of full chunks, not yet under its name. Returns `None` if there is no full
-/// chunk.
+/// Writes the digests of full chunks to an unfinished `.sum` file. Returns `None` if there is no full chunk.
 pub(super) fn stage_sum(
     disk: &Arc<dyn Disk>,
     paths: &StorePaths,

@@ -14,7 +14,7 @@ use super::transaction::Transaction;
 use crate::disk::LockMode;
 use crate::error::{Error, Result};
 use crate::generation::{self, Building, Change};
-use crate::layout::{Placed, View, reached_bytes, repack};
+use crate::layout::{Placed, View, footprint_bytes, repack};
 use crate::storage::{StagedStorage, StorageWriter, VerifiedStorage};
 
 /// The most storages that are copied per commit: each has two files open until then. The copy is invisible before its
@@ -269,7 +269,7 @@ impl Snapshot {
         let views: Vec<View<'_>> = part.tensors.iter().map(|(_, tensor)| View::from(tensor)).collect();
         let broken = |e| Error::corrupt(&source.paths.storage(id), e);
         let is_whole = part.tensors.is_empty()
-            || reached_bytes(&views, length_bytes, MOST_RUNS).map_err(broken)? == Some(length_bytes);
+            || footprint_bytes(&views, length_bytes, MOST_RUNS).map_err(broken)? == Some(length_bytes);
         if is_whole {
             let mut writer = create()?;
             if writer.share(old.as_file(), length_bytes)? {

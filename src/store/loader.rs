@@ -8,7 +8,7 @@ use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Generation, History};
 use crate::layout::Layout;
-use crate::storage::{Externals, InUse, MapPermit, Storage};
+use crate::storage::{Externals, MapPermit, Storage, StoreCallbacks};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. Each storage is opened once, however many tensors refer to it.
@@ -88,7 +88,7 @@ impl Loader {
 
 impl Loader {
     /// Returns callbacks that do not own the history: it would keep its generation for as long as the tensor lives.
-    fn in_use(&self, id: u64, generation: &Generation) -> InUse {
+    fn in_use(&self, id: u64, generation: &Generation) -> StoreCallbacks {
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
         let (uuid, known) = (self.history.uuid, AtomicU64::new(generation.number()));
         let ask = move || generation::newest_has_storage(&*disk, &paths, uuid, id, &known);
@@ -101,7 +101,7 @@ impl Loader {
             }
             Ok(())
         };
-        InUse { ask: Arc::new(ask), settle: Arc::new(settle) }
+        StoreCallbacks { ask: Arc::new(ask), settle: Arc::new(settle) }
     }
 }
 

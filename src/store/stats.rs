@@ -8,7 +8,7 @@ use super::snapshot::StorageKind;
 use crate::disk::StoreFile;
 use crate::error::{Error, Result};
 use crate::generation::History;
-use crate::layout::reached_bytes;
+use crate::layout::footprint_bytes;
 use crate::maintenance::{self, Inventory, ListedFile, Reclaimable, SpaceReason, StorageTensors, Worth};
 
 /// The most names that are listed for one storage.
@@ -106,7 +106,7 @@ impl Store {
         history.check_process()?;
         let Inventory { newest, files } = Inventory::take(history)?;
         let paths = &history.paths;
-        let others = [paths.marker(), paths.lock(), paths.unsynced()];
+        let others = [paths.format_file(), paths.lock(), paths.unsynced()];
         let mut stats = Stats {
             generation: newest.number(),
             file_bytes: others.iter().map(|path| size_of(history, path)).fold(0, u64::saturating_add),
@@ -165,7 +165,7 @@ fn of_standing(history: &History, standing: StorageTensors, files: Files) -> Res
     let path = history.paths.storage(standing.id);
     let length_bytes = standing.record.length_bytes;
     let compacted_bytes = standing.repacked(history)?.length_bytes;
-    let reached = reached_bytes(&standing.views(), length_bytes, MOST_RUNS);
+    let reached = footprint_bytes(&standing.views(), length_bytes, MOST_RUNS);
     let reached = reached.map_err(|e| Error::corrupt(&path, e))?;
     let kind = match standing.record.kind {
         RecordKind::Sealed(_) => StorageKind::Sealed,

@@ -1,3 +1,5 @@
+//! Copying and borrowing the elements of a tensor.
+
 use std::ops::Range;
 
 use stridemap_format::DType;
@@ -9,8 +11,8 @@ use crate::layout::{Index, Integers};
 
 /// Copying and borrowing elements.
 ///
-/// Copies are in row-major order whatever the strides, and work on every tensor. Borrows need the elements in memory:
-/// a tensor on the heap, or one from a store opened with [`Store::open_mapped`](crate::Store::open_mapped).
+/// Copies are in row-major order, whatever the strides, and work for every tensor. Borrows need elements in memory: a
+/// tensor on the heap, or one from a store opened with [`Store::open_mapped`](crate::Store::open_mapped).
 ///
 /// If another thread or process changes elements during a copy, the copy may contain half-written elements. For a
 /// mutable storage, a guard prevents this. For a live storage, [`as_live`](Self::as_live) reads whole elements.
@@ -46,15 +48,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::SizeMismatch`] unless `out` has exactly one place per element;
-    /// [`ErrorKind::InvalidArgument`] for bytes that are not a valid `bool`; [`ErrorKind::Io`].
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::SizeMismatch`] unless the length of `out` is the number of
+    /// elements; [`ErrorKind::InvalidArgument`] for bytes that are not a valid `bool`; [`ErrorKind::Io`].
     pub fn read_into<T: Element>(&self, out: &mut [T]) -> Result<()> {
         self.check_dtype::<T>("read_into")?;
         if out.len() != self.numel() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
                 format!(
-                    "read_into: size {:?} holds {} elements, but there is room for {}",
+                    "read_into: size {:?} holds {} elements, but the slice has length {}",
                     self.size(),
                     self.numel(),
                     out.len()
@@ -128,7 +130,7 @@ impl Tensor {
     /// mapped; [`ErrorKind::Misaligned`]. [`read`](Self::read) works in the last three cases.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_slice::<T>("as_slice")?;
-        self.reach::<T>("as_slice")
+        self.borrow_span::<T>("as_slice")
     }
 
     /// Checks that the elements are of type `T` and contiguous.
@@ -148,36 +150,40 @@ impl Tensor {
         ))
     }
 
-    /// Borrows the storage from the lowest to the highest element.
-    pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
+    /// Borrows the part of the storage from the lowest to the highest element.
+    pub(crate) fn borrow_span<T: Element>(&self, op: &str) -> Result<&[T]> {
         if self.storage().as_mutable().is_some() && self.numel() > 0 {
             let message = format!(
-                "{op}: a mutable storage lends its elements only under a lock; use lock_shared or read"
+                "{op}: elements of a mutable storage can be borrowed only under a lock; use lock_shared or read"
             );
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
         if self.storage().as_live().is_some() && self.numel() > 0 {
             let message = format!(
-                "{op}: a live storage lends no elements, because others may change them at any time; use as_live \
+                "{op}: elements of a live storage cannot be borrowed, because they may change at any time; use as_live \
                  for single elements, or read to copy them"
             );
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
-        self.reach_in(op, self.storage().borrow())
+        self.borrow_span_in(op, self.storage().borrow())
     }
 
-    /// The same as `reach`, over the given bytes of the storage.
-    pub(super) fn reach_in<'a, T: Element>(&self, op: &str, bytes: Option<&'a [u8]>) -> Result<&'a [T]> {
+    /// Like `borrow_span`, but for the given bytes of the storage.
+    pub(super) fn borrow_span_in<'a, T: Element>(
+        &self,
+        op: &str,
+        bytes: Option<&'a [u8]>,
+    ) -> Result<&'a [T]> {
         if self.numel() == 0 {
             // An empty tensor needs no mapping and no alignment.
             return Ok(&[]);
         }
         let bytes = bytes.ok_or_else(|| not_mapped(op))?;
-        T::borrow(bytes.get(self.reached_bytes(op)?).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
+        T::borrow(bytes.get(self.byte_span(op)?).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
     }
 
     /// Returns the byte range of the storage from the lowest to the highest element.
-    pub(super) fn reached_bytes(&self, op: &str) -> Result<Range<usize>> {
+    pub(super) fn byte_span(&self, op: &str) -> Result<Range<usize>> {
         let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
         let extent = extent.map_err(|e| Error::refused(op, e))?;
         Ok(extent.start_bytes() as usize..extent.end_bytes() as usize)

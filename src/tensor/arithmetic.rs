@@ -1,4 +1,4 @@
-//! Arithmetic on elements, and PyTorch's rules for its dtype.
+//! Elementwise arithmetic, with PyTorch's rules for the dtype of the result.
 
 use num_complex::Complex;
 use stridemap_format::DType;
@@ -38,7 +38,8 @@ impl Op {
     /// `own`. `is_single` means that the changed tensor has no dimensions.
     ///
     /// # Errors
-    /// `DTypeMismatch` if the conversion back would lose what PyTorch does not lose silently.
+    /// `DTypeMismatch` for operations and dtypes that are not supported, and if PyTorch would refuse to convert the
+    /// result back to `own`.
     pub(super) fn common_dtype(self, own: DType, is_single: bool, other: Other) -> Result<DType> {
         let (Other::Number(theirs) | Other::Single(theirs) | Other::Dims(theirs)) = other;
         let refuse = |why: String| {
@@ -69,8 +70,8 @@ impl Op {
         Ok(common)
     }
 
-    /// Combines each element of `lhs` with one of `rhs`, or all with the only one. `dtype` must be a result of
-    /// [`wide`].
+    /// Combines each element of `lhs` with the one at the same position in `rhs`, or with its only element. `dtype`
+    /// must be a result of [`wide`].
     pub(super) fn apply(self, dtype: DType, lhs: &mut [u8], rhs: &[u8]) {
         match dtype {
             DType::Bool => self.each::<bool, 1>(lhs, rhs),
@@ -138,13 +139,13 @@ fn class(dtype: DType) -> Option<Class> {
     }
 }
 
-/// Returns `high`, unless `low` is of a higher class.
+/// Returns `high`, which takes precedence, unless `low` is of a higher class.
 fn yield_to(high: DType, low: DType) -> Option<DType> {
     if class(low) <= class(high) { Some(high) } else { promote(high, low) }
 }
 
-/// Returns the smallest dtype that holds both. PyTorch has none for an unsigned integer wider than 8 bits and another
-/// integer.
+/// Returns the smallest dtype that can represent both. As in PyTorch, there is none for an unsigned integer wider
+/// than 8 bits and a different integer dtype.
 fn promote(a: DType, b: DType) -> Option<DType> {
     let (low, high) = if class(a) <= class(b) { (a, b) } else { (b, a) };
     let is_wide_unsigned = |dtype| matches!(dtype, DType::U16 | DType::U32 | DType::U64);

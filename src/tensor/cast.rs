@@ -21,12 +21,12 @@ impl Tensor {
     /// `float64` is converted to dtypes narrower than `float32` by way of `float32`. Values that are too large become
     /// the largest number in `float8_e4m3fn`, and infinity or NaN in other floats. Integers wrap. Floats lose their
     /// fraction when converted to integers. For integers of 8 and 16 bits they are first converted to `int32` and
-    /// then wrap; for `uint32`, `uint64` and, from `float64`, `uint8`, they are first converted to `int64`. C does
-    /// not define the result for values that do not fit there either; here it is the nearest value that fits, and 0
-    /// for NaN. A complex number loses its imaginary part. All values except zero convert to true.
+    /// then wrap; for `uint32`, `uint64` and, from `float64`, `uint8`, they are first converted to `int64`. If a
+    /// value does not fit that type either, the result is undefined in C; here it is that of the nearest value that
+    /// fits, and 0 for NaN. A complex number loses its imaginary part. All values except zero convert to true.
     ///
-    /// Besides the result, a tensor that is not contiguous or not mapped takes up to 64 MiB of buffers, and 4 MiB per
-    /// thread that reads its file.
+    /// Besides the result, the conversion takes up to 64 MiB of buffers if the elements are not contiguous in memory,
+    /// and 4 MiB per thread that reads a file.
     ///
     /// ```
     /// use stridemap::{DType, Tensor};
@@ -60,7 +60,7 @@ impl Tensor {
 /// Converts little-endian elements. `dst` must hold as many elements of `to` as `src` holds of `from`.
 ///
 /// # Errors
-/// [`ErrorKind::DTypeMismatch`], without writing anything.
+/// [`ErrorKind::DTypeMismatch`]. Nothing is written then.
 pub(super) fn convert(from: DType, src: &[u8], to: DType, dst: &mut [u8]) -> Result<()> {
     debug_assert_eq!(src.len() / from.itemsize(), dst.len() / to.itemsize());
     if from == to {

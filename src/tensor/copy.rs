@@ -27,7 +27,7 @@ struct Dim {
     memory: isize,
 }
 
-/// Calls a function for elements of a width in bytes.
+/// Calls a function with the width of an element, in bytes, as a const argument.
 macro_rules! of_width {
     ($itemsize:expr, $function:ident($($argument:expr),*)) => {
         match $itemsize {
@@ -40,7 +40,7 @@ macro_rules! of_width {
     };
 }
 
-/// Copies all elements into `out`, which has exactly their size in bytes.
+/// Copies all elements into `out`, whose length is their size in bytes.
 pub(super) fn gather(tensor: &Tensor, out: &mut [u8]) -> Result<()> {
     gather_from(tensor.storage().borrow(), tensor, out)
 }
@@ -90,8 +90,8 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
     Ok(())
 }
 
-/// Returns the dimensions by descending stride in the storage, without those of size 1 and with adjacent ones joined,
-/// and the start in the storage and in memory.
+/// Returns the dimensions by descending stride in the storage, and the start in the storage and in memory. Drops
+/// dimensions of size 1, and merges those that step through memory and storage alike.
 fn storage_order(layout: &Layout) -> (Vec<Dim>, usize, usize) {
     let (mut storage_start, mut memory_start) = (layout.offset(), 0);
     let mut dims = Vec::with_capacity(layout.rank());
@@ -236,7 +236,7 @@ fn outside() -> Error {
     Error::new(ErrorKind::OutOfRange, "an element is outside its buffer")
 }
 
-/// Copies elements from the storage within memory.
+/// Copies elements out of a storage that is in memory.
 fn take<const W: usize>(storage: &[u8], out: &mut [u8], dims: &[Dim], start: usize, memory: usize) {
     let (storage, out) = (storage.as_chunks::<W>().0, out.as_chunks_mut::<W>().0);
     for_each_row(dims, start, memory, &mut |dim, s, m| match (dim.storage, dim.memory) {
@@ -250,7 +250,7 @@ fn take<const W: usize>(storage: &[u8], out: &mut [u8], dims: &[Dim], start: usi
     });
 }
 
-/// Copies elements to the storage within memory.
+/// Copies elements into a storage that is in memory.
 fn put<const W: usize>(bytes: &[u8], storage: &mut [u8], dims: &[Dim], start: usize, memory: usize) {
     let (bytes, storage) = (bytes.as_chunks::<W>().0, storage.as_chunks_mut::<W>().0);
     for_each_row(dims, start, memory, &mut |dim, s, m| match (dim.storage, dim.memory) {
@@ -263,9 +263,9 @@ fn put<const W: usize>(bytes: &[u8], storage: &mut [u8], dims: &[Dim], start: us
     });
 }
 
-/// Calls `body` for all elements, with a dimension and its start in the storage and in memory. The two innermost
-/// loops run along the dimension with the narrowest stride in memory and the one with the narrowest stride in the
-/// storage. If those differ, they run in tiles.
+/// Calls `body` for rows that together contain all elements, with the dimension of the row and its start in the
+/// storage and in memory. The two innermost loops run along the dimension with the narrowest stride in memory and the
+/// one with the narrowest stride in the storage. If those differ, they run in tiles.
 fn for_each_row(dims: &[Dim], storage: usize, memory: usize, body: &mut impl FnMut(Dim, usize, usize)) {
     let narrowest = (0..dims.len()).min_by_key(|&i| dims.get(i).map(|dim| dim.memory.unsigned_abs()));
     let Some(row_axis) = narrowest else {
@@ -304,13 +304,13 @@ fn for_each_start(dims: &[Dim], storage: usize, memory: usize, body: &mut impl F
     }
 }
 
-/// Copies the elements at `places` of the storage into `out`, which has exactly their size in bytes.
+/// Copies the elements at `places` of the storage into `out`, whose length is their size in bytes.
 pub(super) fn gather_places(tensor: &Tensor, places: &[usize], out: &mut [u8]) -> Result<()> {
     of_width!(tensor.dtype().itemsize(), gather_places_of(tensor.storage(), places, out))
 }
 
 /// Copies `bytes`, elements of `itemsize`, to `places` of the locked storage, one per place. If a place is repeated,
-/// the later element stays.
+/// the last element wins.
 pub(super) fn scatter_places(
     bytes: &[u8],
     itemsize: usize,
@@ -358,9 +358,9 @@ fn scatter_places_of<const W: usize>(
     })
 }
 
-/// Calls `body` with windows of a file that together contain all places, ascending and without long gaps: the start
-/// and the length of each window, and the indices of its places, sorted by place. Indices of equal places keep their
-/// order.
+/// Calls `body` with windows of a file, in ascending order, that together contain all places and skip long gaps. It
+/// gets the start and the length of the window, and the indices of its places, sorted by place. Indices of equal
+/// places keep their order.
 fn for_each_window<const W: usize>(
     places: &[usize],
     mut body: impl FnMut(usize, usize, &[usize]) -> Result<()>,

@@ -1,3 +1,5 @@
+//! Rust types for elements.
+
 use half::{bf16, f16};
 use num_complex::Complex;
 use stridemap_format::DType;
@@ -23,7 +25,7 @@ pub(crate) mod sealed {
     pub trait Sealed: Sized {
         /// Returns the bytes of the elements.
         fn as_bytes(elements: &[Self]) -> &[u8];
-        /// Views bytes as elements, or returns `None` if their alignment or a value does not allow it.
+        /// Views bytes as elements. Returns `None` if they are not aligned, or not all are valid values.
         fn borrow(bytes: &[u8]) -> Option<&[Self]>;
         /// The mutable form of `borrow`.
         fn borrow_mut(bytes: &mut [u8]) -> Option<&mut [Self]>;

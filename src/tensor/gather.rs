@@ -15,14 +15,14 @@ const PIECE_ELEMS: usize = 256 << 10;
 /// Rows of at least this size are copied whole, shorter ones element by element.
 const WHOLE_ROW_BYTES: usize = 256;
 
-/// Lookup of elements by a tensor of `int64` indices. Unlike in a view, indices do not count from the end.
+/// Lookup of elements by a tensor of `int64` indices. Unlike the indices of a view, they must not be negative.
 ///
-/// Errors common to these methods: [`ErrorKind::OutOfRange`] for an index that the axis does not have, with its
-/// position; [`ErrorKind::DTypeMismatch`] for indices of a different dtype; [`ErrorKind::SizeMismatch`];
+/// Errors common to these methods: [`ErrorKind::OutOfRange`] for an index that is out of range, with its position in
+/// the message; [`ErrorKind::DTypeMismatch`] for indices of a different dtype; [`ErrorKind::SizeMismatch`];
 /// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
 impl Tensor {
-    /// Copies positions along an axis to the heap, in the order of a vector of indices. The indices may also be
-    /// `int32`.
+    /// Copies positions along an axis to the heap: those that a vector of indices lists, in that order. The indices
+    /// may also be `int32`.
     ///
     /// ```
     /// use stridemap::Tensor;
@@ -52,8 +52,8 @@ impl Tensor {
         if self.ndim() == 0 { picked.view(()) } else { Ok(picked) }
     }
 
-    /// Copies one element per index to the heap, replacing its position along `axis` with the index:
-    /// `out[i][j] = x[index[i][j]][j]` for axis 0 of two.
+    /// Copies one element per index to the heap. Its position is that of the index, except along `axis`, where it is
+    /// the value of the index: `out[i][j] = x[index[i][j]][j]` for axis 0 of two.
     ///
     /// ```
     /// use stridemap::Tensor;
@@ -78,10 +78,9 @@ impl Tensor {
 ///
 /// Errors common to these methods: those of [`Tensor::index_select`], before anything is changed;
 /// [`ErrorKind::DTypeMismatch`] unless the source has the dtype of the tensor; [`ErrorKind::Overlapping`] if several
-/// indices of the tensor refer to one element. If an element is selected twice, the later value stays.
+/// indices of the tensor refer to one element. If an element is selected twice, the last value wins.
 impl ExclusiveGuard<'_> {
-    /// Copies the positions of `source` to positions along an axis, which a vector of indices lists in the same
-    /// order.
+    /// Copies each position of `source` along an axis to the position that a vector of indices lists for it.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store, Tensor};
@@ -106,8 +105,8 @@ impl ExclusiveGuard<'_> {
         let op = "index_copy_";
         self.check_writable(op)?;
         check_source_dtype(op, self, source)?;
-        let by = Indices::along(self, op, axis.into(), &self.apart(index)?, &[DType::I64])?;
-        let source = at_least_a_vector(&self.apart(source)?)?;
+        let by = Indices::along(self, op, axis.into(), &self.copy_if_overlapping(index)?, &[DType::I64])?;
+        let source = at_least_a_vector(&self.copy_if_overlapping(source)?)?;
         let mut size = by.tensor.size().to_vec();
         size.splice(by.axis..=by.axis, [by.index.numel()]);
         if source.size() != size {
@@ -127,9 +126,9 @@ impl ExclusiveGuard<'_> {
         Ok(self)
     }
 
-    /// Writes one element per index, replacing its position along `axis` with the index:
-    /// `x[index[i][j]][j] = source[i][j]` for axis 0 of two. A number as the source is written to every selected
-    /// element.
+    /// Writes one element per index. Its position is that of the index, except along `axis`, where it is the value of
+    /// the index: `x[index[i][j]][j] = source[i][j]` for axis 0 of two. A number as the source is written to every
+    /// selected element.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store, Tensor};
@@ -153,7 +152,7 @@ impl ExclusiveGuard<'_> {
     ) -> Result<&mut Self> {
         let op = "scatter_";
         self.check_writable(op)?;
-        let by = Indices::each(self, op, axis.into(), &self.apart(index)?)?;
+        let by = Indices::each(self, op, axis.into(), &self.copy_if_overlapping(index)?)?;
         match source.into() {
             Operand::Number(number) => {
                 let element = number.encode(self.dtype()).map_err(|e| e.context(op))?;
@@ -161,7 +160,7 @@ impl ExclusiveGuard<'_> {
             }
             Operand::Tensor(source) => {
                 check_source_dtype(op, self, source)?;
-                let source = at_least_a_vector(&self.apart(source)?)?;
+                let source = at_least_a_vector(&self.copy_if_overlapping(source)?)?;
                 if by.index.numel() > 0 {
                     check_index_size(op, &by.index, "source", &source, None)?;
                     // A larger source contributes its first elements.
@@ -253,7 +252,7 @@ impl Indices {
         usize::try_from(index).ok().filter(|&position| position < self.count())
     }
 
-    /// Returns the positions if they are of rows large enough to copy one at a time.
+    /// Returns the positions if they are rows that are large enough to copy one at a time.
     fn rows(&self) -> Result<Option<Vec<usize>>> {
         if self.axis > 0 || row_bytes(&self.tensor) < WHOLE_ROW_BYTES {
             return Ok(None);
@@ -280,7 +279,7 @@ impl Indices {
         if self.index.numel() == 0 {
             return Ok(());
         }
-        // Repeats the first position along the axis. An index then leads from there to its element.
+        // This layout repeats the first position along the axis. Each index then counts from there to its element.
         let layout = self.tensor.layout();
         let mut stride = layout.stride().to_vec();
         let step = stride.splice(self.axis..=self.axis, [0]).sum::<isize>();
@@ -298,7 +297,7 @@ impl Indices {
         })
     }
 
-    /// Returns the layout of a fresh result, with the dimension names of the tensor.
+    /// Returns the layout of a new result, with the dimension names of the tensor.
     fn kept(&self, size: &[usize]) -> Result<Layout> {
         Ok(Layout::contiguous(size)?.named(self.tensor.layout().names().cloned()))
     }
@@ -395,7 +394,7 @@ fn check_index_size(op: &str, index: &Tensor, what: &str, tensor: &Tensor, but: 
     ))
 }
 
-/// The error for indices that were in range when they were checked, and no longer are.
+/// Returns the error for indices that were in range when they were checked, but no longer are.
 fn changed(op: &str) -> Error {
     let message =
         format!("{op}: the indices were changed while they were read; hold a shared guard of their tensor");

@@ -1,3 +1,5 @@
+//! Guards: locks of mutable storages, with access to their elements.
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -9,14 +11,14 @@ use super::access::{misaligned, not_mapped};
 use super::{Element, Tensor};
 use crate::disk::LockMode;
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::{Identity, LockedStorage, MutableFile, NO_ROOM};
+use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
 
 /// Locks of mutable storages.
 ///
-/// A lock covers the whole storage, whichever view it is taken through, and holds against other processes, other
-/// handles and other threads. Waiters are served in roughly the order in which they asked, so a new shared guard
-/// waits behind a waiting exclusive one. A thread that holds a shared guard while it waits for another thread to take
-/// one may therefore wait about a second.
+/// A lock covers the whole storage, whichever view it is taken through. It applies to other processes, other handles
+/// and other threads. Waiters are served in roughly the order of their requests, so a new shared guard waits behind a
+/// waiting exclusive one. A thread that holds a shared guard while it waits for another thread to take one may
+/// therefore wait about a second.
 ///
 /// In-place writes are visible to every reader at once, locked or not, and are not a commit. After a power cut, any
 /// mix of old and new bytes written since the last [`flush`](ExclusiveGuard::flush) may remain. A reader without a
@@ -56,7 +58,7 @@ impl Tensor {
     /// can then be changed.
     ///
     /// A storage that no tensor of the newest generation refers to is refused, because writes to it would be lost.
-    /// The last name can still be removed while the guard is held; later writes are then lost with it.
+    /// The last name can still be removed while the guard is held. Later writes are then lost.
     ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};
@@ -78,7 +80,7 @@ impl Tensor {
     /// lent as a sealed storage or being changed as a live one; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
-        let storage = Hold::Own(storage.map_err(|e| e.context("lock_exclusive"))?);
+        let storage = GuardLock::Owned(storage.map_err(|e| e.context("lock_exclusive"))?);
         Ok(ExclusiveGuard { tensor: self.clone(), storage, of_this_thread: PhantomData })
     }
 
@@ -123,9 +125,9 @@ impl Tensor {
     }
 }
 
-/// Keeps a guard on the thread that took it. The lock detects by its thread when a thread would wait for itself, so
-/// no other thread may take guards of its own through [`at`](SharedGuard::at). Slices that a guard lends can be sent
-/// to other threads.
+/// Keeps a guard on the thread that took it. A lock records its threads, to detect a thread that would wait for
+/// itself, so no other thread may create guards through [`at`](SharedGuard::at). Slices that a guard lends can be
+/// sent to other threads.
 type OfThisThread = PhantomData<*const ()>;
 
 /// A shared lock of a mutable storage, taken by [`Tensor::lock_shared`]. The elements do not change while it is held.
@@ -147,10 +149,10 @@ pub struct SharedGuard {
 }
 
 impl SharedGuard {
-    /// Returns another guard under the same lock, for a view of the same storage.
+    /// Returns a guard under the same lock, for a different view of the same storage.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the view is on another storage.
+    /// [`ErrorKind::InvalidArgument`] if the view is on a different storage.
     pub fn at(&self, view: &Tensor) -> Result<SharedGuard> {
         check_same(view, &self.storage, &self.tensor)?;
         let storage = Arc::clone(&self.storage);
@@ -163,11 +165,11 @@ impl SharedGuard {
     /// Those of [`Tensor::as_slice`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
-        self.reach("as_slice")
+        self.borrow_span("as_slice")
     }
 
-    pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
-        self.tensor.reach_in(op, self.storage.bytes()?)
+    pub(crate) fn borrow_span<T: Element>(&self, op: &str) -> Result<&[T]> {
+        self.tensor.borrow_span_in(op, self.storage.bytes()?)
     }
 }
 
@@ -229,24 +231,24 @@ impl Deref for SharedGuard {
 /// ```
 pub struct ExclusiveGuard<'a> {
     tensor: Tensor,
-    storage: Hold<'a>,
+    storage: GuardLock<'a>,
     of_this_thread: OfThisThread,
 }
 
 /// The lock of a guard, or a borrow of it for a view.
-enum Hold<'a> {
-    Own(LockedStorage),
-    Of(&'a mut LockedStorage),
+enum GuardLock<'a> {
+    Owned(LockedStorage),
+    Borrowed(&'a mut LockedStorage),
 }
 
 impl ExclusiveGuard<'_> {
-    /// Returns a guard for another view of the same storage, under the same lock.
+    /// Returns a guard under the same lock, for a different view of the same storage.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the view is on another storage.
+    /// [`ErrorKind::InvalidArgument`] if the view is on a different storage.
     pub fn at(&mut self, view: &Tensor) -> Result<ExclusiveGuard<'_>> {
         check_same(view, &self.storage, &self.tensor)?;
-        let storage = Hold::Of(&mut self.storage);
+        let storage = GuardLock::Borrowed(&mut self.storage);
         Ok(ExclusiveGuard { tensor: view.clone(), storage, of_this_thread: PhantomData })
     }
 
@@ -255,7 +257,7 @@ impl ExclusiveGuard<'_> {
     ///
     /// A flush covers the elements, not the name. A tensor committed with
     /// [`Durability::Process`](crate::Durability::Process) survives a power cut only if a commit or collection with
-    /// `Full` follows, however often it is flushed.
+    /// `Full` follows, no matter how many times it is flushed.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if writes since the last flush may be lost; a retry would not detect this. The same error
@@ -273,7 +275,7 @@ impl ExclusiveGuard<'_> {
     /// Those of [`Tensor::as_slice`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
-        self.reach("as_slice")
+        self.borrow_span("as_slice")
     }
 
     /// Mutably borrows the elements of a contiguous tensor.
@@ -282,21 +284,21 @@ impl ExclusiveGuard<'_> {
     /// Those of [`Tensor::as_slice`]; [`ErrorKind::Overlapping`] if several indices refer to one element.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.tensor.check_slice::<T>("as_slice_mut")?;
-        self.reach_mut("as_slice_mut")
+        self.borrow_span_mut("as_slice_mut")
     }
 
-    pub(crate) fn reach<T: Element>(&self, op: &str) -> Result<&[T]> {
-        self.tensor.reach_in(op, self.storage.bytes()?)
+    pub(crate) fn borrow_span<T: Element>(&self, op: &str) -> Result<&[T]> {
+        self.tensor.borrow_span_in(op, self.storage.bytes()?)
     }
 
-    pub(crate) fn reach_mut<T: Element>(&mut self, op: &str) -> Result<&mut [T]> {
+    pub(crate) fn borrow_span_mut<T: Element>(&mut self, op: &str) -> Result<&mut [T]> {
         self.check_writable(op)?;
         if self.tensor.numel() == 0 {
             return Ok(&mut []);
         }
-        let range = self.tensor.reached_bytes(op)?;
+        let range = self.tensor.byte_span(op)?;
         if self.storage.bytes_mut()?.is_none() && self.storage.lacks_room() {
-            let message = format!("{op}: {NO_ROOM}; fill_, copy_ and the like write by position");
+            let message = format!("{op}: {MAY_NEED_BLOCKS}; fill_, copy_ and the like write by position");
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
         let bytes = self.storage.bytes_mut()?.ok_or_else(|| not_mapped(op))?;
@@ -324,22 +326,22 @@ impl Deref for ExclusiveGuard<'_> {
     }
 }
 
-impl Deref for Hold<'_> {
+impl Deref for GuardLock<'_> {
     type Target = LockedStorage;
 
     fn deref(&self) -> &LockedStorage {
         match self {
-            Hold::Own(storage) => storage,
-            Hold::Of(storage) => storage,
+            GuardLock::Owned(storage) => storage,
+            GuardLock::Borrowed(storage) => storage,
         }
     }
 }
 
-impl DerefMut for Hold<'_> {
+impl DerefMut for GuardLock<'_> {
     fn deref_mut(&mut self) -> &mut LockedStorage {
         match self {
-            Hold::Own(storage) => storage,
-            Hold::Of(storage) => storage,
+            GuardLock::Owned(storage) => storage,
+            GuardLock::Borrowed(storage) => storage,
         }
     }
 }

@@ -1,3 +1,5 @@
+//! The tensor type.
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,9 +13,9 @@ use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 
 /// A tensor: dtype, size, stride and storage offset over a shared storage. Cloning is cheap and shares the storage.
 ///
-/// The storage is a file of a store, part of another file, or memory. Views ([`t`](Self::t), [`slice`](Self::slice),
-/// ...) are new headers over the same storage and never read an element. [`read`](Self::read) and related methods
-/// copy elements; [`as_slice`](Self::as_slice) and [`as_array`](Self::as_array) borrow them.
+/// The storage is a file of a store, part of a file outside a store, or memory. Views ([`t`](Self::t),
+/// [`slice`](Self::slice), ...) are new headers over the same storage and never read an element. [`read`](Self::read)
+/// and related methods copy elements; [`as_slice`](Self::as_slice) and [`as_array`](Self::as_array) borrow them.
 ///
 /// ```
 /// use stridemap::Tensor;
@@ -33,8 +35,10 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// Creates a tensor, and checks that its elements are inside the storage.
+    ///
     /// # Errors
-    /// A violated extent rule: an element is outside the storage.
+    /// The extent rule that is violated, if an element is outside the storage.
     pub(crate) fn new(
         storage: Arc<Storage>,
         dtype: DType,
@@ -298,8 +302,8 @@ impl Tensor {
     }
 
     /// Returns whether a batch of images with dimensions N, C, H, W has its channels innermost in memory, like
-    /// PyTorch's `is_contiguous(memory_format=torch.channels_last)`. Only the strides decide, so images of one
-    /// channel can be in both orders.
+    /// PyTorch's `is_contiguous(memory_format=torch.channels_last)`. This depends only on the strides, so images with
+    /// one channel can be in both orders.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -319,7 +323,7 @@ impl Tensor {
     }
 
     /// Returns whether several indices refer to the same element, as in an expanded or unfolded tensor. The answer is
-    /// exact, except for tensors with many dimensions and contrived strides, where it may be a false `true`.
+    /// exact, except for tensors with many dimensions and contrived strides, where it may be a false positive.
     ///
     /// ```
     /// # use stridemap::Tensor;

@@ -1,4 +1,4 @@
-//! Changes in place under an exclusive guard: `fill_`, `copy_`, `add_` and the like.
+//! In-place operations under an exclusive guard: `fill_`, `copy_`, `add_` and others.
 
 use std::cmp::Reverse;
 
@@ -68,7 +68,7 @@ impl ExclusiveGuard<'_> {
         let (from, to) = (source.dtype(), self.dtype());
         // Converting no elements checks that the conversion exists, before anything is written.
         convert(from, &[], to, &mut []).map_err(|e| e.context("copy_"))?;
-        let source = self.beside("copy_", source)?;
+        let source = self.broadcast_operand("copy_", source)?;
         let mut buffer = Vec::new();
         self.rewrite("copy_", Given::Any, &[source], |out, operands| {
             operands.iter().try_for_each(|source| load_into(source, to, &mut buffer, out))
@@ -144,12 +144,12 @@ impl ExclusiveGuard<'_> {
                 convert(rounded, element.split_at(rounded.itemsize()).0, wide, &mut right)?;
                 (None, right)
             }
-            // A single element is treated as a number and read once, not for each piece.
+            // A single element is treated like a number: it is read once, not for each piece.
             Operand::Tensor(tensor) if tensor.numel() == 1 => {
-                self.beside(op_name, tensor)?;
+                self.broadcast_operand(op_name, tensor)?;
                 (None, tensor.to_dtype(rounded)?.to_dtype(wide)?.to_bytes()?)
             }
-            Operand::Tensor(tensor) => (Some(self.beside(op_name, tensor)?), Vec::new()),
+            Operand::Tensor(tensor) => (Some(self.broadcast_operand(op_name, tensor)?), Vec::new()),
         };
         let (mut left, mut buffer, mut narrow) = (Vec::new(), Vec::new(), Vec::new());
         self.rewrite(op_name, Given::AsTheyAre, operand.as_slice(), |elements, operands| {
@@ -178,10 +178,10 @@ impl ExclusiveGuard<'_> {
     }
 
     /// Broadcasts `operand` to this size. Copies it first if it overlaps the elements that will change.
-    fn beside(&self, op: &str, operand: &Tensor) -> Result<Tensor> {
+    fn broadcast_operand(&self, op: &str, operand: &Tensor) -> Result<Tensor> {
         self.layout().check_names_meet(op, operand.layout())?;
         let is_same = operand.dtype() == self.dtype() && operand.layout() == self.layout();
-        let operand = if is_same { operand.clone() } else { self.apart(operand)? };
+        let operand = if is_same { operand.clone() } else { self.copy_if_overlapping(operand)? };
         operand.expand_as(self).map_err(|e| match e.kind() {
             ErrorKind::SizeMismatch => {
                 let why = format!("{op}: {} does not broadcast to {}", operand.layout(), self.layout());
@@ -192,7 +192,7 @@ impl ExclusiveGuard<'_> {
     }
 
     /// Returns `operand`, or a copy if it overlaps the elements that will change.
-    pub(super) fn apart(&self, operand: &Tensor) -> Result<Tensor> {
+    pub(super) fn copy_if_overlapping(&self, operand: &Tensor) -> Result<Tensor> {
         if self.overlaps(operand) { operand.clone_data() } else { Ok(operand.clone()) }
     }
 
@@ -222,7 +222,7 @@ impl ExclusiveGuard<'_> {
             if piece.is_contiguous()
                 && let Some(bytes) = storage.bytes_mut()?
             {
-                return body(bytes.get_mut(piece.reached_bytes(op)?).unwrap_or_default(), operands);
+                return body(bytes.get_mut(piece.byte_span(op)?).unwrap_or_default(), operands);
             }
             resize_discarding(&mut buffer, piece.nbytes())?;
             if given == Given::AsTheyAre {
@@ -235,7 +235,7 @@ impl ExclusiveGuard<'_> {
     }
 }
 
-/// The initial contents of the elements that an operation writes.
+/// The contents that an operation expects of the elements that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
     AsTheyAre,
@@ -253,7 +253,8 @@ pub(super) fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: 
     convert(view.dtype(), buffer, dtype, out)
 }
 
-/// Orders the axes of the view and its operands as in the storage, so that each piece is compact there.
+/// Orders the axes of the view and its operands by the strides of the view, so that each piece is compact in the
+/// storage.
 fn in_storage_order(view: &Tensor, operands: &[Tensor]) -> Result<Vec<Tensor>> {
     let steps = view.stride();
     let mut axes: Vec<isize> = (0..view.ndim() as isize).collect();

@@ -1,4 +1,4 @@
-//! Conversions from and to `ndarray` arrays of every rank.
+//! Conversions between tensors and `ndarray` arrays of every rank.
 
 use ndarray::{
     Array, ArrayBase, ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Data, Dimension, Ix0, Ix1, Ix2, Ix3, Ix4,
@@ -77,7 +77,7 @@ impl Tensor {
     /// [`ErrorKind::Misaligned`]; [`ErrorKind::LimitExceeded`] if `ndarray` does not support the view.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
-        view_of(self, self.reach("as_array")?)
+        view_of(self, self.borrow_span("as_array")?)
     }
 }
 
@@ -180,7 +180,7 @@ fn taken_over<T: Element, D: Dimension>(array: Array<T, D>) -> Tensor {
     let (size, mut stride) = (array.shape().to_vec(), array.strides().to_vec());
     let (elements, first) = array.into_raw_vec_and_offset();
     if first.is_none() {
-        // An empty array has no first element, and `ndarray` has strides of 0 where PyTorch has others.
+        // An empty array has no first element, and `ndarray` gives it strides of 0, unlike PyTorch.
         stride = contiguous_strides(&size).unwrap_or(stride);
     }
     Tensor::over(elements, Layout::of_array(&size, &stride, first.unwrap_or_default()))
@@ -221,7 +221,7 @@ impl SharedGuard {
     /// Those of [`Tensor::as_array`].
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
-        view_of(self, self.reach("as_array")?)
+        view_of(self, self.borrow_span("as_array")?)
     }
 }
 
@@ -233,20 +233,20 @@ impl ExclusiveGuard<'_> {
     /// Those of [`Tensor::as_array`].
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
-        view_of(self, self.reach("as_array")?)
+        view_of(self, self.borrow_span("as_array")?)
     }
 
     /// Mutably borrows the elements with their strides, without copying.
     ///
     /// # Errors
     /// Those of [`Tensor::as_array`]; [`ErrorKind::Overlapping`] if several indices refer to one element;
-    /// [`ErrorKind::LimitExceeded`] if no elements overlap but `ndarray` cannot verify it. It requires that the
-    /// stride of each dimension exceeds everything that the shorter strides reach, which is not true of size 3, 2
-    /// with stride 2, 3. The methods of the guard work on such views.
+    /// [`ErrorKind::LimitExceeded`] if no elements overlap but `ndarray` cannot verify it. It requires each stride to
+    /// exceed the distance that the shorter strides reach together. This is not true for size 3, 2 with stride 2, 3,
+    /// for example. The methods of the guard work on such views.
     pub fn as_array_mut<T: Element>(&mut self) -> Result<ArrayViewMutD<'_, T>> {
         self.check_dtype::<T>("as_array_mut")?;
         let tensor = Tensor::clone(self);
-        let run = self.reach_mut("as_array_mut")?;
+        let run = self.borrow_span_mut("as_array_mut")?;
         ArrayViewMutD::from_shape(shape_of(&tensor), run).map_err(|e| refused("as_array_mut", &tensor, &e))
     }
 }
@@ -255,7 +255,7 @@ fn view_of<'a, T>(tensor: &Tensor, run: &'a [T]) -> Result<ArrayViewD<'a, T>> {
     ArrayViewD::from_shape(shape_of(tensor), run).map_err(|e| refused("as_array", tensor, &e))
 }
 
-/// Converts to the form that `ndarray` takes: elements start at the lowest one, and a negative stride is encoded as
+/// Converts to the form that `ndarray` expects: elements start at the lowest one, and a negative stride is encoded as
 /// its two's complement.
 fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
     let stride = tensor.layout().lent_strides().into_iter();

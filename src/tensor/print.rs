@@ -19,8 +19,8 @@ const MAX_SHOWN: usize = 1 << 22;
 const PREFIX: &str = "tensor(";
 
 impl Tensor {
-    /// Returns the values in the format in which PyTorch prints them, summarized beyond 1000 elements. Reads only the
-    /// elements that are shown.
+    /// Returns the values in PyTorch's printed format, summarized beyond 1000 elements. Reads only the elements that
+    /// are shown.
     ///
     /// Names of dimensions follow the dtype, as in PyTorch until 2.13. There are two differences from PyTorch:
     /// `dtype=float16` has no `torch.` prefix, and an element of `float4_e2m1fn_x2` is shown as its two numbers
@@ -83,10 +83,10 @@ fn python_tuple(items: impl Iterator<Item: ToString>) -> String {
 }
 
 fn with_suffixes(mut text: String, suffixes: &[String]) -> String {
-    // PyTorch includes the last newline in its count, and counts as if one preceded the text.
+    // PyTorch counts the last newline as part of the line, and counts the first line as if a newline preceded it.
     let mut last_line = text.rfind('\n').map_or(text.len() + 2, |newline| text.len() - newline + 1);
     for suffix in suffixes {
-        // Lines break where PyTorch's do, and PyTorch writes `dtype=torch.float16`.
+        // Lines must break where PyTorch's do, and PyTorch writes `dtype=torch.float16`.
         let width = suffix.len() + if suffix.starts_with("dtype=") { "torch.".len() } else { 0 };
         if last_line + width + 2 > LINE_WIDTH {
             text += &format!(",\n{}{suffix}", " ".repeat(PREFIX.len()));

@@ -1,3 +1,5 @@
+//! Single elements of any dtype.
+
 use half::{bf16, f16};
 use num_complex::Complex;
 use stridemap_format::DType;
@@ -33,7 +35,7 @@ impl Tensor {
     pub fn to_scalars(&self) -> Result<Vec<Scalar>> {
         let bytes = self.to_bytes()?;
         let mut scalars = Vec::new();
-        // Scalars are larger than elements, so memory may suffice for the bytes but not for them.
+        // Scalars are larger than elements, so there may be memory for the bytes but not for the scalars.
         scalars
             .try_reserve_exact(self.numel())
             .map_err(|_| out_of_memory(self.numel().saturating_mul(size_of::<Scalar>())))?;
@@ -75,7 +77,7 @@ impl Scalar {
         }
     }
 
-    /// Returns one little-endian element of `dtype` in the first bytes, with the value that PyTorch's `fill_` writes.
+    /// Encodes the value as PyTorch's `fill_` does: the first bytes are one little-endian element of `dtype`.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] if the dtype cannot hold the value; those of [`cast`](Self::cast).
@@ -117,7 +119,7 @@ impl Scalar {
 
     fn fits(self, dtype: DType) -> bool {
         match (self, integer_range(dtype)) {
-            // PyTorch accepts negative numbers for unsigned dtypes: -1 is the highest one.
+            // PyTorch accepts negative numbers for unsigned dtypes: -1 becomes the highest number.
             (Scalar::Int(n), Some((0, max))) => n.unsigned_abs() <= max.unsigned_abs(),
             (Scalar::Int(n), Some((min, max))) => (min..=max).contains(&n),
             // The fraction is dropped. NaN fails both comparisons.
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_becomes_the_element_that_fill_makes_of_it() {
+    fn encode_matches_fill() {
         let encode = |value: Scalar, dtype: DType| value.encode(dtype).unwrap()[..dtype.itemsize()].to_vec();
         for (value, dtype, bytes) in [
             (Scalar::from(255), DType::U8, vec![255]),

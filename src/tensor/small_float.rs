@@ -24,7 +24,7 @@ pub(super) const E4M3FN: SmallFloat = SmallFloat::new(3, 0x80, 7, 0x7e, 0x7e, 0x
 pub(super) const E5M2: SmallFloat = SmallFloat::new(2, 0x80, 15, 0x7b, 0x7c, 0x7f);
 pub(super) const E4M3FNUZ: SmallFloat = SmallFloat::new(3, 0x80, 8, 0x7f, 0x80, 0x80);
 pub(super) const E5M2FNUZ: SmallFloat = SmallFloat::new(2, 0x80, 16, 0x7f, 0x80, 0x80);
-/// All codes of four bits are numbers; none is NaN.
+/// Every code of four bits is a number; there is no NaN.
 pub(super) const E2M1: SmallFloat = SmallFloat::new(1, 0x8, 1, 0x7, 0x7, u32::MAX);
 
 impl SmallFloat {
@@ -44,7 +44,7 @@ impl SmallFloat {
         self.decode(self.highest).into()
     }
 
-    /// Returns the number of a code. An `f32` can represent all of them.
+    /// Decodes a code. An `f32` can represent every number of these formats.
     #[inline]
     pub(super) const fn decode(&self, code: u32) -> f32 {
         let magnitude = code & (self.sign_bit - 1);
@@ -61,14 +61,14 @@ impl SmallFloat {
         if code & self.sign_bit == 0 { unsigned } else { -unsigned }
     }
 
-    /// Returns the code of the nearest number, with ties to even.
+    /// Encodes the nearest number, with ties to even.
     #[inline]
     pub(super) const fn encode(&self, x: f32) -> u32 {
         let magnitude = x.to_bits() & !F32_SIGN;
         let dropped_bits = F32_MANTISSA_BITS - self.mantissa_bits;
         let rebias = F32_BIAS - self.bias;
         let rounded = if magnitude < (rebias + 1) << F32_MANTISSA_BITS {
-            // Subnormal. In the sum with this power of two, the last bit has the weight of the last bit of the code,
+            // Subnormal. The last bit of the sum with this power of two has the weight of the last bit of the code,
             // so the addition rounds.
             let power = (rebias + dropped_bits + 1) << F32_MANTISSA_BITS;
             (f32::from_bits(magnitude) + f32::from_bits(power)).to_bits() - power
@@ -89,7 +89,7 @@ impl SmallFloat {
         if has_sign { code | self.sign_bit } else { code }
     }
 
-    /// Returns the numbers of all codes of a byte.
+    /// Decodes every code of one byte.
     pub(super) const fn table(&self) -> [f32; 256] {
         let mut values = [0.; 256];
         let mut code = 0;
@@ -200,15 +200,15 @@ macro_rules! byte_floats {
 }
 
 byte_floats! {
-    "A `float8_e4m3fn`: to 448, no infinity; larger numbers become 448."
+    "A `float8_e4m3fn`: up to 448, without infinity; larger numbers become 448."
     F8E4M3FN: bits => E4M3FN.decode(bits as u32), x => E4M3FN.encode(x) as u8;
-    "A `float8_e5m2`: to 57344, and infinity."
+    "A `float8_e5m2`: up to 57344, and infinity."
     F8E5M2: bits => E5M2.decode(bits as u32), x => E5M2.encode(x) as u8;
-    "A `float8_e4m3fnuz`: to 240, no infinity and no negative zero; larger numbers become NaN."
+    "A `float8_e4m3fnuz`: up to 240, without infinity or negative zero; larger numbers become NaN."
     F8E4M3FNUZ: bits => E4M3FNUZ.decode(bits as u32), x => E4M3FNUZ.encode(x) as u8;
-    "A `float8_e5m2fnuz`: to 57344, no infinity and no negative zero; larger numbers become NaN."
+    "A `float8_e5m2fnuz`: up to 57344, without infinity or negative zero; larger numbers become NaN."
     F8E5M2FNUZ: bits => E5M2FNUZ.decode(bits as u32), x => E5M2FNUZ.encode(x) as u8;
-    "A `float8_e8m0fnu`: a power of two from 2^-127, which is the default, to 2^127, or NaN; no sign and no zero."
+    "A `float8_e8m0fnu`: a power of two from 2^-127, which is the default, to 2^127, or NaN, without sign or zero."
     F8E8M0FNU: bits => decode_e8m0(bits), x => encode_e8m0(x);
 }
 
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_the_nearest_to_its_number() {
+    fn every_code_survives_a_round_trip() {
         for bits in 0..=255 {
             let same = |x: f32, back: u8| x.is_nan() || back == bits;
             assert!(

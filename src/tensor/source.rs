@@ -1,3 +1,5 @@
+//! Sources: values that can be saved.
+
 use stridemap_format::DType;
 
 use super::Element;

@@ -1,3 +1,5 @@
+//! Reads the elements of a view piece by piece, on several threads.
+
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,17 +13,17 @@ use crate::parallel;
 /// The size of a piece of a view, in bytes. A larger view is gathered by several threads.
 pub(super) const PIECE_BYTES: usize = 8 << 20;
 
-/// The memory limit when several threads gather. Reading a file takes another 4 MiB per thread.
+/// The limit on buffers if several threads gather. Reading a file takes another 4 MiB per thread.
 const BUFFERS_BYTES: usize = 64 << 20;
 
-/// Smaller pieces of a view read from a file would need many reads.
+/// The smallest piece. Smaller pieces of a view in a file would need many reads.
 const MIN_PIECE_BYTES: usize = 4 << 20;
 
 /// Pieces shrink to this size if memory is short. Even smaller ones would read the file of a transposed view hundreds
 /// of times.
-const LEAST_PIECE_BYTES: usize = 1 << 20;
+const LOW_MEMORY_PIECE_BYTES: usize = 1 << 20;
 
-/// More threads do not read faster than one thread writes.
+/// The limit on threads. More threads would produce data faster than the calling thread can write it.
 const MAX_THREADS: usize = 4;
 
 impl Source for Tensor {
@@ -84,13 +86,13 @@ fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -
 
 /// Gathers on this thread in halves, quarters and so on, because memory is short.
 fn gather_in_small_pieces(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let limit = (tensor.nbytes() / 2).max(LEAST_PIECE_BYTES) / tensor.dtype().itemsize();
+    let limit = (tensor.nbytes() / 2).max(LOW_MEMORY_PIECE_BYTES) / tensor.dtype().itemsize();
     for_each_piece(slice::from_ref(tensor), limit, &mut |pieces| {
         pieces.iter().try_for_each(|piece| {
             let mut buffer = Vec::new();
             match gather_into(piece, &mut buffer) {
                 Ok(()) => sink(&buffer),
-                Err(e) if e.kind() == ErrorKind::LimitExceeded && piece.nbytes() > LEAST_PIECE_BYTES => {
+                Err(e) if e.kind() == ErrorKind::LimitExceeded && piece.nbytes() > LOW_MEMORY_PIECE_BYTES => {
                     drop(buffer);
                     gather_in_small_pieces(piece, sink)
                 }

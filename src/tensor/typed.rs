@@ -1,3 +1,5 @@
+//! Tensors whose element type is known at compile time.
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
@@ -9,8 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Integer;
 
 impl Tensor {
-    /// Returns the elements of a contiguous tensor as a value that keeps them alive, so it can be kept in a struct,
-    /// sent to a thread and returned. Nothing is copied, and the dtype is checked only here.
+    /// Returns the elements of a contiguous tensor as a value that keeps them alive. It can be stored in a struct,
+    /// sent to a thread, and returned from a function. Nothing is copied, and the dtype is checked only here.
     ///
     /// # Errors
     /// Those of [`as_slice`](Self::as_slice); [`ErrorKind::DTypeMismatch`] for `bool`, whose bytes would have to be
@@ -20,13 +22,13 @@ impl Tensor {
         self.check_slice::<T>(op)?;
         if T::DTYPE == DType::Bool {
             let message = format!(
-                "{op}::<bool>: not every byte is a bool, so each access would check them all; use read, or \
+                "{op}::<bool>: not every byte is a valid bool, so each access would have to check them all; use read, or \
                  view_dtype as uint8"
             );
             return Err(Error::new(ErrorKind::DTypeMismatch, message));
         }
-        self.reach::<T>(op)?;
-        let bytes = if self.numel() == 0 { 0..0 } else { self.reached_bytes(op)? };
+        self.borrow_span::<T>(op)?;
+        let bytes = if self.numel() == 0 { 0..0 } else { self.byte_span(op)? };
         Ok(TypedTensor { tensor: self.clone(), bytes, element: PhantomData })
     }
 }

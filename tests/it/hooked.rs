@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stridemap::disk::{
-    Access, Disk, DiskFile, ExternalError, FileStat, LockHolders, LockMode, Reach, RealDisk, Watch,
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, RealDisk, Watch,
 };
 
 /// Told the name of the operation, as the trait has it, and the path; of an operation on a file, the path of that file.
@@ -88,9 +88,9 @@ impl Disk for Hooked {
         &self,
         store: &Path,
         path: &Path,
-        reach: Reach,
+        scope: ExternalScope,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
-        self.disk.open_external(store, path, reach)
+        self.disk.open_external(store, path, scope)
     }
 
     fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {

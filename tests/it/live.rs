@@ -325,12 +325,12 @@ fn what_cannot_be_live_is_refused() {
     assert_refused(
         live.read_into(&mut [0.; 5]),
         ErrorKind::SizeMismatch,
-        &["read_into", "6 elements", "has 5"],
+        &["read_into", "6 elements", "has length 5"],
     );
     assert_refused(
         live.write_from(&[0.; 7]),
         ErrorKind::SizeMismatch,
-        &["write_from", "6 elements", "has 7"],
+        &["write_from", "6 elements", "has length 7"],
     );
     assert_refused(live.read_row_into(2, &mut [0.; 3]), ErrorKind::OutOfRange, &["read_row_into", "index 2"]);
     assert_refused(

@@ -8,7 +8,7 @@ use super::values::Side;
 
 /// Returns whether two headers of the same size have equivalent strides. The stride of an axis of size 1 is ignored,
 /// and so are all strides if there are no elements.
-pub(super) fn have_one_stride(a: &TensorInfo, b: &TensorInfo) -> bool {
+pub(super) fn have_equal_strides(a: &TensorInfo, b: &TensorInfo) -> bool {
     let mut axes = a.size().iter().zip(a.stride().iter().zip(b.stride()));
     a.numel() == 0 || axes.all(|(&n, (a, b))| n < 2 || a == b)
 }

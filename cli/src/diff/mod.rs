@@ -18,7 +18,7 @@ use crate::expr::quoted;
 use crate::output::{counted, message, progress};
 use crate::source::Source;
 use elements::Tolerance;
-use headers::{Sharing, have_one_stride};
+use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
 use values::{Difference, Failure, Side, compare};
 
@@ -173,7 +173,7 @@ impl Diff<'_> {
                 }
             }
         }
-        let is_stride_equal = have_one_stride(&a, &b);
+        let is_stride_equal = have_equal_strides(&a, &b);
         tally.other_strides += u64::from(!is_stride_equal);
         if self.args.strict {
             if let Some((side, other)) = self.sharing.borrow_mut().add(&a, &b) {

@@ -173,7 +173,7 @@ impl ValuesRecord {
             nan: difference.nan_count,
             max_absolute: difference.largest.map(|(absolute, _)| Element(absolute)),
             max_relative: difference.largest.map(|(_, relative)| Element(Scalar::Float(relative))),
-            first: index_of(first, size),
+            first: unravel_index(first, size),
             a: Element(a),
             b: Element(b),
         }
@@ -236,7 +236,7 @@ fn values_text(dtype: DType, size: &[usize], difference: &Difference) -> String 
         text += &format!(", by at most {} (relative {relative:?})", Value(DType::F64, absolute));
     }
     let (first, a, b) = difference.first;
-    text + &format!(", first at {:?}: {}, {}", index_of(first, size), Value(dtype, a), Value(dtype, b))
+    text + &format!(", first at {:?}: {}, {}", unravel_index(first, size), Value(dtype, a), Value(dtype, b))
 }
 
 fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
@@ -300,7 +300,7 @@ impl Tally {
 }
 
 /// Returns the index of the element at position `rank` in row-major order.
-fn index_of(rank: usize, size: &[usize]) -> Vec<usize> {
+fn unravel_index(rank: usize, size: &[usize]) -> Vec<usize> {
     let mut rest = rank;
     let mut index = vec![0; size.len()];
     for (at, &n) in index.iter_mut().zip(size).rev() {

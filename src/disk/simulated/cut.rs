@@ -7,7 +7,7 @@ use super::file::{File, Kept};
 use super::world::{Inode, World};
 use super::{Op, SimulatedDisk};
 
-/// What a power cut leaves of unsynced changes, in the simplest cases.
+/// The simplest outcomes of a power cut: which kinds of unsynced changes survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -19,24 +19,25 @@ pub enum Outcome {
     NamesKept,
     /// Bytes and lengths survive, but not names.
     DataKept,
-    /// Only one change of names survives, given by its index among the pending ones, and no bytes or lengths.
+    /// Only one name change survives, given by its index among the pending ones, and no bytes or lengths.
     OneNameKept(usize),
 }
 
-/// Which unsynced changes of names, lengths and blocks survive.
+/// The unsynced changes to names, lengths and blocks that survive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survivors {
-    /// Whether each pending change of names survives, in order.
+    /// Whether each pending name change survives, in order.
     pub(super) names: Vec<bool>,
     /// The unsynced files that have a name. Any other file keeps its durable bytes.
     pub(super) files: BTreeMap<Inode, Kept>,
 }
 
-/// What a power cut may leave, each outcome once.
+/// The possible outcomes of a power cut, each once.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Possible {
-    /// Each with a fingerprint of the disk that is left, which is equal for disks that read the same.
+    /// Each outcome with a fingerprint of the disk that is left. Disks with the same contents have the same
+    /// fingerprint.
     pub survivors: Vec<(Survivors, u64)>,
     /// Whether these are all outcomes.
     pub is_complete: bool,
@@ -48,7 +49,7 @@ pub struct PowerCut {
     pub(super) world: World,
 }
 
-/// With more pending changes of names than this, not every combination is listed.
+/// With more pending name changes than this, not every combination is listed.
 const MOST_NAMES: usize = 20;
 
 impl PowerCut {
@@ -57,13 +58,13 @@ impl PowerCut {
         self.world.apply(op);
     }
 
-    /// Returns how many changes of names are pending.
+    /// Returns the number of pending name changes.
     #[must_use]
     pub fn pending_names(&self) -> usize {
         self.world.pending.len()
     }
 
-    /// Returns the disk that is left.
+    /// Returns the disk that the power cut leaves.
     #[must_use]
     pub fn disk(&self, survivors: &Survivors) -> SimulatedDisk {
         SimulatedDisk::of(self.world.cut(survivors))
@@ -131,8 +132,8 @@ impl PowerCut {
         })
     }
 
-    /// Keeps these changes of names, and the version of each length and block that `choose` returns, given how many
-    /// versions there are.
+    /// Keeps these name changes. For each length and block, `choose` returns the version to keep, given the number of
+    /// versions.
     fn with_names(&self, names: Vec<bool>, mut choose: impl FnMut(&File, usize) -> usize) -> Survivors {
         let files = self.unsynced(&names).into_iter().map(|(inode, file)| {
             let length = choose(file, file.length_versions());

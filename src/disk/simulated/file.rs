@@ -5,10 +5,10 @@ use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-/// The bytes that a disk writes at once, with their hash, which is computed once. `None` is all zeros.
+/// The bytes that a disk writes at once, with their hash. `None` is all zeros.
 type Block = Option<Arc<(u64, Box<[u8]>)>>;
 
-/// Bytes and length at one moment.
+/// The bytes and the length of a file at one moment.
 #[derive(Clone, Debug, Default)]
 struct Content {
     length_bytes: u64,
@@ -136,7 +136,7 @@ impl File {
         self.written.is_empty() && self.lengths.is_empty()
     }
 
-    /// Returns how many versions of the length a power cut may leave.
+    /// Returns the number of versions of the length that a power cut may leave.
     pub(super) fn length_versions(&self) -> usize {
         1 + self.lengths.len()
     }
@@ -150,8 +150,8 @@ impl File {
             .unwrap_or(self.durable.length_bytes)
     }
 
-    /// Returns the number of each block with several versions, and how many versions it has, in ascending order.
-    /// Blocks past `length_bytes` are cut off.
+    /// Returns each block with several versions, as its number and its number of versions, in ascending order. Blocks
+    /// past `length_bytes` are left out.
     pub(super) fn dirty_blocks(&self, length_bytes: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
         let end = length_bytes.div_ceil(self.block_bytes as u64) as usize;
         self.written.range(..end).map(|(&number, versions)| (number, 1 + versions.len()))
@@ -181,7 +181,7 @@ impl File {
         File { live: left.clone(), durable: left, ..File::new(self.block_bytes) }
     }
 
-    /// A fingerprint, equal for files that read the same.
+    /// Returns a fingerprint. Files with the same contents have the same fingerprint.
     pub(super) fn fingerprint(&self) -> u64 {
         *self.fingerprint.get_or_init(|| {
             let mut hasher = DefaultHasher::new();

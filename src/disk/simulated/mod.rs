@@ -1,9 +1,9 @@
 //! A disk in memory that can lose power.
 //!
-//! It stores the state that a running system sees separately from the state that a power cut would leave, and logs
-//! every operation. At any moment a [`PowerCut`] tells which unsynced changes may survive: each block of a file in
-//! any version since its last sync, each length, and each change of a name, independently of all others. Any part of
-//! the log can be replayed, modified or not.
+//! It keeps two states, the one that a running system sees and the one that a power cut would leave, and logs every
+//! operation. At any moment a [`PowerCut`] lists the unsynced changes that may survive: each block of a file in any
+//! version since its last sync, each length, and each name change, independently of all others. Any part of the log
+//! can be replayed, modified or not.
 //!
 //! It assumes that on a real disk a sync does what it promises, that a block is written whole or not at all, and that
 //! a rename within a directory is one change, unless the disk was created
@@ -21,9 +21,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::held::HeldDirs;
+use super::open_dirs::OpenDirs;
 use super::{
-    Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, RealDisk, STAGE_PREFIX, Watch,
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, RealDisk, STAGE_PREFIX, Watch,
 };
 pub use cut::{Outcome, Possible, PowerCut, Survivors};
 pub use op::Op;
@@ -38,8 +38,8 @@ pub const BLOCK_BYTES: usize = 512;
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
-    /// The directories of the store, if this is the part of the disk that one store holds.
-    held: Option<Arc<HeldDirs<Inode>>>,
+    /// The open directories of a store, if this handle is limited to one.
+    store_dirs: Option<Arc<OpenDirs<Inode>>>,
 }
 
 impl Default for SimulatedDisk {
@@ -62,7 +62,7 @@ impl SimulatedDisk {
     }
 
     fn of(world: World) -> Self {
-        SimulatedDisk { state: Arc::new(Mutex::new(State::of(world))), held: None }
+        SimulatedDisk { state: Arc::new(Mutex::new(State::of(world))), store_dirs: None }
     }
 
     /// Makes a rename two changes: the file's new name, and the removal of its old one. A power cut may keep only one
@@ -96,13 +96,13 @@ impl SimulatedDisk {
         self.state().log.clone().unwrap_or_default()
     }
 
-    /// Returns how many operations have changed or synced something, with or without a log.
+    /// Returns the number of operations that have changed or synced something, with or without a log.
     #[must_use]
     pub fn op_count(&self) -> u64 {
         self.state().op_count
     }
 
-    /// Returns how many times everything became durable.
+    /// Returns the number of times that everything became durable.
     #[must_use]
     pub fn file_system_syncs(&self) -> u64 {
         self.state().file_system_syncs
@@ -115,7 +115,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Makes the next operation for which `is_due` returns true fail without any effect.
+    /// Makes the next operation that `is_due` selects fail without any effect.
     pub fn fail(&self, is_due: impl Fn(&Op) -> bool + Send + 'static) {
         self.state().fault = Some(Fault(Box::new(is_due)));
     }
@@ -131,7 +131,7 @@ impl SimulatedDisk {
         self.state().power == Some(0)
     }
 
-    /// Returns what a power cut at this moment may leave.
+    /// Returns the state of the disk just before a power cut.
     #[must_use]
     pub fn power_cut(&self) -> PowerCut {
         PowerCut { world: self.state().world.clone() }
@@ -145,7 +145,7 @@ impl SimulatedDisk {
         cut.disk(&cut.simple(outcome))
     }
 
-    /// Returns how many changes of names would be pending after these operations.
+    /// Returns the number of name changes that would be pending after these operations.
     #[must_use]
     pub fn pending_names(ops: &[Op]) -> usize {
         let mut cut = Self::new().power_cut();
@@ -164,14 +164,14 @@ impl SimulatedDisk {
 
     /// Returns the directory where a path starts, and the rest of the path.
     fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(Inode, &'a Path)> {
-        let Some(held) = &self.held else { return Ok((ROOT, path)) };
-        let place = held.entry(path, |&dir, name| self.find_dir(dir, name))?;
+        let Some(store_dirs) = &self.store_dirs else { return Ok((ROOT, path)) };
+        let place = store_dirs.entry(path, |&dir, name| self.find_dir(dir, name))?;
         Ok((*place.dir, place.name))
     }
 
     fn directory(&self, path: &Path) -> io::Result<Inode> {
-        let Some(held) = &self.held else { return self.state().find((ROOT, path)) };
-        let place = held.directory(path, |&dir, name| self.find_dir(dir, name))?;
+        let Some(store_dirs) = &self.store_dirs else { return self.state().find((ROOT, path)) };
+        let place = store_dirs.directory(path, |&dir, name| self.find_dir(dir, name))?;
         self.state().find((*place.dir, place.name))
     }
 
@@ -186,13 +186,13 @@ impl Disk for SimulatedDisk {
     fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
         let root = self.directory(store)?;
         self.state().names(root)?;
-        let held = HeldDirs::new(store, root, |&dir, name| self.find_dir(dir, name))?;
-        Ok(Arc::new(SimulatedDisk { state: Arc::clone(&self.state), held: Some(Arc::new(held)) }))
+        let store_dirs = OpenDirs::new(store, root, |&dir, name| self.find_dir(dir, name))?;
+        Ok(Arc::new(SimulatedDisk { state: Arc::clone(&self.state), store_dirs: Some(Arc::new(store_dirs)) }))
     }
 
     fn is_intact(&self) -> io::Result<bool> {
-        let Some(held) = &self.held else { return Ok(true) };
-        let (&root, mut subdirs) = held.written();
+        let Some(store_dirs) = &self.store_dirs else { return Ok(true) };
+        let (&root, mut subdirs) = store_dirs.written();
         let state = self.state();
         Ok(subdirs.all(|(name, &dir)| state.find((root, Path::new(name))).is_ok_and(|named| named == dir)))
     }
@@ -205,8 +205,13 @@ impl Disk for SimulatedDisk {
         Ok(self.handle(inode))
     }
 
-    /// Absolute paths only: this disk's stores are not in a real directory.
-    fn open_external(&self, _: &Path, path: &Path, _: Reach) -> Result<Arc<dyn DiskFile>, ExternalError> {
+    /// Opens absolute paths only, because the stores of this disk are not in a real directory.
+    fn open_external(
+        &self,
+        _: &Path,
+        path: &Path,
+        _: ExternalScope,
+    ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         Ok(RealDisk::default().open(path, Access::ReadForeign)?)
     }
 
@@ -305,7 +310,7 @@ impl Disk for SimulatedDisk {
 struct SimulatedFile {
     disk: SimulatedDisk,
     inode: Inode,
-    /// Tells lock holders apart.
+    /// Identifies a lock holder.
     number: u64,
 }
 

@@ -1,3 +1,5 @@
+//! The operations that a simulated disk logs.
+
 use std::sync::Arc;
 
 /// An operation on the disk.
@@ -12,7 +14,7 @@ pub enum Op {
     Names {
         /// The directory.
         dir: u64,
-        /// The names, and the file that each leads to from then on; `None` for a removed name.
+        /// The names, and the file that each now refers to; `None` for a removed name.
         changes: Vec<(String, Option<u64>)>,
     },
     /// Bytes of a file were written.
@@ -37,6 +39,6 @@ pub enum Op {
     SyncDir(u64),
     /// Everything became durable.
     SyncAll,
-    /// Not an operation, but a mark that a test looks for in the log.
+    /// Not an operation: a mark that a test finds in the log.
     Mark(String),
 }

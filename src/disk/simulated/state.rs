@@ -19,8 +19,8 @@ impl fmt::Debug for Fault {
     }
 }
 
-/// The device number of a disk. It is unique in the process: otherwise what is known of a file on one disk would be
-/// assumed of a file on another.
+/// The device number of a disk. It is unique in the process: otherwise files on different disks would be taken for
+/// the same file.
 #[derive(Debug)]
 struct Device(u64);
 
@@ -36,7 +36,7 @@ impl Default for Device {
 pub(super) struct State {
     device: Device,
     pub(super) world: World,
-    /// `None` if no log is kept.
+    /// `None` if operations are not logged.
     pub(super) log: Option<Vec<Op>>,
     pub(super) op_count: u64,
     pub(super) file_system_syncs: u64,
@@ -46,7 +46,7 @@ pub(super) struct State {
     pub(super) splits_renames: bool,
     /// The directories that are separate file systems.
     pub(super) mounts: Vec<Inode>,
-    /// After how many operations the power is cut.
+    /// The number of operations until the power is cut.
     pub(super) power: Option<u64>,
 }
 

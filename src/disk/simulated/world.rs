@@ -13,17 +13,17 @@ pub(super) type Inode = u64;
 
 pub(super) const ROOT: Inode = 0;
 
-/// Names that change at once, and what each leads to; `None` for a removed name.
+/// Names that change at once, and the inode that each now refers to; `None` for a removed name.
 pub(super) type Renames = Vec<(String, Option<Inode>)>;
 
 /// The files and directories of a disk. The root is a directory that was not created by an operation and always
-/// exists. Clones share what neither changes.
+/// exists. Clones share unchanged parts.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     block_bytes: usize,
     pub(super) files: BTreeMap<Inode, Arc<File>>,
     pub(super) dirs: BTreeMap<Inode, Arc<Dir>>,
-    /// Changes of names that are not durable, in order.
+    /// Name changes that are not durable, in order.
     pub(super) pending: Vec<(Inode, Renames)>,
     /// When a file's bytes or length last changed. The clock counts such changes.
     pub(super) changed: BTreeMap<Inode, i64>,
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Returns the names that a power cut leaves, and what they lead to, if it keeps these of the pending changes.
+    /// Returns the directories that a power cut leaves if it keeps these pending changes.
     pub(super) fn cut_names(&self, kept: &[bool]) -> BTreeMap<Inode, Arc<Dir>> {
         let mut dirs: BTreeMap<Inode, Arc<Dir>> = BTreeMap::new();
         let durable = |dir: Inode| {
@@ -121,7 +121,7 @@ impl World {
         left
     }
 
-    /// Returns the world after the power is back: nothing is pending, and files without a name are gone.
+    /// Returns the world after the power cut: nothing is pending, and files without a name are gone.
     pub(super) fn cut(&self, survivors: &Survivors) -> World {
         let dirs = self.cut_names(&survivors.names);
         let named: BTreeSet<Inode> = dirs.values().flat_map(|dir| dir.live.values().copied()).collect();
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// Returns a fingerprint, equal for worlds in which every name leads to the same bytes.
+    /// Returns a fingerprint. Worlds in which every name refers to the same bytes have the same fingerprint.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash_names(ROOT, &mut hasher);

@@ -1,3 +1,5 @@
+//! Tests of repacking.
+
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 
@@ -5,7 +7,7 @@ use proptest::prelude::*;
 use stridemap_format::DType;
 
 use super::*;
-use crate::layout::reached_bytes;
+use crate::layout::footprint_bytes;
 
 /// A view that owns its sizes and strides.
 #[derive(Clone, Debug)]
@@ -30,7 +32,7 @@ impl Owned {
         Owned { stride: placed.stride.clone(), offset_elems: placed.offset_elems, ..self.clone() }
     }
 
-    /// Returns the places of its bytes, in the order of its elements.
+    /// Returns the offsets of its bytes, in the order of its elements.
     fn bytes(&self) -> Vec<i64> {
         let mut places = vec![self.offset_elems as i64];
         for (&n, &stride) in self.size.iter().zip(&self.stride) {
@@ -45,7 +47,7 @@ fn views(owned: &[Owned]) -> Vec<View<'_>> {
     owned.iter().map(Owned::view).collect()
 }
 
-/// Repacks, checks what must hold for any views, and returns the new length.
+/// Repacks views, checks all invariants, and returns the new length.
 fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
     let repacked = repack(&views(owned), length_bytes).unwrap();
     assert!(repacked.length_bytes <= length_bytes, "{repacked:?}");
@@ -67,7 +69,7 @@ fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
             Ok(())
         })
         .unwrap();
-    assert_eq!(new_end, repacked.length_bytes, "nothing stands at the end");
+    assert_eq!(new_end, repacked.length_bytes, "there is padding at the end");
     for (before, placed) in owned.iter().zip(&repacked.views) {
         let after = before.moved(placed);
         after.view().extent(repacked.length_bytes).unwrap();
@@ -144,7 +146,7 @@ fn sets() -> impl Strategy<Value = (Vec<Owned>, u64)> {
     prop_oneof![any, slices, mixed]
 }
 
-/// Views of nested strides, in which every index has its own element.
+/// Views with nested strides, in which every index has its own element.
 fn nested() -> impl Strategy<Value = Owned> {
     let dims = prop::collection::vec((1..5u64, 0..9u64, any::<bool>()), 0..5);
     (0..DTYPES.len(), dims, 0..40u64).prop_map(|(dtype, dims, mut offset)| {
@@ -167,18 +169,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn views_read_and_share_what_they_did((owned, length_bytes) in sets()) {
+    fn views_read_and_share_the_same_bytes((owned, length_bytes) in sets()) {
         let new_length = checked(&owned, length_bytes);
         let reached = reached(&owned);
         prop_assert!(new_length >= reached.len() as u64);
         prop_assert_eq!(
-            reached_bytes(&views(&owned), length_bytes, 1 << 20).unwrap(),
+            footprint_bytes(&views(&owned), length_bytes, 1 << 20).unwrap(),
             Some(reached.len() as u64)
         );
     }
 
     #[test]
-    fn of_one_slice_only_what_it_reaches_is_kept(owned in nested()) {
+    fn one_slice_keeps_only_its_own_bytes(owned in nested()) {
         let reached = reached(std::slice::from_ref(&owned));
         let (first, last) = (*reached.first().unwrap() as u64, *reached.last().unwrap() as u64);
         let new_length = checked(&[owned], last + 77);
@@ -219,7 +221,7 @@ fn columns_of_different_rows_keep_their_rows() {
 }
 
 #[test]
-fn what_steps_at_several_paces_is_kept_whole() {
+fn views_with_different_steps_are_kept_whole() {
     let owned = [Owned::new(F32, &[(40, 7)], 100), Owned::new(F32, &[(40, 5)], 100)];
     assert_eq!(checked(&owned, 4000), 400 % 64 + (39 * 7 + 1) * 4);
     // A diagonal beside a column; the diagonal alone.
@@ -243,7 +245,7 @@ fn several_dtypes_over_the_same_bytes_stay_aligned() {
 }
 
 #[test]
-fn views_without_elements_stand_inside() {
+fn empty_views_stay_inside_the_storage() {
     let empty = Owned::new(F32, &[(0, 5), (3, 1)], 1000);
     assert_eq!(checked(std::slice::from_ref(&empty), 4000), 0);
     let scalar = Owned::new(F32, &[], 500);
@@ -269,22 +271,23 @@ fn a_view_past_the_storage_is_refused() {
 
 #[test]
 fn work_is_bounded_whatever_the_views_are() {
-    // Each pair of the views steps at its own pace. Nothing can be dropped, and that is found quickly.
+    // No two views have the same steps. Nothing can be dropped, and this is decided quickly.
     let owned: Vec<Owned> = (0..3000)
         .map(|i| Owned::new(DType::U8, &[(2, 1 << 30), (2, 1 << 29), (2, 3 + i), (2, 1 << 28)], i as u64))
         .collect();
     let mut budget = Budget::default();
-    let reaches = owned.iter().map(|owned| Reach::of(&owned.view(), 1 << 40).unwrap().unwrap()).collect();
-    pack(reaches, (ALIGNMENT_BYTES, 1), &mut budget);
+    let footprints =
+        owned.iter().map(|owned| Footprint::of(&owned.view(), 1 << 40).unwrap().unwrap()).collect();
+    pack(footprints, (ALIGNMENT_BYTES, 1), &mut budget);
     assert!(budget.work <= MAX_WORK + 3000, "{budget:?}");
-    assert_eq!(reached_bytes(&views(&owned), 1 << 40, 1000).unwrap(), None);
+    assert_eq!(footprint_bytes(&views(&owned), 1 << 40, 1000).unwrap(), None);
     let column = Owned::new(F32, &[(1 << 40, 1 << 20)], 0);
-    assert_eq!(reached_bytes(&[column.view()], 1 << 62, 1 << 20).unwrap(), None);
+    assert_eq!(footprint_bytes(&[column.view()], 1 << 62, 1 << 20).unwrap(), None);
     assert_eq!(repack(&[column.view()], 1 << 62).unwrap().length_bytes, 4 << 40);
 }
 
-/// Views of two elements, each with a step two bytes shorter than the one before. In each period only the end is
-/// unreached, and the next view splits the remainder.
+/// Views of two elements. The step of each view is two bytes shorter than that of the one before. Only the end of
+/// each period is unused, and the next view splits the rest.
 #[test]
 fn depth_is_bounded_whatever_the_views_are() {
     let ladder = |n: i64| -> Vec<Owned> {
@@ -293,7 +296,7 @@ fn depth_is_bounded_whatever_the_views_are() {
     let small_stack = std::thread::Builder::new().stack_size(512 << 10);
     let packed = small_stack.spawn(move || {
         assert!(checked(&ladder(2000), (1 << 20) + 1) <= (1 << 20) + 1);
-        // As many steps as a view may have dimensions are all followed.
+        // A ladder as deep as the highest rank is followed completely.
         assert_eq!(checked(&ladder(MAX_DEPTH as i64), (1 << 20) + 1), MAX_DEPTH as u64 + 1);
     });
     packed.unwrap().join().unwrap();

@@ -59,7 +59,7 @@ pub(super) fn apply(
     }
     if source.is_marker_lost {
         let bytes = Marker { uuid: source.uuid }.encode();
-        work.replace(&paths.marker(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, written again
+        work.replace(&paths.format_file(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, written again
         work.sync(paths.root())?;
     }
     for (&id, sum) in &content.sums {

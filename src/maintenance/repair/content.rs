@@ -11,7 +11,7 @@ use super::metadata::Source;
 use super::{Loss, Repair, said};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, Result};
-use crate::layout::ReachedBytes;
+use crate::layout::Coverage;
 use crate::maintenance::verify::{Survey, bytes_of_chunks};
 use crate::storage::{Damage, check_all};
 
@@ -216,7 +216,7 @@ fn keep(
         return Err((metadata(), format!("a header reaches outside its storage ({})", e.rule())));
     }
     let Some(damaged) = salvageable.get(&id) else { return Ok(record.clone()) };
-    let is_kept = match ReachedBytes::of(record, length_bytes) {
+    let is_kept = match Coverage::of(record, length_bytes) {
         Some(reached) => !damaged.lost.iter().any(|range| reached.reaches(range)),
         // A tensor without elements moves to the start of what is left, if anything is.
         None if damaged.copy.is_some() || damaged.shortened_to.is_some() => {

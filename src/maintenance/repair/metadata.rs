@@ -73,7 +73,7 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         Ok(stated) if stated == uuid => false,
         Ok(_) => {
             repair.remedy(
-                paths.marker(),
+                paths.format_file(),
                 "it belongs to a different store; written again from the uuid of the \
                 manifests",
             );
@@ -81,7 +81,7 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         }
         Err(e) => {
             repair.remedy(
-                paths.marker(),
+                paths.format_file(),
                 format!("written again from the uuid of the manifests: {}", said(&e)),
             );
             true
@@ -172,7 +172,7 @@ fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Result<Uuid>> {
 }
 
 fn marker_alone(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
-    let path = paths.marker();
+    let path = paths.format_file();
     let failed = |e| Error::io("read", &path, e);
     let file = disk.open(&path, Access::Read).map_err(failed)?;
     let bytes = read_capped(&*file, Marker::LENGTH as u64).map_err(failed)?;

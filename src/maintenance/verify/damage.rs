@@ -10,7 +10,7 @@ use super::finding::{Affected, Findings, Index};
 use super::survey::{Survey, Tensor};
 use crate::error::{Error, Result};
 use crate::generation::History;
-use crate::layout::ReachedBytes;
+use crate::layout::Coverage;
 use crate::storage::{Damage, DamagedChunk};
 
 /// How many times it is computed exactly whether a tensor reaches a range. After that, a tensor counts as reaching
@@ -62,7 +62,7 @@ fn affect(
     for &finding in &index.whole {
         findings.affect(finding, &name);
     }
-    let Some(reached) = ReachedBytes::of(tensor.record, length_bytes) else { return };
+    let Some(reached) = Coverage::of(tensor.record, length_bytes) else { return };
     let span = reached.span();
     for (range, finding) in &index.ranges {
         if range.start >= span.end || range.end <= span.start {

@@ -6,7 +6,7 @@ use super::damage::bytes_of_chunks;
 use super::finding::{Affected, Finding, Findings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Generation, History, not_found};
-use crate::layout::ReachedBytes;
+use crate::layout::Coverage;
 use crate::maintenance::external_check::{ExternalCheck, Fault};
 use crate::storage::check_chunks;
 
@@ -80,7 +80,7 @@ fn damage(
     record: &TensorRecord,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<Error>> {
-    let reached = ReachedBytes::of(record, storage.length_bytes);
+    let reached = Coverage::of(record, storage.length_bytes);
     let is_wanted = |index: u64| {
         let chunk = bytes_of_chunks(&(index..index + 1), storage.length_bytes);
         reached.as_ref().is_some_and(|reached| reached.reaches(&chunk))

@@ -31,8 +31,8 @@ pub(crate) struct Damage {
 #[derive(Debug)]
 pub(crate) struct DigestDamage {
     pub(crate) error: Error,
-    /// The correct digests for those that are wrong or missing. They are computed from the chunks, and are known only
-    /// if the record confirms them all. Otherwise nothing is known about any full chunk.
+    /// The correct digests to replace wrong or missing ones. They are computed from the chunks, and are known only if
+    /// the record confirms the result. Otherwise nothing is known about any full chunk.
     pub(crate) corrected: Option<Vec<(u64, Digest)>>,
 }
 
@@ -41,11 +41,12 @@ impl Damage {
         self.file.is_none() && self.chunks.is_empty() && self.sum.is_none()
     }
 
-    /// If this process or the machine has run out of descriptors or memory, that is an error, not damage.
+    /// Returns an error instead if this process or the machine has run out of descriptors or memory: that is not
+    /// damage.
     fn unless_out_of_resources(self) -> Result<Self> {
         let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
         let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
-        match errors.find(|error| error.is_for_want_of_resources()) {
+        match errors.find(|error| error.is_out_of_resources()) {
             Some(error) => Err(error.clone()),
             None => Ok(self),
         }
@@ -103,11 +104,11 @@ pub(crate) type Found = (u64, Damage);
 /// More threads would only wait for the disk.
 const MOST_THREADS: usize = 8;
 
-/// How many bytes, or how many storages, justify one more thread.
+/// The number of bytes, or of storages, that justifies one more thread.
 const BYTES_A_THREAD: u64 = 4 * PART_BYTES;
 const STORAGES_A_THREAD: u64 = 64;
 
-/// How many bytes, or how many storages, a thread reads at a time.
+/// The number of bytes, or of storages, that a thread reads at a time.
 const PART_BYTES: u64 = UNIT_CHUNKS * CHUNK_BYTES;
 const STORAGES_A_PART: usize = 16;
 
@@ -115,7 +116,7 @@ const STORAGES_A_PART: usize = 16;
 enum Part<'a> {
     Storages(Vec<(u64, &'a StorageRecord)>),
     Chunks(Arc<SealedCheck>, Range<u64>),
-    /// Of a large storage that cannot be opened.
+    /// The damage of a large storage that cannot be opened.
     Unusable(Found),
 }
 

@@ -12,10 +12,10 @@ use crate::error::Error;
 use crate::storage::file::check_length;
 use crate::storage::{DamagedChunk, VerifiedStorage};
 
-/// How many chunks a thread takes at a time.
+/// The number of chunks that a thread takes at a time.
 pub(super) const UNIT_CHUNKS: u64 = 8;
 
-/// The most mismatching chunks that are recorded if the `.sum` file itself is damaged.
+/// The limit on mismatching chunks that are recorded if the `.sum` file itself is damaged.
 const MOST_DIFFERENT: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -58,8 +58,8 @@ impl SealedCheck {
         self.id
     }
 
-    /// The number of chunks to verify, including the tail, which may be empty. A record may state any length, so a
-    /// short file counts only the full chunks that it has, and one more.
+    /// Returns the number of chunks to verify, including the tail, which may be empty. A record may state any length,
+    /// so for a short file this is the number of full chunks in the file, plus one.
     pub(super) fn chunk_count(&self) -> u64 {
         full_chunk_count(self.length_bytes.min(self.storage.found_bytes())) + 1
     }
@@ -114,7 +114,8 @@ impl SealedCheck {
         let full = full_chunk_count(self.length_bytes);
         let sum = self.sum_error.clone().map(|error| {
             let corrected = if is_all { self.corrected(&chunks) } else { None };
-            // For a full chunk that was read, either its digest is corrected or nothing is known about it.
+            // Of the full chunks, keep only those that could not be read. For the others, either the digest is
+            // corrected or nothing is known.
             chunks.retain(|chunk| chunk.index >= full || chunk.found.is_err());
             DigestDamage { error, corrected }
         });

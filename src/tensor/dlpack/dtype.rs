@@ -1,4 +1,4 @@
-//! Conversion between dtypes and those of DLPack.
+//! Conversion between this crate's dtypes and DLPack's.
 
 use dlpark::ffi::{DLDataType, DLDataTypeCode as Code};
 use stridemap_format::DType;
@@ -37,7 +37,7 @@ pub(super) fn from_dlpack(dtype: DLDataType) -> Option<DType> {
     DTYPES.iter().find(|(_, foreign)| foreign.matches(dtype)).map(|(own, _)| *own)
 }
 
-/// Returns the name for error messages: "float of 32 bits and 4 lanes".
+/// Describes a DLPack type for error messages: "float of 32 bits and 4 lanes".
 pub(super) fn name(dtype: DLDataType) -> String {
     const NAMES: [&str; 18] = [
         "int",

@@ -1,3 +1,5 @@
+//! Lending tensors to other libraries, and borrowing theirs.
+
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use dlpark::ffi::{DLDevice, DLDeviceType};
@@ -18,8 +20,8 @@ impl Tensor {
     /// storage alive, mapped or on the heap, until the consumer calls the deleter, on any thread. For a consumer that
     /// needs a raw pointer, use [`into_raw`](Managed::into_raw).
     ///
-    /// The memory is flagged read-only. NumPy respects the flag, PyTorch ignores it: in PyTorch, call `clone()`
-    /// before changing anything. A write into a mapped file ends the process. The older `DLManagedTensor` has no such
+    /// The memory is flagged read-only. NumPy respects the flag, but PyTorch ignores it, so call `clone()` there
+    /// before changing anything. Writing to a mapped file ends the process. The older `DLManagedTensor` has no such
     /// flag, and is not supported for lending. PyTorch refuses negative strides. A dimension of size 1 is lent with a
     /// stride of 1, as PyTorch does.
     ///
@@ -39,18 +41,18 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotMapped`] for a file that is not mapped, and for mutable and live storages, whose elements
-    /// cannot be lent beyond a lock: use [`clone_data`](Self::clone_data) and lend the copy;
-    /// [`ErrorKind::Misaligned`]; [`ErrorKind::InvalidArgument`] for bytes that are not valid `bool`s.
+    /// [`ErrorKind::NotMapped`] for a file that is not mapped, and for mutable and live storages, whose elements may
+    /// change: use [`clone_data`](Self::clone_data) and lend the copy; [`ErrorKind::Misaligned`];
+    /// [`ErrorKind::InvalidArgument`] for bytes that are not valid `bool`s.
     pub fn to_dlpack(&self) -> Result<versioned::Dlpack> {
         const OP: &str = "to_dlpack";
         let advised = |e: Error| match e.kind() {
             ErrorKind::NotMapped => e.context("clone_data makes a copy that can be lent"),
             _ => e,
         };
-        let run: &[u8] = self.reach(OP).map_err(advised)?;
+        let run: &[u8] = self.borrow_span(OP).map_err(advised)?;
         if self.dtype() == DType::Bool {
-            self.reach::<bool>(OP)?;
+            self.borrow_span::<bool>(OP)?;
         }
         let too_large = |e: &dyn std::fmt::Display| {
             Error::new(ErrorKind::LimitExceeded, format!("{OP}: {self:?} cannot be described by DLPack: {e}"))
@@ -63,7 +65,7 @@ impl Tensor {
             let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
             let lowest = extent.map_err(|e| Error::refused(OP, e))?.start_bytes();
             let first = self.storage_offset() * self.dtype().itemsize() - lowest as usize;
-            // Not from a part of the run: with a negative stride, elements precede the first.
+            // Computed from the start of the run: with a negative stride, elements precede the first one.
             let data = run.as_ptr().wrapping_add(first);
             if !data.addr().is_multiple_of(alignment(self.dtype())) {
                 let message = format!("{OP}: the elements are not aligned in memory; use clone_data");
@@ -87,7 +89,7 @@ impl Tensor {
         Ok(unsafe { lent.finish() })
     }
 
-    /// Takes over elements that another library lends, as a tensor on the heap. Nothing is copied, whatever the
+    /// Creates a tensor on the heap from elements that another library lends, without copying them, whatever the
     /// strides. The lender's deleter is called when the last tensor on the storage is dropped, on any thread, or when
     /// this returns an error.
     ///
@@ -95,17 +97,17 @@ impl Tensor {
     /// [`Managed::from_raw`], from the pointer in the capsule that `__dlpack__` returns.
     ///
     /// # Safety
-    /// - The descriptor must be true: from the lowest to the highest element that size, strides and offset reach, the
-    ///   memory must be allocated, in one allocation, and initialised, until the deleter is called, or, without a
-    ///   deleter, until the last tensor on the storage is dropped.
+    /// - The descriptor must be correct: the memory from the lowest to the highest element that size, strides and
+    ///   offset reach must be in one allocation, and initialised. This must hold until the deleter is called or,
+    ///   without a deleter, until the last tensor on the storage is dropped.
     /// - Until then nothing may write to any byte of that run, including bytes between the elements: neither the
     ///   lender, nor another library that borrows it.
     /// - The deleter must be callable on any thread.
     ///
     /// # Errors
     /// By [`ErrorKind`]: `DTypeMismatch` for elements without a [`DType`]; `InvalidArgument` for device memory, and
-    /// for a descriptor that contradicts itself; `LimitExceeded` for more than 64 dimensions, and for sizes beyond
-    /// any memory.
+    /// for a descriptor that contradicts itself; `LimitExceeded` for more than 64 dimensions, and for sizes that
+    /// exceed the address space.
     #[expect(unsafe_code, reason = "states what DLPack's lender promises")]
     pub unsafe fn from_dlpack<M: ManagedTensorBase + 'static>(lent: Managed<M>) -> Result<Tensor> {
         let (dtype, layout, run) = {
@@ -127,7 +129,7 @@ impl Tensor {
     }
 }
 
-/// The bytes that another library lends, from the lowest element to the highest. Only [`Tensor::from_dlpack`] makes
+/// The bytes that another library lends, from the lowest to the highest element. Only [`Tensor::from_dlpack`] creates
 /// this value, under its contract.
 struct Lent {
     /// Atomic only to be `Sync`; it never changes.
@@ -158,7 +160,7 @@ fn dtype_of(descriptor: &TensorRef<'_>, is_padded: bool) -> Result<DType> {
     if device.device_type != DLDeviceType::CPU {
         let (kind, number) = (device.device_type.0, device.device_id);
         let what = format!(
-            "the elements are on device {number} of kind {kind}, not in memory of the CPU; copy them there"
+            "the elements are on device {number} of kind {kind}, not in CPU memory; copy them to the CPU"
         );
         return Err(refused(ErrorKind::InvalidArgument, what));
     }
@@ -170,14 +172,17 @@ fn dtype_of(descriptor: &TensorRef<'_>, is_padded: bool) -> Result<DType> {
         )),
         Some(dtype) => Ok(dtype),
         None => {
-            let what = format!("there is no dtype for {}; convert them there", dtype::name(foreign));
+            let what = format!(
+                "no dtype corresponds to {}; convert the elements in that library",
+                dtype::name(foreign)
+            );
             Err(refused(ErrorKind::DTypeMismatch, what))
         }
     }
 }
 
-/// Returns the layout over the run from the lowest to the highest element, and that run: its start, and its length in
-/// bytes. Without elements there is no run.
+/// Returns the run of memory from the lowest to the highest element, as its start and its length in bytes, and the
+/// layout over it. If there are no elements, there is no run.
 fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option<(*const u8, usize)>)> {
     let too_far = || refused(ErrorKind::LimitExceeded, "sizes and strides reach beyond the address space");
     let size = descriptor.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>();
@@ -187,7 +192,7 @@ fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option
     }
     let stride = descriptor.strides_or_compact().map_err(|e| refused(ErrorKind::InvalidArgument, e))?;
     let stride: Vec<isize> = stride.iter().map(|&step| step as isize).collect();
-    // Checks that they are not too many: the sums below cannot overflow.
+    // Checks the limits of a layout, so the sums below cannot overflow.
     Layout::new(size.clone(), stride.clone(), 0).map_err(|e| e.context("from_dlpack"))?;
     let reaches = size.iter().zip(&stride).map(|(&n, &step)| (n as i128 - 1) * step as i128);
     let (mut lowest, mut highest) = (0i128, 0i128);

@@ -1,3 +1,5 @@
+//! Rust types for live elements, with atomic operations.
+
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use half::{bf16, f16};
@@ -19,7 +21,7 @@ pub(crate) mod sealed {
         type Atom: Atom;
         /// Returns the bits of the element.
         fn to_bits(self) -> <Self::Atom as Atom>::Bits;
-        /// Returns the element of these bits.
+        /// Returns the element with these bits.
         fn from_bits(bits: <Self::Atom as Atom>::Bits) -> Self;
 
         /// Reads the element.
@@ -32,8 +34,8 @@ pub(crate) mod sealed {
             atom.store(self.to_bits());
         }
 
-        /// Replaces `current` with `new`, compared bit for bit. Returns the old element, as an error if it was not
-        /// `current`.
+        /// Replaces `current` with `new`, compared bit for bit. Returns the old element: `Ok` if it was replaced,
+        /// otherwise `Err`.
         fn compare_exchange(atom: &Self::Atom, current: Self, new: Self) -> Result<Self, Self> {
             let exchanged = atom.compare_exchange(current.to_bits(), new.to_bits());
             exchanged.map(Self::from_bits).map_err(Self::from_bits)
@@ -88,8 +90,8 @@ macro_rules! floats {
                 <$type>::from_bits(bits)
             }
 
-            // No processor adds floats atomically. The sum replaces the old element if that is unchanged, compared
-            // bit for bit, so that a NaN, which does not equal itself, is replaced too.
+            // There is no atomic addition of floats. The sum replaces the old element if that is unchanged. They are
+            // compared bit for bit, because a NaN does not equal itself.
             fn fetch_add(atom: &$atom, value: Self) -> Self {
                 let mut bits = Atom::load(atom);
                 loop {

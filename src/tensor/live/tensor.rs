@@ -1,3 +1,5 @@
+//! The live tensor type.
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -64,8 +66,7 @@ impl Tensor {
 /// [`Tensor::as_live`].
 ///
 /// It dereferences to its [`Tensor`], with its header and views. [`at`](Self::at) returns the live tensor of a view
-/// of it. All methods take `&self`, a clone is another handle, and both can be sent to any thread. No access waits
-/// for another.
+/// of it. All methods take `&self`. A live tensor can be cloned and sent to any thread. No access waits for another.
 ///
 /// ```
 /// use stridemap::{DType, StorageKind, Store};
@@ -91,21 +92,21 @@ impl Tensor {
 ///
 /// - Every element is read and written whole: a read returns a value that was written, or the initial one. If two
 ///   threads write the same element, one of the values is last; if two [add](Self::fetch_add) to it, neither addition
-///   is lost. A copy of several elements is one access to each: another access can come between any two of them.
+///   is lost. Copying several elements accesses them one at a time, so other accesses can come in between.
 /// - A write is visible at once in every process, and stays when the writing process ends or is killed.
 /// - There is no order between elements. Every access is [relaxed](std::sync::atomic::Ordering::Relaxed): a reader
 ///   that sees the later of two writes may still not see the earlier. So a flag among the elements says only that
 ///   something was done, not that the result is visible. To publish, write the elements, then call
 ///   [`fence(Release)`](std::sync::atomic::fence), then set the flag. To read, get the flag, then call
 ///   `fence(Acquire)`, then read the elements. The fences of the standard library order these accesses like those of
-///   its own atomics. A commit publishes as well: a process that loads what it committed sees what was written before
-///   it.
+///   its own atomics. A commit also publishes: a process that loads what was committed sees what was written before
+///   the commit.
 /// - Methods that read without `as_live`, such as [`Tensor::read`], copy the bytes of the file: an element that
 ///   changes meanwhile may be read half old and half new.
 ///
 /// Writes are not commits. After a power cut any mix of old and new elements written since the last
 /// [`flush`](Self::flush) may remain, and a [`Snapshot`](crate::Snapshot) does not isolate them. If the last name of
-/// the storage is removed, this handle continues to work, and what it writes is lost with it.
+/// the storage is removed, this handle continues to work, but its writes are lost with it.
 ///
 /// A forked child may continue to use a live tensor that it inherits, because that takes no lock. `as_live` and
 /// `flush` fail there.
@@ -119,7 +120,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Returns the live tensor of another view of the same storage.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a tensor on another storage; [`ErrorKind::DTypeMismatch`] and
+    /// [`ErrorKind::InvalidArgument`] for a tensor on a different storage; [`ErrorKind::DTypeMismatch`] and
     /// [`ErrorKind::Overlapping`] as for [`Tensor::as_live`].
     pub fn at(&self, view: &Tensor) -> Result<LiveTensor<T>> {
         let file = self.tensor.live_file("at")?;
@@ -158,7 +159,7 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     /// Writes `new` at an index if the element there is `current`, atomically. The inner result is the old element:
-    /// `Ok` if it was replaced, `Err` if it was not `current`.
+    /// `Ok` if it was `current` and was replaced, otherwise `Err`.
     ///
     /// Elements are compared by their bits: a NaN is replaced if it is the same NaN, and 0.0 is not -0.0.
     ///
@@ -181,7 +182,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Copies all elements, in row-major order, into `out`.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] unless `out` has exactly the number of elements.
+    /// [`ErrorKind::SizeMismatch`] unless the length of `out` is the number of elements.
     pub fn read_into(&self, out: &mut [T]) -> Result<()> {
         self.load_into("read_into", self.tensor.layout(), out)
     }
@@ -198,7 +199,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Writes all elements, from `elements` in row-major order.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] unless `elements` has exactly the number of elements.
+    /// [`ErrorKind::SizeMismatch`] unless the length of `elements` is the number of elements.
     pub fn write_from(&self, elements: &[T]) -> Result<()> {
         self.store_from("write_from", self.tensor.layout(), elements)
     }
@@ -271,7 +272,7 @@ fn check_view<T: Element>(op: &str, view: &Tensor, file: &LiveFile) -> Result<()
     if dtype.itemsize() != usize::from(access_bytes) {
         let message = format!(
             "{op}: every process accesses the storage {access_bytes} bytes at a time, but {dtype} has {} bytes; \
-             view it as a dtype of {access_bytes}",
+             view it as a dtype of {access_bytes} bytes",
             dtype.itemsize()
         );
         return Err(Error::new(ErrorKind::DTypeMismatch, message));
@@ -284,7 +285,7 @@ fn check_count(op: &str, layout: &Layout, count: usize) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{op}: size {:?} holds {} elements, and the slice has {count}",
+        "{op}: size {:?} holds {} elements, but the slice has length {count}",
         layout.size(),
         layout.numel()
     );

@@ -1,3 +1,5 @@
+//! Visits the elements of a view in row-major order.
+
 use crate::layout::Layout;
 
 /// Calls `body` with each element of a view and its index in row-major order, run by run.

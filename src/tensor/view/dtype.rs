@@ -1,3 +1,5 @@
+//! Views with a different dtype.
+
 use stridemap_format::DType;
 
 use crate::error::{Error, ErrorKind, Result};

@@ -1,3 +1,5 @@
+//! Names of dimensions.
+
 use crate::error::Result;
 use crate::tensor::Tensor;
 

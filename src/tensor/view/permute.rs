@@ -1,3 +1,5 @@
+//! Views with reordered axes.
+
 use crate::error::Result;
 use crate::layout::{Axes, Axis};
 use crate::tensor::Tensor;

@@ -1,3 +1,5 @@
+//! Views of some of the elements.
+
 use crate::error::Result;
 use crate::layout::{Axes, Axis, Index, Integer, SliceBound, count};
 use crate::tensor::Tensor;
@@ -75,8 +77,8 @@ impl Tensor {
         self.viewed(self.layout().slice(axis.into(), start, end, step.to_isize()))
     }
 
-    /// Applies a subscript such as `x[1, ::2, ..., None]`, with one [`Index`] per place. The macro [`ix!`](crate::ix)
-    /// writes the subscript. Axes without an index are kept whole.
+    /// Applies a subscript such as `x[1, ::2, ..., None]`, with one [`Index`] per entry. The [`ix!`](crate::ix) macro
+    /// creates the subscript. Axes without an index are kept whole.
     ///
     /// ```
     /// use stridemap::{DType, Tensor, ix};

@@ -1,13 +1,15 @@
+//! Views with different dimensions, and copies where strides cannot express the result.
+
 use crate::error::{ErrorKind, Result};
 use crate::layout::{Axes, Axis, Integer, Integers, Layout};
 use crate::tensor::Tensor;
 use crate::tensor::copy;
 
-/// Views with other dimensions.
+/// Views with different dimensions.
 ///
 /// [`reshape`](Self::reshape), [`flatten`](Self::flatten), [`ravel`](Self::ravel) and
-/// [`contiguous`](Self::contiguous) copy whenever PyTorch does: if no strides can express the result.
-/// [`shares_storage`](Self::shares_storage) tells whether they copied.
+/// [`contiguous`](Self::contiguous) copy if no strides can express the result, exactly when PyTorch does.
+/// [`shares_storage`](Self::shares_storage) shows whether they copied.
 impl Tensor {
     /// Removes axes of size 1 and ignores listed axes of other sizes. `..` means all axes.
     ///
@@ -47,8 +49,8 @@ impl Tensor {
         self.viewed(self.layout().unsqueeze(axis.to_isize()))
     }
 
-    /// Repeats axes of size 1 and adds new axes in front, by strides of 0, without copying. A size of -1 keeps the
-    /// current size.
+    /// Adds leading axes and repeats axes of size 1, without copying: repeated axes have a stride of 0. A size of -1
+    /// keeps the current size.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -149,7 +151,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`SizeMismatch`](ErrorKind::SizeMismatch) if the product of the sizes is not that of the axis;
+    /// [`SizeMismatch`](ErrorKind::SizeMismatch) if the product of the sizes is not the size of the axis;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for no sizes, a size below -1, or if a -1 cannot be inferred;
     /// [`OutOfRange`](ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn unflatten<'a>(&self, axis: impl Into<Axis<'a>>, sizes: impl Integers) -> Result<Tensor> {
@@ -246,8 +248,8 @@ impl Tensor {
         if self.is_contiguous() { Ok(self.clone()) } else { self.clone_data() }
     }
 
-    /// Copies the elements to the heap in row-major order, even if they already are: PyTorch's `clone` with
-    /// `contiguous_format`.
+    /// Copies the elements to the heap in row-major order, even if they already have that order. This is PyTorch's
+    /// `clone` with `contiguous_format`.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

@@ -1,3 +1,5 @@
+//! Views that split an axis.
+
 use crate::error::Result;
 use crate::layout::{Axis, Integer, Sections, count};
 use crate::tensor::Tensor;
@@ -24,8 +26,8 @@ impl Tensor {
         self.parted(self.layout().chunk(count("chunk", "number", chunks)?, axis.into()))
     }
 
-    /// Splits an axis into parts of one size, the last of which may be smaller, or into parts of the given sizes,
-    /// which must add up to the whole axis.
+    /// Splits an axis into parts of one size (the last part may be smaller), or into parts of the given sizes, which
+    /// must add up to the size of the axis.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -40,14 +42,14 @@ impl Tensor {
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a single size of 0, unless the axis is empty, or
-    /// for any negative size; [`SizeMismatch`](crate::ErrorKind::SizeMismatch) if the sizes do not add up to that of
-    /// the axis; [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
+    /// for any negative size; [`SizeMismatch`](crate::ErrorKind::SizeMismatch) if the sizes do not add up to the size
+    /// of the axis; [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn split<'a>(&self, size: impl Into<Sections>, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
         self.parted(self.layout().split(&size.into(), axis.into()))
     }
 
-    /// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or at the given
-    /// positions, which are bounds of Python slices.
+    /// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or splits it at the
+    /// given positions, which are bounds of Python slices.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

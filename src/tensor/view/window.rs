@@ -1,8 +1,10 @@
+//! Windows, and views with arbitrary strides.
+
 use crate::error::{Error, Result};
 use crate::layout::{Axes, Axis, Integer, Integers, count, counts};
 use crate::tensor::Tensor;
 
-/// Views that may show an element more than once.
+/// Views that may contain an element more than once.
 impl Tensor {
     /// Returns all windows of `size` along an axis, `step` apart. The axis becomes the number of windows, and a new
     /// last axis of length `size` holds their elements.

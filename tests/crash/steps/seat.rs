@@ -8,7 +8,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use stridemap::disk::{Access, Disk, DiskFile, ExternalError, FileStat, LockMode, Reach, Step, Watch};
+use stridemap::disk::{
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, Step, Watch,
+};
 
 /// On which side of an operation something else is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,9 +173,9 @@ impl Disk for Seat {
         &self,
         store: &Path,
         path: &Path,
-        reach: Reach,
+        scope: ExternalScope,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
-        self.around("open_external", path, |disk| disk.open_external(store, path, reach))
+        self.around("open_external", path, |disk| disk.open_external(store, path, scope))
     }
 
     fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {

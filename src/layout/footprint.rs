@@ -1,4 +1,4 @@
-//! The bytes of a storage that a view reaches, as runs at regular steps.
+//! The footprint of a view: the bytes of a storage that its elements occupy, as runs at regular steps.
 
 use std::ops::Range;
 
@@ -29,11 +29,13 @@ impl View<'_> {
         self.dtype.itemsize() as u64
     }
 
-    /// Returns the dimensions along which elements differ in place, without those of size 1 or stride 0.
+    /// Returns the sizes and strides of the dimensions, without those of size 1 or stride 0.
     pub(super) fn moving_dims(&self) -> impl Iterator<Item = (u64, i64)> + '_ {
         self.size.iter().copied().zip(self.stride.iter().copied()).filter(|&(n, stride)| n > 1 && stride != 0)
     }
 
+    /// Returns the range of bytes from the first element to the last.
+    ///
     /// # Errors
     /// Those of [`Extent::of`] if the view is not inside a storage of `length_bytes`.
     pub(super) fn extent(&self, length_bytes: u64) -> Result<Extent> {
@@ -42,7 +44,7 @@ impl View<'_> {
     }
 }
 
-/// `count` places, `stride` bytes apart. There are at least two places, at least one byte apart.
+/// `count` offsets that are `stride` bytes apart. `count` is at least 2, and `stride` at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Step {
     pub(super) stride: u64,
@@ -55,20 +57,20 @@ impl Step {
     }
 }
 
-/// The bytes that a view reaches: one run at each place to which the steps lead.
+/// The bytes that a view occupies: one run at each offset that the steps reach from `lowest`.
 ///
 /// All numbers are below the length of a storage, which fits in 63 bits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Reach {
+pub(super) struct Footprint {
     pub(super) lowest: u64,
     pub(super) run_bytes: u64,
     /// Longest stride first.
     pub(super) steps: Vec<Step>,
-    /// The places of the elements are multiples of this.
+    /// The offsets of the elements, in bytes, are multiples of this.
     pub(super) unit: u64,
 }
 
-impl Reach {
+impl Footprint {
     /// Returns `None` for a view without elements.
     ///
     /// # Errors
@@ -87,9 +89,9 @@ impl Reach {
         let mut steps: Vec<Step> = Vec::new();
         for step in inner_first {
             match steps.last_mut() {
-                // Copies of a run that touch each other form one run.
+                // Repeated runs that touch form one run.
                 None if step.stride <= run_bytes => run_bytes = run_bytes.saturating_add(step.reach()),
-                // Copies of a row of places form one row if they continue at the same pace.
+                // Repeated rows of offsets form one longer row if each continues the one before with the same stride.
                 Some(row)
                     if step.stride.checked_rem(row.stride) == Some(0)
                         && step.stride <= row.stride.saturating_mul(row.count) =>
@@ -101,7 +103,7 @@ impl Reach {
             }
         }
         steps.reverse();
-        Ok(Some(Reach { lowest: extent.start_bytes(), run_bytes, steps, unit }))
+        Ok(Some(Footprint { lowest: extent.start_bytes(), run_bytes, steps, unit }))
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -125,24 +127,24 @@ impl Reach {
     }
 }
 
-/// Returns the number of bytes of a storage that at least one view reaches, or `None` if the views have more than
-/// `most_runs` runs, which would take too long to count.
+/// Returns the number of bytes of a storage that at least one view occupies. Returns `None` if the views have more
+/// than `most_runs` runs, because counting would take too long.
 ///
 /// # Errors
 /// Those of [`Extent::of`].
-pub(crate) fn reached_bytes(views: &[View<'_>], length_bytes: u64, most_runs: u64) -> Result<Option<u64>> {
-    let mut reaches = Vec::new();
+pub(crate) fn footprint_bytes(views: &[View<'_>], length_bytes: u64, most_runs: u64) -> Result<Option<u64>> {
+    let mut footprints = Vec::new();
     for view in views {
-        reaches.extend(Reach::of(view, length_bytes)?);
+        footprints.extend(Footprint::of(view, length_bytes)?);
     }
-    reaches.sort_unstable();
-    reaches.dedup();
-    if reaches.iter().fold(0u64, |sum, reach| sum.saturating_add(reach.run_count())) > most_runs {
+    footprints.sort_unstable();
+    footprints.dedup();
+    if footprints.iter().fold(0u64, |sum, footprint| sum.saturating_add(footprint.run_count())) > most_runs {
         return Ok(None);
     }
     let mut runs = Vec::new();
-    for reach in &reaches {
-        reach.push_runs(&mut runs);
+    for footprint in &footprints {
+        footprint.push_runs(&mut runs);
     }
     runs.sort_unstable_by_key(|run| run.start);
     let (mut bytes, mut counted_to) = (0u64, 0);

@@ -8,13 +8,13 @@ use super::Layout;
 
 /// The bytes of a storage that the elements of one tensor cover.
 #[derive(Debug)]
-pub(crate) struct ReachedBytes {
+pub(crate) struct Coverage {
     layout: Layout,
     width: usize,
     span: Range<u64>,
 }
 
-impl ReachedBytes {
+impl Coverage {
     /// Returns `None` for a tensor without elements, or one that is not inside a storage of `length_bytes`.
     pub(crate) fn of(record: &TensorRecord, length_bytes: u64) -> Option<Self> {
         let extent = record.extent(length_bytes).ok().filter(|extent| extent.span_bytes() > 0)?;
@@ -23,16 +23,16 @@ impl ReachedBytes {
         let layout = Layout::new(size, stride, usize::try_from(record.offset_elems).ok()?).ok()?;
         let start = extent.start_bytes();
         let span = start..start.saturating_add(extent.span_bytes());
-        Some(ReachedBytes { layout, width: record.dtype.itemsize(), span })
+        Some(Coverage { layout, width: record.dtype.itemsize(), span })
     }
 
-    /// Returns the range from the first byte to the last, including gaps.
+    /// Returns the range from the first covered byte to the last, including gaps.
     pub(crate) fn span(&self) -> Range<u64> {
         self.span.clone()
     }
 
-    /// Returns whether a byte of an element is in the range. If a view of many dimensions steps over the range, the
-    /// answer may be a false yes, but never a false no.
+    /// Returns whether the range contains a byte of an element. For a view with many dimensions, this may be a false
+    /// positive, but never a false negative.
     pub(crate) fn reaches(&self, range: &Range<u64>) -> bool {
         let (start, end) = (range.start.max(self.span.start), range.end.min(self.span.end));
         let Some(length) = end.checked_sub(start).filter(|&length| length > 0) else { return false };
@@ -46,15 +46,15 @@ mod tests {
     use super::*;
     use stridemap_format::{DType, TensorParts};
 
-    fn reached(size: &[u64], stride: &[i64], offset_elems: u64) -> Option<ReachedBytes> {
+    fn reached(size: &[u64], stride: &[i64], offset_elems: u64) -> Option<Coverage> {
         let (size, stride) = (size.to_vec(), stride.to_vec());
         let parts =
             TensorParts { dtype: DType::F32, size, stride, offset_elems, storage_id: 1, dim_names: None };
-        ReachedBytes::of(&TensorRecord::new(parts).unwrap(), 4000)
+        Coverage::of(&TensorRecord::new(parts).unwrap(), 4000)
     }
 
     #[test]
-    fn view_does_not_reach_what_it_steps_over() {
+    fn view_does_not_cover_its_gaps() {
         let column = reached(&[10], &[100], 3).unwrap();
         assert_eq!(column.span(), 12..3616);
         assert!(column.reaches(&(12..13)) && column.reaches(&(0..4000)) && column.reaches(&(415..416)));

@@ -1,4 +1,4 @@
-//! The open directories of a store. Later changes to the path that led to them no longer matter.
+//! The open directories of a store. Renaming or replacing the path of the store has no effect on them.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -9,9 +9,9 @@ const SUBDIRS: [&str; 3] = ["meta", "storages", "lost+found"];
 
 /// The directories of the store at `path`, each as a `D`: a file descriptor, or an equivalent on another disk.
 ///
-/// From then on the path only names files: paths that begin with it are looked up in these directories.
+/// The path is then only a prefix: paths that begin with it are looked up in these directories.
 #[derive(Debug)]
-pub(super) struct HeldDirs<D> {
+pub(super) struct OpenDirs<D> {
     path: PathBuf,
     /// The store's own directory.
     root: D,
@@ -19,25 +19,25 @@ pub(super) struct HeldDirs<D> {
     subdirs: [OnceLock<D>; SUBDIRS.len()],
 }
 
-/// Where a path leads.
+/// The location of a directory entry.
 pub(super) struct Place<'a, D> {
     /// The open directory.
     pub(super) dir: &'a D,
-    /// The path from there: one name, or `.` or `..`.
+    /// The path relative to the directory: one name, or `.` or `..`.
     pub(super) name: &'a Path,
 }
 
-impl<D> HeldDirs<D> {
+impl<D> OpenDirs<D> {
     /// Opens the store's directories that exist. `find` opens a directory in another one.
     pub(super) fn new(path: &Path, root: D, find: impl Fn(&D, &str) -> io::Result<D>) -> io::Result<Self> {
-        let held = HeldDirs { path: path.to_path_buf(), root, subdirs: Default::default() };
+        let opened = OpenDirs { path: path.to_path_buf(), root, subdirs: Default::default() };
         for name in SUBDIRS {
-            match held.subdir(name, &find) {
+            match opened.subdir(name, &find) {
                 Err(e) if is_missing(&e) => {}
                 found => drop(found?),
             }
         }
-        Ok(held)
+        Ok(opened)
     }
 
     /// Returns the directory that contains the entry of a path, and the entry's name.
@@ -65,7 +65,7 @@ impl<D> HeldDirs<D> {
         Ok(Place { dir: self.subdir(dir, find)?, name })
     }
 
-    /// Returns the directory at a path, in order to list or open it.
+    /// Returns the location of a directory that the caller will list or open.
     ///
     /// # Errors
     /// As for [`entry`](Self::entry).
@@ -82,12 +82,12 @@ impl<D> HeldDirs<D> {
         }
     }
 
-    /// Whether a path is that of the store itself.
+    /// Whether a path is the store's own path.
     pub(super) fn is_root(&self, path: &Path) -> bool {
         path == self.path
     }
 
-    /// Returns the store's directory, and the open directories in it that commits write to, with their names.
+    /// Returns the store's own directory, and the open directories in it that commits write to, with their names.
     pub(super) fn written(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
         (
             &self.root,

@@ -1,3 +1,5 @@
+//! The storage type: the bytes that back tensors.
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 use super::external::ExternalFile;
 use super::externals::Externals;
 use super::file::{MapError, check_length, open_error};
-use super::in_place::{InPlaceFile, InUse};
+use super::in_place::{InPlaceFile, StoreCallbacks};
 use super::live::LiveFile;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::MutableFile;
@@ -16,7 +18,7 @@ use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Identifies the store that a storage belongs to, if any, and the storage's id in it.
+/// The store that a storage belongs to, if any, and the id of the storage in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Identity {
     /// Not in a store: the bytes are on the heap.
@@ -32,7 +34,8 @@ pub(crate) enum Identity {
 /// A contiguous sequence of bytes that backs tensors.
 pub(crate) struct Storage {
     identity: Identity,
-    /// The file that the storage is in, and the offset at which it begins there. `None` on the heap and while staged.
+    /// The file that contains the storage, and the offset where the storage begins. `None` on the heap and while
+    /// staged.
     place: Option<(FileId, u64)>,
     length_bytes: u64,
     bytes: Bytes,
@@ -79,7 +82,7 @@ impl Storage {
         path: &Path,
         (store, id, record): (Uuid, u64, StorageRecord),
         permit: Option<MapPermit>,
-        (lock_timeout, in_use, poison): (Duration, InUse, Poison),
+        (lock_timeout, in_use, poison): (Duration, StoreCallbacks, Poison),
     ) -> Result<Arc<Self>> {
         let length_bytes = record.length_bytes;
         let failed = |e| open_error("open storage", path, Access::Read, e);
@@ -177,7 +180,7 @@ impl Storage {
         &self.identity
     }
 
-    /// Whether both are the same storage. Ids cannot tell: a copy of a store has the same ids.
+    /// Whether both are the same storage. Ids are not enough, because a copy of a store has the same ids.
     pub(crate) fn is_same(&self, other: &Storage) -> bool {
         match (&self.identity, &other.identity) {
             (Identity::Stored { .. }, Identity::Stored { .. }) => self.place == other.place,
@@ -223,7 +226,7 @@ impl Storage {
         }
     }
 
-    /// Whether its bytes are in the file with this stat. True for a storage without bytes.
+    /// Whether `stat` is of the file that contains the bytes. True for a storage without bytes.
     pub(crate) fn is_on_file(&self, stat: FileStat) -> bool {
         match &self.bytes {
             Bytes::None => true,
