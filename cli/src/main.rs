@@ -1,8 +1,8 @@
 //! The command line of stridemap, a memory-mapped on-disk tensor store.
 //!
 //! Data goes to standard output, messages and progress to standard error. The exit code is 0 for success, 1 for a
-//! negative answer and 2 for an error. Closing standard output early does not change it, except for `show` and
-//! `watch`: their output can be endless, so they exit with 0.
+//! negative answer (see `NEGATIVE`) and 2 for an error. If standard output is closed early, `show` and `watch` exit
+//! with 0, because their output can be endless; other commands exit as usual.
 
 mod append;
 mod args;
@@ -37,8 +37,8 @@ use crate::args::{Args, Command};
 use crate::error::{Error, Result};
 use crate::output::Stdout;
 
-/// `verify` or `compact` found damage, `repair` found something to do, `diff` found a difference, or `watch` timed
-/// out.
+/// The exit code if `verify` or `compact` found damage, `repair` found something to repair, `diff` found a difference,
+/// or `watch` timed out.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -85,9 +85,9 @@ fn run(command: &Command) -> Result<ExitCode> {
     Ok(if is_positive { ExitCode::SUCCESS } else { ExitCode::from(NEGATIVE) })
 }
 
-/// Raises the soft limit of open files. Every imported file, and every storage that is written or exported, is an
-/// open file, and a thousand of them can exceed the usual limit. If it cannot be raised, a command that needs more
-/// reports it.
+/// Raises the soft limit on open files to the hard limit. Every imported file, and every storage that is written or
+/// exported, stays open, so a thousand of them can exceed the usual limit. If the limit cannot be raised, a command
+/// that needs more files reports an error.
 fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

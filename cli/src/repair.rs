@@ -1,4 +1,4 @@
-//! `repair`: makes a damaged store usable again, or shows what that would take.
+//! `repair`: makes a damaged store usable again, or lists the repairs that are needed.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::output::{message, one_line, progress, write_json};
 use crate::source::explained;
 
-/// Returns whether nothing is left to repair.
+/// Runs the command. Returns whether nothing is left to repair.
 pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
     let options = StoreOptions::new();
     let bar = progress("repair", 0);

@@ -10,10 +10,10 @@ use crate::error::Result;
 use crate::output::{counted, message, one_line, progress, write_json};
 use crate::source::explained;
 
-/// The most unneeded files that are named.
+/// The maximum number of unneeded files that are listed.
 const SHOWN_ORPHANS: usize = 10;
 
-/// Returns whether the store is undamaged.
+/// Runs the command. Returns whether the store is undamaged.
 pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     let verified = verified(args)?;
     let is_whole = verified.is_whole();
@@ -32,11 +32,11 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
         message(&format!("note: {orphan}"));
     }
     if let Some(more) = verified.orphans.len().checked_sub(SHOWN_ORPHANS).filter(|&more| more > 0) {
-        message(&format!("note: and {} that nothing needs", counted(more as u64, "more file")));
+        message(&format!("note: and {} that are no longer needed", counted(more as u64, "more file")));
     }
     if let Some(first) = verified.unchecked_files.first() {
         message(&format!(
-            "note: {} not checked, such as {}: --external selects which may be opened",
+            "note: {} not checked, such as {}; --external selects the files that may be opened",
             counted(verified.unchecked_files.len() as u64, "external file"),
             first.display()
         ));
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     Ok(is_whole)
 }
 
-/// Verifies a store. One too damaged to be opened or read through has findings, too.
+/// Verifies a store. A store that is too damaged to be opened is verified by its path.
 fn verified(args: &VerifyArgs) -> Result<Verification> {
     let options = args.external.options();
     let bar = progress("verify", 0);
@@ -62,7 +62,7 @@ fn verified(args: &VerifyArgs) -> Result<Verification> {
     verified.map_err(|e| explained(&args.store, e))
 }
 
-/// Returns the bytes of the store's own storages, as far as their records can be read.
+/// Returns the total size of the storages inside the store, without those whose records cannot be read.
 fn own_bytes(store: &Store) -> u64 {
     let snapshot = store.snapshot();
     let own = snapshot.storages().flatten().filter(|storage| storage.kind != StorageKind::External);

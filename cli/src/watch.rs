@@ -17,10 +17,10 @@ use crate::expr::quoted;
 use crate::output::{message, write_json};
 use crate::source::open_store;
 
-/// How often the command checks whether standard output has been closed.
+/// The interval between checks whether standard output has been closed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Returns whether the requested number of commits arrived.
+/// Runs the command. Returns false if the timeout expired.
 pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     let signals = Signals::catch()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(false);
             }
-            // With a timeout the command ends anyway, with the right exit code.
+            // With a timeout, the command ends anyway; ending here would change the exit code.
             if args.timeout.is_none() && is_output_gone() {
                 return Ok(true);
             }
@@ -95,8 +95,8 @@ impl Line {
     }
 }
 
-/// The signals that ask a process to end. They take effect at once while it waits, or after the line that it is
-/// printing.
+/// The signals that ask the process to end. While it waits, they end it at once; otherwise, they end it after the line
+/// that it is printing.
 struct Signals {
     is_waiting: Arc<AtomicBool>,
     is_over: Arc<AtomicBool>,
@@ -114,7 +114,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Waits for `wait`. Returns `None` if a signal arrived before.
+    /// Runs `wait`, during which a signal ends the process. Returns `None` if a signal had already arrived.
     fn end_it_while<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
         self.is_waiting.store(true, Ordering::SeqCst);
         let waited = (!self.is_over.load(Ordering::SeqCst)).then(wait);

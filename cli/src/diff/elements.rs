@@ -13,16 +13,16 @@ pub(crate) struct Tolerance {
 /// How two elements that are not equal differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Gap {
-    /// They have no distance, such as bools.
+    /// Their dtype has no distance, such as bool.
     Other,
     /// One of them is NaN.
     Nan,
-    /// Their distance `|a - b|`, exact for integers, and that relative to `|b|`, which is infinite if b is 0.
+    /// The distance `|a - b|`, which is exact for integers, and `|a - b| / |b|`, which is infinite if b is 0.
     By(Scalar, f64),
 }
 
-/// Calls `visit` with the position and the elements of every pair whose bytes differ. Returns false for an unknown
-/// dtype. `a` and `b` have the same length.
+/// Calls `visit` with the position and the two elements wherever the bytes differ. `a` and `b` have the same length.
+/// Returns false for an unknown dtype.
 pub(super) fn for_each_unequal(
     dtype: DType,
     a: &[u8],
@@ -87,7 +87,7 @@ fn unequal<const W: usize>(
 }
 
 impl Tolerance {
-    /// Returns `None` if the two, which are of one kind, are equal.
+    /// Returns how two elements of the same dtype differ, or `None` if they count as equal.
     pub(super) fn gap(self, a: Scalar, b: Scalar) -> Option<Gap> {
         match (a, b) {
             (Scalar::Int(a), Scalar::Int(b)) => {
@@ -133,7 +133,7 @@ impl Tolerance {
         (!self.allows(distance, size)).then(|| Gap::By(Scalar::Float(distance), relative(distance, size)))
     }
 
-    /// Infinity is close only to itself.
+    /// Returns whether the distance is within the tolerance. No tolerance covers an infinite value or distance.
     fn allows(self, distance: f64, size: f64) -> bool {
         size.is_finite() && distance.is_finite() && distance <= self.absolute + self.relative * size
     }
@@ -159,7 +159,7 @@ pub(super) fn larger(a: Scalar, b: Scalar) -> Scalar {
     }
 }
 
-/// Compares by value; NaN equals NaN.
+/// Returns whether two values are equal. NaN equals NaN.
 fn is_same(a: f64, b: f64) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }

@@ -35,7 +35,7 @@ pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     Ok(writeln!(out, "{}", diff.tally.borrow().to_text(diff.args.no_values))?)
 }
 
-/// Prints one object, written during the comparison.
+/// Prints one JSON object. It is written while the tensors are compared.
 pub(super) fn json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     #[derive(Serialize)]
     struct Comparison<T, A, C, E> {
@@ -63,7 +63,7 @@ pub(super) fn json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     )
 }
 
-/// A value computed when it is serialized, not before.
+/// A value that is computed only when it is serialized.
 struct Late<F>(F);
 
 impl<T: Serialize, F: Fn() -> T> Serialize for Late<F> {
@@ -198,7 +198,7 @@ impl<'a> LayoutRecord<'a> {
 }
 
 impl Side {
-    /// Returns the name of the argument.
+    /// Returns the name of the side, as in the arguments `A` and `B`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Side::A => "A",
@@ -208,7 +208,7 @@ impl Side {
 }
 
 impl Finding {
-    /// Formats a finding as a line. A failed comparison is a message instead.
+    /// Formats a finding as a line. A failed comparison returns `None`, because it was already reported as a message.
     fn to_text(&self) -> Option<String> {
         let (mark, what) = match &self.what {
             What::Only(Side::A, dtype, size) => ('-', format!("{dtype}\t{size:?}")),
@@ -250,7 +250,7 @@ fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
     text
 }
 
-/// A value of a dtype, formatted with the fewest digits that distinguish it from others of the dtype.
+/// A value, formatted with the fewest digits that distinguish it from other values of its dtype.
 struct Value(DType, Scalar);
 
 impl fmt::Display for Value {

@@ -26,7 +26,7 @@ use operations::{Call, Operation};
 
 pub(crate) use operations::help;
 
-/// The name of a tensor, and the steps from it to a view.
+/// A parsed expression: the name of a tensor, and the steps that lead to a view of it.
 #[derive(Debug)]
 pub(crate) struct Expr {
     pub(crate) name: String,
@@ -47,7 +47,7 @@ enum Action {
     Call(&'static Operation, Vec<Argument>, Option<Pick>),
 }
 
-/// The index of one of several parts.
+/// The subscript that picks one part of a list.
 #[derive(Debug)]
 struct Pick {
     index: isize,
@@ -62,9 +62,8 @@ pub(crate) enum Copies {
 }
 
 impl Expr {
-    /// Returns the name of a tensor, and the view of it that the expression describes.
-    ///
-    /// In a bare name such as `x.T`, the property is part of the name if a tensor of that name exists.
+    /// Returns the name of a tensor, and the view of it that the expression describes. A bare name such as `x.T` is
+    /// taken as a name if a tensor has that name, and otherwise as a property of `x`.
     pub(crate) fn view(
         &self,
         load: impl Fn(&str) -> stridemap::Result<Tensor>,
@@ -168,7 +167,8 @@ fn in_expression(mistake: Mistake, text: &str) -> Error {
     mistake.context(format_args!("expression, column {column}")).in_text(text)
 }
 
-/// Returns the name as an expression needs it: quoted if it would not parse back, or would span several lines.
+/// Returns the name as it is written in an expression: quoted if it would otherwise not parse back or would span
+/// several lines.
 pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
     let is_bare = !name.is_empty()
         && !name.starts_with(parse::QUOTE)
