@@ -306,10 +306,10 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     pub(crate) strict: bool,
     /// Largest difference, relative to the value in B
-    #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = distance)]
+    #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = tolerance)]
     pub(crate) rtol: f64,
     /// Largest absolute difference
-    #[arg(long, value_name = "T", default_value = "0", hide_default_value = true, value_parser = distance)]
+    #[arg(long, value_name = "T", default_value = "0", hide_default_value = true, value_parser = tolerance)]
     pub(crate) atol: f64,
     #[command(flatten)]
     pub(crate) reading: Reading,
@@ -317,7 +317,7 @@ pub(crate) struct DiffArgs {
     pub(crate) external: External,
 }
 
-fn distance(text: &str) -> Result<f64, String> {
+fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(x) if (0. ..f64::INFINITY).contains(&x) => Ok(x),
         _ => Err("expected a number of at least 0".to_owned()),

@@ -14,8 +14,8 @@ use stridemap_interop::{npy, npz, safetensors};
 use crate::args::{ExportArgs, Order};
 use crate::error::{Error, Result};
 use crate::output::{counted, message, progress};
+use crate::shared_bytes;
 use crate::source::open_store;
-use crate::twice;
 
 #[derive(Clone, Copy)]
 enum Format {
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     if matches!(format, Format::Store) {
         return copy(args, &snapshot);
     }
-    check_adopted(args, &snapshot)?;
+    check_replaced_files(args, &snapshot)?;
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
         snapshot.load_all("")?.collect()
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         (Format::Store, _) => {}
     }
     bar.finish_and_clear();
-    if let Some(note) = twice::note(&tensors) {
+    if let Some(note) = shared_bytes::note(&tensors) {
         message(&note);
     }
     message(&format!(
@@ -134,7 +134,7 @@ fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
 
 /// Refuses to replace a file that was imported in place if the export leaves out some of its tensors, because the
 /// store has no other copy of them.
-fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
+fn check_replaced_files(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     if args.existing.policy() == OnExisting::Refuse || args.names.is_empty() {
         return Ok(());
     }

@@ -64,19 +64,19 @@ fn fill(
     let mut txn = store.begin()?;
     txn.on_existing(args.existing.policy());
     for (path, file) in inputs {
-        let said = if args.in_place {
+        let outcome = if args.in_place {
             file.adopt_into(&mut txn, &args.prefix)?;
             "left in place".to_owned()
         } else {
-            said(file.import_into(&mut txn, &args.prefix, progress)?)
+            describe(file.import_into(&mut txn, &args.prefix, progress)?)
         };
         if args.verbose {
-            message(&format!("{}: {said}", path.display()));
+            message(&format!("{}: {outcome}", path.display()));
         }
     }
-    let standing = store.attributes();
+    let current = store.attributes();
     for (&key, &(path, value)) in attributes {
-        let differs = standing.get(key).is_some_and(|stands| stands != value);
+        let differs = current.get(key).is_some_and(|current| current != value);
         if differs && args.existing.policy() == OnExisting::Refuse {
             message(&format!("note: the store keeps its own {key:?}, not that of {}", path.display()));
         } else {
@@ -89,7 +89,7 @@ fn fill(
     txn.commit()
 }
 
-fn said(imported: Imported) -> String {
+fn describe(imported: Imported) -> String {
     let Imported { copied_bytes, shared_bytes, .. } = imported;
     let copied = format!("copied {}", HumanBytes(copied_bytes));
     let shared = format!("shared with the store: {}, no block copied", HumanBytes(shared_bytes));

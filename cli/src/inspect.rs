@@ -149,7 +149,8 @@ fn print(summary: &Summary, source: &Source, out: &mut impl Write) -> Result<()>
             tensor.storage_offset().to_string(),
             storage_id(tensor.storage_id),
         ];
-        tensors.add_row(row.into_iter().chain(is_named.then(|| listed(tensor.dim_names.as_deref()))));
+        tensors
+            .add_row(row.into_iter().chain(is_named.then(|| format_dim_names(tensor.dim_names.as_deref()))));
     }
     print_table(&tensors, summary.tensor_count, out)?;
 
@@ -177,7 +178,7 @@ fn print(summary: &Summary, source: &Source, out: &mut impl Write) -> Result<()>
 }
 
 /// Formats dimension names as Python prints a list.
-pub(crate) fn listed(names: Option<&[Option<String>]>) -> String {
+pub(crate) fn format_dim_names(names: Option<&[Option<String>]>) -> String {
     let names: Vec<&str> =
         names.unwrap_or_default().iter().map(|name| name.as_deref().unwrap_or("None")).collect();
     if names.is_empty() { String::new() } else { format!("[{}]", names.join(", ")) }

@@ -10,18 +10,18 @@ mod diff;
 mod error;
 mod export;
 mod expr;
+mod gc;
 mod import;
 mod inspect;
-mod maintain;
 mod names;
 mod output;
 mod pieces;
 mod repair;
 mod shard_size;
+mod shared_bytes;
 mod show;
 mod source;
 mod space;
-mod twice;
 mod verify;
 mod watch;
 
@@ -74,7 +74,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Mv(args) => names::mv(args)?,
         Command::Rm(args) => names::rm(args)?,
         Command::Append(args) => append::run(args)?,
-        Command::Gc(args) => maintain::gc(args, &mut out)?,
+        Command::Gc(args) => gc::run(args, &mut out)?,
         Command::Compact(args) => is_positive = space::compact(args, &mut out)?,
         Command::Stats(args) => space::stats(args, &mut out)?,
         Command::Verify(args) => is_positive = verify::run(args, &mut out)?,

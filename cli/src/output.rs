@@ -15,39 +15,39 @@ const JSON_VERSION: u32 = 1;
 /// Standard output.
 pub(crate) struct Stdout {
     out: StdoutLock<'static>,
-    after_reader: AfterReader,
+    on_closed_pipe: OnClosedPipe,
 }
 
 /// What happens to output after the pipe has been closed.
-enum AfterReader {
-    IsAnError,
-    IsDropped { has_gone: bool },
+enum OnClosedPipe {
+    Fail,
+    Discard { is_closed: bool },
 }
 
 impl Stdout {
     /// Locks standard output. Once the pipe has been closed, output is discarded without an error, so that the command
     /// finishes its work and exits with its usual code.
     pub(crate) fn lock() -> Self {
-        Stdout { out: io::stdout().lock(), after_reader: AfterReader::IsDropped { has_gone: false } }
+        Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Discard { is_closed: false } }
     }
 
     /// Locks standard output for commands with endless output, for which a closed pipe is an error.
     pub(crate) fn lock_endless() -> Self {
-        Stdout { out: io::stdout().lock(), after_reader: AfterReader::IsAnError }
+        Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Fail }
     }
 
     /// Runs `operation`, or returns `done` if the pipe has been closed.
-    fn unless_dropped<T>(
+    fn unless_closed<T>(
         &mut self,
         done: T,
         operation: impl FnOnce(&mut StdoutLock<'static>) -> io::Result<T>,
     ) -> io::Result<T> {
-        let AfterReader::IsDropped { has_gone } = &mut self.after_reader else {
+        let OnClosedPipe::Discard { is_closed } = &mut self.on_closed_pipe else {
             return operation(&mut self.out);
         };
-        if !*has_gone {
+        if !*is_closed {
             match operation(&mut self.out) {
-                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => *has_gone = true,
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => *is_closed = true,
                 ended => return ended,
             }
         }
@@ -57,11 +57,11 @@ impl Stdout {
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.unless_dropped(bytes.len(), |out| out.write(bytes))
+        self.unless_closed(bytes.len(), |out| out.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.unless_dropped((), Write::flush)
+        self.unless_closed((), Write::flush)
     }
 }
 

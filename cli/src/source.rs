@@ -101,7 +101,7 @@ impl Source {
     }
 
     /// Returns the tensor of a file whose format has no names, such as `.npy`. The tensor is named after the file.
-    pub(crate) fn unnamed(&self) -> Option<&TensorInfo> {
+    pub(crate) fn unnamed_tensor(&self) -> Option<&TensorInfo> {
         match self {
             Source::File(file, _) if !matches!(file.format(), FileFormat::Npy | FileFormat::PyTorch) => None,
             Source::File(file, infos) => match infos.as_slice() {
@@ -115,11 +115,11 @@ impl Source {
 
 /// Opens a store. If the path is a file in another format, the error suggests importing it.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
-    options.open(path).map_err(|refused| explained(path, refused))
+    options.open(path).map_err(|refused| explain(path, refused))
 }
 
 /// Replaces the error if the path is a file that can be imported; the new error suggests that.
-pub(crate) fn explained(path: &Path, refused: stridemap::Error) -> Error {
+pub(crate) fn explain(path: &Path, refused: stridemap::Error) -> Error {
     if refused.kind() == ErrorKind::NotAStore
         && fs::metadata(path).is_ok_and(|found| found.is_file())
         && let Ok(file) = ForeignFile::open(path)

@@ -39,7 +39,7 @@ pub(crate) fn compact(args: &CompactArgs, out: &mut impl Write) -> Result<bool> 
         0 => writeln!(out, "compacted {storages}")?,
         _ => writeln!(out, "compacted {storages}: {before}, now {after}")?,
     }
-    say_what_readers_hold(&store)?;
+    report_held_bytes(&store)?;
     let mut is_whole = true;
     for skipped in &compacted.skipped {
         is_whole &= !matches!(skipped.reason, SkipReason::Damaged(_));
@@ -66,7 +66,7 @@ fn materialize(store: &Store, out: &mut impl Write) -> Result<()> {
 }
 
 /// Reports the bytes that cannot be deleted yet because readers hold them.
-pub(crate) fn say_what_readers_hold(store: &Store) -> Result<()> {
+pub(crate) fn report_held_bytes(store: &Store) -> Result<()> {
     let stats = store.stats()?;
     let (mut bytes, mut holders) = (0u64, BTreeSet::<u32>::new());
     for reclaimable in stats.reclaimable() {

@@ -8,14 +8,14 @@ use stridemap::{Affected, ErrorKind, Finding, Orphan, StorageKind, Store, Verifi
 use crate::args::VerifyArgs;
 use crate::error::Result;
 use crate::output::{counted, message, one_line, progress, write_json};
-use crate::source::explained;
+use crate::source::explain;
 
 /// The maximum number of unneeded files that are listed.
-const SHOWN_ORPHANS: usize = 10;
+const MAX_SHOWN_ORPHANS: usize = 10;
 
 /// Runs the command. Returns whether the store is undamaged.
 pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
-    let verified = verified(args)?;
+    let verified = verify_store(args)?;
     let is_whole = verified.is_whole();
     if args.json {
         write_json(out, Record::of(&verified))?;
@@ -28,10 +28,10 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
         writeln!(out, "ok")?;
     }
     out.flush()?;
-    for orphan in verified.orphans.iter().take(SHOWN_ORPHANS) {
+    for orphan in verified.orphans.iter().take(MAX_SHOWN_ORPHANS) {
         message(&format!("note: {orphan}"));
     }
-    if let Some(more) = verified.orphans.len().checked_sub(SHOWN_ORPHANS).filter(|&more| more > 0) {
+    if let Some(more) = verified.orphans.len().checked_sub(MAX_SHOWN_ORPHANS).filter(|&more| more > 0) {
         message(&format!("note: and {} that are no longer needed", counted(more as u64, "more file")));
     }
     if let Some(first) = verified.unchecked_files.first() {
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
 }
 
 /// Verifies a store. A store that is too damaged to be opened is verified by its path.
-fn verified(args: &VerifyArgs) -> Result<Verification> {
+fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     let options = args.external.options();
     let bar = progress("verify", 0);
     let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
@@ -59,7 +59,7 @@ fn verified(args: &VerifyArgs) -> Result<Verification> {
         Err(e) => Err(e),
     };
     bar.finish_and_clear();
-    verified.map_err(|e| explained(&args.store, e))
+    verified.map_err(|e| explain(&args.store, e))
 }
 
 /// Returns the total size of the storages inside the store, without those whose records cannot be read.

@@ -18,7 +18,7 @@ use crate::output::{message, write_json};
 use crate::source::open_store;
 
 /// The interval between checks whether standard output has been closed.
-const PAUSE: Duration = Duration::from_secs(1);
+const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the command. Returns false if the timeout expired.
 pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
@@ -30,15 +30,16 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     message(&format!("watching {} from generation {}", store.path().display(), seen.generation()));
     while args.count.is_none_or(|count| line_count < count) {
         let left = args.timeout.map(|seconds| Duration::from_secs(seconds).saturating_sub(began.elapsed()));
-        let has_changed =
-            signals.end_it_while(|| store.wait_for_change(left.map_or(PAUSE, |left| left.min(PAUSE))));
+        let has_changed = signals.run_interruptible(|| {
+            store.wait_for_change(left.map_or(OUTPUT_CHECK_INTERVAL, |left| left.min(OUTPUT_CHECK_INTERVAL)))
+        });
         let Some(has_changed) = has_changed else { return Ok(true) };
         if !has_changed? {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(false);
             }
             // With a timeout, the command ends anyway; ending here would change the exit code.
-            if args.timeout.is_none() && is_output_gone() {
+            if args.timeout.is_none() && is_output_closed() {
                 return Ok(true);
             }
             continue;
@@ -99,25 +100,25 @@ impl Line {
 /// that it is printing.
 struct Signals {
     is_waiting: Arc<AtomicBool>,
-    is_over: Arc<AtomicBool>,
+    has_arrived: Arc<AtomicBool>,
 }
 
 impl Signals {
     fn catch() -> Result<Self> {
-        let signals = Signals { is_waiting: Arc::default(), is_over: Arc::default() };
+        let signals = Signals { is_waiting: Arc::default(), has_arrived: Arc::default() };
         for signal in [Signal::INT, Signal::TERM] {
             let caught =
                 flag::register_conditional_shutdown(signal.as_raw(), 0, Arc::clone(&signals.is_waiting))
-                    .and_then(|_| flag::register(signal.as_raw(), Arc::clone(&signals.is_over)));
+                    .and_then(|_| flag::register(signal.as_raw(), Arc::clone(&signals.has_arrived)));
             caught.map_err(|e| Error::Refused(format!("catch termination signals: {e}")))?;
         }
         Ok(signals)
     }
 
     /// Runs `wait`, during which a signal ends the process. Returns `None` if a signal had already arrived.
-    fn end_it_while<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
+    fn run_interruptible<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
         self.is_waiting.store(true, Ordering::SeqCst);
-        let waited = (!self.is_over.load(Ordering::SeqCst)).then(wait);
+        let waited = (!self.has_arrived.load(Ordering::SeqCst)).then(wait);
         self.is_waiting.store(false, Ordering::SeqCst);
         waited
     }
@@ -125,7 +126,7 @@ impl Signals {
 
 /// Returns whether standard output is a pipe whose reader has closed it. Between commits nothing is written, so no
 /// write would detect it.
-fn is_output_gone() -> bool {
+fn is_output_closed() -> bool {
     let out = io::stdout();
     let mut polled = [PollFd::new(&out, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -14,7 +14,7 @@ pub(crate) struct Tolerance {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Gap {
     /// Their dtype has no distance, such as bool.
-    Other,
+    Unmeasured,
     /// One of them is NaN.
     Nan,
     /// The distance `|a - b|`, which is exact for integers, and `|a - b| / |b|`, which is infinite if b is 0.
@@ -102,7 +102,7 @@ impl Tolerance {
                 let gaps = [self.real_gap(a_low, b_low), self.real_gap(a_high, b_high)];
                 gaps.into_iter().flatten().reduce(Gap::larger)
             }
-            _ => (a != b).then_some(Gap::Other),
+            _ => (a != b).then_some(Gap::Unmeasured),
         }
     }
 
@@ -113,7 +113,7 @@ impl Tolerance {
         if a.is_nan() || b.is_nan() {
             return Some(Gap::Nan);
         }
-        self.measured((a - b).abs(), b.abs())
+        self.distance_gap((a - b).abs(), b.abs())
     }
 
     fn complex_gap(self, a: Scalar, b: Scalar) -> Option<Gap> {
@@ -126,10 +126,10 @@ impl Tolerance {
         }
         // Infinity minus itself would be NaN.
         let part = |a: f64, b: f64| if a == b { 0. } else { a - b };
-        self.measured(part(a_re, b_re).hypot(part(a_im, b_im)), b_re.hypot(b_im))
+        self.distance_gap(part(a_re, b_re).hypot(part(a_im, b_im)), b_re.hypot(b_im))
     }
 
-    fn measured(self, distance: f64, size: f64) -> Option<Gap> {
+    fn distance_gap(self, distance: f64, size: f64) -> Option<Gap> {
         (!self.allows(distance, size)).then(|| Gap::By(Scalar::Float(distance), relative(distance, size)))
     }
 

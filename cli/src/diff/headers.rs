@@ -8,7 +8,7 @@ use super::values::Side;
 
 /// Returns whether two headers of the same size have equivalent strides. The stride of an axis of size 1 is ignored,
 /// and so are all strides if there are no elements.
-pub(super) fn have_one_stride(a: &TensorInfo, b: &TensorInfo) -> bool {
+pub(super) fn have_equal_strides(a: &TensorInfo, b: &TensorInfo) -> bool {
     let mut axes = a.size().iter().zip(a.stride().iter().zip(b.stride()));
     a.numel() == 0 || axes.all(|(&n, (a, b))| n < 2 || a == b)
 }
@@ -29,13 +29,13 @@ impl Sharing {
             (Side::A, &mut self.of_a, (a.storage_id, b.storage_id)),
             (Side::B, &mut self.of_b, (b.storage_id, a.storage_id)),
         ];
-        let mut apart = None;
+        let mut mismatch = None;
         for (side, map, (here, there)) in maps {
             let (counterpart, name) = map.entry(here).or_insert_with(|| (there, a.name.clone()));
-            if *counterpart != there && apart.is_none() {
-                apart = Some((side, name.clone()));
+            if *counterpart != there && mismatch.is_none() {
+                mismatch = Some((side, name.clone()));
             }
         }
-        apart
+        mismatch
     }
 }

@@ -18,7 +18,7 @@ use crate::expr::quoted;
 use crate::output::{counted, message, progress};
 use crate::source::Source;
 use elements::Tolerance;
-use headers::{Sharing, have_one_stride};
+use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
 use values::{Difference, Failure, Side, compare};
 
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
         let failed = counted(tally.failed, "tensor");
         return Err(Error::Refused(format!("diff: {failed} could not be compared; the others were")));
     }
-    Ok(tally.differs() == 0)
+    Ok(tally.difference_count() == 0)
 }
 
 struct Diff<'a> {
@@ -105,7 +105,7 @@ struct Tally {
 
 impl Tally {
     /// Returns the number of differences.
-    fn differs(&self) -> u64 {
+    fn difference_count(&self) -> u64 {
         let attributes = if self.are_attributes_strict { self.other_attributes } else { 0 };
         self.different + self.only_in_a + self.only_in_b + attributes
     }
@@ -173,7 +173,7 @@ impl Diff<'_> {
                 }
             }
         }
-        let is_stride_equal = have_one_stride(&a, &b);
+        let is_stride_equal = have_equal_strides(&a, &b);
         tally.other_strides += u64::from(!is_stride_equal);
         if self.args.strict {
             if let Some((side, other)) = self.sharing.borrow_mut().add(&a, &b) {

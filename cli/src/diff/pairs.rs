@@ -13,7 +13,7 @@ pub(super) type Pair = (Option<TensorInfo>, Option<TensorInfo>);
 /// Iterates over the pairs in ascending order of name. If both sources contain a single unnamed tensor, these two are
 /// the only pair.
 pub(super) fn pairs<'a>(a: &'a Source, b: &'a Source) -> Result<Box<dyn Iterator<Item = Result<Pair>> + 'a>> {
-    if let (Some(a), Some(b)) = (a.unnamed(), b.unnamed()) {
+    if let (Some(a), Some(b)) = (a.unnamed_tensor(), b.unnamed_tensor()) {
         return Ok(Box::new(iter::once(Ok((Some(a.clone()), Some(b.clone()))))));
     }
     Ok(Box::new(Joined { a: a.tensors("")?.peekable(), b: b.tensors("")?.peekable() }))

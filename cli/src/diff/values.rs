@@ -148,7 +148,7 @@ impl Comparison {
                 Some(found) if self.is_row_major => found.count(gap),
                 Some(found) => {
                     found.count(gap);
-                    found.come_to((self.rank(position, piece), a_value, b_value));
+                    found.keep_earlier((self.rank(position, piece), a_value, b_value));
                 }
                 None => found = Some(Difference::of(gap, (self.rank(position, piece), a_value, b_value))),
             }
@@ -182,20 +182,20 @@ impl Difference {
     fn count(&mut self, gap: Gap) {
         self.count += 1;
         match gap {
-            Gap::By(absolute, relative) => self.reach((absolute, relative)),
+            Gap::By(absolute, relative) => self.widen((absolute, relative)),
             Gap::Nan => self.nan_count += 1,
-            Gap::Other => {}
+            Gap::Unmeasured => {}
         }
     }
 
-    fn reach(&mut self, (absolute, relative): (Scalar, f64)) {
+    fn widen(&mut self, (absolute, relative): (Scalar, f64)) {
         self.largest = Some(match self.largest {
             Some((most, most_relative)) => (larger(most, absolute), most_relative.max(relative)),
             None => (absolute, relative),
         });
     }
 
-    fn come_to(&mut self, first: (usize, Scalar, Scalar)) {
+    fn keep_earlier(&mut self, first: (usize, Scalar, Scalar)) {
         if first.0 < self.first.0 {
             self.first = first;
         }
@@ -204,7 +204,7 @@ impl Difference {
     fn add(&mut self, other: Difference) {
         self.count += other.count;
         self.nan_count += other.nan_count;
-        other.largest.into_iter().for_each(|gap| self.reach(gap));
-        self.come_to(other.first);
+        other.largest.into_iter().for_each(|gap| self.widen(gap));
+        self.keep_earlier(other.first);
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argum
     let mut keywords = passed.split_off(first_keyword);
     let takes_pairs = passed.is_empty();
     let mut positional = passed.into_iter().map(|passed| passed.argument);
-    let unsaid = |value| Argument { value, span: 0..0 };
+    let implicit = |value| Argument { value, span: 0..0 };
     let mut bound = Vec::new();
     let parameters = signature.split_once('(').map_or("", |(_, rest)| rest.trim_end_matches(')'));
     for parameter in parameters.split(", ").filter(|parameter| !parameter.is_empty()) {
@@ -54,19 +54,19 @@ pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argum
             let pairs = if takes_pairs { std::mem::take(&mut keywords) } else { Vec::new() };
             let flat =
                 pairs.into_iter().flat_map(|passed| passed.keyword.into_iter().chain([passed.argument]));
-            unsaid(Value::List(flat.collect()))
+            implicit(Value::List(flat.collect()))
         } else if let Some(first) = positional.next() {
             if parameter.starts_with('*') && !matches!(first.value, Value::List(_)) {
-                unsaid(Value::List(std::iter::once(first).chain(positional.by_ref()).collect()))
+                implicit(Value::List(std::iter::once(first).chain(positional.by_ref()).collect()))
             } else {
                 first
             }
         } else if let Some(at) = keywords.iter().position(|passed| passed.is_for(names)) {
             keywords.remove(at).argument
         } else if let Some(default) = default {
-            unsaid(default.parse().map_or(Value::None, Value::Number))
+            implicit(default.parse().map_or(Value::None, Value::Number))
         } else if parameter.starts_with('*') {
-            unsaid(Value::List(Vec::new()))
+            implicit(Value::List(Vec::new()))
         } else {
             return Err(None);
         };

@@ -23,24 +23,24 @@ impl Mistake {
     }
 
     /// Returns an error with the message and, below it, the text with the mistake underlined.
-    pub(super) fn in_text(self, text: &str) -> Error {
+    pub(super) fn with_text(self, text: &str) -> Error {
         let Range { start, end } = self.span;
-        let before = last(&one_line(&text[..start]));
-        let (part, after) = (first(&one_line(&text[start..end])), first(&one_line(&text[end..])));
+        let before = last_chars(&one_line(&text[..start]));
+        let (part, after) = (first_chars(&one_line(&text[start..end])), first_chars(&one_line(&text[end..])));
         let (indent, width) = (before.chars().count(), part.chars().count().max(1));
         let mark = "^".repeat(width);
         Error::Refused(format!("{}\n{before}{part}{after}\n{:indent$}{mark}", self.message, ""))
     }
 }
 
-fn first(text: &str) -> String {
+fn first_chars(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((cut, _)) => format!("{}…", &text[..cut]),
         None => text.to_owned(),
     }
 }
 
-fn last(text: &str) -> String {
+fn last_chars(text: &str) -> String {
     match text.char_indices().nth_back(SHOWN_CHARS) {
         Some((cut, c)) => format!("…{}", &text[cut + c.len_utf8()..]),
         None => text.to_owned(),

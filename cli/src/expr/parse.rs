@@ -140,7 +140,7 @@ impl<'a> Cursor<'a> {
     fn step(&mut self) -> Result<Step> {
         let mut start = self.at();
         let mut action = if self.eat("[") {
-            Action::Index(self.list("]", Self::place)?)
+            Action::Index(self.list("]", Self::subscript_item)?)
         } else if self.eat(".") {
             start = self.at();
             self.call()?
@@ -186,9 +186,9 @@ impl<'a> Cursor<'a> {
         if !self.eat("[") {
             return Ok(None);
         }
-        let places = self.list("]", Self::place)?;
+        let items = self.list("]", Self::subscript_item)?;
         let span = start..self.at();
-        match places[..] {
+        match items[..] {
             [Index::At(index)] => Ok(Some(Pick { index, span })),
             _ => Err(Mistake { span, message: "expected one number, which selects one of the views".into() }),
         }
@@ -264,18 +264,18 @@ impl<'a> Cursor<'a> {
         let mut items = Vec::new();
         loop {
             items.push(item(self)?);
-            let may_go_on = self.eat(",");
+            let has_comma = self.eat(",");
             if self.eat(close) {
                 return Ok(items);
             }
-            if !may_go_on {
+            if !has_comma {
                 return Err(self.expected(format_args!("\",\" or {close:?}")));
             }
         }
     }
 
     /// Parses one item of a subscript.
-    fn place(&mut self) -> Result<Index> {
+    fn subscript_item(&mut self) -> Result<Index> {
         if self.eat("...") {
             return Ok(Index::Ellipsis);
         }
