@@ -1,3 +1,5 @@
+//! The rules of `SPEC.md`, and the error that names the broken rule.
+
 use std::fmt;
 
 /// A result whose error names the broken [`Rule`].
@@ -16,7 +18,7 @@ macro_rules! rules {
             /// All rules, in the order of `SPEC.md`.
             pub const ALL: &[Rule] = &[$(Rule::$variant,)*];
 
-            /// Returns the rule in one line, as in its heading in `SPEC.md`.
+            /// Returns the text of the rule, as in `SPEC.md`.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self { $(Rule::$variant => $text,)* }
@@ -82,7 +84,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// Creates an error. `detail` names the values that broke `rule`.
+    /// Creates an error. `detail` describes the values that broke `rule`.
     pub fn new(rule: Rule, detail: impl Into<String>) -> Self {
         Error { rule, offset_bytes: None, detail: detail.into() }
     }
@@ -100,7 +102,7 @@ impl Error {
         self.rule
     }
 
-    /// Returns the values that broke the rule.
+    /// Returns a description of the values that broke the rule.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail

@@ -1,5 +1,5 @@
 //! Correct stores with some errors: fields with wrong values under correct digests, and files that are truncated,
-//! swapped, or of another kind.
+//! swapped, or replaced by links, FIFOs or directories.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -419,5 +419,5 @@ fuzz_target!(|plan: Plan| {
         let _ = damage(&root, &paths, one);
     }
     exercise(&root, Work::of(plan.work));
-    fs::remove_dir_all(&root).expect("the store goes");
+    fs::remove_dir_all(&root).expect("the store can be deleted");
 });
