@@ -47,7 +47,7 @@ pub fn save_var_map(txn: &mut Transaction<'_>, prefix: &str, variables: &VarMap)
     Ok(())
 }
 
-/// Sets every variable to the tensor with its name, with `prefix` before it. The tensor is convert to the dtype and
+/// Sets every variable to the tensor with its name, with `prefix` before it. The tensor is converted to the dtype and
 /// device of the variable. If a tensor is missing or has a different size, no variable is set.
 ///
 /// # Errors

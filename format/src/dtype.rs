@@ -7,8 +7,9 @@ use crate::{Error, Result, Rule};
 
 macro_rules! dtypes {
     ($($variant:ident = $code:literal, $name:literal, $itemsize:literal, $doc:literal;)*) => {
-        /// The type of a tensor's elements, as in PyTorch. The codes are part of the format; the meaning of a code
-        /// never changes.
+        /// The type of a tensor's elements, as in PyTorch.
+        ///
+        /// The codes are part of the format; the meaning of a code never changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum DType {

@@ -3,6 +3,7 @@
 use crate::{DType, Error, Result, Rule};
 
 /// The range of a storage's bytes that a view covers, from the start of its lowest element to the end of its highest.
+///
 /// Decoding, every save and every view operation rely on this computation. It uses `i128`, in which no product of two
 /// 64-bit numbers overflows, and checks the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +14,9 @@ pub struct Extent {
 
 impl Extent {
     /// Returns the extent of a view. `dims` are pairs of size and stride, and `offset_elems` is the storage offset,
-    /// all in elements. The extent of a view without elements is empty, and located at its offset.
+    /// all in elements.
+    ///
+    /// The extent of a view without elements is empty, and located at its offset.
     ///
     /// # Errors
     /// [`Rule::Extent`] if the view extends below 0 or past `length_bytes`; [`Rule::Numel`] if a size is negative.

@@ -23,8 +23,9 @@ pub struct TableRef {
     pub header_digest: Digest,
 }
 
-/// One generation of a store: a table, and the changes since that table was written. In the maps of changes, `None`
-/// means removed.
+/// One generation of a store: a table, and the changes since that table was written.
+///
+/// In the maps of changes, `None` means removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The store's identity.

@@ -5,8 +5,9 @@ use crate::{Digest, Error, Result, Rule, Uuid, digest};
 
 const MAGIC: [u8; 8] = *b"\x89SMAP\r\n\x1a";
 
-/// The content of `FORMAT`, the file that makes a directory a store. The file is 48 bytes in every version, so that
-/// damage can be distinguished from a newer version.
+/// The content of `FORMAT`, the file that makes a directory a store.
+///
+/// The file is 48 bytes in every version, so that damage can be distinguished from a newer version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
     /// The store's identity.

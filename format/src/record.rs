@@ -142,8 +142,10 @@ pub struct TensorParts {
     pub dim_names: Option<Vec<Option<String>>>,
 }
 
-/// The metadata of one tensor: a header over a storage. Its name is the key of the record. The parts are boxed,
-/// because a removed tensor takes only six bytes in a manifest, and should not take the memory of a whole record.
+/// The metadata of one tensor: a header over a storage. Its name is the key of the record.
+///
+/// The parts are boxed, because a removed tensor takes only six bytes in a manifest, and should not take the memory of
+/// a whole record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRecord(Box<TensorParts>);
 

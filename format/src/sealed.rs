@@ -16,9 +16,10 @@ pub struct Sealed {
     pub reserved_bytes: u64,
 }
 
-/// A chain over the digests of full chunks. Each link is the digest of the previous link and the chunk's digest. The
-/// chain covers all chunks in order, and can resume from any link. A storage can therefore grow without its existing
-/// chunks being read.
+/// A chain over the digests of full chunks. Each link is the digest of the previous link and the chunk's digest.
+///
+/// The chain covers all chunks in order, and can resume from any link. A storage can therefore grow without its
+/// existing chunks being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkChain(Digest);
 

@@ -16,6 +16,7 @@ const CHECK_BYTES: usize = 8;
 pub const TABLE_HEADER_BYTES: usize = 64;
 
 /// The header of a table. It states the number of entries and the length of the file, which together locate the index.
+///
 /// The entries follow the header: storages by ascending id, then tensors by ascending name. The file ends with the
 /// index: the offset of each entry, and of the end of the last one. The *ordinal* of an entry is its position, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,10 +177,11 @@ impl TableHeader {
     }
 }
 
-/// An encoder for tables: storages by ascending id, then tensors by ascending name. The header is at the start of the
-/// file, but is known only at the end. First write the bytes that [`push_storage`](Self::push_storage),
-/// [`push_tensor`](Self::push_tensor) and [`finish`](Self::finish) append, from offset [`TABLE_HEADER_BYTES`] on. Then
-/// write the header at offset 0.
+/// An encoder for tables: storages by ascending id, then tensors by ascending name.
+///
+/// The header is at the start of the file, but is known only at the end. First write the bytes that
+/// [`push_storage`](Self::push_storage), [`push_tensor`](Self::push_tensor) and [`finish`](Self::finish) append, from
+/// offset [`TABLE_HEADER_BYTES`] on. Then write the header at offset 0.
 #[derive(Debug)]
 pub struct TableEncoder {
     uuid: Uuid,

@@ -1,5 +1,6 @@
-//! A whole store with the files of the input: opened, read, verified, mapped, written to, compacted. The input is a
-//! byte that selects the operations, and a list of files in the encoding of `packed`.
+//! A whole store with the files of the input: opened, read, verified, mapped, written to, compacted.
+//!
+//! The input is a byte that selects the operations, and a list of files in the encoding of `packed`.
 #![no_main]
 
 use std::fs;

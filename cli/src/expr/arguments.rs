@@ -33,6 +33,7 @@ pub(super) struct Passed {
 /// Binds the passed arguments to the parameters of a signature, in order. `*rest` takes all remaining arguments,
 /// either separate or as a list. `**pairs` takes all remaining keywords, if nothing was passed by position.
 /// `one|other` is a parameter with two names.
+///
 /// # Errors
 /// The position of a superfluous argument, or `None` if an argument is missing.
 pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argument>, Option<Range<usize>>> {

@@ -62,8 +62,9 @@ pub(crate) enum Copies {
 }
 
 impl Expr {
-    /// Returns the name of a tensor, and the view of it that the expression describes. A bare name such as `x.T` is
-    /// taken as a name if a tensor has that name, and otherwise as a property of `x`.
+    /// Returns the name of a tensor, and the view of it that the expression describes.
+    ///
+    /// A bare name such as `x.T` is taken as a name if a tensor has that name, and otherwise as a property of `x`.
     pub(crate) fn view(
         &self,
         load: impl Fn(&str) -> stridemap::Result<Tensor>,
