@@ -75,7 +75,7 @@ fn compare(model: &Path, dir: &Path, network: &Network) -> Result<String, Box<dy
         report += &format!("\n{:27}{}", format!("from {how}:"), format_outputs(&found));
         let bits = |outputs: &[f32]| outputs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         if bits(&found) != bits(&expected) {
-            return Err(format!("{report}\nthe last is not the first").into());
+            return Err(format!("{report}\nthe last outputs differ from the first").into());
         }
     }
     Ok(format!("{report}\n{} outputs each, and the bits are the same", expected.len()))

@@ -95,8 +95,9 @@ pub(crate) enum Command {
     Cp(CpArgs),
     /// Append rows from files to a tensor, in one commit: all or none
     ///
-    /// Only the new rows are written. The tensor must be contiguous and last in its storage, as a tensor is that was
-    /// imported by itself. Processes that have already loaded the tensor keep seeing its old size.
+    /// Only the new rows are written. The tensor must be contiguous and last in its storage, which is usually the case
+    /// for a tensor that was imported by itself. Processes that have already loaded the tensor keep seeing its old
+    /// size.
     #[command(after_help = "Example:\n  stridemap append model.smap log monday.npy tuesday.npy")]
     Append(AppendArgs),
     /// Delete files that are no longer needed
@@ -457,8 +458,7 @@ impl Existing {
 
 #[derive(clap::Args)]
 pub(crate) struct External {
-    /// Files imported in place that may be opened: none, those in or below the directory that contains the store, or
-    /// any
+    /// Which files imported in place may be opened: none, those in or below the store's parent directory, or any
     #[arg(long, value_name = "WHERE", value_enum, default_value = "beside", env = "STRIDEMAP_EXTERNAL")]
     external: Where,
 }
