@@ -219,16 +219,16 @@ impl Manifest {
         if self.next_storage_id == 0 {
             return Err(Error::new(Rule::StorageId, "the next storage id is 0"));
         }
-        let later = |what: &str, other: u64| {
+        let wrong_generation = |what: &str, other: u64| {
             Error::new(Rule::Generation, format!("generation {} with {what} {other}", self.generation))
         };
         if self.parent >= self.generation {
-            return Err(later("parent", self.parent));
+            return Err(wrong_generation("parent", self.parent));
         }
         if let Some(table) = &self.table
             && (table.generation > self.generation || table.generation == 0)
         {
-            return Err(later("table", table.generation));
+            return Err(wrong_generation("table", table.generation));
         }
         for (&id, record) in &self.storages {
             check_storage_id(id, self.next_storage_id)?;
@@ -243,7 +243,7 @@ impl Manifest {
         for (&id, &dropped) in &self.garbage {
             check_storage_id(id, self.next_storage_id)?;
             if dropped > self.generation {
-                return Err(later("garbage of generation", dropped));
+                return Err(wrong_generation("garbage of generation", dropped));
             }
         }
         check_attributes(self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())))

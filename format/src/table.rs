@@ -39,9 +39,9 @@ impl TableHeader {
         }
         let mut rest = strip_preamble(bytes, &MAGIC, Rule::TableHeader)?;
         check_version(bytes, 8)?;
-        let short = || Error::new(Rule::TableHeader, "truncated").at(16);
-        let stated_uuid: Uuid = take(&mut rest).ok_or_else(short)?;
-        let mut number = || take(&mut rest).map(u64::from_le_bytes).ok_or_else(short);
+        let truncated = || Error::new(Rule::TableHeader, "truncated").at(16);
+        let stated_uuid: Uuid = take(&mut rest).ok_or_else(truncated)?;
+        let mut number = || take(&mut rest).map(u64::from_le_bytes).ok_or_else(truncated);
         let header = TableHeader {
             uuid: stated_uuid,
             generation: number()?,
