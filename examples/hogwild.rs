@@ -2,8 +2,8 @@
 //!
 //! The points of a linear regression are in a sealed storage that all processes map. The parameters are live: each
 //! process takes a point, reads the current values of the parameters that it needs, and adds its gradient to them. A
-//! step may be computed from parameters that others are changing. It is still a step downhill, and since additions
-//! are never lost, all steps count.
+//! step may be computed from parameters that other processes are changing. It usually still reduces the loss, and no
+//! addition is lost, so every step counts.
 //!
 //! ```text
 //! cargo run --release --example hogwild
@@ -22,7 +22,7 @@ type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 const PROCESSES: usize = 4;
 const POINTS: usize = 4000;
 const PARAMETERS: usize = 64;
-/// A point uses few parameters, so two processes seldom collide.
+/// The number of parameters that a point uses. It is small, so two processes seldom change the same parameter.
 const FEATURES: usize = 4;
 const EPOCHS: usize = 40;
 const RATE: f32 = 0.005;
@@ -44,7 +44,7 @@ fn noise(seed: u64) -> impl Iterator<Item = f32> {
     .skip(1)
 }
 
-/// The first process: creates the points, starts the others, and watches the loss fall.
+/// The first process: creates the points, starts the workers, and prints the loss as it falls.
 fn lead() -> Outcome {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("hogwild.smap");
@@ -79,11 +79,11 @@ fn lead() -> Outcome {
     let start =
         |process: usize| Command::new(env::current_exe()?).arg(&path).arg(process.to_string()).spawn();
     let mut others = (0..PROCESSES).map(start).collect::<Result<Vec<Child>, _>>()?;
-    // No process waits for another, so one that dies does not stop the rest: its steps are missing, which is reported
-    // below.
+    // No process waits for another, so a process that dies does not stop the others. Its steps are missing, which is
+    // detected below.
     while others.iter_mut().any(|other| matches!(other.try_wait(), Ok(None))) {
         sleep(Duration::from_millis(5));
-        // The current values, while the others change them.
+        // Reads the current values while the workers change them.
         let done: u64 = steps.read()?.iter().sum();
         println!("{done:>7} steps, loss {:.6}", loss(&store, &parameters.read()?)?);
     }
@@ -118,7 +118,7 @@ fn loss(store: &Store, parameters: &[f32]) -> Outcome<f32> {
     Ok(points.zip(targets.as_slice::<f32>()?).map(error).sum::<f32>() / POINTS as f32)
 }
 
-/// A worker process: runs over its share of the points again and again.
+/// A worker process: trains on its share of the points, once in each epoch.
 fn train(path: &str, process: usize) -> Outcome {
     // SAFETY: only stridemap writes this store.
     let store = unsafe { Store::open_mapped(path)? };

@@ -1,4 +1,4 @@
-//! A 3x2 matrix on disk, three headers over its one storage, and a second process that reads them without a copy.
+//! Saves a 3x2 matrix and three views of it in one storage; a second process reads them without a copy.
 //!
 //! ```text
 //! cargo run --release --example quickstart
@@ -33,7 +33,7 @@ fn write() -> Outcome {
     assert_eq!(points.view([6])?.read::<f32>()?, [1., 4., 2., 1., 3., 5.]);
     store.save_view("as_2x3", &points.view([2, 3])?)?;
 
-    // points[1] is a header with an offset; points.t() is one with swapped strides.
+    // points[1] is a header with an offset; points.t() is a header with swapped strides.
     let second = points.select(0, 1)?;
     assert_eq!((second.size(), second.stride(), second.storage_offset()), (&[2][..], &[1][..], 2));
     store.save_view("second", &second)?;

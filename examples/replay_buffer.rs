@@ -1,14 +1,14 @@
-//! A replay buffer that four processes share: three actors write transitions into a ring, and a learner samples
-//! complete ones meanwhile.
+//! A replay buffer that four processes share: three actors write transitions into a ring while a learner samples
+//! complete ones.
 //!
-//! A transition is a row of float32. An actor claims a place by adding 1 to a cursor: the old value is its ticket,
-//! which is unique, and its row is the ticket modulo the size of the ring. Each row has a sequence number that says
-//! which ticket it belongs to and whether it is being written. Elements are not ordered among themselves, so fences
-//! put the row between the two changes of its number. A learner that finds the same number before and after it copied
-//! a row has a complete row.
+//! A transition is a row of float32. An actor claims a row by adding 1 to a cursor. The old value is its ticket, which
+//! is unique, and its row is the ticket modulo the size of the ring. Each row has a sequence number, which states the
+//! ticket that the row belongs to, and whether the row is being written. Accesses to different elements are not
+//! ordered, so fences order the writes to the row between the two changes to its number. If the learner reads the same
+//! number before and after it copies a row, the copy is complete.
 //!
-//! An actor that dies with a ticket never finishes its row, and the others would wait for it. So the learner watches
-//! them: when one fails, it ends the others.
+//! An actor that dies while it holds a ticket never finishes its row, and the other actors would wait for it. The
+//! learner therefore watches the actors, and if one fails, it kills the others.
 //!
 //! ```text
 //! cargo run --release --example replay_buffer
@@ -37,7 +37,7 @@ struct Ring {
     /// For each row: 0 before the first transition, then `2 * ticket + 1` while it is written and `2 * ticket + 2`
     /// once it is complete.
     numbers: LiveTensor<u64>,
-    /// The number of tickets that were taken.
+    /// The next ticket, which is the number of tickets taken so far.
     cursor: LiveTensor<u64>,
 }
 
@@ -75,14 +75,14 @@ impl Ring {
         let ticket = self.cursor.fetch_add((), 1)?;
         let transition = transition(ticket);
         let row = ticket % ROWS as u64;
-        // The actor that had the row one lap ago may still be writing it. If it was killed, the learner will end this
-        // process.
+        // The actor that claimed this row one lap ago may still be writing it. If that actor was killed, the learner
+        // will kill this process.
         let before = if ticket < ROWS as u64 { 0 } else { 2 * (ticket - ROWS as u64) + 2 };
         while self.numbers.compare_exchange(row, before, 2 * ticket + 1)?.is_err() {
             yield_now();
         }
-        // A process that sees an element of this row also sees the number that marks it as being written. What was
-        // written into the row one lap ago comes before it.
+        // A process that sees an element of this row also sees the number that marks the row as being written. The
+        // writes of one lap ago come before that number.
         fence(Ordering::AcqRel);
         self.rows.write_row_from(row, &transition)?;
         // A process that sees the number that marks the row as complete sees every element.
@@ -104,7 +104,7 @@ impl Ring {
     }
 }
 
-/// Returns a made-up observation. Every element is computed from the first two, so a mixture of rows is detected.
+/// Returns a synthetic observation. Every element is computed from the first two, so a mixture of rows is detected.
 fn transition(actor: usize, ticket: u64) -> Vec<f32> {
     let state = |i: usize| ((ticket as usize * 31 + actor * 7 + i * i) % 1000) as f32;
     [ticket as f32, actor as f32].into_iter().chain((2..COLUMNS).map(state)).collect()
@@ -119,11 +119,11 @@ fn act(path: &str, actor: usize) -> Outcome {
     Ok(())
 }
 
-/// The started actors. They are ended on drop, whatever went wrong.
+/// The actors that were started. They are killed on drop, whatever went wrong.
 struct Actors(Vec<Child>);
 
 impl Actors {
-    /// Whether any actor is still running; an error if one has failed.
+    /// Returns whether any actor is still running, or an error if one has failed.
     fn are_at_work(&mut self) -> std::result::Result<bool, Box<dyn Error>> {
         let mut are_at_work = false;
         for (actor, process) in self.0.iter_mut().enumerate() {
@@ -142,7 +142,7 @@ impl Actors {
 impl Drop for Actors {
     fn drop(&mut self) {
         for process in &mut self.0 {
-            // Of one that has ended, an error, or nothing.
+            // For a process that has already ended, this may be an error.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -167,7 +167,7 @@ fn learn() -> Outcome {
     let mut sampled = vec![0f32; COLUMNS];
     while actors.are_at_work()? {
         for _ in 0..1000 {
-            // Any order would do; this one reaches every row.
+            // Any order is fine; this one reaches every row.
             row = (row + 101) % ROWS as u64;
             match ring.sample(row, &mut sampled)? {
                 None => refused += 1,
@@ -182,7 +182,7 @@ fn learn() -> Outcome {
         }
     }
     println!("{whole} whole transitions sampled, {} different ones, by actor {by_actor:?}", tickets.len());
-    println!("{refused} times a row was not there yet, or was just being written");
+    println!("{refused} times a row was not yet written, or was being written");
 
     // No ticket was lost, and the ring holds the last transitions.
     let given = (ACTORS * TRANSITIONS) as u64;

@@ -20,7 +20,7 @@ const CONSUMERS: usize = 3;
 const BATCHES: usize = 40;
 const BATCH_ROWS: usize = 256;
 const COLUMNS: usize = 16;
-/// How long a consumer waits for the next batch.
+/// The longest time that a consumer waits for the next batch.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> Outcome {
@@ -40,9 +40,9 @@ fn sample(row: usize, column: usize) -> f32 {
 fn produce() -> Outcome {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("samples.smap");
-    // Nothing here has to survive a power cut, so nothing is synced.
+    // No data here has to survive a power cut, so nothing is synced.
     let store = StoreOptions::new().durability(Durability::Process).create(&path)?;
-    // No rows yet. The capacity is address space that consumers reserve, so that they map the file once.
+    // The tensor has no rows yet. Consumers reserve address space for its capacity, so they map the file only once.
     store.create_growable("samples", DType::F32, &[0, COLUMNS], BATCHES * BATCH_ROWS)?;
 
     let start = |name| Command::new(env::current_exe()?).arg(&path).arg(name).spawn();
@@ -82,13 +82,13 @@ fn consume(path: &Path, name: &str) -> Outcome {
     let store = unsafe { Store::open_mapped(path)? };
     let (mut seen_rows, mut wakes, mut total) = (0, 0, 0f64);
     loop {
-        // One generation: its rows and attributes belong together, whatever is appended meanwhile.
+        // A snapshot is one generation: its rows and attributes belong together, whatever is appended in the meantime.
         let snapshot = store.snapshot();
         let samples = snapshot.load("samples")?;
         let rows = samples.size()[0];
         assert!(rows >= seen_rows && rows % BATCH_ROWS == 0, "only whole batches are ever seen");
 
-        // Only the new rows, borrowed from the page cache.
+        // Borrows only the new rows, from the page cache.
         let new = samples.narrow(0, seen_rows, rows - seen_rows)?;
         let new = ArrayView2::<f32>::try_from(&new)?;
         for (row, values) in (seen_rows..).zip(new.axis_iter(Axis(0))) {

@@ -1,4 +1,4 @@
-//! A small language model whose output head is its embedding: two more headers and no more bytes, in every process.
+//! A small language model whose output head shares the bytes of its embedding: two more headers, and no more data.
 //!
 //! ```text
 //! cargo run --release --example tied_weights
@@ -42,7 +42,7 @@ fn write() -> Outcome {
     println!("the model without a head:  {before_bytes:>9} bytes of data");
 
     // PyTorch's `head.weight = embedding.weight` is a second header. A head that is multiplied from the right needs
-    // the transpose, which is a header with swapped strides.
+    // the transpose, which is a third header, with swapped strides.
     let embedding = store.load("embedding")?;
     let mut txn = store.begin()?;
     txn.save_view("head", &embedding)?;
@@ -91,7 +91,7 @@ fn use_weights(path: &Path) -> Outcome {
     assert!(head.shares_storage(&embedding) && head_t.shares_storage(&embedding));
     assert_eq!(store.snapshot().overlapping("embedding")?, ["head", "head_t"]);
 
-    // Run one token through the model, on borrowed pages. The guard keeps writers out meanwhile.
+    // Run one token through the model, on borrowed pages. Meanwhile, the guard keeps writers out.
     let weight = store.load("layers.0.weight")?;
     let weight = ArrayView2::<f32>::try_from(&weight)?;
     {
@@ -103,7 +103,7 @@ fn use_weights(path: &Path) -> Outcome {
         println!("token 42 scores {:.3} for itself", scores[42]);
     }
 
-    // A training step on the head is one on the embedding, because they are the same bytes.
+    // A training step on the head also changes the embedding, because they are the same bytes.
     head_t.select(1, 7)?.lock_exclusive()?.fill_(0.25)?;
     assert_eq!(embedding.select(0, 7)?.read::<f32>()?, [0.25; WIDTH]);
     assert_eq!(head.get::<f32>(&[7, 63])?, 0.25);

@@ -1,5 +1,4 @@
-//! Runs a network with weights read from a safetensors file and from stores, and checks that the outputs are bit for
-//! bit the same.
+//! Runs a network with weights from a safetensors file and from stores, and checks that the outputs are identical.
 //!
 //! ```sh
 //! cargo run --release -p stridemap-candle --example silero -- silero_vad_16k.safetensors
@@ -25,8 +24,8 @@ use stridemap_candle::var_builder;
 
 fn main() -> ExitCode {
     match run(env::args_os().nth(1).map(PathBuf::from).as_deref()) {
-        Ok(said) => {
-            println!("{said}");
+        Ok(report) => {
+            println!("{report}");
             ExitCode::SUCCESS
         }
         Err(e) => {
@@ -36,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the report if all outputs are the same, and otherwise an error.
+/// Returns a report, or an error if the outputs differ.
 pub(crate) fn run(model: Option<&Path>) -> Result<String, Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     match model {
@@ -59,7 +58,7 @@ fn compare(model: &Path, dir: &Path, network: &Network) -> Result<String, Box<dy
     let imported = dir.join("imported.smap");
     let store = Store::create(&imported)?;
     stridemap_interop::import(&store, model, "")?;
-    // SAFETY: only this process uses the store, and it writes no more.
+    // SAFETY: only this process uses the store, and it no longer writes to it.
     let mapped = unsafe { Store::open_mapped(&imported)? };
 
     let options = StoreOptions::new().external(ExternalFiles::Anywhere);
@@ -68,32 +67,32 @@ fn compare(model: &Path, dir: &Path, network: &Network) -> Result<String, Box<dy
     // SAFETY: as above, and the adopted file is not changed while this runs.
     let adopted = unsafe { options.open_mapped(&adopted)? };
 
-    let mut said = format!("from the file:             {}", shown(&expected));
+    let mut report = format!("from the file:             {}", format_outputs(&expected));
     for (how, store) in
         [("an imported store", store), ("the same, mapped", mapped), ("one that adopted it", adopted)]
     {
         let found = network(var_builder(&store.snapshot(), "", DType::F32, &device))?;
-        said += &format!("\n{:27}{}", format!("from {how}:"), shown(&found));
+        report += &format!("\n{:27}{}", format!("from {how}:"), format_outputs(&found));
         let bits = |outputs: &[f32]| outputs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         if bits(&found) != bits(&expected) {
-            return Err(format!("{said}\nthe last is not the first").into());
+            return Err(format!("{report}\nthe last outputs differ from the first").into());
         }
     }
-    Ok(format!("{said}\n{} outputs each, and the bits are the same", expected.len()))
+    Ok(format!("{report}\n{} outputs each, and the bits are the same", expected.len()))
 }
 
-fn shown(outputs: &[f32]) -> String {
+fn format_outputs(outputs: &[f32]) -> String {
     let every = outputs.len().div_ceil(8).max(1);
     outputs.iter().step_by(every).map(|x| format!("{x:.4}")).collect::<Vec<_>>().join(" ")
 }
 
 const RATE: usize = 16_000;
-/// The detector takes this many samples at a time, plus the end of the previous ones.
+/// The number of samples that the detector takes at a time, in addition to `CONTEXT` samples from before.
 const CHUNK: usize = 512;
 const CONTEXT: usize = 64;
 const CUTOFF: usize = 129;
 
-/// A tone of 200 Hz with overtones for a quarter of a second, silence for as long, and so on.
+/// Returns a tone of 200 Hz with overtones, alternating with silence every quarter of a second.
 fn sound() -> Vec<f32> {
     let mut noise = 1u32;
     let sample = |i: usize| {
@@ -107,7 +106,7 @@ fn sound() -> Vec<f32> {
     (0..RATE / CHUNK * CHUNK).map(sample).collect()
 }
 
-/// Returns the probability of a voice for each chunk of a second of sound.
+/// Returns the probability of a voice in each chunk of one second of sound.
 fn silero(vb: VarBuilder<'_>) -> candle_core::Result<Vec<f32>> {
     let conv = |stride| Conv1dConfig { stride, padding: 1, ..Conv1dConfig::default() };
     let stft = conv1d_no_bias(
@@ -162,7 +161,7 @@ fn silero(vb: VarBuilder<'_>) -> candle_core::Result<Vec<f32>> {
     Ok(voices)
 }
 
-/// Returns the points of a plane, and the distance of each from the middle.
+/// Returns points in a plane, and the distance of each from the center.
 fn points() -> candle_core::Result<(Tensor, Tensor)> {
     let coordinate = |i: u32| (i as f32 - 7.5) / 8.0;
     let points: Vec<[f32; 2]> = (0..256).map(|i| [coordinate(i % 16), coordinate(i / 16)]).collect();
@@ -181,7 +180,7 @@ fn forward((first, second): &(Linear, Linear), points: &Tensor) -> candle_core::
     second.forward(&first.forward(points)?.relu()?)
 }
 
-/// Returns the output of a two-layer network for the plane.
+/// Returns the output of a two-layer network for these points.
 fn mlp(vb: VarBuilder<'_>) -> candle_core::Result<Vec<f32>> {
     forward(&layers(vb)?, &points()?.0)?.flatten_all()?.to_vec1()
 }

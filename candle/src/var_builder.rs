@@ -1,3 +1,5 @@
+//! A candle `VarBuilder` that reads its variables from a store.
+
 use candle_core::{DType, Device, Error, Result, Shape, Tensor};
 use candle_nn::Init;
 use candle_nn::var_builder::{SimpleBackend, VarBuilder};
@@ -5,18 +7,18 @@ use stridemap::Snapshot;
 
 use crate::to_candle;
 
-/// Returns a model builder that takes its variables from a generation of a store, by name:
-/// `vb.pp("encoder").pp("0").get(size, "weight")` is the tensor `encoder.0.weight`, with `prefix` before it, which
-/// may be `""`. Views are found like other tensors.
+/// Returns a `VarBuilder` whose variables are the tensors of a snapshot, by name. For example,
+/// `vb.pp("encoder").pp("0").get(size, "weight")` loads the tensor `encoder.0.weight`. `prefix` is put before every
+/// name, and may be `""`. Variables can be views.
 ///
 /// Nothing is read until a variable is requested. Its elements are then [copied](to_candle) once, to `device`, and
-/// converted by candle if the stored dtype is not `dtype`. On a mapped store the copy is made from the pages of the
-/// file. The builder keeps the snapshot: all variables are of one generation, whatever others commit meanwhile, and
-/// its files stay on disk until the builder is dropped.
+/// converted by candle if the stored dtype is not `dtype`. On a mapped store, the copy is made from the mapped pages
+/// of the file. The builder keeps the snapshot, so all variables belong to one generation, whatever is committed in
+/// the meantime, and the files of that generation stay on disk until the builder is dropped.
 ///
-/// A missing variable is candle's `CannotFindTensor`, with the store's message as context; one of another size is
-/// `UnexpectedShape`. `contains_tensor` cannot fail: if the store's metadata cannot be read, it returns false, and
-/// `get` returns the error.
+/// A missing variable fails with candle's `CannotFindTensor`, with the store's message as context. A variable of a
+/// different size fails with `UnexpectedShape`. `contains_tensor` cannot fail: if the store's metadata cannot be read,
+/// it returns false, and `get` returns the error.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -34,36 +36,36 @@ use crate::to_candle;
 /// ```
 #[must_use]
 pub fn var_builder(snapshot: &Snapshot, prefix: &str, dtype: DType, device: &Device) -> VarBuilder<'static> {
-    let backend = Generation { snapshot: snapshot.clone(), prefix: prefix.to_owned() };
+    let backend = SnapshotBackend { snapshot: snapshot.clone(), prefix: prefix.to_owned() };
     VarBuilder::from_backend(Box::new(backend), dtype, device.clone())
 }
 
-struct Generation {
+struct SnapshotBackend {
     snapshot: Snapshot,
     prefix: String,
 }
 
-impl Generation {
-    fn full(&self, name: &str) -> String {
+impl SnapshotBackend {
+    fn full_name(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 }
 
-impl SimpleBackend for Generation {
+impl SimpleBackend for SnapshotBackend {
     fn get(&self, size: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        let name = self.full(name);
+        let name = self.full_name(name);
         let tensor = load(&self.snapshot, &name)?;
         check_size(&tensor, &name, &size)?;
-        converted(&tensor, &name, dtype, device)
+        convert(&tensor, &name, dtype, device)
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
-        let name = self.full(name);
-        converted(&load(&self.snapshot, &name)?, &name, dtype, device)
+        let name = self.full_name(name);
+        convert(&load(&self.snapshot, &name)?, &name, dtype, device)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.snapshot.contains(&self.full(name)).unwrap_or(false)
+        self.snapshot.contains(&self.full_name(name)).unwrap_or(false)
     }
 }
 
@@ -78,16 +80,16 @@ pub(crate) fn check_size(tensor: &stridemap::Tensor, name: &str, expected: &Shap
     if tensor.size() == expected.dims() {
         return Ok(());
     }
-    let msg = format!("the tensor {name:?} of the store has another size");
+    let msg = format!("tensor {name:?} in the store has a different size");
     Err(Error::UnexpectedShape { msg, expected: expected.clone(), got: Shape::from(tensor.size()) })
 }
 
-pub(crate) fn converted(
+pub(crate) fn convert(
     tensor: &stridemap::Tensor,
     name: &str,
     dtype: DType,
     device: &Device,
 ) -> Result<Tensor> {
     let converted = to_candle(tensor, device).and_then(|tensor| tensor.to_dtype(dtype));
-    converted.map_err(|e| e.context(format!("the tensor {name:?} of the store")))
+    converted.map_err(|e| e.context(format!("tensor {name:?} in the store")))
 }

@@ -1,3 +1,5 @@
+//! Saving and loading the variables of a candle `VarMap`.
+
 use std::sync::PoisonError;
 
 use candle_core::{Error, Result};
@@ -5,10 +7,10 @@ use candle_nn::VarMap;
 use stridemap::{Snapshot, Transaction};
 
 use crate::from_candle;
-use crate::var_builder::{check_size, converted, load};
+use crate::var_builder::{check_size, convert, load};
 
-/// Saves every variable under its name, with `prefix` before it, by ascending name. They become visible when the
-/// transaction commits.
+/// Saves every variable under its name, with `prefix` before it, in ascending order of name. The variables become
+/// visible when the transaction commits.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -32,24 +34,24 @@ use crate::var_builder::{check_size, converted, load};
 /// ```
 ///
 /// # Errors
-/// Those of [`from_candle`] and of [`Transaction::save`].
+/// Fails if [`from_candle`] or [`Transaction::save`] fails.
 pub fn save_var_map(txn: &mut Transaction<'_>, prefix: &str, variables: &VarMap) -> Result<()> {
     let variables = variables.data().lock().unwrap_or_else(PoisonError::into_inner);
     let mut by_name: Vec<_> = variables.iter().collect();
     by_name.sort_unstable_by_key(|(name, _)| *name);
     for (name, variable) in by_name {
         let tensor =
-            from_candle(variable.as_tensor()).map_err(|e| e.context(format!("the variable {name:?}")))?;
+            from_candle(variable.as_tensor()).map_err(|e| e.context(format!("variable {name:?}")))?;
         txn.save(&format!("{prefix}{name}"), &tensor).map_err(Error::wrap)?;
     }
     Ok(())
 }
 
-/// Sets every variable to the tensor of its name, with `prefix` before it, converted to its dtype, on its device. If
-/// one is missing or has another size, none is set.
+/// Sets every variable to the tensor with its name, with `prefix` before it. The tensor is converted to the dtype and
+/// device of the variable. If a tensor is missing or has a different size, no variable is set.
 ///
 /// # Errors
-/// Those of a [`var_builder`](crate::var_builder).
+/// Fails as [`var_builder`](crate::var_builder) does.
 pub fn load_var_map(snapshot: &Snapshot, prefix: &str, variables: &VarMap) -> Result<()> {
     let variables = variables.data().lock().unwrap_or_else(PoisonError::into_inner);
     let mut found = Vec::new();
@@ -60,7 +62,7 @@ pub fn load_var_map(snapshot: &Snapshot, prefix: &str, variables: &VarMap) -> Re
         found.push((name, variable, tensor));
     }
     for (name, variable, tensor) in found {
-        variable.set(&converted(&tensor, &name, variable.dtype(), variable.device())?)?;
+        variable.set(&convert(&tensor, &name, variable.dtype(), variable.device())?)?;
     }
     Ok(())
 }

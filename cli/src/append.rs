@@ -17,7 +17,7 @@ pub(crate) fn run(args: &AppendArgs) -> Result<()> {
     let mut txn = store.begin()?;
     let (mut added, mut total) = (0, 0);
     for (path, source) in args.files.iter().zip(&sources) {
-        let rows = txn.append(&args.name, source).map_err(|e| explained(path, args, e))?;
+        let rows = txn.append(&args.name, source).map_err(|e| explain(path, args, e))?;
         (added, total) = (added + rows.len() as u64, rows.end);
     }
     let generation = txn.commit()?;
@@ -45,7 +45,7 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
 }
 
 /// Adds to an error which file was refused, and how a command-line user can get a tensor that grows.
-fn explained(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error {
+fn explain(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error {
     let advice = match refused.kind() {
         ErrorKind::NotGrowable => {
             "; or export it to a .npy file and import that file by itself, which gives the tensor its own storage"

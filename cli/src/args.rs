@@ -1,3 +1,5 @@
+//! The commands and options of the command line, as clap parses them.
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -14,8 +16,8 @@ EXPR is a NAME, then any of
   [0:10, ::-2, -1, ..., None]
 {}
 An axis is a number or a name. An operation that returns a list needs an index: .chunk(3)[-1]
-In EXPR, quote a name that contains \"[\" or \".word(\", as ls prints it: 'odd [name]'.
-Where only a NAME is expected, it is not parsed.
+In EXPR, quote a name that contains \"[\" or \".word(\" (ls prints it quoted): 'odd [name]'.
+A plain NAME argument is never parsed, so do not quote it.
 
 Example:
   stridemap {example}",
@@ -42,10 +44,10 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Write tensors to a .safetensors, .npy or .npz file, or copy a store that is in use to a new .smap
     ///
-    /// A copy of a store holds one complete generation; cp -r can mix the files of several. The copy has its own uuid,
-    /// and shares blocks with the store where the file system supports it. Elements are verified while they are copied;
-    /// damage is an error. COPY.smap must not exist. A copy that is killed leaves a .stage-* directory beside it, which
-    /// can be deleted.
+    /// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. The copy has its own
+    /// uuid, and shares blocks with the store where the file system supports it. Elements are verified while they are
+    /// copied; damage is an error. COPY.smap must not exist. A copy that is killed leaves a .stage-* directory beside
+    /// it, which can be deleted.
     #[command(
         after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight\n  stridemap export model.smap copy.smap"
     )]
@@ -66,15 +68,15 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// Compare the tensors of two stores or files, by name
     ///
-    /// Two tensors are equal if their dtypes, sizes and values are equal. Values are compared exactly, unless --rtol or
-    /// --atol allows a difference: |a - b| <= atol + rtol * |b|, as in numpy.allclose. NaN equals only NaN, and -0.0
-    /// equals 0.0. Only --strict compares strides, offsets, shared storages, names of dimensions and attributes;
-    /// without it, attributes that differ are listed, but count as equal. If each file holds one unnamed tensor, the
-    /// two are compared.
+    /// Two tensors are equal if their dtypes, sizes and values are equal. Values are compared exactly, unless --rtol
+    /// or --atol allows a difference: |a - b| <= atol + rtol * |b|, as in numpy.allclose. NaN equals only NaN, and
+    /// -0.0 equals 0.0. Strides, offsets, shared storages, dimension names and attributes are compared only with
+    /// --strict; without it, differing attributes are listed but do not count as a difference. If each file holds one
+    /// unnamed tensor, the two are compared.
     ///
     /// Each line shows a tensor that is only in A (-), only in B (+) or different (~), or an attribute that differs
-    /// (@). The last line is a summary. Exit code: 0 if all is equal, 1 if something differs, 2 after an error. If a
-    /// tensor cannot be read, the others are still compared.
+    /// (@). The last line is a summary. Exit code: 0 if there is no difference, 1 if there is one, 2 after an error.
+    /// If a tensor cannot be read, the others are still compared.
     #[command(
         after_help = "Example:\n  stridemap diff model.safetensors model.smap\n  stridemap diff before.pt after.pt --rtol 1e-5 --json | jq .equal"
     )]
@@ -93,51 +95,52 @@ pub(crate) enum Command {
     Cp(CpArgs),
     /// Append rows from files to a tensor, in one commit: all or none
     ///
-    /// Only the new rows are written. The tensor must be contiguous and last in its storage; a tensor that was imported
-    /// by itself is. Tensors that processes have already loaded keep their size.
+    /// Only the new rows are written. The tensor must be contiguous and last in its storage, which is usually the case
+    /// for a tensor that was imported by itself. Processes that have already loaded the tensor keep seeing its old
+    /// size.
     #[command(after_help = "Example:\n  stridemap append model.smap log monday.npy tuesday.npy")]
     Append(AppendArgs),
     /// Delete files that are no longer needed
     #[command(after_help = "Example:\n  stridemap gc model.smap")]
     Gc(StoreArgs),
-    /// Rewrite storages without the bytes that no tensor refers to
+    /// Rewrite storages to free bytes that no tensor refers to
     ///
-    /// A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB. Compaction collects garbage
-    /// first, as gc does. Tensors keep their names, sizes and elements. Old files that readers still use are deleted by
-    /// the first commit or gc after the readers have finished. A storage that another process is changing is skipped. A
-    /// damaged storage is skipped too, and the exit code is then 1.
+    /// A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB. Compaction first deletes
+    /// files that are no longer needed, as gc does. Tensors keep their names, sizes and elements. Old files that
+    /// readers still use are deleted by the first commit or gc after the readers have finished. A storage that another
+    /// process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
     ///
     /// With --materialize, elements in files that were imported in place are first copied into the store, which then no
     /// longer needs the files.
     #[command(after_help = "Example:\n  stridemap compact model.smap")]
     Compact(CompactArgs),
-    /// Show disk usage: bytes that no tensor refers to, and why they are still there
+    /// Show disk usage: bytes that no tensor refers to, and why they are kept
     #[command(after_help = "Example:\n  stridemap stats model.smap --json | jq .reclaimable_bytes")]
     Stats(StatsArgs),
-    /// Verify a store, or some tensors, and report damage; exits with 1 if there is any
+    /// Verify a store, or some tensors, and report damage; exit with 1 if any is found
     ///
     /// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
-    /// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are not needed are
-    /// noted, but are not damage. A file that was imported in place is not read; verify checks that it has not changed
-    /// since then. Mutable and live storages have no digests, so their elements are not checked.
+    /// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are no longer needed
+    /// are listed, but are not damage. A file that was imported in place is not read; verify checks that it has not
+    /// changed since then. Mutable and live storages have no digests, so their elements are not checked.
     #[command(
         after_help = "Example:\n  stridemap verify model.smap && echo whole\n  stridemap verify model.smap --json | jq .findings[].affects"
     )]
     Verify(VerifyArgs),
-    /// Make a damaged store usable again; without --apply, only show what is needed, and exit with 1 if anything is
+    /// Make a damaged store usable again; without --apply, only list the repairs, and exit with 1 if there are any
     ///
-    /// Nothing is guessed: data that no checksum confirms is lost, and reported. FORMAT, LOCK and the digests of
-    /// storages are written again. If the newest generation cannot be read, the store returns to the newest older one
+    /// Nothing is guessed: data that no checksum confirms is lost, and reported. FORMAT, LOCK and files of digests are
+    /// rewritten if necessary. If the newest generation cannot be read, the store goes back to the newest generation
     /// that can. Tensors with damaged bytes are lost; others in the same storage are copied to a new one. Removed and
     /// replaced files are moved to the lost+found directory of the store, and kept there. A repair is refused while a
     /// reader needs a file that would be moved. An interrupted repair can be run again.
     #[command(after_help = "Example:\n  stridemap repair model.smap\n  stridemap repair model.smap --apply")]
     Repair(RepairArgs),
-    /// Print a line for each commit of any process, until interrupted
+    /// Print a line for each commit by any process, until interrupted
     ///
-    /// Each line shows the generation, and the names that were added (+), changed (~) or removed (-). Commits that come
-    /// faster than they can be printed are combined: "7 since 4" shows the changes of 5 to 7. Changes in place are not
-    /// commits, and are not shown.
+    /// Each line shows the generation, and the names that were added (+), changed (~) or removed (-). Commits that
+    /// arrive faster than they can be printed are combined: "7 since 4" shows the changes in generations 5 to 7.
+    /// Changes in place are not commits, and are not shown.
     #[command(after_help = "Example:\n  stridemap watch model.smap --json | jq -c .added")]
     Watch(WatchArgs),
 }
@@ -149,7 +152,7 @@ pub(crate) struct ImportArgs {
     /// an unnamed tensor, as in .npy, is named after its file
     #[arg(required = true, value_name = "FILE... STORE")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Leave the elements in the files and save only headers; the files must not change afterwards
+    /// Save only headers, and leave the elements in the files, which must not change afterwards
     #[arg(long)]
     pub(crate) in_place: bool,
     #[command(flatten)]
@@ -159,14 +162,14 @@ pub(crate) struct ImportArgs {
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) reading: Reading,
-    /// Report for each file whether it was copied or shares blocks on disk with the store
+    /// For each file, report whether it was copied or shares disk blocks with the store
     #[arg(long)]
     pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) existing: Existing,
 }
 
-/// How files are read.
+/// Options for reading files in other formats.
 #[derive(clap::Args)]
 pub(crate) struct Reading {
     /// Convert big-endian NumPy arrays to little-endian; without this they are refused
@@ -300,14 +303,14 @@ pub(crate) struct DiffArgs {
     /// Compare only names, dtypes and sizes; read no elements
     #[arg(long, conflicts_with_all = ["rtol", "atol"])]
     pub(crate) no_values: bool,
-    /// Also compare strides, offsets, shared storages, names of dimensions and attributes
+    /// Also compare strides, offsets, shared storages, dimension names and attributes
     #[arg(long)]
     pub(crate) strict: bool,
     /// Largest difference, relative to the value in B
-    #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = distance)]
+    #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = tolerance)]
     pub(crate) rtol: f64,
     /// Largest absolute difference
-    #[arg(long, value_name = "T", default_value = "0", hide_default_value = true, value_parser = distance)]
+    #[arg(long, value_name = "T", default_value = "0", hide_default_value = true, value_parser = tolerance)]
     pub(crate) atol: f64,
     #[command(flatten)]
     pub(crate) reading: Reading,
@@ -315,7 +318,7 @@ pub(crate) struct DiffArgs {
     pub(crate) external: External,
 }
 
-fn distance(text: &str) -> Result<f64, String> {
+fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(x) if (0. ..f64::INFINITY).contains(&x) => Ok(x),
         _ => Err("expected a number of at least 0".to_owned()),
@@ -375,7 +378,7 @@ pub(crate) struct AppendArgs {
     pub(crate) store: PathBuf,
     /// The tensor to append to
     pub(crate) name: String,
-    /// Files of one array each, with the dtype and row size of the tensor
+    /// Files with one array each, whose dtype and row size match the tensor
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
@@ -392,7 +395,7 @@ pub(crate) struct StoreArgs {
 pub(crate) struct CompactArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// First copy into the store the elements that were imported in place
+    /// First copy elements of files that were imported in place into the store
     #[arg(long)]
     pub(crate) materialize: bool,
     #[command(flatten)]
@@ -435,7 +438,7 @@ pub(crate) struct WatchArgs {
     /// Stop after N lines
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
-    /// Stop with exit code 1 if there is no commit for this time
+    /// Stop with exit code 1 if no commit arrives for this long
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
 }
@@ -455,7 +458,7 @@ impl Existing {
 
 #[derive(clap::Args)]
 pub(crate) struct External {
-    /// Which files that were imported in place may be opened: none, those in the directory that contains the store, or any
+    /// Which files imported in place may be opened: none, those in or below the store's parent directory, or any
     #[arg(long, value_name = "WHERE", value_enum, default_value = "beside", env = "STRIDEMAP_EXTERNAL")]
     external: Where,
 }
@@ -476,7 +479,7 @@ impl External {
         }
     }
 
-    /// Options to open a store whose tensors are read.
+    /// Returns the options for opening a store whose elements may be read.
     pub(crate) fn options(&self) -> StoreOptions {
         StoreOptions::new().external(self.allowed())
     }

@@ -1,3 +1,5 @@
+//! The error of a command, which is printed as one message.
+
 use std::fmt;
 use std::io;
 

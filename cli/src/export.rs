@@ -14,8 +14,8 @@ use stridemap_interop::{npy, npz, safetensors};
 use crate::args::{ExportArgs, Order};
 use crate::error::{Error, Result};
 use crate::output::{counted, message, progress};
+use crate::shared_bytes;
 use crate::source::open_store;
-use crate::twice;
 
 #[derive(Clone, Copy)]
 enum Format {
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     if matches!(format, Format::Store) {
         return copy(args, &snapshot);
     }
-    check_adopted(args, &snapshot)?;
+    check_replaced_files(args, &snapshot)?;
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
         snapshot.load_all("")?.collect()
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         (Format::Store, _) => {}
     }
     bar.finish_and_clear();
-    if let Some(note) = twice::note(&tensors) {
+    if let Some(note) = shared_bytes::note(&tensors) {
         message(&note);
     }
     message(&format!(
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         out.display(),
         if part_count > 1 { format!(", in {part_count} parts and an index") } else { String::new() }
     ));
-    // A program that finds both would take the single file.
+    // A program that finds both would load the single file.
     if part_count > 1 && out.exists() {
         message(&format!(
             "note: {} also exists; delete it, or programs will load it instead of the parts",
@@ -132,9 +132,9 @@ fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to replace a file that was imported in place if the export leaves out some of its tensors: the store has
-/// no other copy of them.
-fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
+/// Refuses to replace a file that was imported in place if the export leaves out some of its tensors, because the
+/// store has no other copy of them.
+fn check_replaced_files(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     if args.existing.policy() == OnExisting::Refuse || args.names.is_empty() {
         return Ok(());
     }
@@ -166,7 +166,7 @@ fn check_adopted(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the export would write this file, or a part with its name.
+/// Returns whether the export would replace this file, or write a part with the same name.
 fn would_replace(args: &ExportArgs, file: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::output::{counted, message, progress};
 
 pub(crate) fn run(args: &ImportArgs) -> Result<()> {
-    // Refuse unsuitable files before a store is created. A new store is never deleted after an error, because other
-    // processes may be using it by then.
+    // Refuse unsuitable files before the store is created. A new store is not deleted after an error, because other
+    // processes may already be using it.
     let (target, files) = match args.paths.split_last() {
         Some((target, files)) if !files.is_empty() => (target, files),
         _ => {
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Commits everything, and returns the generation.
+/// Imports all files in one commit, and returns its generation.
 fn fill(
     store: &Store,
     args: &ImportArgs,
@@ -64,21 +64,21 @@ fn fill(
     let mut txn = store.begin()?;
     txn.on_existing(args.existing.policy());
     for (path, file) in inputs {
-        let said = if args.in_place {
+        let outcome = if args.in_place {
             file.adopt_into(&mut txn, &args.prefix)?;
             "left in place".to_owned()
         } else {
-            said(file.import_into(&mut txn, &args.prefix, progress)?)
+            describe(file.import_into(&mut txn, &args.prefix, progress)?)
         };
         if args.verbose {
-            message(&format!("{}: {said}", path.display()));
+            message(&format!("{}: {outcome}", path.display()));
         }
     }
-    let standing = store.attributes();
+    let current = store.attributes();
     for (&key, &(path, value)) in attributes {
-        let differs = standing.get(key).is_some_and(|stands| stands != value);
+        let differs = current.get(key).is_some_and(|current| current != value);
         if differs && args.existing.policy() == OnExisting::Refuse {
-            message(&format!("note: the store keeps its own {key:?} instead of that of {}", path.display()));
+            message(&format!("note: the store keeps its own {key:?}, not that of {}", path.display()));
         } else {
             if differs {
                 message(&format!("note: the {key:?} of {} replaces the store's", path.display()));
@@ -89,7 +89,7 @@ fn fill(
     txn.commit()
 }
 
-fn said(imported: Imported) -> String {
+fn describe(imported: Imported) -> String {
     let Imported { copied_bytes, shared_bytes, .. } = imported;
     let copied = format!("copied {}", HumanBytes(copied_bytes));
     let shared = format!("shared with the store: {}, no block copied", HumanBytes(shared_bytes));
@@ -100,7 +100,7 @@ fn said(imported: Imported) -> String {
     }
 }
 
-/// Refuses to import a directory, and suggests what to name instead.
+/// Refuses to import a directory, and suggests which path to give instead.
 fn check_file(path: &Path) -> Result<()> {
     if !path.is_dir() {
         return Ok(());
@@ -134,7 +134,7 @@ fn open_or_create(options: &StoreOptions, path: &Path) -> Result<Store> {
 }
 
 /// Refuses files that the store could not open in place. The store may not exist yet, so this compares paths. The
-/// library checks the open files again.
+/// library checks the files again when it opens them.
 fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> Result<()> {
     match allowed {
         ExternalFiles::Anywhere => return Ok(()),
@@ -148,7 +148,7 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
         Ok(store) => store.parent().map(Path::to_path_buf),
         Err(_) => fs::canonicalize(Path::new(".").join(target).parent().unwrap_or(Path::new("."))).ok(),
     };
-    // The tensors of a model in several files are in its parts, not in the index.
+    // The tensors of a sharded model are in its parts, not in the index.
     let parts = |file: &ForeignFile| file.storages().map(|storage| storage.file).collect::<BTreeSet<_>>();
     for path in inputs.iter().flat_map(|(_, file)| parts(file)) {
         let is_beside = fs::canonicalize(&path)
@@ -165,10 +165,11 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
     Ok(())
 }
 
-/// The path of a file as given, and its contents.
+/// A file to import: the path as given, and the open file.
 type Input<'a> = (&'a Path, ForeignFile);
 
-/// Counts the tensors. Refuses a name that two files have, because one tensor would silently replace the other.
+/// Returns the number of tensors. Refuses a name that is in two files, because one tensor would silently replace the
+/// other.
 fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
     let mut owners = BTreeMap::new();
     for (path, file) in inputs {
@@ -188,8 +189,8 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
     Ok(owners.len() as u64)
 }
 
-/// Merges the attributes of the files, with the file that each came from. If two files disagree, the last wins and a
-/// note is printed.
+/// Merges the attributes of the files, each with the file that it came from. If two files disagree, the last one wins
+/// and a note is printed.
 fn merge_metadata<'a>(inputs: &'a [Input<'_>]) -> BTreeMap<&'a str, (&'a Path, &'a str)> {
     let mut merged: BTreeMap<&str, (&Path, &str)> = BTreeMap::new();
     for (path, file) in inputs {

@@ -13,7 +13,8 @@ use crate::expr::quoted;
 use crate::output::{List, TensorRecord, one_line, storage_id, write_json};
 use crate::source::Source;
 
-/// The most rows of a printed table. More would be hard to read, and a table is built in memory. JSON has no limit.
+/// The maximum number of rows in a printed table. More would be hard to read, and a table is built in memory. JSON
+/// output has no limit.
 pub(crate) const MAX_ROWS: usize = 1000;
 
 pub(crate) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
@@ -58,7 +59,7 @@ struct Inspection<T, S> {
 #[derive(Serialize)]
 struct Summary {
     path: String,
-    /// Only for a store.
+    /// `None` for a file.
     uuid: Option<String>,
     generation: Option<u64>,
     tensor_count: u64,
@@ -105,7 +106,7 @@ struct StorageRecord {
 }
 
 impl StorageRecord {
-    /// A file of the store itself is shown relative to the store's directory.
+    /// Creates the record. A file inside the store is shown relative to the store's directory.
     fn new(info: StorageInfo, source: &Source) -> Self {
         let file = match source {
             Source::Store(store, _) => info.file.strip_prefix(store.path()).unwrap_or(&info.file),
@@ -148,7 +149,8 @@ fn print(summary: &Summary, source: &Source, out: &mut impl Write) -> Result<()>
             tensor.storage_offset().to_string(),
             storage_id(tensor.storage_id),
         ];
-        tensors.add_row(row.into_iter().chain(is_named.then(|| listed(tensor.dim_names.as_deref()))));
+        tensors
+            .add_row(row.into_iter().chain(is_named.then(|| format_dim_names(tensor.dim_names.as_deref()))));
     }
     print_table(&tensors, summary.tensor_count, out)?;
 
@@ -175,8 +177,8 @@ fn print(summary: &Summary, source: &Source, out: &mut impl Write) -> Result<()>
     Ok(())
 }
 
-/// Formats the names of dimensions as Python prints them.
-pub(crate) fn listed(names: Option<&[Option<String>]>) -> String {
+/// Formats dimension names as Python prints a list.
+pub(crate) fn format_dim_names(names: Option<&[Option<String>]>) -> String {
     let names: Vec<&str> =
         names.unwrap_or_default().iter().map(|name| name.as_deref().unwrap_or("None")).collect();
     if names.is_empty() { String::new() } else { format!("[{}]", names.join(", ")) }

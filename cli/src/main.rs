@@ -1,8 +1,8 @@
 //! The command line of stridemap, a memory-mapped on-disk tensor store.
 //!
 //! Data goes to standard output, messages and progress to standard error. The exit code is 0 for success, 1 for a
-//! negative answer and 2 for an error. Closing standard output early does not change it, except for `show` and
-//! `watch`: their output can be endless, so they exit with 0.
+//! negative answer (see `NEGATIVE`) and 2 for an error. If standard output is closed early, `show` and `watch` exit
+//! with 0, because their output can be endless; other commands exit as usual.
 
 mod append;
 mod args;
@@ -10,18 +10,18 @@ mod diff;
 mod error;
 mod export;
 mod expr;
+mod gc;
 mod import;
 mod inspect;
-mod maintain;
 mod names;
 mod output;
 mod pieces;
 mod repair;
 mod shard_size;
+mod shared_bytes;
 mod show;
 mod source;
 mod space;
-mod twice;
 mod verify;
 mod watch;
 
@@ -37,8 +37,8 @@ use crate::args::{Args, Command};
 use crate::error::{Error, Result};
 use crate::output::Stdout;
 
-/// `verify` or `compact` found damage, `repair` found something to do, `diff` found a difference, or `watch` timed
-/// out.
+/// The exit code if `verify` or `compact` found damage, `repair` found something to repair, `diff` found a difference,
+/// or `watch` timed out.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -74,7 +74,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Mv(args) => names::mv(args)?,
         Command::Rm(args) => names::rm(args)?,
         Command::Append(args) => append::run(args)?,
-        Command::Gc(args) => maintain::gc(args, &mut out)?,
+        Command::Gc(args) => gc::run(args, &mut out)?,
         Command::Compact(args) => is_positive = space::compact(args, &mut out)?,
         Command::Stats(args) => space::stats(args, &mut out)?,
         Command::Verify(args) => is_positive = verify::run(args, &mut out)?,
@@ -85,9 +85,9 @@ fn run(command: &Command) -> Result<ExitCode> {
     Ok(if is_positive { ExitCode::SUCCESS } else { ExitCode::from(NEGATIVE) })
 }
 
-/// Raises the soft limit of open files. Every imported file, and every storage that is written or exported, is an
-/// open file, and a thousand of them can exceed the usual limit. If it cannot be raised, a command that needs more
-/// reports it.
+/// Raises the soft limit on open files to the hard limit. Every imported file, and every storage that is written or
+/// exported, stays open, so a thousand of them can exceed the usual limit. If the limit cannot be raised, a command
+/// that needs more files reports an error.
 fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

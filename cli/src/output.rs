@@ -9,45 +9,45 @@ use stridemap::{Scalar, TensorInfo};
 
 use crate::error::Result;
 
-/// The version of the JSON objects. A change that a consumer could notice increments it.
+/// The version of the JSON objects. It is incremented by any change that a consumer could notice.
 const JSON_VERSION: u32 = 1;
 
 /// Standard output.
 pub(crate) struct Stdout {
     out: StdoutLock<'static>,
-    after_reader: AfterReader,
+    on_closed_pipe: OnClosedPipe,
 }
 
-/// What happens to output after its reader has closed the pipe.
-enum AfterReader {
-    IsAnError,
-    IsDropped { has_gone: bool },
+/// What happens to output after the pipe has been closed.
+enum OnClosedPipe {
+    Fail,
+    Discard { is_closed: bool },
 }
 
 impl Stdout {
-    /// Locks standard output. After its reader has closed the pipe, output is dropped without an error, so that the
-    /// command finishes its work with its usual exit code.
+    /// Locks standard output. Once the pipe has been closed, output is discarded without an error, so that the command
+    /// finishes its work and exits with its usual code.
     pub(crate) fn lock() -> Self {
-        Stdout { out: io::stdout().lock(), after_reader: AfterReader::IsDropped { has_gone: false } }
+        Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Discard { is_closed: false } }
     }
 
-    /// Locks standard output for commands with endless output, which end with an error when the pipe is closed.
+    /// Locks standard output for commands with endless output, for which a closed pipe is an error.
     pub(crate) fn lock_endless() -> Self {
-        Stdout { out: io::stdout().lock(), after_reader: AfterReader::IsAnError }
+        Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Fail }
     }
 
-    /// Runs `operation`, or returns `done` if output is dropped.
-    fn unless_dropped<T>(
+    /// Runs `operation`, or returns `done` if the pipe has been closed.
+    fn unless_closed<T>(
         &mut self,
         done: T,
         operation: impl FnOnce(&mut StdoutLock<'static>) -> io::Result<T>,
     ) -> io::Result<T> {
-        let AfterReader::IsDropped { has_gone } = &mut self.after_reader else {
+        let OnClosedPipe::Discard { is_closed } = &mut self.on_closed_pipe else {
             return operation(&mut self.out);
         };
-        if !*has_gone {
+        if !*is_closed {
             match operation(&mut self.out) {
-                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => *has_gone = true,
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => *is_closed = true,
                 ended => return ended,
             }
         }
@@ -57,15 +57,15 @@ impl Stdout {
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.unless_dropped(bytes.len(), |out| out.write(bytes))
+        self.unless_closed(bytes.len(), |out| out.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.unless_dropped((), Write::flush)
+        self.unless_closed((), Write::flush)
     }
 }
 
-/// Prints a JSON object on one line while it is serialized.
+/// Serializes a record as a JSON object on one line.
 pub(crate) fn write_json(out: &mut impl Write, record: impl Serialize) -> Result<()> {
     #[derive(Serialize)]
     struct Versioned<T> {
@@ -114,7 +114,7 @@ pub(crate) fn storage_id(id: u64) -> String {
     format!("{id:016x}")
 }
 
-/// A JSON list whose items are produced while it is written. The first error ends it.
+/// A JSON list whose items are produced while it is written. An error in an item stops the output.
 pub(crate) struct List<F>(pub(crate) F);
 
 impl<F, I, T> Serialize for List<F>
@@ -176,14 +176,15 @@ pub(crate) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Prints a message on standard error. Later lines are indented, so that no text can pose as a separate message. A
-/// failure to write is ignored.
+/// Prints a message to standard error. Lines after the first are indented, so that no text can look like a separate
+/// message. A failed write is ignored.
 pub(crate) fn message(text: &str) {
     let lines: Vec<String> = text.split('\n').map(one_line).collect();
     let _ = writeln!(io::stderr(), "stridemap: {}", lines.join("\n  | "));
 }
 
-/// Shows a progress bar of bytes on standard error, if that is a terminal. It is cleared at the end.
+/// Shows a progress bar on standard error if that is a terminal. The bar counts bytes, and is cleared when it is
+/// dropped.
 pub(crate) fn progress(verb: &'static str, total_bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
     ProgressBar::new(total_bytes)

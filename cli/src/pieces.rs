@@ -7,8 +7,7 @@ use stridemap::{Result, Tensor};
 pub(crate) enum Cut {
     /// The first axis longer than 1, so that the pieces follow each other in row-major order.
     Outermost,
-    /// The longest axis, so that a piece has long runs along every axis, and in the storages of views with different
-    /// strides.
+    /// The longest axis, so that a piece has long runs along every axis, whatever the strides of its views are.
     Longest,
 }
 
@@ -33,7 +32,7 @@ impl Pieces {
         Pieces { rest: vec![Piece { views, origin }], limit_elems, cut }
     }
 
-    /// Takes the last remaining piece, and halves it until it is small enough.
+    /// Takes the next remaining piece, and halves it until it is small enough.
     fn take(&mut self) -> Result<Option<Piece>> {
         while let Some(piece) = self.rest.pop() {
             let Some(whole) = piece.views.first().filter(|view| view.numel() > self.limit_elems.max(1))
@@ -45,7 +44,7 @@ impl Pieces {
                 Cut::Outermost => axes.find(|&(_, n)| n > 1),
                 Cut::Longest => axes.rev().max_by_key(|&(_, n)| n),
             };
-            // The piece has more than one element, so there is such an axis.
+            // The piece has more than one element, so some axis is longer than 1.
             let (axis, n) = axis.unwrap_or((0, 1));
             let part = |start: usize, count: usize| -> Result<Piece> {
                 let narrowed =
@@ -66,7 +65,7 @@ impl Pieces {
 impl Iterator for Pieces {
     type Item = Result<Piece>;
 
-    /// Returns the next piece. After an error there are no more.
+    /// Returns the next piece. After an error, the iterator ends.
     fn next(&mut self) -> Option<Self::Item> {
         let taken = self.take();
         if taken.is_err() {

@@ -1,4 +1,4 @@
-//! `repair`: makes a damaged store usable again, or shows what that would take.
+//! `repair`: makes a damaged store usable again, or lists the repairs that are needed.
 
 use std::io::Write;
 
@@ -8,9 +8,9 @@ use stridemap::{Repair, StoreOptions};
 use crate::args::RepairArgs;
 use crate::error::Result;
 use crate::output::{message, one_line, progress, write_json};
-use crate::source::explained;
+use crate::source::explain;
 
-/// Returns whether nothing is left to repair.
+/// Runs the command. Returns whether nothing is left to repair.
 pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
     let options = StoreOptions::new();
     let bar = progress("repair", 0);
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
         false => options.plan_repair(&args.store, advance),
     };
     bar.finish_and_clear();
-    let repair = repair.map_err(|e| explained(&args.store, e))?;
+    let repair = repair.map_err(|e| explain(&args.store, e))?;
     let is_done = args.apply || repair.is_empty();
     if args.json {
         write_json(out, Record::of(&repair, args.apply))?;

@@ -1,8 +1,9 @@
-//! Parses the maximum size of the parts of a model.
+//! Parses the argument of `--max-shard-size`.
 
 use std::num::ParseIntError;
 
-/// Units as in transformers: decimal, or binary with an `i`. There `b` means bits, so it is not accepted here.
+/// The units of the transformers library: decimal, or binary with an `i`. In that library, `b` means bits, so it is
+/// not accepted here.
 const UNITS: [(&str, u64); 8] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),

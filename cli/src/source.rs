@@ -17,15 +17,15 @@ use crate::error::{Error, Result};
 pub(crate) enum Source {
     /// A store, with a snapshot from when it was opened.
     Store(Store, Snapshot),
-    /// A file, and its headers in ascending order of name.
+    /// A file in another format, and its headers in ascending order of name.
     File(ForeignFile, Vec<TensorInfo>),
 }
 
-/// An iterator over items, or the errors of reading them.
+/// An iterator over items that are read as it advances, so each can fail.
 pub(crate) type Items<'a, T> = Box<dyn Iterator<Item = LibraryResult<T>> + 'a>;
 
 impl Source {
-    /// Opens a path: a directory as a store, a file as one in another format.
+    /// Opens a directory as a store, and a file as a file in another format.
     pub(crate) fn open(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
         let refused = |why: String| Err(Error::Refused(why));
         match fs::metadata(path) {
@@ -57,7 +57,7 @@ impl Source {
         }
     }
 
-    /// Returns `store`, or the format of the file.
+    /// Returns "store", or the name of the file's format.
     pub(crate) fn format(&self) -> &'static str {
         match self {
             Source::Store(..) => "store",
@@ -100,8 +100,8 @@ impl Source {
         }
     }
 
-    /// Returns the only tensor of a file without names. It is named after the file.
-    pub(crate) fn unnamed(&self) -> Option<&TensorInfo> {
+    /// Returns the tensor of a file whose format has no names, such as `.npy`. The tensor is named after the file.
+    pub(crate) fn unnamed_tensor(&self) -> Option<&TensorInfo> {
         match self {
             Source::File(file, _) if !matches!(file.format(), FileFormat::Npy | FileFormat::PyTorch) => None,
             Source::File(file, infos) => match infos.as_slice() {
@@ -113,13 +113,13 @@ impl Source {
     }
 }
 
-/// Opens a store. For a file in another format, the error says what to do.
+/// Opens a store. If the path is a file in another format, the error suggests importing it.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
-    options.open(path).map_err(|refused| explained(path, refused))
+    options.open(path).map_err(|refused| explain(path, refused))
 }
 
-/// Explains why a path is not a store, if it is a file that can be imported.
-pub(crate) fn explained(path: &Path, refused: stridemap::Error) -> Error {
+/// Replaces the error if the path is a file that can be imported; the new error suggests that.
+pub(crate) fn explain(path: &Path, refused: stridemap::Error) -> Error {
     if refused.kind() == ErrorKind::NotAStore
         && fs::metadata(path).is_ok_and(|found| found.is_file())
         && let Ok(file) = ForeignFile::open(path)

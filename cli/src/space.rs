@@ -15,7 +15,7 @@ use crate::inspect::{MAX_ROWS, columns, print_table};
 use crate::output::{counted, message, one_line, progress, storage_id, write_json};
 use crate::source::open_store;
 
-/// Returns whether no damage was found.
+/// Runs `compact`. Returns whether no damage was found.
 pub(crate) fn compact(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
     if args.materialize {
@@ -39,7 +39,7 @@ pub(crate) fn compact(args: &CompactArgs, out: &mut impl Write) -> Result<bool> 
         0 => writeln!(out, "compacted {storages}")?,
         _ => writeln!(out, "compacted {storages}: {before}, now {after}")?,
     }
-    say_what_readers_hold(&store)?;
+    report_held_bytes(&store)?;
     let mut is_whole = true;
     for skipped in &compacted.skipped {
         is_whole &= !matches!(skipped.reason, SkipReason::Damaged(_));
@@ -65,8 +65,8 @@ fn materialize(store: &Store, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Reports the bytes that readers keep from being deleted.
-pub(crate) fn say_what_readers_hold(store: &Store) -> Result<()> {
+/// Reports the bytes that cannot be deleted yet because readers hold them.
+pub(crate) fn report_held_bytes(store: &Store) -> Result<()> {
     let stats = store.stats()?;
     let (mut bytes, mut holders) = (0u64, BTreeSet::<u32>::new());
     for reclaimable in stats.reclaimable() {
@@ -87,7 +87,7 @@ pub(crate) fn say_what_readers_hold(store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes that a compaction will write, if there are no commits in the meantime.
+/// Returns the number of bytes that a compaction will write if no commit happens in the meantime.
 fn bytes_to_write(stats: &Stats) -> u64 {
     let kept = stats.storages.iter().filter_map(|storage| {
         let unreached =
@@ -137,7 +137,7 @@ struct StorageRecord<'a> {
 struct ReclaimableRecord<'a> {
     bytes: u64,
     reason: &'static str,
-    /// The generation that a reader has open, if that pins the bytes.
+    /// The generation whose readers pin the bytes, if that is the reason.
     generation: Option<u64>,
     processes: &'a [u32],
 }

@@ -8,14 +8,14 @@ use stridemap::{Affected, ErrorKind, Finding, Orphan, StorageKind, Store, Verifi
 use crate::args::VerifyArgs;
 use crate::error::Result;
 use crate::output::{counted, message, one_line, progress, write_json};
-use crate::source::explained;
+use crate::source::explain;
 
-/// The most unneeded files that are named.
-const SHOWN_ORPHANS: usize = 10;
+/// The maximum number of unneeded files that are listed.
+const MAX_SHOWN_ORPHANS: usize = 10;
 
-/// Returns whether the store is undamaged.
+/// Runs the command. Returns whether the store is undamaged.
 pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
-    let verified = verified(args)?;
+    let verified = verify_store(args)?;
     let is_whole = verified.is_whole();
     if args.json {
         write_json(out, Record::of(&verified))?;
@@ -28,15 +28,15 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
         writeln!(out, "ok")?;
     }
     out.flush()?;
-    for orphan in verified.orphans.iter().take(SHOWN_ORPHANS) {
+    for orphan in verified.orphans.iter().take(MAX_SHOWN_ORPHANS) {
         message(&format!("note: {orphan}"));
     }
-    if let Some(more) = verified.orphans.len().checked_sub(SHOWN_ORPHANS).filter(|&more| more > 0) {
-        message(&format!("note: and {} that nothing needs", counted(more as u64, "more file")));
+    if let Some(more) = verified.orphans.len().checked_sub(MAX_SHOWN_ORPHANS).filter(|&more| more > 0) {
+        message(&format!("note: and {} that are no longer needed", counted(more as u64, "more file")));
     }
     if let Some(first) = verified.unchecked_files.first() {
         message(&format!(
-            "note: {} not checked, such as {}: --external selects which may be opened",
+            "note: {} not checked, such as {}; --external selects the files that may be opened",
             counted(verified.unchecked_files.len() as u64, "external file"),
             first.display()
         ));
@@ -44,8 +44,8 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     Ok(is_whole)
 }
 
-/// Verifies a store. One too damaged to be opened or read through has findings, too.
-fn verified(args: &VerifyArgs) -> Result<Verification> {
+/// Verifies a store. A store that is too damaged to be opened is verified by its path.
+fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     let options = args.external.options();
     let bar = progress("verify", 0);
     let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
@@ -59,10 +59,10 @@ fn verified(args: &VerifyArgs) -> Result<Verification> {
         Err(e) => Err(e),
     };
     bar.finish_and_clear();
-    verified.map_err(|e| explained(&args.store, e))
+    verified.map_err(|e| explain(&args.store, e))
 }
 
-/// Returns the bytes of the store's own storages, as far as their records can be read.
+/// Returns the total size of the storages inside the store, without those whose records cannot be read.
 fn own_bytes(store: &Store) -> u64 {
     let snapshot = store.snapshot();
     let own = snapshot.storages().flatten().filter(|storage| storage.kind != StorageKind::External);

@@ -17,10 +17,10 @@ use crate::expr::quoted;
 use crate::output::{message, write_json};
 use crate::source::open_store;
 
-/// How often the command checks whether standard output has been closed.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The interval between checks whether standard output has been closed.
+const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Returns whether the requested number of commits arrived.
+/// Runs the command. Returns false if the timeout expired.
 pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     let signals = Signals::catch()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
@@ -30,15 +30,16 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     message(&format!("watching {} from generation {}", store.path().display(), seen.generation()));
     while args.count.is_none_or(|count| line_count < count) {
         let left = args.timeout.map(|seconds| Duration::from_secs(seconds).saturating_sub(began.elapsed()));
-        let has_changed =
-            signals.end_it_while(|| store.wait_for_change(left.map_or(PAUSE, |left| left.min(PAUSE))));
+        let has_changed = signals.run_interruptible(|| {
+            store.wait_for_change(left.map_or(OUTPUT_CHECK_INTERVAL, |left| left.min(OUTPUT_CHECK_INTERVAL)))
+        });
         let Some(has_changed) = has_changed else { return Ok(true) };
         if !has_changed? {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(false);
             }
-            // With a timeout the command ends anyway, with the right exit code.
-            if args.timeout.is_none() && is_output_gone() {
+            // With a timeout, the command ends anyway; ending here would change the exit code.
+            if args.timeout.is_none() && is_output_closed() {
                 return Ok(true);
             }
             continue;
@@ -95,29 +96,29 @@ impl Line {
     }
 }
 
-/// The signals that ask a process to end. They take effect at once while it waits, or after the line that it is
-/// printing.
+/// The signals that ask the process to end. While it waits, they end it at once; otherwise, they end it after the line
+/// that it is printing.
 struct Signals {
     is_waiting: Arc<AtomicBool>,
-    is_over: Arc<AtomicBool>,
+    has_arrived: Arc<AtomicBool>,
 }
 
 impl Signals {
     fn catch() -> Result<Self> {
-        let signals = Signals { is_waiting: Arc::default(), is_over: Arc::default() };
+        let signals = Signals { is_waiting: Arc::default(), has_arrived: Arc::default() };
         for signal in [Signal::INT, Signal::TERM] {
             let caught =
                 flag::register_conditional_shutdown(signal.as_raw(), 0, Arc::clone(&signals.is_waiting))
-                    .and_then(|_| flag::register(signal.as_raw(), Arc::clone(&signals.is_over)));
+                    .and_then(|_| flag::register(signal.as_raw(), Arc::clone(&signals.has_arrived)));
             caught.map_err(|e| Error::Refused(format!("catch termination signals: {e}")))?;
         }
         Ok(signals)
     }
 
-    /// Waits for `wait`. Returns `None` if a signal arrived before.
-    fn end_it_while<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
+    /// Runs `wait`, during which a signal ends the process. Returns `None` if a signal had already arrived.
+    fn run_interruptible<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
         self.is_waiting.store(true, Ordering::SeqCst);
-        let waited = (!self.is_over.load(Ordering::SeqCst)).then(wait);
+        let waited = (!self.has_arrived.load(Ordering::SeqCst)).then(wait);
         self.is_waiting.store(false, Ordering::SeqCst);
         waited
     }
@@ -125,7 +126,7 @@ impl Signals {
 
 /// Returns whether standard output is a pipe whose reader has closed it. Between commits nothing is written, so no
 /// write would detect it.
-fn is_output_gone() -> bool {
+fn is_output_closed() -> bool {
     let out = io::stdout();
     let mut polled = [PollFd::new(&out, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,9 +1,12 @@
+//! Digests of storages and metadata, and checks of table entries.
+
 use xxhash_rust::xxh3;
 
 /// A 128-bit XXH3 digest, in the canonical (big-endian) order that `xxhsum -H128` prints.
 pub type Digest = [u8; 16];
 
-/// The size of a chunk in bytes. Sealed data is digested by chunk, so that one view can be verified without the rest.
+/// The size of a chunk in bytes. Each chunk of a sealed storage has its own digest, so a view can be verified without
+/// reading the rest.
 pub const CHUNK_BYTES: u64 = 1024 * 1024;
 
 /// Returns the XXH3-128 digest of `bytes`.
@@ -35,7 +38,7 @@ pub fn full_chunk_count(length_bytes: u64) -> u64 {
     length_bytes / CHUNK_BYTES
 }
 
-/// Returns whether a sealed storage of this length has a `.sum` file, which it has from one full chunk on.
+/// Returns whether a sealed storage of this length has a `.sum` file, that is, at least one full chunk.
 #[must_use]
 pub fn is_chunked(length_bytes: u64) -> bool {
     full_chunk_count(length_bytes) > 0
@@ -46,7 +49,7 @@ pub fn digests_of_chunks(sum_file: &[u8]) -> impl Iterator<Item = Digest> + '_ {
     sum_file.as_chunks().0.iter().copied()
 }
 
-/// Returns the 64-bit XXH3 check of a table entry, bound to the table's generation and the entry's ordinal.
+/// Returns the 64-bit XXH3 check of a table entry. It also covers the table's generation and the entry's ordinal.
 pub(crate) fn entry_check(body: &[u8], generation: u64, ordinal: u64) -> [u8; 8] {
     let seed = generation.rotate_left(32) ^ ordinal;
     xxh3::xxh3_64_with_seed(body, seed).to_be_bytes()

@@ -1,4 +1,4 @@
-//! Record encoding. Only this module uses the encoding crate.
+//! The record encoding. Only this module uses bincode.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,15 +24,15 @@ pub(crate) fn encode(value: &impl Serialize, limit_bytes: u64, rule: Rule) -> Re
         .map_err(|e| Error::new(rule, format!("encoding a record within {limit_bytes} bytes: {e}")))
 }
 
-/// Decodes a value that must fill all of `bytes`, in its canonical encoding (F-14).
+/// Decodes a value. `bytes` must be its canonical encoding, with nothing after it (F-14).
 pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let limit_bytes = bytes.len() as u64;
     let value: T = options()
         .with_limit(limit_bytes)
         .deserialize(bytes)
         .map_err(|e| Error::new(broken_rule(&e), format!("decoding a record of {limit_bytes} bytes: {e}")))?;
-    // Other encodings of the same value (overlong integers, keys unsorted or duplicated) are rejected. Equal records
-    // then have equal digests, and a reader need not define which duplicate key wins.
+    // Other encodings of the same value (overlong integers, unsorted or duplicate keys) are rejected. Equal records
+    // therefore have equal digests, and it need not be defined which duplicate key wins.
     if is_encoding_of(bytes, &value) {
         Ok(value)
     } else {
@@ -40,10 +40,10 @@ pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T>
     }
 }
 
-/// Decodes a value from the start of `bytes`.
+/// Decodes a value from the start of `bytes`. More bytes may follow.
 pub(crate) fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let decoded = options().with_limit(bytes.len() as u64).allow_trailing_bytes().deserialize(bytes);
-    decoded.map_err(|e| Error::new(broken_rule(&e), format!("decoding what a record begins with: {e}")))
+    decoded.map_err(|e| Error::new(broken_rule(&e), format!("decoding the start of a record: {e}")))
 }
 
 /// Returns whether `bytes` are the encoding of `value`, without building a second encoding.
@@ -70,7 +70,8 @@ impl io::Write for Expected<'_> {
 const TOO_MANY_DIMENSIONS: &str = "more than 64 dimensions";
 
 /// Decodes a list with one item per dimension. One byte of a file can take 24 bytes in memory here, so at most
-/// [`MAX_RANK`] items are kept (F-5). The rest are still decoded, because they may be invalid encodings (F-14).
+/// [`MAX_RANK`] items are kept (F-5). Items beyond the limit are still decoded, because an invalid encoding (F-14)
+/// takes precedence.
 pub(crate) fn dimensions<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -145,8 +146,8 @@ pub(crate) fn attributes<'de, D: Deserializer<'de>>(
     deserializer.deserialize_map(Map { fits, too_much: TOO_LONG_ATTRIBUTES, kept: BTreeMap::new() })
 }
 
-/// A map whose entries are kept while they fit. The rest are still decoded, because they may be invalid encodings
-/// (F-14), as in [`dimensions`].
+/// A map whose entries are kept until they exceed a limit. Entries beyond the limit are still decoded, as in
+/// [`dimensions`].
 struct Map<K, V, F> {
     fits: F,
     too_much: &'static str,
@@ -184,8 +185,8 @@ where
 
 fn broken_rule(error: &bincode::ErrorKind) -> Rule {
     match error {
-        // An unknown storage kind. It is the only enum that is decoded, and its variant index is the only 32-bit
-        // integer. (The encoding's own errors, such as trailing bytes and 128-bit integers, are `Custom` too.)
+        // An unknown storage kind. The kind is the only enum that is decoded, and its variant index is the only 32-bit
+        // integer. (Other errors of bincode, such as trailing bytes and 128-bit integers, are `Custom` too.)
         bincode::ErrorKind::Custom(detail)
             if detail.contains("variant index") || detail.starts_with("Invalid u32") =>
         {

@@ -1,3 +1,5 @@
+//! The element types, with their codes, names and sizes.
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -7,7 +9,7 @@ macro_rules! dtypes {
     ($($variant:ident = $code:literal, $name:literal, $itemsize:literal, $doc:literal;)*) => {
         /// The type of a tensor's elements, as in PyTorch.
         ///
-        /// Codes are part of the format and never change meaning.
+        /// The codes are part of the format; the meaning of a code never changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum DType {
@@ -18,7 +20,7 @@ macro_rules! dtypes {
             /// All dtypes, in ascending order of code.
             pub const ALL: &[DType] = &[$(DType::$variant,)*];
 
-            /// Returns PyTorch's name without `torch.`: `float32`, `int64`, `bfloat16`.
+            /// Returns PyTorch's name without `torch.`, such as `float32`, `int64` or `bfloat16`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* }

@@ -1,3 +1,5 @@
+//! The rules of `SPEC.md`, and the error that names the broken rule.
+
 use std::fmt;
 
 /// A result whose error names the broken [`Rule`].
@@ -16,7 +18,7 @@ macro_rules! rules {
             /// All rules, in the order of `SPEC.md`.
             pub const ALL: &[Rule] = &[$(Rule::$variant,)*];
 
-            /// Returns the rule in one line, as in its heading in `SPEC.md`.
+            /// Returns the text of the rule, as in `SPEC.md`.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self { $(Rule::$variant => $text,)* }
@@ -27,34 +29,34 @@ macro_rules! rules {
 
 rules! {
     MarkerMagic = 1, "FORMAT begins with the magic of a stridemap store";
-    MarkerDigest = 2, "FORMAT is 48 bytes and carries their digest";
+    MarkerDigest = 2, "FORMAT is 48 bytes and ends with a matching digest";
     Version = 3, "the format version is one that this reader knows";
     Name = 4, "a name is 1 to 4096 bytes of UTF-8 without NUL";
     Rank = 5, "a tensor has at most 64 dimensions and a stride for each";
     DType = 6, "the dtype code is known";
     Numel = 7, "the number of elements fits in a signed 64-bit integer";
     Extent = 8, "every element lies inside the storage";
-    DimNames = 9, "dimension names are as many as dimensions, distinct, and identifiers";
-    StorageKind = 10, "the storage kind is known, and a live one is accessed by 1, 2, 4 or 8 bytes";
+    DimNames = 9, "dimension names are distinct identifiers, with one entry per dimension";
+    StorageKind = 10, "the storage kind is known, and accesses to a live storage are 1, 2, 4 or 8 bytes";
     StorageLength = 11, "a storage is at most 2^63 - 1 bytes, and reserves at most 2^46";
     StorageId = 12, "a storage id is at least 1 and below the next id";
     ExternalPath = 13, "an external path is 1 to 4096 bytes of UTF-8 without NUL";
-    Canonical = 14, "an encoding is the only one of its value: shortest integers, ascending keys, nothing after the end";
+    Canonical = 14, "an encoding is canonical: shortest integers, ascending keys, nothing after the end";
     ManifestFrame = 15, "a manifest is a preamble, a body of the stated length and a digest, within 16 MiB and the limits of its lists";
-    ManifestDigest = 16, "a manifest carries the digest of all bytes before it";
+    ManifestDigest = 16, "a manifest ends with the digest of all bytes before it";
     StoreUuid = 17, "a manifest or table carries the uuid of its store";
-    Generation = 18, "a manifest or table carries the generation that names its file, and refers to none later";
+    Generation = 18, "a manifest or table carries the generation in its file name, and refers to no later generation";
     Attributes = 19, "attribute keys are names and all attributes together are at most 1 MiB";
     TableHeader = 20, "a table's header is well formed and its length is the file's";
     TableDigest = 21, "a table's header has the digest that the manifest states";
     TableIndex = 22, "a table's index slots ascend within the entries";
-    EntryCheck = 23, "a table's entry carries its checksum";
+    EntryCheck = 23, "a table's entry ends with its checksum";
     EntryOrder = 24, "a table's entries ascend";
     ChunkDigest = 25, "sealed bytes have the digests that their record states";
     StorageFile = 26, "a storage's file is a regular file at least as long as its record says";
     StorageMissing = 27, "a tensor's storage has a record";
     TensorCount = 28, "a storage's record counts the tensors that refer to it";
-    ExternalFile = 29, "an external storage's file is the one that was adopted, and belongs to no store";
+    ExternalFile = 29, "an external storage's file is the one that was adopted, and is not part of a store";
     LockFile = 30, "LOCK is a regular file";
 }
 
@@ -82,7 +84,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// Creates an error. `detail` names the values that broke `rule`.
+    /// Creates an error. `detail` describes the values that broke `rule`.
     pub fn new(rule: Rule, detail: impl Into<String>) -> Self {
         Error { rule, offset_bytes: None, detail: detail.into() }
     }
@@ -100,13 +102,13 @@ impl Error {
         self.rule
     }
 
-    /// Returns the values that broke the rule.
+    /// Returns a description of the values that broke the rule.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// Returns the offset of the broken value in the file, in bytes, if one value is to blame.
+    /// Returns the offset of the broken value in the file, in bytes, if a single value broke the rule.
     #[must_use]
     pub fn offset_bytes(&self) -> Option<u64> {
         self.offset_bytes

@@ -1,8 +1,10 @@
+//! The range of bytes that a view covers, and the number of its elements.
+
 use crate::{DType, Error, Result, Rule};
 
-/// The bytes of a storage that a view reaches, from the start of its lowest element to the end of its highest.
+/// The range of a storage's bytes that a view covers, from the start of its lowest element to the end of its highest.
 ///
-/// This computation guards decoding, every save and every view operation. It works in `i128`, where no product of two
+/// Decoding, every save and every view operation rely on this computation. It uses `i128`, in which no product of two
 /// 64-bit numbers overflows, and checks the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -14,10 +16,10 @@ impl Extent {
     /// Returns the extent of a view. `dims` are pairs of size and stride, and `offset_elems` is the storage offset,
     /// all in elements.
     ///
-    /// A view without elements reaches nothing. Its extent is empty, at its offset.
+    /// The extent of a view without elements is empty, and located at its offset.
     ///
     /// # Errors
-    /// [`Rule::Extent`] when the view reaches below 0 or past `length_bytes`; [`Rule::Numel`] when a size is negative.
+    /// [`Rule::Extent`] if the view extends below 0 or past `length_bytes`; [`Rule::Numel`] if a size is negative.
     pub fn of(
         dims: impl IntoIterator<Item = (i128, i128)>,
         offset_elems: i128,
@@ -46,7 +48,8 @@ impl Extent {
             return Err(Error::new(
                 Rule::Extent,
                 format!(
-                    "elements {lowest} to {highest} of {dtype} take bytes {start} to {end} of a storage of {length_bytes} bytes"
+                    "elements {lowest} to {highest} of {dtype} are bytes {start} to {end} of a storage of \
+                     {length_bytes} bytes"
                 ),
             ));
         }
@@ -56,19 +59,19 @@ impl Extent {
         }
     }
 
-    /// Returns the offset of the first byte reached.
+    /// Returns the offset of the first byte.
     #[must_use]
     pub fn start_bytes(self) -> u64 {
         self.start_bytes
     }
 
-    /// Returns the offset after the last byte reached, which equals the start if the extent is empty.
+    /// Returns the offset after the last byte, which equals the start if the extent is empty.
     #[must_use]
     pub fn end_bytes(self) -> u64 {
         self.end_bytes
     }
 
-    /// Returns the number of bytes between the two, including those that the view skips.
+    /// Returns the length of the extent in bytes, including bytes that the view skips.
     #[must_use]
     pub fn span_bytes(self) -> u64 {
         self.end_bytes.saturating_sub(self.start_bytes)
@@ -90,7 +93,7 @@ pub fn check_numel(size: impl IntoIterator<Item = u64> + Clone) -> Result<u64> {
 }
 
 fn overflow() -> Error {
-    Error::new(Rule::Extent, "sizes and strides reach past 2^127 bytes")
+    Error::new(Rule::Extent, "sizes and strides extend past 2^127 bytes")
 }
 
 #[cfg(test)]

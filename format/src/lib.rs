@@ -1,10 +1,10 @@
 //! The bytes of a stridemap store.
 //!
-//! This crate turns untrusted bytes into typed records and back. It opens no files, reads no clock, and has no
-//! `unsafe`. `SPEC.md`, beside this crate, describes the same bytes in prose. Its rules are numbered F-1, F-2, and so
-//! on. Every [`Error`] names the [`Rule`] that was broken.
+//! This crate decodes untrusted bytes into typed records, and encodes them. It opens no files, reads no clock, and has
+//! no `unsafe` code. `SPEC.md`, in the same directory, defines the bytes in numbered rules: F-1, F-2, and so on. Every
+//! [`Error`] names the [`Rule`] that was broken.
 //!
-//! | module's type | file in a store |
+//! | type | file in a store |
 //! |---|---|
 //! | [`Marker`] | `FORMAT` |
 //! | [`Manifest`] | `meta/<generation>.man` |
@@ -40,5 +40,5 @@ pub use record::{
 pub use sealed::{ChunkChain, Sealed, Sealer};
 pub use table::{TABLE_HEADER_BYTES, TableEncoder, TableHeader};
 
-/// The identity of a store: 16 random bytes, chosen when it is created.
+/// The identity of a store: 16 random bytes, chosen when the store is created.
 pub type Uuid = [u8; 16];

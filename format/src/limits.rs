@@ -1,9 +1,9 @@
-//! The limits of the format, with reasons. Each is enforced when writing and when reading.
+//! The limits of the format, and the reasons for them. Each is enforced both when writing and when reading.
 
-/// Dimensions of a tensor, as in PyTorch.
+/// Dimensions of a tensor; the limit is PyTorch's.
 pub const MAX_RANK: usize = 64;
 
-/// Bytes in a tensor's name. Long enough for any module path, short enough for a row of a table.
+/// Bytes in a tensor's name. This is long enough for any module path, and short enough for a table entry.
 pub const MAX_NAME_BYTES: usize = 4096;
 
 /// Bytes in one dimension's name. With [`MAX_RANK`] of them, an entry still fits in [`MAX_ENTRY_BYTES`].
@@ -15,17 +15,18 @@ pub const MAX_PATH_BYTES: usize = 4096;
 /// Bytes in one entry of a table, including its checksum. The largest legal record takes about 22 KiB.
 pub const MAX_ENTRY_BYTES: u64 = 32 * 1024;
 
-/// Bytes in a manifest. Its lists have limits of their own, so only changes with names or paths of nearly the maximum
-/// length reach this limit, or a malformed file. Such a commit is refused.
+/// Bytes in a manifest. Its lists have their own limits, so only a malformed file, or a commit of names or paths of
+/// nearly the maximum length, can exceed this limit. Such a commit is refused.
 pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Changes of storages in a manifest; changes of tensors have the same limit. A delta is about the square root of its
-/// table, so a table of more than 2^24 entries is rewritten a little earlier. A change takes up to twenty times as
-/// much memory as space in the file, so a limit in bytes would not be enough.
+/// Changes of storages in a manifest; changes of tensors have the same limit. A new table is written when the changes
+/// exceed about the square root of the table's entries, so tables of more than 2^24 entries are rewritten a little
+/// earlier. A change can take twenty times as much memory as space in the file, so a limit in bytes would not be
+/// enough.
 pub const MAX_CHANGES: usize = 1 << 12;
 
-/// Storages of garbage in a manifest: those that one commit drops, and those that readers hold back. A commit with
-/// more is refused.
+/// Garbage storages in a manifest: those that one commit drops, and those that readers still need. A commit with more
+/// is refused.
 pub const MAX_GARBAGE: usize = 1 << 20;
 
 /// Bytes in all attributes together, keys and values. Every commit writes them again.
@@ -34,6 +35,6 @@ pub const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 /// Bytes in a storage: the range of a signed file offset.
 pub const MAX_STORAGE_BYTES: u64 = i64::MAX as u64;
 
-/// Bytes of address space that a storage may ask a reader to reserve. This is half the address space of a process on
-/// today's 64-bit machines, so a malformed record cannot ask for all of it.
+/// Bytes of address space that a storage may ask a reader to reserve. This is half of the address space of a process
+/// on today's 64-bit machines, so a malformed record cannot request all of it.
 pub const MAX_RESERVED_BYTES: u64 = 1 << 46;

@@ -1,3 +1,5 @@
+//! Manifests, `meta/<generation>.man`.
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -13,7 +15,7 @@ const FRAME_BYTES: u64 = 16 + 8 + 16;
 /// A manifest's reference to its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRef {
-    /// The generation that wrote the table, which names its file.
+    /// The generation that wrote the table. The table's file is named after it.
     pub generation: u64,
     /// The length of the file in bytes.
     pub length_bytes: u64,
@@ -23,7 +25,7 @@ pub struct TableRef {
 
 /// One generation of a store: a table, and the changes since that table was written.
 ///
-/// In the maps of changes, `None` is a removal.
+/// In the maps of changes, `None` means removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The store's identity.
@@ -42,7 +44,7 @@ pub struct Manifest {
     pub tensors: BTreeMap<String, Option<TensorRecord>>,
     /// The attributes that the user set on the store.
     pub attributes: BTreeMap<String, String>,
-    /// Storages that no tensor refers to any more, and the generation that dropped each. Their files are deleted when
+    /// Storages that no tensor refers to any more, and the generation that dropped each. Their files are deleted once
     /// no reader can be on an older generation.
     pub garbage: BTreeMap<u64, u64>,
 }
@@ -63,8 +65,8 @@ pub struct ManifestHead {
 }
 
 impl ManifestHead {
-    /// Decodes the head of the manifest of store `uuid` in the file named after `generation`, without decoding the
-    /// changes.
+    /// Decodes the head of a manifest, without decoding the changes. `bytes` are the file of store `uuid` that is
+    /// named after `generation`.
     ///
     /// # Errors
     /// Depending on the damage: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`],
@@ -77,7 +79,7 @@ impl ManifestHead {
 
     fn check(&self, uuid: Uuid, generation: u64) -> Result<()> {
         if self.uuid != uuid {
-            return Err(Error::new(Rule::StoreUuid, "the manifest of another store"));
+            return Err(Error::new(Rule::StoreUuid, "the manifest of a different store"));
         }
         if self.generation != generation {
             return Err(Error::new(
@@ -89,7 +91,7 @@ impl ManifestHead {
     }
 }
 
-/// A manifest's body for encoding, borrowed.
+/// A borrowed manifest body, for encoding.
 #[derive(Serialize)]
 struct BodyRef<'a> {
     head: ManifestHead,
@@ -107,7 +109,7 @@ fn tensors_as_encoded<S: Serializer>(
     serializer.collect_map(tensors.iter().map(|(name, record)| (name, record.as_ref().map(TensorWire::from))))
 }
 
-/// A manifest's body as decoded.
+/// A decoded manifest body.
 #[derive(Serialize, Deserialize)]
 struct Body {
     head: ManifestHead,
@@ -153,7 +155,7 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// Decodes the manifest of store `uuid` from the bytes of the file named after `generation`.
+    /// Decodes a manifest. `bytes` are the file of store `uuid` that is named after `generation`.
     ///
     /// # Errors
     /// Depending on the damage: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`],
@@ -163,7 +165,7 @@ impl Manifest {
         Self::decode_body(body, uuid, generation).map_err(|e| e.at(24))
     }
 
-    /// Returns whether `bytes` would [`decode`](Self::decode) to this manifest, without building a second one.
+    /// Returns whether `bytes` would [`decode`](Self::decode) to this manifest, without creating a second manifest.
     #[must_use]
     pub fn is_encoded_in(&self, bytes: &[u8]) -> bool {
         body_in(bytes).is_ok_and(|body| codec::is_encoding_of(body, &self.body()))
@@ -210,23 +212,23 @@ impl Manifest {
             ("storages of garbage", self.garbage.len(), MAX_GARBAGE),
         ] {
             if count > limit {
-                let detail = format!("a manifest with {count} {what}, where {limit} are allowed");
+                let detail = format!("a manifest with {count} {what}; at most {limit} are allowed");
                 return Err(Error::new(Rule::ManifestFrame, detail));
             }
         }
         if self.next_storage_id == 0 {
             return Err(Error::new(Rule::StorageId, "the next storage id is 0"));
         }
-        let later = |what: &str, other: u64| {
+        let wrong_generation = |what: &str, other: u64| {
             Error::new(Rule::Generation, format!("generation {} with {what} {other}", self.generation))
         };
         if self.parent >= self.generation {
-            return Err(later("parent", self.parent));
+            return Err(wrong_generation("parent", self.parent));
         }
         if let Some(table) = &self.table
             && (table.generation > self.generation || table.generation == 0)
         {
-            return Err(later("table", table.generation));
+            return Err(wrong_generation("table", table.generation));
         }
         for (&id, record) in &self.storages {
             check_storage_id(id, self.next_storage_id)?;
@@ -241,7 +243,7 @@ impl Manifest {
         for (&id, &dropped) in &self.garbage {
             check_storage_id(id, self.next_storage_id)?;
             if dropped > self.generation {
-                return Err(later("garbage of generation", dropped));
+                return Err(wrong_generation("garbage of generation", dropped));
             }
         }
         check_attributes(self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())))
@@ -266,7 +268,7 @@ fn body_in(bytes: &[u8]) -> Result<&[u8]> {
         rest.split_last_chunk::<16>().filter(|(body, _)| Some(body.len() as u64) == body_length);
     let (body, stated) = body_and_digest.ok_or_else(|| {
         frame(format!(
-            "{} bytes, where the body is stated as {}",
+            "{} bytes, but the stated length of the body is {}",
             bytes.len(),
             body_length.unwrap_or_default()
         ))

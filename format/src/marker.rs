@@ -1,3 +1,5 @@
+//! The marker of a store, `FORMAT`.
+
 use crate::preamble::{check_version, preamble};
 use crate::{Digest, Error, Result, Rule, Uuid, digest};
 
@@ -5,7 +7,7 @@ const MAGIC: [u8; 8] = *b"\x89SMAP\r\n\x1a";
 
 /// The content of `FORMAT`, the file that makes a directory a store.
 ///
-/// The file is 48 bytes in every version, so that damage is distinguished from a newer version.
+/// The file is 48 bytes in every version, so that damage can be distinguished from a newer version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
     /// The store's identity.
@@ -28,11 +30,11 @@ impl Marker {
     /// Decodes the bytes of the file.
     ///
     /// # Errors
-    /// [`Rule::MarkerMagic`] for another kind of file, [`Rule::MarkerDigest`] for a damaged one, [`Rule::Version`]
-    /// for an undamaged one of another version.
+    /// [`Rule::MarkerMagic`] for a different kind of file, [`Rule::MarkerDigest`] for a damaged marker,
+    /// [`Rule::Version`] for an undamaged marker of a different version.
     pub fn decode(bytes: &[u8]) -> Result<Marker> {
         if !bytes.starts_with(&MAGIC) {
-            return Err(Error::new(Rule::MarkerMagic, "FORMAT has another magic").at(0));
+            return Err(Error::new(Rule::MarkerMagic, "FORMAT has a different magic").at(0));
         }
         let damaged = || Error::new(Rule::MarkerDigest, "FORMAT is damaged").at(0);
         let fields: &[u8; Self::LENGTH] = bytes.try_into().map_err(|_| damaged())?;

@@ -1,3 +1,5 @@
+//! The records of storages and tensors.
+
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{
@@ -31,7 +33,7 @@ pub fn check_dim_name(name: &str) -> Result<()> {
     Err(Error::new(Rule::DimNames, format!("dimension name {name:?}")))
 }
 
-/// How the bytes of a storage may change, and what protects them.
+/// The kind of a storage: how its bytes may change, and what protects them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StorageKind {
     /// Bytes below the length never change. The storage may only grow.
@@ -40,7 +42,8 @@ pub enum StorageKind {
     Mutable,
     /// Read and written by many processes at once, with atomics.
     Live {
-        /// The size of every access in bytes: 1, 2, 4 or 8. Accesses of two sizes to the same bytes are not atomic.
+        /// The size of every access in bytes: 1, 2, 4 or 8. Accesses of different sizes to the same bytes are not
+        /// atomic with respect to each other.
         access_bytes: u8,
     },
     /// A range of a file outside the store.
@@ -58,7 +61,7 @@ pub struct External {
     pub stamp: FileStamp,
 }
 
-/// The metadata of a file, which changes when it is replaced or rewritten.
+/// The metadata of a file that changes if the file is replaced or rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
     /// The number of the device.
@@ -74,9 +77,9 @@ pub struct FileStamp {
 /// The metadata of one storage. Its id is the key of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageRecord {
-    /// The number of bytes that tensors may reach. The file may be longer, never shorter.
+    /// The number of bytes that tensors may cover. The file may be longer, but never shorter.
     pub length_bytes: u64,
-    /// The number of tensors that refer to this storage. At zero the storage is garbage.
+    /// The number of tensors that refer to this storage. If it is zero, the storage is garbage.
     pub tensor_count: u64,
     /// How the bytes may change.
     pub kind: StorageKind,
@@ -90,7 +93,7 @@ impl StorageRecord {
         if let StorageKind::Live { access_bytes } = self.kind
             && !matches!(access_bytes, 1 | 2 | 4 | 8)
         {
-            let detail = format!("a live storage accessed by {access_bytes} bytes");
+            let detail = format!("a live storage with accesses of {access_bytes} bytes");
             return Err(Error::new(Rule::StorageKind, detail));
         }
         if let StorageKind::Sealed(Sealed { reserved_bytes, .. }) = self.kind
@@ -112,7 +115,7 @@ impl StorageRecord {
                 return Err(Error::new(
                     Rule::StorageLength,
                     format!(
-                        "{} bytes at {} of an external file of {} bytes",
+                        "{} bytes at offset {} of an external file of {} bytes",
                         self.length_bytes, external.offset_bytes, external.stamp.size_bytes
                     ),
                 ));
@@ -129,11 +132,11 @@ pub struct TensorParts {
     pub dtype: DType,
     /// The sizes, in elements.
     pub size: Vec<u64>,
-    /// The strides, in elements. A negative stride runs backwards; zero repeats.
+    /// The strides, in elements. A negative stride runs backwards; a stride of zero repeats an element.
     pub stride: Vec<i64>,
     /// The offset of the element at index 0, 0, ... in the storage, in elements.
     pub offset_elems: u64,
-    /// The storage's id.
+    /// The id of the storage.
     pub storage_id: u64,
     /// An optional name for each dimension, if the dimensions are named.
     pub dim_names: Option<Vec<Option<String>>>,
@@ -141,13 +144,14 @@ pub struct TensorParts {
 
 /// The metadata of one tensor: a header over a storage. Its name is the key of the record.
 ///
-/// Boxed, because a removal takes six bytes of a manifest, and should not take the memory of a whole record.
+/// The parts are boxed, because a removed tensor takes only six bytes in a manifest, and should not take the memory of
+/// a whole record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRecord(Box<TensorParts>);
 
 impl TensorRecord {
-    /// Checks the parts against each other. [`extent`](Self::extent) checks that the view is inside its storage, once
-    /// the storage is known.
+    /// Creates a record, after checking that its parts are consistent. Use [`extent`](Self::extent) to check that the
+    /// view is inside its storage.
     ///
     /// # Errors
     /// [`Rule::Rank`], [`Rule::Numel`], [`Rule::StorageId`], [`Rule::DimNames`].
@@ -169,17 +173,17 @@ impl TensorRecord {
             for name in names.iter().flatten() {
                 check_dim_name(name)?;
                 if !seen.insert(name) {
-                    return Err(Error::new(Rule::DimNames, format!("dimension name {name:?} twice")));
+                    return Err(Error::new(Rule::DimNames, format!("dimension name {name:?} appears twice")));
                 }
             }
         }
         Ok(TensorRecord(Box::new(parts)))
     }
 
-    /// Returns the bytes of a storage of `length_bytes` that this tensor reaches.
+    /// Returns the bytes that this tensor covers in a storage of `length_bytes`.
     ///
     /// # Errors
-    /// [`Rule::Extent`] if they are not all inside.
+    /// [`Rule::Extent`] if they are not all inside the storage.
     pub fn extent(&self, length_bytes: u64) -> Result<Extent> {
         let dims =
             self.size.iter().zip(&self.stride).map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
@@ -204,12 +208,12 @@ impl std::ops::Deref for TensorRecord {
 /// Checks that a storage id is at least 1 and below the next id (F-12).
 pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
     if id == 0 || id >= next_id {
-        return Err(Error::new(Rule::StorageId, format!("storage id {id}, where the next id is {next_id}")));
+        return Err(Error::new(Rule::StorageId, format!("storage id {id}, but the next id is {next_id}")));
     }
     Ok(())
 }
 
-/// A tensor record as encoded.
+/// The encoded form of a tensor record, unchecked.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct TensorWire {
     dtype: u8,

@@ -1,33 +1,36 @@
+//! The digests of a sealed storage, computed as its bytes arrive.
+
 use serde::{Deserialize, Serialize};
 
 use crate::{CHUNK_BYTES, Digest, Digester, Error, Result, Rule, digest, full_chunk_count};
 
-/// The record of a sealed storage: its digests, and how far it may grow.
+/// The record of a sealed storage: its digests, and the space that it may grow into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sealed {
     /// The end of the [`ChunkChain`] over the full chunks.
     pub chunks: Digest,
-    /// The digest of the bytes after the last full chunk. There may be no such bytes.
+    /// The digest of the bytes after the last full chunk, of which there may be none.
     pub tail: Digest,
-    /// A hint: the address space that a reader may reserve so that the storage can grow in place, in bytes from its
-    /// start. A value up to the length reserves nothing.
+    /// A hint: the address space in bytes, from the start of the storage, that a reader may reserve so that the
+    /// storage can grow within one mapping. A value up to the length reserves nothing.
     pub reserved_bytes: u64,
 }
 
 /// A chain over the digests of full chunks. Each link is the digest of the previous link and the chunk's digest.
 ///
-/// It covers all chunks in order, and can resume from any link, so growing a storage does not need to read its start.
+/// The chain covers all chunks in order, and can resume from any link. A storage can therefore grow without its
+/// existing chunks being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkChain(Digest);
 
 impl ChunkChain {
-    /// Resumes a chain from a link, such as that of a record.
+    /// Resumes a chain from a link, such as the one in a record.
     #[must_use]
     pub fn resume(link: Digest) -> Self {
         ChunkChain(link)
     }
 
-    /// Adds the next full chunk, by its digest.
+    /// Adds the digest of the next full chunk.
     pub fn push(&mut self, chunk: Digest) {
         let mut digester = Digester::default();
         digester.update(&self.0);
@@ -42,7 +45,8 @@ impl ChunkChain {
     }
 }
 
-/// Digests the bytes of a sealed storage as they arrive, from its first byte or from the end of an earlier sealing.
+/// Computes the digests of a sealed storage as its bytes arrive, from its first byte or from the end of an existing
+/// storage.
 #[derive(Clone, Default)]
 pub struct Sealer {
     chain: ChunkChain,
@@ -52,10 +56,10 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Resumes after a storage of `length_bytes`, whose bytes after the last full chunk are `tail`.
+    /// Resumes at the end of a storage of `length_bytes`, whose bytes after the last full chunk are `tail`.
     ///
     /// # Errors
-    /// [`Rule::ChunkDigest`] if `tail` does not match the record: damaged bytes must not get a digest of their own.
+    /// [`Rule::ChunkDigest`] if `tail` does not match the record: damaged bytes must not get a valid digest.
     pub fn resume(sealed: &Sealed, length_bytes: u64, tail: &[u8]) -> Result<Self> {
         let offset_bytes = full_chunk_count(length_bytes).saturating_mul(CHUNK_BYTES);
         let tail_bytes = length_bytes.saturating_sub(offset_bytes);
@@ -69,7 +73,8 @@ impl Sealer {
         Ok(sealer)
     }
 
-    /// Adds the next bytes. Calls `filled` with the digest of each chunk that they complete, for the `.sum` file.
+    /// Adds the next bytes. For each chunk that they complete, calls `filled` with its digest, which belongs in the
+    /// `.sum` file.
     pub fn update(&mut self, mut bytes: &[u8], mut filled: impl FnMut(Digest)) {
         while !bytes.is_empty() {
             let room = CHUNK_BYTES.saturating_sub(self.tail_bytes);
@@ -94,7 +99,7 @@ impl Sealer {
         }
     }
 
-    /// Returns the record of the bytes so far.
+    /// Returns the record of all bytes so far.
     #[must_use]
     pub fn sealed(&self, reserved_bytes: u64) -> Sealed {
         Sealed { chunks: self.chain.link(), tail: self.tail.finish(), reserved_bytes }

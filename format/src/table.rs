@@ -1,3 +1,5 @@
+//! Tables, `meta/<generation>.tab`.
+
 use crate::limits::MAX_ENTRY_BYTES;
 use crate::preamble::{check_version, preamble, strip_preamble, take};
 use crate::record::{TensorWire, check_storage_id};
@@ -13,10 +15,10 @@ const CHECK_BYTES: usize = 8;
 /// The length of a table's header in bytes.
 pub const TABLE_HEADER_BYTES: usize = 64;
 
-/// The header of a table. It counts the entries that follow; with the file's length, it also locates their index.
+/// The header of a table. It states the number of entries and the length of the file, which together locate the index.
 ///
-/// After the header come the entries: storages by ascending id, then tensors by ascending name. The file ends with the
-/// index: the offset of each entry, and of the end of the last one. An *ordinal* counts entries from 0, storages first.
+/// The entries follow the header: storages by ascending id, then tensors by ascending name. The file ends with the
+/// index: the offset of each entry, and of the end of the last one. The *ordinal* of an entry is its position, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableHeader {
     uuid: Uuid,
@@ -37,9 +39,9 @@ impl TableHeader {
         }
         let mut rest = strip_preamble(bytes, &MAGIC, Rule::TableHeader)?;
         check_version(bytes, 8)?;
-        let short = || Error::new(Rule::TableHeader, "cut short").at(16);
-        let stated_uuid: Uuid = take(&mut rest).ok_or_else(short)?;
-        let mut number = || take(&mut rest).map(u64::from_le_bytes).ok_or_else(short);
+        let truncated = || Error::new(Rule::TableHeader, "truncated").at(16);
+        let stated_uuid: Uuid = take(&mut rest).ok_or_else(truncated)?;
+        let mut number = || take(&mut rest).map(u64::from_le_bytes).ok_or_else(truncated);
         let header = TableHeader {
             uuid: stated_uuid,
             generation: number()?,
@@ -51,7 +53,7 @@ impl TableHeader {
             return Err(Error::new(Rule::TableHeader, "trailing bytes").at(TABLE_HEADER_BYTES as u64));
         }
         if header.uuid != uuid {
-            return Err(Error::new(Rule::StoreUuid, "the table of another store").at(16));
+            return Err(Error::new(Rule::StoreUuid, "the table of a different store").at(16));
         }
         if header.generation != reference.generation {
             return Err(Error::new(
@@ -115,7 +117,7 @@ impl TableHeader {
     /// Decodes the bytes at [`slots`](Self::slots) of `ordinal` into the offset and length of each entry, in order.
     ///
     /// # Errors
-    /// [`Rule::TableIndex`] for a slot that does not ascend or is outside the entries.
+    /// [`Rule::TableIndex`] if the slots do not ascend, or a slot is outside the entries.
     pub fn decode_slots(&self, ordinal: u64, bytes: &[u8]) -> Result<Vec<(u64, u64)>> {
         let (index_offset, _) = self.slots(ordinal, 0);
         let entries_end = self.slots(0, 0).0;
@@ -126,7 +128,7 @@ impl TableHeader {
             && (!is_last || offsets.last() == Some(&entries_end));
         if !ends_are_right {
             let detail =
-                format!("slots from {ordinal} on leave a gap in {TABLE_HEADER_BYTES}..{entries_end}");
+                format!("the slots from {ordinal} leave a gap in {TABLE_HEADER_BYTES}..{entries_end}");
             return Err(Error::new(Rule::TableIndex, detail).at(index_offset));
         }
         let pairs = offsets.iter().zip(offsets.iter().skip(1));
@@ -142,7 +144,7 @@ impl TableHeader {
         pairs.map(entry).collect()
     }
 
-    /// Decodes a storage's entry.
+    /// Decodes the entry of a storage at `ordinal`. `next_id` is the manifest's next storage id.
     ///
     /// # Errors
     /// [`Rule::EntryCheck`] for damaged bytes, and the rules of the record.
@@ -153,7 +155,7 @@ impl TableHeader {
         Ok((id, record))
     }
 
-    /// Decodes a tensor's entry.
+    /// Decodes the entry of a tensor at `ordinal`. `next_id` is the manifest's next storage id.
     ///
     /// # Errors
     /// [`Rule::EntryCheck`] for damaged bytes, and the rules of the record.
@@ -175,11 +177,11 @@ impl TableHeader {
     }
 }
 
-/// Encodes a table: storages by ascending id, then tensors by ascending name.
+/// An encoder for tables: storages by ascending id, then tensors by ascending name.
 ///
-/// The header comes first in the file, but is known only at the end. Write what [`push_storage`](Self::push_storage)
-/// and [`push_tensor`](Self::push_tensor) append at byte [`TABLE_HEADER_BYTES`], then what [`finish`](Self::finish)
-/// appends, then the header at 0.
+/// The header is at the start of the file, but is known only at the end. First write the bytes that
+/// [`push_storage`](Self::push_storage), [`push_tensor`](Self::push_tensor) and [`finish`](Self::finish) append, from
+/// offset [`TABLE_HEADER_BYTES`] on. Then write the header at offset 0.
 #[derive(Debug)]
 pub struct TableEncoder {
     uuid: Uuid,
@@ -236,7 +238,7 @@ impl TableEncoder {
         let ordinal = self.slots.len().saturating_sub(1) as u64;
         entry.extend(checksum::entry_check(&entry, self.generation, ordinal));
         let end = self.slots.last().and_then(|start| start.checked_add(entry.len() as u64));
-        self.slots.push(end.ok_or_else(|| Error::new(Rule::TableHeader, "a table past 2^64 bytes"))?);
+        self.slots.push(end.ok_or_else(|| Error::new(Rule::TableHeader, "a table of more than 2^64 bytes"))?);
         out.extend(entry);
         Ok(())
     }

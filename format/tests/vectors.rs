@@ -164,7 +164,7 @@ fn case_32_more_changes_or_garbage_than_a_manifest_may_hold_are_refused() {
 
     let garbage_past = MAX_GARBAGE as u64 + 1;
     full.garbage.insert(garbage_past, 1);
-    refused(&full, "1048577 storages of garbage, where 1048576 are allowed");
+    refused(&full, "1048577 storages of garbage; at most 1048576 are allowed");
     let dropped = |id: u64| [wire::uint(id), wire::uint(1)].concat();
     let garbage = wire::list(&(1..=garbage_past).map(dropped).collect::<Vec<_>>());
     let past = wire::manifest(&[("next_id", wire::uint(1 << 40)), ("garbage", garbage)]);
@@ -174,10 +174,10 @@ fn case_32_more_changes_or_garbage_than_a_manifest_may_hold_are_refused() {
 
     full.garbage.clear();
     full.storages.insert(u64::MAX - 1, None);
-    refused(&full, "4097 changes of storages, where 4096 are allowed");
+    refused(&full, "4097 changes of storages; at most 4096 are allowed");
     full.storages.clear();
     full.tensors.insert("past".into(), None);
-    refused(&full, "4097 changes of tensors, where 4096 are allowed");
+    refused(&full, "4097 changes of tensors; at most 4096 are allowed");
 }
 
 #[test]

@@ -16,10 +16,10 @@ const OPEN_BYTES: usize = 64 << 20;
 /// The memory limit for all other work on a store as small as these.
 const WORK_BYTES: usize = 96 << 20;
 
-/// The most bytes of a tensor that is read. One that repeats an element may have any size.
+/// The maximum size in bytes of a tensor that is read. A tensor that repeats an element can have any size.
 const READ_BYTES: usize = 64 << 10;
 
-/// The dtype, the size, and the elements of a tensor if it is small enough.
+/// The dtype and size of a tensor, and its elements if it is small enough.
 type Content = (String, Vec<usize>, Option<Vec<u8>>);
 
 type Contents = BTreeMap<String, Result<Content>>;
@@ -31,19 +31,19 @@ fn options() -> StoreOptions {
         .external(ExternalFiles::Beside)
 }
 
-/// What is done to a store besides opening and reading it.
+/// The operations on a store besides opening and reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Only opening and reading.
+    /// No other operations.
     Read,
-    /// The store is repaired.
+    /// A repair.
     Repair,
-    /// All operations of a user.
+    /// Every operation that changes a store.
     Write,
 }
 
 impl Work {
-    /// Chooses by a number from the input. Half of the stores are only read.
+    /// Selects the work by a number from the input. Half of the stores are only read.
     #[must_use]
     pub fn of(number: u8) -> Self {
         match number % 4 {
@@ -54,10 +54,11 @@ impl Work {
     }
 }
 
-/// Opens a store, reads all of it, and does `work` to it. A store that does not open is still verified, and repaired.
+/// Opens a store, reads all of it, and performs `work` on it. A store that does not open is still verified and
+/// repaired.
 ///
 /// # Panics
-/// If it takes too much memory, or if two ways to get the same information disagree.
+/// If an operation takes too much memory, or if two ways to get the same information disagree.
 pub fn exercise(root: &Path, work: Work) {
     let store = match within(OPEN_BYTES, || options().open(root)) {
         Ok(store) => store,
@@ -185,7 +186,7 @@ fn is_excused(e: &Error) -> bool {
 fn check_whole(contents: &Contents) {
     for (name, content) in contents {
         if let Err(e) = content {
-            assert!(is_excused(e), "the store verifies, and {name:?} cannot be read: {e}");
+            assert!(is_excused(e), "the store verifies, but {name:?} cannot be read: {e}");
         }
     }
 }
@@ -205,7 +206,7 @@ fn mapped(root: &Path, before: &Contents) {
         };
         let content = content(&tensor);
         if let (Ok(content), Ok(content_before)) = (&content, content_before) {
-            assert!(content == content_before, "{name:?} is another when it is mapped");
+            assert!(content == content_before, "{name:?} differs when it is mapped");
         }
         if let Ok(bytes) = tensor.as_slice::<u8>() {
             assert_eq!(bytes.len(), tensor.nbytes());
@@ -247,7 +248,7 @@ fn repair(root: &Path, before: &Contents) {
     let after = contents(&store);
     for (name, content) in before {
         if let (Ok(content), Some(Ok(after))) = (content, after.get(name)) {
-            assert!(content == after, "{name:?} is another after a repair: {done:?}");
+            assert!(content == after, "{name:?} differs after a repair: {done:?}");
         }
     }
     let new = Tensor::from_vec(vec![1u8], &[1]).expect("a tensor on the heap");
@@ -278,7 +279,7 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
         if let Some(again) = wrote("copy", store.copy(name, "~copy")) {
             let copied = again.load("~copy").and_then(|tensor| content(&tensor));
             if let (Ok(copied), Some(Ok(content))) = (copied, before.get(name)) {
-                assert!(copied == *content, "{name:?} is another when it is copied");
+                assert!(copied == *content, "{name:?} differs when it is copied");
             }
         }
         let viewed = store.load(name).and_then(|tensor| store.save_view("~view", &tensor.unsqueeze(0)?));
@@ -306,12 +307,12 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
         for (name, content_before) in before.iter().filter(|(name, _)| !name.starts_with('~')) {
             let now = again.load(name).and_then(|tensor| content(&tensor));
             if let (Ok(content_before), Ok(now)) = (content_before, &now) {
-                assert!(now == content_before, "{name:?} is another after it was all written again");
+                assert!(now == content_before, "{name:?} differs after the store was rewritten");
             }
             // If a record counts fewer tensors than refer to its storage, which verify reports, the storage is
             // deleted with the last one counted.
             if let (Ok(_), Err(e), true) = (content_before, &now, is_whole) {
-                panic!("{name:?} was there, and is gone: {e}");
+                panic!("{name:?} was lost: {e}");
             }
         }
         if is_whole {

@@ -1,27 +1,27 @@
-//! Files of other formats: opened and read in place, imported, adopted, and the results compared.
+//! Reads a file of another format directly, by import and by adoption, and compares the results.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use stridemap_interop::ForeignFile;
 use stridemap::{
     Durability, Error, ErrorKind, ExternalFiles, OnExisting, Result, Store, StoreOptions, Tensor,
 };
+use stridemap_interop::ForeignFile;
 
 use crate::{elements, scratch, within};
 
-/// The memory for opening besides a multiple of the file size: buffers, and the window of the decompressor.
+/// The memory for opening a file, in addition to a multiple of its size: buffers, and the window of the decompressor.
 const FIXED_BYTES: usize = 256 << 10;
 
-/// The memory that a checkpoint of any size may unfold to.
+/// The memory that the values of a checkpoint may take, whatever its size.
 const UNFOLDED_BYTES: usize = 2 << 20;
 
 /// The memory for headers, as a multiple of the file size.
 const FACTOR: usize = 8;
 
-/// A file in memory that is overwritten for every input, and a store to import it into.
+/// A file in memory that is overwritten with every input, and a store to import it into.
 pub struct Workplace {
     dir: PathBuf,
     store: Store,
@@ -56,7 +56,7 @@ impl Workplace {
     /// Reads the bytes as a file of another format in every way, and returns whether it could be read.
     ///
     /// # Panics
-    /// If the ways disagree, take more memory than a multiple of the file size, or return an untyped error.
+    /// If the results differ, if reading takes too much memory, or if an error is not typed.
     pub fn read(&self, bytes: &[u8]) -> bool {
         let path = self.put("input.bin", bytes);
         let limit_bytes = FACTOR * bytes.len() + FIXED_BYTES + UNFOLDED_BYTES;
@@ -128,11 +128,12 @@ fn read(path: &Path, file_bytes: usize) -> Result<Tensors> {
         assert_eq!((tensor.size(), tensor.stride()), (info.size(), info.stride()));
         tensors.insert(info.name, content(&tensor, file_bytes)?);
     }
-    assert_eq!(tensors.len() as u64, count, "a name stands twice");
+    assert_eq!(tensors.len() as u64, count, "a name appears twice");
     Ok(tensors)
 }
 
-/// Tensors that repeat a few bytes many times are not read.
+/// Returns the size and the elements of a tensor. The elements of a tensor that repeats a few bytes many times are not
+/// read.
 fn content(tensor: &Tensor, file_bytes: usize) -> Result<(Vec<usize>, Option<Vec<u8>>)> {
     let is_short = tensor.nbytes() <= file_bytes / 2;
     let content = if is_short { Some(elements(tensor)?) } else { None };

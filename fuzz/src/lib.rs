@@ -18,7 +18,7 @@ use stridemap_format::digest;
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Returns the result of `work`, and checks that it never had more than `limit_bytes` allocated on the heap.
+/// Runs `work`, and checks that it never has more than `limit_bytes` allocated on the heap.
 ///
 /// # Panics
 /// If it allocated more.
@@ -27,7 +27,7 @@ pub fn within<T>(limit_bytes: usize, work: impl FnOnce() -> T) -> T {
     let before = MEMORY.current_usage();
     let done = work();
     let taken = MEMORY.peak_usage().saturating_sub(before);
-    assert!(taken <= limit_bytes, "{taken} bytes of memory, where {limit_bytes} are allowed");
+    assert!(taken <= limit_bytes, "{taken} bytes of memory; at most {limit_bytes} are allowed");
     done
 }
 

@@ -1,4 +1,4 @@
-//! A store as values, any of which may be wrong. Its files still have correct digests.
+//! A store described by values, any of which may be wrong. The files made from them still have correct digests.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +27,8 @@ pub struct Model {
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     pub generation: u64,
-    /// The number of storages in the table, counted from the first. The rest are changes. `tensors` is the same for
-    /// tensors.
+    /// The number of storages in the table; they are the first ones of the model, and the others are changes.
+    /// `tensors` is the same for tensors.
     pub storages: usize,
     pub tensors: usize,
     /// Added to the correct count in the header.

@@ -1,6 +1,7 @@
-//! A store as one input: a list of files, each with a byte for its name, three for its length, and its bytes.
+//! The encoding of a store as one input: a list of files, each one byte for its name, three for its length, then its
+//! bytes.
 
-/// The file names, by number.
+/// The file names. The index of a name encodes it.
 pub const NAMES: [&str; 16] = [
     "FORMAT",
     "LOCK",
@@ -20,5 +21,5 @@ pub const NAMES: [&str; 16] = [
     "meta/.stage-1",
 ];
 
-/// The bit of the name byte that asks for the file's digests to be fixed.
+/// The bit of the name byte that means that the file's digests are corrected.
 pub const MENDED: u8 = 0x80;

@@ -1,4 +1,4 @@
-//! Tables, read completely and fixed up.
+//! Reads a table completely, and corrects its checksums.
 
 use stridemap_format::{
     TABLE_HEADER_BYTES, TableEncoder, TableHeader, TableRef, Uuid, digest, limits::MAX_ENTRY_BYTES,
@@ -14,7 +14,7 @@ pub fn reference(bytes: &[u8]) -> (Uuid, TableRef) {
     (uuid_at(bytes, 16), TableRef { generation, length_bytes, header_digest: digest(header) })
 }
 
-/// Writes the actual length into the header, and the correct check after every entry that the index names.
+/// Corrects the length in the header, and the check of every entry that the index refers to.
 pub fn mend(bytes: &mut [u8]) {
     let length = bytes.len();
     if let Some(stated) = bytes.get_mut(56..64) {
@@ -50,13 +50,13 @@ pub fn read(bytes: &[u8]) {
         bytes.get(offset..offset.checked_add(length)?)
     };
     // The header accepts only a length for which the index is inside the file, and this is the length of the file.
-    let slots = part(header.slots(0, header.entry_count())).expect("the index lies inside the file");
+    let slots = part(header.slots(0, header.entry_count())).expect("the index is inside the file");
     let whole = header.decode_slots(0, slots);
     let mut again = Some((TableEncoder::new(uuid, reference.generation, u64::MAX), Vec::new()));
     for ordinal in 0..header.entry_count() {
-        let pair = part(header.slots(ordinal, 1)).expect("two slots lie inside the file");
+        let pair = part(header.slots(ordinal, 1)).expect("two slots are inside the file");
         let Ok(one) = header.decode_slots(ordinal, pair) else {
-            assert!(whole.is_err(), "slot {ordinal} is refused alone, and not among all");
+            assert!(whole.is_err(), "slot {ordinal} is refused by itself, but not among all slots");
             again = None;
             continue;
         };
@@ -64,7 +64,7 @@ pub fn read(bytes: &[u8]) {
         if let Ok(whole) = &whole {
             assert_eq!(one[0], whole[ordinal as usize]);
         }
-        let entry = part(one[0]).expect("an entry lies inside the file");
+        let entry = part(one[0]).expect("an entry is inside the file");
         let is_written = if ordinal < header.storage_count() {
             header.decode_storage(ordinal, u64::MAX, entry).ok().map(|(id, record)| {
                 again.as_mut().is_some_and(|(encoder, out)| encoder.push_storage(id, &record, out).is_ok())
@@ -85,6 +85,6 @@ pub fn read(bytes: &[u8]) {
     {
         let (header, written) = encoder.finish(&mut rest);
         assert_eq!(written, reference);
-        assert!([header, rest].concat() == bytes, "another encoding of the same table was taken");
+        assert!([header, rest].concat() == bytes, "a non-canonical encoding of the table was accepted");
     }
 }

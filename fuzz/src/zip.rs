@@ -1,4 +1,4 @@
-//! Zip files, built and fixed up.
+//! Builds zip files, and corrects their checksums and headers.
 
 use crc32fast::hash;
 

@@ -1,5 +1,5 @@
 //! Correct stores with some errors: fields with wrong values under correct digests, and files that are truncated,
-//! swapped, or of another kind.
+//! swapped, or replaced by links, FIFOs or directories.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -257,7 +257,7 @@ impl Plan {
         if let Some(&n) = self.garbage.first() {
             model.garbage.push((model.next_id - 2, u64::from(n) % model.generation));
         }
-        self.lies.iter().take(4).for_each(|(field, number)| lie(&mut model, field, number));
+        self.lies.iter().take(4).for_each(|(field, number)| set_wrong_value(&mut model, field, number));
         model
     }
 }
@@ -267,7 +267,7 @@ fn nth<T>(list: &mut [T], n: u8) -> Option<&mut T> {
     list.get_mut(usize::from(n) % count)
 }
 
-fn lie(model: &mut Model, field: &Field, number: &Number) {
+fn set_wrong_value(model: &mut Model, field: &Field, number: &Number) {
     let set = |field: Option<&mut u64>| field.into_iter().for_each(|field| *field = number.of(*field));
     let storages = &mut model.storages;
     let tensors = &mut model.tensors;
@@ -419,5 +419,5 @@ fuzz_target!(|plan: Plan| {
         let _ = damage(&root, &paths, one);
     }
     exercise(&root, Work::of(plan.work));
-    fs::remove_dir_all(&root).expect("the store goes");
+    fs::remove_dir_all(&root).expect("the store can be deleted");
 });

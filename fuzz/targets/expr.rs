@@ -1,4 +1,4 @@
-//! The command line's expressions: parsed, and applied to tensors of every kind that a store holds.
+//! Parses expressions of the command line, and applies them to tensors of every kind.
 #![no_main]
 #![allow(
     dead_code,
@@ -21,10 +21,11 @@ use stridemap_fuzz::{elements, scratch};
 
 use expr::{Copies, Expr};
 
-/// The most bytes of a view that is read. One that repeats elements may have any size.
+/// The maximum size in bytes of a view that is read. A view that repeats elements can have any size.
 const READ_BYTES: usize = 64 << 10;
 
-/// The most bytes of an expression, so that a view has no more dimensions or steps than a shell command would.
+/// The maximum length of an expression in bytes, which limits its dimensions and steps to what a shell command could
+/// have.
 const TEXT_BYTES: usize = 4096;
 
 struct Tensors {
@@ -72,10 +73,10 @@ fuzz_target!(|bytes: &[u8]| -> Corpus {
         None => store.load(name),
     };
     let Ok((_, view)) = parsed.view(load, Copies::Refused) else {
-        // A view that copies has the size that was asked for.
+        // An expression that needs a copy is not evaluated: the copy can have any size.
         return Corpus::Keep;
     };
-    let (_, copied) = parsed.view(load, Copies::Allowed).expect("what needs no copy may also be one");
+    let (_, copied) = parsed.view(load, Copies::Allowed).expect("a view is also allowed when copies are");
     assert_eq!((view.size(), view.dtype(), view.names()), (copied.size(), copied.dtype(), copied.names()));
     if view.nbytes() <= READ_BYTES {
         let read = elements(&view).expect("a view on the heap reads");

@@ -1,4 +1,5 @@
-//! `meta/<generation>.man`: unchanged, and with frame, digest, uuid and generation fixed so that the body is decoded.
+//! `meta/<generation>.man`: unchanged, and with the frame, digest, uuid and generation corrected so that the body is
+//! decoded.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,16 +8,21 @@ use stridemap_fuzz::{fix_digest, u64_at, uint_at, uuid_at, within};
 
 const PREAMBLE: [u8; 16] = *b"SMAPMAN\n\x01\0\0\0\0\0\0\0";
 
-/// The memory of a manifest as a multiple of its length: removing a name takes three bytes and an entry of a map.
+/// The memory for a manifest, as a multiple of its length. A removed name takes three bytes, but a whole map entry in
+/// memory.
 const FACTOR: usize = 256;
 
-/// The decoder of a list allocates at most a MiB before it has decoded the elements.
+/// The memory for decoding in addition: a list allocates at most 1 MiB before its elements are decoded.
 const FIXED_BYTES: usize = 4 << 20;
 
 fn read(bytes: &[u8], uuid: Uuid, generation: u64) {
     let decode = || Manifest::decode(bytes, uuid, generation);
     let Ok(mut manifest) = within(FACTOR * bytes.len() + FIXED_BYTES, decode) else { return };
-    assert_eq!(manifest.encode().as_deref(), Ok(bytes), "another encoding of the same manifest was taken");
+    assert_eq!(
+        manifest.encode().as_deref(),
+        Ok(bytes),
+        "a non-canonical encoding of the manifest was accepted"
+    );
     let storages = &manifest.storages;
     for tensor in manifest.tensors.values().flatten() {
         if let Some(Some(storage)) = storages.get(&tensor.storage_id)

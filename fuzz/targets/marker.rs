@@ -1,4 +1,4 @@
-//! `FORMAT`: unchanged, and with its digest fixed.
+//! `FORMAT`: unchanged, and with its digest corrected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +7,9 @@ use stridemap_fuzz::fix_digest;
 
 fn read(bytes: &[u8]) {
     match Marker::decode(bytes) {
-        Ok(marker) => assert_eq!(marker.encode(), bytes, "another encoding of the same marker was taken"),
+        Ok(marker) => {
+            assert_eq!(marker.encode(), bytes, "a non-canonical encoding of the marker was accepted")
+        }
         Err(e) => assert!(
             matches!(e.rule(), Rule::MarkerMagic | Rule::MarkerDigest | Rule::Version),
             "a marker breaks {e}"

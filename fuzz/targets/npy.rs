@@ -1,14 +1,14 @@
-//! `.npy`: unchanged, and with the length of the header fixed and the elements that the header describes added.
+//! `.npy`: unchanged, and with the header length corrected and the elements that the header describes added.
 #![no_main]
 
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use stridemap::DType;
-use stridemap_interop::ForeignOptions;
 use stridemap_fuzz::foreign::Workplace;
+use stridemap_interop::ForeignOptions;
 
-/// The most bytes of elements that are added.
+/// The maximum number of bytes of added elements.
 const ELEMENTS_BYTES: usize = 64 << 10;
 
 fn digits(text: &[u8]) -> impl Iterator<Item = usize> {
@@ -20,7 +20,7 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|part| part == what)
 }
 
-/// Returns the file that a header describes, if it resembles a header.
+/// Returns the file that a header describes, or `None` if the bytes do not resemble a header.
 fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     let (&[_, _, _, _, _, _, major, _], rest) = bytes.split_first_chunk::<8>()?;
     let rest = rest.get(if major == 1 { 2 } else { 4 }..)?;

@@ -1,4 +1,4 @@
-//! `.npz`: unchanged, and with the checksums and the headers of its members fixed.
+//! `.npz`: unchanged, and with the checksums and headers of its members corrected.
 #![no_main]
 
 use std::sync::OnceLock;

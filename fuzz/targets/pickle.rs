@@ -1,5 +1,5 @@
-//! PyTorch checkpoints: a file of either layout is read unchanged. Any other input is taken for a pickle and put into
-//! one of each layout.
+//! PyTorch checkpoints. A file of either layout is read unchanged; any other input is treated as a pickle and put into
+//! a file of each layout.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,5 +1,5 @@
-//! `.safetensors` and the index of a model: unchanged, and with the length of the header fixed and the elements that
-//! the header describes added.
+//! `.safetensors` and the index of a model: unchanged, and with the header length corrected and the elements that the
+//! header describes added.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use stridemap_fuzz::foreign::Workplace;
 use stridemap_fuzz::u64_at;
 
-/// The most bytes of elements that are added.
+/// The maximum number of bytes of added elements.
 const ELEMENTS_BYTES: u64 = 64 << 10;
 
 /// Creates a workplace with two files that an index may name.
@@ -25,7 +25,7 @@ fn file(header: &[u8], elements_bytes: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header, &elements].concat()
 }
 
-/// Returns the file that a header describes, if it is a header.
+/// Returns the file that a header describes, or `None` if the bytes are not a header.
 fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     let rest = bytes.get(8..)?;
     let header = rest.get(..usize::try_from(u64_at(bytes, 0)).ok()?).unwrap_or(rest);

@@ -1,6 +1,6 @@
 //! A whole store with the files of the input: opened, read, verified, mapped, written to, compacted.
 //!
-//! The input is a byte that selects what is done to the store, and a list of files in the encoding of `packed`.
+//! The input is a byte that selects the operations, and a list of files in the encoding of `packed`.
 #![no_main]
 
 use std::fs;
@@ -31,5 +31,5 @@ fuzz_target!(|bytes: &[u8]| {
         rest = after;
     }
     exercise(&root, Work::of(work));
-    fs::remove_dir_all(&root).expect("the store goes");
+    fs::remove_dir_all(&root).expect("the store can be deleted");
 });

@@ -1,13 +1,13 @@
-//! `meta/<generation>.tab`: unchanged, and with its length and its entries' checks fixed.
+//! `meta/<generation>.tab`: unchanged, and with its length and the checks of its entries corrected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stridemap_fuzz::{table, within};
 
-/// A scan holds the record of one entry at a time, and the index.
+/// The memory for a scan, as a multiple of the file: it holds the index, and the record of one entry at a time.
 const FACTOR: usize = 32;
 
-/// The decoder of a list allocates at most a MiB before it has decoded the elements.
+/// The memory for decoding in addition: a list allocates at most 1 MiB before its elements are decoded.
 const FIXED_BYTES: usize = 4 << 20;
 
 fuzz_target!(|bytes: &[u8]| {

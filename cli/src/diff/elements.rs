@@ -13,16 +13,16 @@ pub(crate) struct Tolerance {
 /// How two elements that are not equal differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Gap {
-    /// They have no distance, such as bools.
-    Other,
+    /// Their dtype has no distance, such as bool.
+    Unmeasured,
     /// One of them is NaN.
     Nan,
-    /// Their distance `|a - b|`, exact for integers, and that relative to `|b|`, which is infinite if b is 0.
+    /// The distance `|a - b|`, which is exact for integers, and `|a - b| / |b|`, which is infinite if b is 0.
     By(Scalar, f64),
 }
 
-/// Calls `visit` with the position and the elements of every pair whose bytes differ. Returns false for an unknown
-/// dtype. `a` and `b` have the same length.
+/// Calls `visit` with the position and the two elements wherever the bytes differ. `a` and `b` have the same length.
+/// Returns false for an unknown dtype.
 pub(super) fn for_each_unequal(
     dtype: DType,
     a: &[u8],
@@ -87,7 +87,7 @@ fn unequal<const W: usize>(
 }
 
 impl Tolerance {
-    /// Returns `None` if the two, which are of one kind, are equal.
+    /// Returns how two elements of the same dtype differ, or `None` if they count as equal.
     pub(super) fn gap(self, a: Scalar, b: Scalar) -> Option<Gap> {
         match (a, b) {
             (Scalar::Int(a), Scalar::Int(b)) => {
@@ -102,7 +102,7 @@ impl Tolerance {
                 let gaps = [self.real_gap(a_low, b_low), self.real_gap(a_high, b_high)];
                 gaps.into_iter().flatten().reduce(Gap::larger)
             }
-            _ => (a != b).then_some(Gap::Other),
+            _ => (a != b).then_some(Gap::Unmeasured),
         }
     }
 
@@ -113,7 +113,7 @@ impl Tolerance {
         if a.is_nan() || b.is_nan() {
             return Some(Gap::Nan);
         }
-        self.measured((a - b).abs(), b.abs())
+        self.distance_gap((a - b).abs(), b.abs())
     }
 
     fn complex_gap(self, a: Scalar, b: Scalar) -> Option<Gap> {
@@ -126,14 +126,14 @@ impl Tolerance {
         }
         // Infinity minus itself would be NaN.
         let part = |a: f64, b: f64| if a == b { 0. } else { a - b };
-        self.measured(part(a_re, b_re).hypot(part(a_im, b_im)), b_re.hypot(b_im))
+        self.distance_gap(part(a_re, b_re).hypot(part(a_im, b_im)), b_re.hypot(b_im))
     }
 
-    fn measured(self, distance: f64, size: f64) -> Option<Gap> {
+    fn distance_gap(self, distance: f64, size: f64) -> Option<Gap> {
         (!self.allows(distance, size)).then(|| Gap::By(Scalar::Float(distance), relative(distance, size)))
     }
 
-    /// Infinity is close only to itself.
+    /// Returns whether the distance is within the tolerance. No tolerance covers an infinite value or distance.
     fn allows(self, distance: f64, size: f64) -> bool {
         size.is_finite() && distance.is_finite() && distance <= self.absolute + self.relative * size
     }
@@ -159,7 +159,7 @@ pub(super) fn larger(a: Scalar, b: Scalar) -> Scalar {
     }
 }
 
-/// Compares by value; NaN equals NaN.
+/// Returns whether two values are equal. NaN equals NaN.
 fn is_same(a: f64, b: f64) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }

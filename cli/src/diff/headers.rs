@@ -1,4 +1,4 @@
-//! Compares how two headers describe the layout of their elements, apart from their dtype and size.
+//! Compares the layouts of two tensors of the same dtype and size: their strides and shared storages.
 
 use std::collections::HashMap;
 
@@ -16,26 +16,26 @@ pub(super) fn have_equal_strides(a: &TensorInfo, b: &TensorInfo) -> bool {
 /// Maps storages of A to those of B, by the tensors that refer to them.
 #[derive(Default)]
 pub(super) struct Sharing {
-    /// For each storage of A, the storage of B, and the tensor that first paired them.
+    /// Maps each storage of A to a storage of B, and to the tensor that first paired them.
     of_a: HashMap<u64, (u64, String)>,
     of_b: HashMap<u64, (u64, String)>,
 }
 
 impl Sharing {
-    /// Adds two tensors that are compared. Returns a tensor that shares its storage with them on one side only, if
-    /// any.
+    /// Adds two tensors that are compared. If an earlier tensor shares its storage with them on only one side, returns
+    /// that side and that tensor's name.
     pub(super) fn add(&mut self, a: &TensorInfo, b: &TensorInfo) -> Option<(Side, String)> {
         let maps = [
             (Side::A, &mut self.of_a, (a.storage_id, b.storage_id)),
             (Side::B, &mut self.of_b, (b.storage_id, a.storage_id)),
         ];
-        let mut apart = None;
+        let mut mismatch = None;
         for (side, map, (here, there)) in maps {
             let (counterpart, name) = map.entry(here).or_insert_with(|| (there, a.name.clone()));
-            if *counterpart != there && apart.is_none() {
-                apart = Some((side, name.clone()));
+            if *counterpart != there && mismatch.is_none() {
+                mismatch = Some((side, name.clone()));
             }
         }
-        apart
+        mismatch
     }
 }

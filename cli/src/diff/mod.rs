@@ -22,7 +22,7 @@ use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
 use values::{Difference, Failure, Side, compare};
 
-/// Returns whether everything is equal.
+/// Runs the command. Returns whether no difference was found.
 pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
     let open = |path| Source::open(path, &args.reading, &args.external.options());
     let (a, b) = (open(&args.a)?, open(&args.b)?);
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
         let failed = counted(tally.failed, "tensor");
         return Err(Error::Refused(format!("diff: {failed} could not be compared; the others were")));
     }
-    Ok(tally.differs() == 0)
+    Ok(tally.difference_count() == 0)
 }
 
 struct Diff<'a> {
@@ -64,7 +64,7 @@ struct Diff<'a> {
     bar: ProgressBar,
 }
 
-/// A difference.
+/// A difference, and the name of the tensor.
 struct Finding {
     name: String,
     what: What,
@@ -87,7 +87,7 @@ enum What {
     Failed(Failure),
 }
 
-/// Counts of tensors by result.
+/// The number of tensors for each result.
 #[derive(Default)]
 struct Tally {
     equal: u64,
@@ -96,7 +96,7 @@ struct Tally {
     only_in_a: u64,
     only_in_b: u64,
     failed: u64,
-    /// Tensors with different strides, whatever the result.
+    /// Tensors whose strides differ, whatever their result is.
     other_strides: u64,
     other_attributes: u64,
     /// Whether differing attributes count as differences.
@@ -105,7 +105,7 @@ struct Tally {
 
 impl Tally {
     /// Returns the number of differences.
-    fn differs(&self) -> u64 {
+    fn difference_count(&self) -> u64 {
         let attributes = if self.are_attributes_strict { self.other_attributes } else { 0 };
         self.different + self.only_in_a + self.only_in_b + attributes
     }

@@ -7,12 +7,13 @@ use stridemap::{Result, TensorInfo};
 
 use crate::source::{Items, Source};
 
-/// The tensors of one name in A, in B or in both.
+/// The tensors that have the same name in A and in B, one of which may be missing.
 pub(super) type Pair = (Option<TensorInfo>, Option<TensorInfo>);
 
-/// Iterates over all tensors in ascending order of name. Two unnamed tensors are a pair.
+/// Iterates over the pairs in ascending order of name. If both sources contain a single unnamed tensor, these two are
+/// the only pair.
 pub(super) fn pairs<'a>(a: &'a Source, b: &'a Source) -> Result<Box<dyn Iterator<Item = Result<Pair>> + 'a>> {
-    if let (Some(a), Some(b)) = (a.unnamed(), b.unnamed()) {
+    if let (Some(a), Some(b)) = (a.unnamed_tensor(), b.unnamed_tensor()) {
         return Ok(Box::new(iter::once(Ok((Some(a.clone()), Some(b.clone()))))));
     }
     Ok(Box::new(Joined { a: a.tensors("")?.peekable(), b: b.tensors("")?.peekable() }))
@@ -29,7 +30,7 @@ impl Iterator for Joined<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let order = match (self.a.peek(), self.b.peek()) {
             (Some(Ok(a)), Some(Ok(b))) => a.name.cmp(&b.name),
-            // An error on either side comes first.
+            // An error on either side is returned first.
             (Some(Err(_)), _) | (Some(_), None) => Ordering::Less,
             (_, Some(_)) => Ordering::Greater,
             (None, None) => return None,

@@ -11,7 +11,7 @@ use super::values::{Difference, Side};
 use super::{Diff, Finding, Tally, What};
 use crate::error::Result;
 use crate::expr::quoted;
-use crate::inspect::listed;
+use crate::inspect::format_dim_names;
 use crate::output::{Element, List, counted, one_line, write_json};
 use crate::source::Source;
 
@@ -35,7 +35,7 @@ pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     Ok(writeln!(out, "{}", diff.tally.borrow().to_text(diff.args.no_values))?)
 }
 
-/// Prints one object, written during the comparison.
+/// Prints one JSON object. It is written while the tensors are compared.
 pub(super) fn json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     #[derive(Serialize)]
     struct Comparison<T, A, C, E> {
@@ -54,19 +54,19 @@ pub(super) fn json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
             b: SourceRecord::of(diff.b),
             tensors: List(|| Ok(diff.findings()?.map(|finding| finding.map(FindingRecord)))),
             attributes: List(|| Ok(attributes())),
-            counts: Late(|| Counts::of(&diff.tally.borrow())),
-            equal: Late(|| {
+            counts: Deferred(|| Counts::of(&diff.tally.borrow())),
+            equal: Deferred(|| {
                 let tally = diff.tally.borrow();
-                tally.differs() == 0 && tally.failed == 0
+                tally.difference_count() == 0 && tally.failed == 0
             }),
         },
     )
 }
 
-/// A value computed when it is serialized, not before.
-struct Late<F>(F);
+/// A value that is computed only when it is serialized.
+struct Deferred<F>(F);
 
-impl<T: Serialize, F: Fn() -> T> Serialize for Late<F> {
+impl<T: Serialize, F: Fn() -> T> Serialize for Deferred<F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0().serialize(serializer)
     }
@@ -198,7 +198,7 @@ impl<'a> LayoutRecord<'a> {
 }
 
 impl Side {
-    /// Returns the name of the argument.
+    /// Returns the name of the side, as in the arguments `A` and `B`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Side::A => "A",
@@ -208,7 +208,7 @@ impl Side {
 }
 
 impl Finding {
-    /// Formats a finding as a line. A failed comparison is a message instead.
+    /// Formats a finding as a line. A failed comparison returns `None`, because it was already reported as a message.
     fn to_text(&self) -> Option<String> {
         let (mark, what) = match &self.what {
             What::Only(Side::A, dtype, size) => ('-', format!("{dtype}\t{size:?}")),
@@ -244,13 +244,13 @@ fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
     let mut text =
         format!("stride {:?} at offset {a_offset}, {:?} at offset {b_offset}", a.stride(), b.stride());
     if a.dim_names != b.dim_names {
-        let names = |info: &TensorInfo| listed(Some(info.dim_names.as_deref().unwrap_or_default()));
+        let names = |info: &TensorInfo| format_dim_names(Some(info.dim_names.as_deref().unwrap_or_default()));
         text += &format!(", dimensions {}, {}", names(a), names(b));
     }
     text
 }
 
-/// A value of a dtype, formatted with the fewest digits that distinguish it from others of the dtype.
+/// A value, formatted with the fewest digits that distinguish it from other values of its dtype.
 struct Value(DType, Scalar);
 
 impl fmt::Display for Value {
@@ -269,7 +269,7 @@ impl fmt::Display for Value {
 
 impl Tally {
     fn to_text(&self, no_values: bool) -> String {
-        let differs = self.differs() > 0;
+        let differs = self.difference_count() > 0;
         let counts = [
             (self.different, "different"),
             (self.only_in_a, "only in A"),

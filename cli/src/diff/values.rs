@@ -10,10 +10,10 @@ use stridemap::{Scalar, Tensor, parallel};
 use super::elements::{Gap, Tolerance, for_each_unequal, larger};
 use crate::pieces::{Cut, Piece, Pieces};
 
-/// The bytes of each of the two tensors in memory, per thread.
+/// The maximum number of bytes that a thread holds of each tensor.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// More threads would not read faster, and would use more memory.
+/// The maximum number of threads. More would not read faster, and would use more memory.
 const MAX_THREADS: usize = 4;
 
 /// How the elements of two tensors differ.
@@ -21,7 +21,7 @@ const MAX_THREADS: usize = 4;
 pub(super) struct Difference {
     /// The number of elements that differ.
     pub(super) count: u64,
-    /// The number of these in which a value is NaN.
+    /// The number of differing elements of which one is NaN.
     pub(super) nan_count: u64,
     /// The largest absolute and the largest relative distance, not necessarily of the same element. `None` if no pair
     /// has a distance.
@@ -37,14 +37,15 @@ pub(super) enum Side {
     B,
 }
 
-/// Why the elements could not be compared.
+/// The reason that the elements could not be compared, and the tensor that caused it.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) side: Side,
     pub(super) why: String,
 }
 
-/// Returns `None` if all elements are equal. `progress` is called with the elements compared since the last call.
+/// Returns how two tensors differ, or `None` if all elements are equal. Calls `progress` with the number of elements
+/// compared since the last call.
 pub(super) fn compare(
     a: &Tensor,
     b: &Tensor,
@@ -92,8 +93,8 @@ pub(super) fn compare(
     }))
 }
 
-/// Returns the order in which to visit the axes, the number of times that the tensors repeat each element of the
-/// views, and the views, in that order.
+/// Returns the order in which to visit the axes, the number of times that the tensors repeat each element, and views
+/// of the tensors without these repetitions and with the axes in that order.
 fn prepare(a: &Tensor, b: &Tensor) -> stridemap::Result<(Vec<usize>, usize, Vec<Tensor>)> {
     let (mut a, mut b) = (a.clone(), b.clone());
     let mut repeats = 1usize;
@@ -104,7 +105,7 @@ fn prepare(a: &Tensor, b: &Tensor) -> stridemap::Result<(Vec<usize>, usize, Vec<
             repeats = repeats.saturating_mul(n);
         }
     }
-    // The strides of axes of size 1 have no meaning.
+    // The stride of an axis of size 1 has no meaning.
     let mut order: Vec<(usize, usize)> =
         a.stride().iter().map(|stride| stride.unsigned_abs()).enumerate().collect();
     let is_long = |axis: usize| a.size().get(axis).is_some_and(|&n| n > 1);
@@ -115,7 +116,7 @@ fn prepare(a: &Tensor, b: &Tensor) -> stridemap::Result<(Vec<usize>, usize, Vec<
     Ok((order, repeats, views))
 }
 
-/// Returns whether a slab of the first axis is nearly contiguous in each storage.
+/// Returns whether strides descend in each view, so that a part of the first axis is nearly contiguous.
 fn has_descending_strides(views: &[Tensor]) -> bool {
     views.iter().all(|view| {
         let long = view.size().iter().zip(view.stride()).filter(|&(&n, _)| n > 1);
@@ -147,7 +148,7 @@ impl Comparison {
                 Some(found) if self.is_row_major => found.count(gap),
                 Some(found) => {
                     found.count(gap);
-                    found.come_to((self.rank(position, piece), a_value, b_value));
+                    found.keep_earlier((self.rank(position, piece), a_value, b_value));
                 }
                 None => found = Some(Difference::of(gap, (self.rank(position, piece), a_value, b_value))),
             }
@@ -181,20 +182,20 @@ impl Difference {
     fn count(&mut self, gap: Gap) {
         self.count += 1;
         match gap {
-            Gap::By(absolute, relative) => self.reach((absolute, relative)),
+            Gap::By(absolute, relative) => self.widen((absolute, relative)),
             Gap::Nan => self.nan_count += 1,
-            Gap::Other => {}
+            Gap::Unmeasured => {}
         }
     }
 
-    fn reach(&mut self, (absolute, relative): (Scalar, f64)) {
+    fn widen(&mut self, (absolute, relative): (Scalar, f64)) {
         self.largest = Some(match self.largest {
             Some((most, most_relative)) => (larger(most, absolute), most_relative.max(relative)),
             None => (absolute, relative),
         });
     }
 
-    fn come_to(&mut self, first: (usize, Scalar, Scalar)) {
+    fn keep_earlier(&mut self, first: (usize, Scalar, Scalar)) {
         if first.0 < self.first.0 {
             self.first = first;
         }
@@ -203,7 +204,7 @@ impl Difference {
     fn add(&mut self, other: Difference) {
         self.count += other.count;
         self.nan_count += other.nan_count;
-        other.largest.into_iter().for_each(|gap| self.reach(gap));
-        self.come_to(other.first);
+        other.largest.into_iter().for_each(|gap| self.widen(gap));
+        self.keep_earlier(other.first);
     }
 }

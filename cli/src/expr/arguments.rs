@@ -1,4 +1,4 @@
-//! The arguments of an operation: ordered by its parameters, then converted to their types.
+//! The arguments of an operation: binding them to its parameters, and converting them to Rust types.
 
 use std::ops::Range;
 use std::slice;
@@ -30,11 +30,12 @@ pub(super) struct Passed {
     pub(super) argument: Argument,
 }
 
-/// Binds the passed arguments to a signature's parameters, in order. `*rest` takes all remaining arguments, one by
-/// one or as a list. `**pairs` takes other keywords, if nothing was passed by position. `one|other` is a parameter
-/// with two names.
+/// Binds the passed arguments to the parameters of a signature, in order. `*rest` takes all remaining arguments,
+/// either separate or as a list. `**pairs` takes all remaining keywords, if nothing was passed by position.
+/// `one|other` is a parameter with two names.
 ///
-/// The error is the position of a superfluous argument, or nothing if one is missing.
+/// # Errors
+/// The position of a superfluous argument, or `None` if an argument is missing.
 pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argument>, Option<Range<usize>>> {
     if !passed.is_sorted_by_key(|passed| passed.keyword.is_some()) {
         return Err(None);
@@ -43,7 +44,7 @@ pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argum
     let mut keywords = passed.split_off(first_keyword);
     let takes_pairs = passed.is_empty();
     let mut positional = passed.into_iter().map(|passed| passed.argument);
-    let unsaid = |value| Argument { value, span: 0..0 };
+    let implicit = |value| Argument { value, span: 0..0 };
     let mut bound = Vec::new();
     let parameters = signature.split_once('(').map_or("", |(_, rest)| rest.trim_end_matches(')'));
     for parameter in parameters.split(", ").filter(|parameter| !parameter.is_empty()) {
@@ -54,19 +55,19 @@ pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argum
             let pairs = if takes_pairs { std::mem::take(&mut keywords) } else { Vec::new() };
             let flat =
                 pairs.into_iter().flat_map(|passed| passed.keyword.into_iter().chain([passed.argument]));
-            unsaid(Value::List(flat.collect()))
+            implicit(Value::List(flat.collect()))
         } else if let Some(first) = positional.next() {
             if parameter.starts_with('*') && !matches!(first.value, Value::List(_)) {
-                unsaid(Value::List(std::iter::once(first).chain(positional.by_ref()).collect()))
+                implicit(Value::List(std::iter::once(first).chain(positional.by_ref()).collect()))
             } else {
                 first
             }
         } else if let Some(at) = keywords.iter().position(|passed| passed.is_for(names)) {
             keywords.remove(at).argument
         } else if let Some(default) = default {
-            unsaid(default.parse().map_or(Value::None, Value::Number))
+            implicit(default.parse().map_or(Value::None, Value::Number))
         } else if parameter.starts_with('*') {
-            unsaid(Value::List(Vec::new()))
+            implicit(Value::List(Vec::new()))
         } else {
             return Err(None);
         };
@@ -84,7 +85,7 @@ impl Passed {
     }
 }
 
-/// The arguments of a call, read one by one.
+/// The bound arguments of a call, read one at a time.
 #[derive(Clone)]
 pub(super) struct Arguments<'a>(slice::Iter<'a, Argument>);
 
@@ -99,7 +100,7 @@ impl<'a> Arguments<'a> {
         self.one("an axis: a number or a name", axis)
     }
 
-    /// Reads axes. `None` means all.
+    /// Reads a list of axes. `None` means all axes.
     pub(super) fn axes(&mut self) -> Result<Axes<'a>> {
         if self.skip_none() {
             return Ok(Axes::All);
@@ -143,7 +144,7 @@ impl<'a> Arguments<'a> {
         self.each("the name of a dimension, ... or None", name)
     }
 
-    /// Reads old and new names.
+    /// Reads pairs of an old and a new name.
     pub(super) fn renamed(&mut self) -> Result<Vec<(&'a str, Option<&'a str>)>> {
         let names = self.names()?;
         Ok(names.chunks_exact(2).filter_map(|pair| Some((pair[0]?, pair[1]))).collect())

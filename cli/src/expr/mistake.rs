@@ -6,10 +6,10 @@ use std::ops::Range;
 use crate::error::Error;
 use crate::output::one_line;
 
-/// The characters of the expression shown before the mistake, of it, and after it.
+/// The maximum number of characters shown of the text before the mistake, of the mistake, and of the text after it.
 const SHOWN_CHARS: usize = 40;
 
-/// The message, and the byte range of the mistake in the text.
+/// A mistake: the message, and its byte range in the text.
 #[derive(Debug)]
 pub(super) struct Mistake {
     pub(super) span: Range<usize>,
@@ -17,30 +17,30 @@ pub(super) struct Mistake {
 }
 
 impl Mistake {
-    /// Prefixes the message with what was being read.
+    /// Prefixes the message with what was being parsed or called.
     pub(super) fn context(self, what: impl fmt::Display) -> Self {
         Mistake { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// Returns the message followed by the text, with a mark under the mistake.
-    pub(super) fn in_text(self, text: &str) -> Error {
+    /// Returns an error with the message and, below it, the text with the mistake underlined.
+    pub(super) fn with_text(self, text: &str) -> Error {
         let Range { start, end } = self.span;
-        let before = last(&one_line(&text[..start]));
-        let (part, after) = (first(&one_line(&text[start..end])), first(&one_line(&text[end..])));
+        let before = last_chars(&one_line(&text[..start]));
+        let (part, after) = (first_chars(&one_line(&text[start..end])), first_chars(&one_line(&text[end..])));
         let (indent, width) = (before.chars().count(), part.chars().count().max(1));
         let mark = "^".repeat(width);
         Error::Refused(format!("{}\n{before}{part}{after}\n{:indent$}{mark}", self.message, ""))
     }
 }
 
-fn first(text: &str) -> String {
+fn first_chars(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((cut, _)) => format!("{}…", &text[..cut]),
         None => text.to_owned(),
     }
 }
 
-fn last(text: &str) -> String {
+fn last_chars(text: &str) -> String {
     match text.char_indices().nth_back(SHOWN_CHARS) {
         Some((cut, c)) => format!("…{}", &text[cut + c.len_utf8()..]),
         None => text.to_owned(),

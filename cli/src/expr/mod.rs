@@ -26,7 +26,7 @@ use operations::{Call, Operation};
 
 pub(crate) use operations::help;
 
-/// The name of a tensor, and the steps from it to a view.
+/// A parsed expression: the name of a tensor, and the steps that lead to a view of it.
 #[derive(Debug)]
 pub(crate) struct Expr {
     pub(crate) name: String,
@@ -47,7 +47,7 @@ enum Action {
     Call(&'static Operation, Vec<Argument>, Option<Pick>),
 }
 
-/// The index of one of several parts.
+/// The subscript that picks one part of a list.
 #[derive(Debug)]
 struct Pick {
     index: isize,
@@ -64,7 +64,7 @@ pub(crate) enum Copies {
 impl Expr {
     /// Returns the name of a tensor, and the view of it that the expression describes.
     ///
-    /// In a bare name such as `x.T`, the property is part of the name if a tensor of that name exists.
+    /// A bare name such as `x.T` is taken as a name if a tensor has that name, and otherwise as a property of `x`.
     pub(crate) fn view(
         &self,
         load: impl Fn(&str) -> stridemap::Result<Tensor>,
@@ -93,27 +93,27 @@ impl Expr {
         let mut steps = self.steps.iter();
         steps
             .try_fold(tensor, |tensor, step| step.apply(&tensor, copies))
-            .map_err(|mistake| mistake.in_text(&self.text))
+            .map_err(|mistake| mistake.with_text(&self.text))
     }
 }
 
 impl Step {
     fn apply(&self, tensor: &Tensor, copies: Copies) -> Result<Tensor, Mistake> {
-        let said = |message: String| Mistake { span: self.span.clone(), message };
+        let mistake_here = |message: String| Mistake { span: self.span.clone(), message };
         let (operation, arguments, pick) = match &self.action {
-            Action::Index(places) => return tensor.index(places).map_err(|e| said(e.to_string())),
+            Action::Index(places) => return tensor.index(places).map_err(|e| mistake_here(e.to_string())),
             Action::Call(operation, arguments, pick) => (operation, Arguments::new(arguments), pick),
         };
         let name = operation.name();
         let wrong = |mistake: Mistake| mistake.context(operation.signature);
         let refused = |e: stridemap::Error| match e.kind() {
-            ErrorKind::NeedsCopy if copies == Copies::Refused => said(needs_copy(name, tensor)),
-            _ => said(e.to_string()),
+            ErrorKind::NeedsCopy if copies == Copies::Refused => mistake_here(copy_message(name, tensor)),
+            _ => mistake_here(e.to_string()),
         };
         if let (Call::OrCopy(_, would_copy), Copies::Refused) = (&operation.call, copies)
             && would_copy(tensor, &mut arguments.clone()).map_err(wrong)?
         {
-            return Err(said(needs_copy(name, tensor)));
+            return Err(mistake_here(copy_message(name, tensor)));
         }
         match operation.call {
             Call::View(view) | Call::OrCopy(view, _) => {
@@ -123,9 +123,10 @@ impl Step {
                 let parts = parts(tensor, &mut arguments.clone()).map_err(wrong)?.map_err(refused)?;
                 match pick {
                     Some(pick) => pick.from(name, parts),
-                    None => {
-                        Err(said(format!("{name} returns {}; pick one with a subscript", list_of(&parts))))
-                    }
+                    None => Err(mistake_here(format!(
+                        "{name} returns {}; pick one with a subscript",
+                        list_of(&parts)
+                    ))),
                 }
             }
         }
@@ -150,7 +151,7 @@ fn list_of(parts: &[Tensor]) -> String {
     format!("a list of {}", counted(parts.len() as u64, "view"))
 }
 
-fn needs_copy(name: &str, tensor: &Tensor) -> String {
+fn copy_message(name: &str, tensor: &Tensor) -> String {
     let (size, stride) = (tensor.size(), tensor.stride());
     format!("a view copies no data, but {name} of size {size:?} with stride {stride:?} needs a copy")
 }
@@ -165,10 +166,11 @@ impl FromStr for Expr {
 
 fn in_expression(mistake: Mistake, text: &str) -> Error {
     let column = text[..mistake.span.start].chars().count() + 1;
-    mistake.context(format_args!("expression, column {column}")).in_text(text)
+    mistake.context(format_args!("expression, column {column}")).with_text(text)
 }
 
-/// Returns the name as an expression needs it: quoted if it would not parse back, or would span several lines.
+/// Returns the name as it is written in an expression: quoted if it would otherwise not parse back or would span
+/// several lines.
 pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
     let is_bare = !name.is_empty()
         && !name.starts_with(parse::QUOTE)

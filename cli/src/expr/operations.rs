@@ -1,4 +1,4 @@
-//! The operations: the signature of each, and the call that it makes.
+//! The view operations of expressions: the signature of each, and the call that it makes.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -15,15 +15,16 @@ pub(super) struct Operation {
     pub(super) call: Call,
 }
 
-/// The outer error is for an argument, the inner one is the library's.
-type Made<T> = Result<LibraryResult<T>, Mistake>;
-type MakeView = fn(&Tensor, &mut Arguments<'_>) -> Made<Tensor>;
+/// The result of a call. The outer error is a wrong argument, the inner one an error of the library.
+type CallResult<T> = Result<LibraryResult<T>, Mistake>;
+type MakeView = fn(&Tensor, &mut Arguments<'_>) -> CallResult<Tensor>;
 
 pub(super) enum Call {
     View(MakeView),
-    /// Copies if strides cannot express the result. The second function tells in advance whether it would.
+    /// Copies if strides cannot express the result. The second function returns whether that is the case, without
+    /// copying.
     OrCopy(MakeView, fn(&Tensor, &mut Arguments<'_>) -> Result<bool, Mistake>),
-    Parts(fn(&Tensor, &mut Arguments<'_>) -> Made<Vec<Tensor>>),
+    Parts(fn(&Tensor, &mut Arguments<'_>) -> CallResult<Vec<Tensor>>),
 }
 
 pub(super) static OPERATIONS: &[Operation] = &[
@@ -55,15 +56,15 @@ pub(super) static OPERATIONS: &[Operation] = &[
     or_copy(
         "reshape(*shape)",
         |x, a| Ok(x.reshape(&a.numbers()?)),
-        |x, a| Ok(is_no_view(&x.view(&a.numbers()?))),
+        |x, a| Ok(needs_copy(&x.view(&a.numbers()?))),
     ),
     or_copy(
         "flatten(start_dim=0, end_dim=-1)",
         |x, a| Ok(x.flatten(a.axis()?, a.axis()?)),
         |x, a| {
             let (start, end) = (a.axis()?, a.axis()?);
-            let flat = hollow(x).and_then(|hollow| hollow.flatten(start, end));
-            Ok(flat.is_ok_and(|flat| is_no_view(&x.view_as(&flat))))
+            let flat = repeated_element(x).and_then(|repeated| repeated.flatten(start, end));
+            Ok(flat.is_ok_and(|flat| needs_copy(&x.view_as(&flat))))
         },
     ),
     or_copy("ravel()", |x, _| Ok(x.ravel()), |x, _| Ok(!x.is_contiguous())),
@@ -110,17 +111,17 @@ const fn or_copy(
 
 const fn parts(
     signature: &'static str,
-    parts: fn(&Tensor, &mut Arguments<'_>) -> Made<Vec<Tensor>>,
+    parts: fn(&Tensor, &mut Arguments<'_>) -> CallResult<Vec<Tensor>>,
 ) -> Operation {
     Operation { signature, call: Call::Parts(parts) }
 }
 
-fn is_no_view(view: &LibraryResult<Tensor>) -> bool {
+fn needs_copy(view: &LibraryResult<Tensor>) -> bool {
     view.as_ref().is_err_and(|e| e.kind() == ErrorKind::NeedsCopy)
 }
 
-/// Returns a tensor of the same size and names in which one element repeats, so that there is nothing to copy.
-fn hollow(x: &Tensor) -> LibraryResult<Tensor> {
+/// Returns a tensor of the same size and dimension names that repeats a single element, so it never needs a copy.
+fn repeated_element(x: &Tensor) -> LibraryResult<Tensor> {
     let element = Tensor::zeros(x.dtype(), &[1])?;
     element.as_strided(x.size(), vec![0; x.size().len()], 0)?.refine_names(&x.names())
 }
@@ -145,7 +146,7 @@ impl fmt::Debug for Operation {
     }
 }
 
-/// Returns a name without the property at its end.
+/// Returns a name without the property at its end, or `None` if it does not end with one.
 pub(super) fn without_property(name: &str) -> Option<&str> {
     let (name, last) = name.rsplit_once('.')?;
     Operation::named(last).filter(|operation| operation.is_property() && !name.is_empty()).map(|_| name)
@@ -166,7 +167,7 @@ pub(super) fn suggestion(name: &str) -> String {
     }
 }
 
-/// Lists the signatures, in lines for a terminal.
+/// Lists the signatures, in lines that fit a terminal.
 pub(crate) fn help() -> String {
     let mut lines = vec![String::new()];
     for operation in OPERATIONS {

@@ -1,4 +1,4 @@
-//! The grammar: one pass over the text, without recursion.
+//! The parser of expressions: one pass over the text, without recursion.
 
 use std::fmt;
 
@@ -58,12 +58,12 @@ impl<'a> Cursor<'a> {
         Ok(Expr { name, steps, text: self.text.to_owned() })
     }
 
-    /// Returns the number of bytes read.
+    /// Returns the number of bytes parsed so far.
     fn at(&self) -> usize {
         self.text.len() - self.rest.len()
     }
 
-    /// Returns the mistake that the next character, or the end, is not `what`.
+    /// Returns a mistake at the next character, or at the end: `what` was expected there.
     fn expected(&self, what: impl fmt::Display) -> Mistake {
         let next = self.rest.chars().next();
         let found = next.map_or("the end".to_owned(), |c| format!("{c:?}"));
@@ -80,7 +80,7 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
-    /// Skips the token if it is next.
+    /// Skips the token if it comes next. Returns whether it did.
     fn eat(&mut self, token: &str) -> bool {
         self.skip_blanks();
         let after = self.rest.strip_prefix(token);
@@ -140,7 +140,7 @@ impl<'a> Cursor<'a> {
     fn step(&mut self) -> Result<Step> {
         let mut start = self.at();
         let mut action = if self.eat("[") {
-            Action::Index(self.list("]", Self::place)?)
+            Action::Index(self.list("]", Self::subscript_item)?)
         } else if self.eat(".") {
             start = self.at();
             self.call()?
@@ -179,16 +179,16 @@ impl<'a> Cursor<'a> {
         Ok(Action::Call(operation, arguments, None))
     }
 
-    /// Parses the subscript that picks one of several parts.
+    /// Parses the subscript that picks one part of a list.
     fn pick(&mut self) -> Result<Option<Pick>> {
         self.skip_blanks();
         let start = self.at();
         if !self.eat("[") {
             return Ok(None);
         }
-        let places = self.list("]", Self::place)?;
+        let items = self.list("]", Self::subscript_item)?;
         let span = start..self.at();
-        match places[..] {
+        match items[..] {
             [Index::At(index)] => Ok(Some(Pick { index, span })),
             _ => Err(Mistake { span, message: "expected one number, which selects one of the views".into() }),
         }
@@ -234,7 +234,7 @@ impl<'a> Cursor<'a> {
         Ok(Argument { value: self.value()?, span: start..self.at() })
     }
 
-    /// Parses a number, a word, bare or quoted, `...` or `None`.
+    /// Parses a number, a bare or quoted word, `...` or `None`.
     fn value(&mut self) -> Result<Value> {
         if self.eat("...") {
             return Ok(Value::Ellipsis);
@@ -245,7 +245,7 @@ impl<'a> Cursor<'a> {
                 return self.quoted(quote).map(Value::Word);
             }
         }
-        // PyTorch writes dtypes with this prefix.
+        // PyTorch prints dtypes with this prefix.
         self.rest = self.rest.strip_prefix("torch.").unwrap_or(self.rest);
         match self.take(word(self.rest)) {
             "" => self.integer()?.map(Value::Number).ok_or_else(|| self.expected("a number or a name")),
@@ -264,18 +264,18 @@ impl<'a> Cursor<'a> {
         let mut items = Vec::new();
         loop {
             items.push(item(self)?);
-            let may_go_on = self.eat(",");
+            let has_comma = self.eat(",");
             if self.eat(close) {
                 return Ok(items);
             }
-            if !may_go_on {
+            if !has_comma {
                 return Err(self.expected(format_args!("\",\" or {close:?}")));
             }
         }
     }
 
     /// Parses one item of a subscript.
-    fn place(&mut self) -> Result<Index> {
+    fn subscript_item(&mut self) -> Result<Index> {
         if self.eat("...") {
             return Ok(Index::Ellipsis);
         }

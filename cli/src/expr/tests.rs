@@ -1,3 +1,5 @@
+//! Tests of expressions: parsing, errors, and the operations that they apply.
+
 use proptest::prelude::*;
 use stridemap::{DType, Tensor};
 

@@ -8,12 +8,12 @@ use crate::args::StoreArgs;
 use crate::error::Result;
 use crate::output::counted;
 use crate::source::open_store;
-use crate::space::say_what_readers_hold;
+use crate::space::report_held_bytes;
 
-pub(crate) fn gc(args: &StoreArgs, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(args: &StoreArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let collected = store.gc()?;
     let files = counted(collected.file_count, "file");
     writeln!(out, "deleted {files}, {}", counted(collected.size_bytes, "byte"))?;
-    say_what_readers_hold(&store)
+    report_held_bytes(&store)
 }

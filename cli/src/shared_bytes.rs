@@ -1,4 +1,4 @@
-//! Detects tensors that share bytes, which a file in another format stores once per name.
+//! Detects tensors that share bytes: an exported file stores such bytes once for each tensor.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use stridemap::Tensor;
 
 use crate::output::counted;
 
-/// The most names in a note.
+/// The maximum number of names in a note.
 const MOST_NAMES: usize = 4;
 
-/// The most tensors in the same range of a storage that a tensor is compared with.
+/// The maximum number of tensors that a tensor is compared with.
 const MOST_COMPARED: usize = 64;
 
 /// Returns a note about tensors that share bytes, if there are any.
@@ -27,7 +27,7 @@ pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
     let (mut count, mut more_bytes, mut pairs) = (0u64, 0u64, Vec::new());
     for mut reaches in by_storage.into_values() {
         reaches.sort_by_key(|reach| (reach.first, Reverse(reach.end), reach.name));
-        // Tensors that share no byte with each other, in order of their start.
+        // Tensors that do not overlap each other, in order of their first byte.
         let mut apart: Vec<Reach<'_>> = Vec::new();
         for reach in reaches {
             apart.retain(|other| other.end > reach.first);
@@ -69,7 +69,7 @@ struct Reach<'a> {
 }
 
 impl<'a> Reach<'a> {
-    /// Returns `None` for a tensor without elements.
+    /// Returns the range of a tensor, or `None` if it has no elements.
     fn of(name: &'a str, tensor: &'a Tensor) -> Option<Self> {
         let offset = tensor.storage_offset() as i128;
         let (mut first, mut last) = (offset, offset);
