@@ -149,7 +149,8 @@ pub(crate) fn newest_has_storage(
         return Ok(true);
     }
     let generation = newest(disk, paths, uuid, None)?;
-    if !step!("known-is-newer", generation.number() >= known.load(Ordering::Relaxed)) {
+    let is_as_new = step!("known-is-newer", generation.number() >= known.load(Ordering::Relaxed));
+    if !is_as_new {
         // The listing was made during a commit.
         return Ok(true);
     }

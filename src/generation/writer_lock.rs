@@ -31,7 +31,8 @@ impl WriterLock {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             stat => stat.map_err(|e| failed(&path, e))?,
         };
-        if !step!("lock-is-named", held.id() == named.id()) {
+        let is_named = step!("lock-is-named", held.id() == named.id());
+        if !is_named {
             return Err(Error::new(
                 ErrorKind::Replaced,
                 format!(

@@ -151,7 +151,8 @@ impl InPlaceFile {
         if stat.link_count == 0 {
             return Err(self.nameless());
         }
-        if !step!("in-place-has-one-name", stat.link_count == 1) {
+        let has_one_name = step!("in-place-has-one-name", stat.link_count == 1);
+        if !has_one_name {
             return Err(has_other_names(&self.path, stat.link_count));
         }
         // Readers of an older generation may keep the file after the last tensor on it was removed.
