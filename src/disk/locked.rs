@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Disk, DiskFile, FileId, LockMode, Step};
+use super::{Disk, DiskFile, FileId};
 use crate::process::OwnerProcess;
 
 /// Whether the file at a path is `file`.
@@ -26,16 +26,9 @@ pub(crate) struct LockedFile {
 }
 
 impl LockedFile {
-    /// Tries to lock a file, as this step of a protocol. Returns `None` if a lock of a different open file excludes
-    /// this one.
-    pub(crate) fn try_lock(
-        disk: &dyn Disk,
-        step: Step,
-        file: &Arc<dyn DiskFile>,
-        mode: LockMode,
-    ) -> io::Result<Option<Self>> {
-        let is_locked = step.locks(disk, || file.try_lock(mode))?;
-        Ok(is_locked.then(|| LockedFile { file: Arc::clone(file), owner: OwnerProcess::current() }))
+    /// Holds the lock that the caller has just taken on a file.
+    pub(crate) fn new(file: &Arc<dyn DiskFile>) -> Self {
+        LockedFile { file: Arc::clone(file), owner: OwnerProcess::current() }
     }
 }
 

@@ -15,7 +15,7 @@ mod real;
 #[cfg(feature = "simulation")]
 mod simulated;
 mod staged;
-mod step;
+mod steps;
 mod watch;
 
 use std::fmt::Debug;
@@ -36,9 +36,13 @@ pub(crate) use paths::{STAGE_PREFIX, StoreFile, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 pub(crate) use real::opened;
 #[cfg(feature = "simulation")]
-pub use simulated::{BLOCK_BYTES, Op, Outcome, Possible, PowerCut, SimulatedDisk, Survivors};
+pub use simulated::{
+    BLOCK_BYTES, OmittedStep, Op, Outcome, Possible, PowerCut, SimulatedDisk, Survivors, omit_step,
+};
+#[cfg(feature = "simulation")]
+pub(crate) use simulated::{Omit, omits};
 pub(crate) use staged::Staged;
-pub use step::Step;
+pub(crate) use steps::{step, without_step};
 
 /// The access that a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,12 +224,6 @@ pub trait Disk: Debug + Send + Sync {
     /// [`lock_holders`](DiskFile::lock_holders) of each file.
     fn lock_holders(&self) -> LockHolders {
         LockHolders::default()
-    }
-
-    /// Whether this disk skips a step of the protocol, so that a test can show why the step is needed.
-    #[cfg(feature = "simulation")]
-    fn omits(&self, _step: Step) -> bool {
-        false
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Disk, DiskFile, Step};
+use super::{Disk, DiskFile, without_step};
 use crate::process::OwnerProcess;
 
 /// An unfinished file. It is deleted when dropped, unless it was published.
@@ -40,9 +40,8 @@ impl Staged {
     /// holds the writers' lock and knows that no manifest refers to that file.
     pub(crate) fn publish_over_orphan(&mut self, target: &Path) -> io::Result<()> {
         match self.disk.rename_new(&self.path, target) {
-            Err(e)
-                if e.kind() == io::ErrorKind::AlreadyExists && Step::ReplaceOrphan.is_taken(&*self.disk) =>
-            {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                without_step!("replace-orphan", return Err(e)); // no other commit could be made
                 self.disk.remove(target)?;
                 self.disk.rename_new(&self.path, target)?;
             }
@@ -52,11 +51,10 @@ impl Staged {
         Ok(())
     }
 
-    /// Renames the file to its final name, which must be free.
+    /// Renames the file to its final name, which must be free. This still protects a store if LOCK was replaced while
+    /// it was held.
     pub(crate) fn publish(&mut self, target: &Path) -> io::Result<()> {
-        if !Step::NeverReplace.is_taken(&*self.disk) {
-            let _ = self.disk.remove(target);
-        }
+        without_step!("never-replace", drop(self.disk.remove(target)));
         self.disk.rename_new(&self.path, target)?;
         self.is_published = true;
         Ok(())

@@ -6,7 +6,7 @@ use super::History;
 use super::create::sync_name;
 use super::unsynced;
 use super::writer_lock::WriterLock;
-use crate::disk::{Disk, STAGE_PREFIX, Step, StorePaths, dir_of};
+use crate::disk::{Disk, STAGE_PREFIX, StorePaths, dir_of, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwnerProcess;
 
@@ -60,14 +60,14 @@ impl Building {
         if history.is_durable() {
             unsynced::mark(history)?; // crash: a directory beside the final path
         }
-        let renamed = Step::RenameStore.on(&*self.disk, || self.disk.rename_new(&self.path, &self.place));
+        let renamed = step!("rename-store", self.disk.rename_new(&self.path, &self.place));
         renamed.map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => taken(&self.place),
             _ => Error::denied("rename to", &self.place, e),
         })?; // crash: the store, whose next writer makes its name durable
         self.is_placed = true;
         if history.is_durable() {
-            sync_name(Step::SyncParent, &*self.disk, &self.place)?; // crash: the store, now durable
+            step!("sync-parent", sync_name(&*self.disk, &self.place))?; // crash: the store, now durable
             let _ = history.disk.remove(&history.paths.unsynced());
         }
         Ok(())

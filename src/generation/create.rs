@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
 
 use super::recover;
-use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, Step, StorePaths, dir_of, read_capped};
+use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, StorePaths, dir_of, read_capped, step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Creates an empty store. A store at a new path is built under a temporary name and renamed, so it appears whole or
@@ -40,7 +40,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         if is_dir {
             return Ok(());
         }
-        Step::RenameStore.on(&**disk, || disk.rename_new(&building, path))
+        step!("rename-store", disk.rename_new(&building, path))
     });
     if let Err(e) = built {
         made.undo();
@@ -52,10 +52,9 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     if durable {
         if is_dir {
             // Other processes may use the store by now, so it stays. The first commit also makes its names durable.
-            let synced = Step::SyncNewRoot.on(&*held, || held.sync_dir(&building));
-            synced.map_err(|e| Error::io("sync", path, e))?;
+            step!("sync-new-root", held.sync_dir(&building)).map_err(|e| Error::io("sync", path, e))?;
         }
-        sync_name(Step::SyncParent, &**disk, path)?;
+        step!("sync-parent", sync_name(&**disk, path))?; // otherwise the store could disappear
     }
     Ok(id.into_bytes())
 }
@@ -110,15 +109,17 @@ impl Made<'_> {
         if !durable {
             self.file(paths.unsynced(), &[], durable)?;
         } else {
-            // `storages/` needs no sync: it is empty, and its name is in the root.
-            Step::SyncNewMeta.on(disk, || disk.sync_dir(&paths.meta_dir()))?;
+            // Otherwise the store could have no generation. `storages/` needs no sync: it is empty, and its name is in
+            // the root.
+            step!("sync-new-meta", disk.sync_dir(&paths.meta_dir()))?;
         }
         if durable && is_seen {
-            Step::SyncNewNames.on(disk, || disk.sync_dir(root))?; // crash: a directory that is not a store
+            // Before FORMAT: otherwise the store could lack a part.
+            step!("sync-new-names", disk.sync_dir(root))?; // crash: a directory that is not a store
         }
         self.file(paths.format_file(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
         if durable && !is_seen {
-            Step::SyncNewRoot.on(disk, || disk.sync_dir(root))?;
+            step!("sync-new-root", disk.sync_dir(root))?; // otherwise the directory may not be a store
         }
         Ok(())
     }
@@ -146,16 +147,16 @@ fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> 
     let mut staged = Staged::create(disk, path.parent().unwrap_or(path))?;
     staged.file().write_all_at(bytes, 0)?;
     if durable {
-        Step::SyncNewFile.on(&**disk, || staged.file().sync())?;
+        step!("sync-new-file", staged.file().sync())?; // otherwise the name could exist with an empty file
     }
-    Step::RenameNewFile.on(&**disk, || staged.publish(path))
+    step!("rename-new-file", staged.publish(path))
 }
 
 /// Makes the name of a store's directory durable.
-pub(crate) fn sync_name(step: Step, disk: &dyn Disk, root: &Path) -> Result<()> {
+pub(crate) fn sync_name(disk: &dyn Disk, root: &Path) -> Result<()> {
     // The real parent directory, whatever link led here.
     let parent = root.join("..");
-    let sync = || match disk.sync_dir(&parent) {
+    let synced = match disk.sync_dir(&parent) {
         // A user who may write the store may not be allowed to read its parent directory, and some directories cannot
         // be synced.
         Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => {
@@ -163,7 +164,7 @@ pub(crate) fn sync_name(step: Step, disk: &dyn Disk, root: &Path) -> Result<()> 
         }
         synced => synced,
     };
-    step.on(disk, sync).map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
+    synced.map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
 }
 
 /// Opens the directories of the store that a path leads to now. From then on nothing is looked up by that path.

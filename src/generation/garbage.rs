@@ -11,7 +11,9 @@ use super::pins::Pin;
 use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
 use super::{Generation, History};
-use crate::disk::{Access, DiskFile, LockMode, STAGE_PREFIX, Step, StoreFile, number_in, read_capped};
+use crate::disk::{
+    Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, number_in, read_capped, step, without_step,
+};
 use crate::error::{Error, Result};
 
 /// What a garbage collection deleted.
@@ -26,8 +28,8 @@ pub struct Collected {
 
 /// Whether the newest generation has no record of a storage that is listed as garbage. A malformed store may list one
 /// that has a record.
-fn is_really_garbage(history: &History, newest: &Generation, id: u64) -> bool {
-    Step::GarbageIsGarbage.holds(&*history.disk, || matches!(newest.storage(id), Ok(None)))
+fn is_really_garbage(newest: &Generation, id: u64) -> bool {
+    step!("garbage-is-garbage", matches!(newest.storage(id), Ok(None)))
 }
 
 /// How many manifests before the newest one a commit checks: half are the latest ones, and half rotate through the
@@ -139,10 +141,10 @@ impl OlderManifests {
         let mut needed_to = newest.number();
         next.garbage.retain(|&id, &mut dropped| {
             // A storage that this commit drops still has a record in the generation before it.
-            if dropped <= self.needed_to || dropped >= generation || self.is_needed(history, id, dropped) {
+            if dropped <= self.needed_to || dropped >= generation || self.is_needed(id, dropped) {
                 return true;
             }
-            let is_deleted = is_really_garbage(history, newest, id) && deleted.remove_storage(history, id);
+            let is_deleted = is_really_garbage(newest, id) && deleted.remove_storage(history, id);
             if !is_deleted {
                 needed_to = needed_to.min(dropped - 1);
             }
@@ -207,34 +209,31 @@ impl OlderManifests {
     }
 
     /// Returns a pin for each manifest that exists: every one counts as held.
-    pub(crate) fn pins(&self, history: &History) -> impl Iterator<Item = Pin> {
-        let manifests = self
-            .manifests
-            .iter()
-            .filter(|(_, needs)| needs.is_some() || Self::may_need_anything(history, *needs));
-        manifests.map(|&(generation, needs)| Pin { generation, processes: Vec::new(), needs })
+    pub(crate) fn pins(&self) -> impl Iterator<Item = Pin> {
+        self.manifests.iter().map(|&(generation, needs)| Pin { generation, processes: Vec::new(), needs })
     }
 
-    fn may_need_anything(history: &History, needs: Option<ManifestNeeds>) -> bool {
-        needs.is_none() && Step::UnreadHoldsBack.is_taken(&*history.disk)
+    /// Whether the readers of a manifest may need anything, because it was not read.
+    fn may_need_anything(needs: Option<ManifestNeeds>) -> bool {
+        without_step!("unread-holds-back", return false);
+        needs.is_none()
     }
 
     /// Whether a reader may need a storage that lost its last name at generation `dropped`. Ids only grow: if the
     /// last generation before `dropped` does not need it, no earlier one does.
-    fn is_needed(&self, history: &History, id: u64, dropped: u64) -> bool {
+    fn is_needed(&self, id: u64, dropped: u64) -> bool {
         let before = self.position(dropped).checked_sub(1);
         let Some(&(_, needs)) = before.and_then(|at| self.manifests.get(at)) else { return false };
-        let holds_back = Step::PinnedHoldsBack.is_taken(&*history.disk);
-        Self::may_need_anything(history, needs) || holds_back && needs.is_some_and(|it| it.has_storage(id))
+        without_step!("pinned-holds-back", return Self::may_need_anything(needs));
+        Self::may_need_anything(needs) || needs.is_some_and(|it| it.has_storage(id))
     }
 
     /// Whether a reader may need a table. A later generation has the same table or a later one: if the first
     /// generation that could have this table does not need it, no later one does.
-    fn is_table_needed(&self, history: &History, table: u64) -> bool {
+    fn is_table_needed(&self, table: u64) -> bool {
         let Some(&(_, needs)) = self.manifests.get(self.position(table)) else { return false };
-        let is_pinned = Step::PinnedTables.is_taken(&*history.disk);
-        Self::may_need_anything(history, needs)
-            || is_pinned && needs.is_some_and(|it| it.table == Some(table))
+        without_step!("pinned-tables", return Self::may_need_anything(needs));
+        Self::may_need_anything(needs) || needs.is_some_and(|it| it.table == Some(table))
     }
 }
 
@@ -250,7 +249,7 @@ fn collect_one(
     let file = history.disk.open(&path, Access::Read)?;
     // Locked until the file is deleted: a reader that opens it meanwhile sees the lock, or sees that the file has no
     // name.
-    if Step::LockOlderManifest.locks(&*history.disk, || file.try_lock(LockMode::Exclusive))? {
+    if step!("lock-older-manifest", file.try_lock(LockMode::Exclusive))? {
         collected.remove(history, &path)?;
         return Ok(None);
     }
@@ -290,17 +289,14 @@ impl Collected {
         older: &mut OlderManifests,
     ) {
         for (&id, &dropped) in &newest.manifest().garbage {
-            if dropped > older.needed_to
-                && !older.is_needed(history, id, dropped)
-                && is_really_garbage(history, newest, id)
-            {
+            if dropped > older.needed_to && !older.is_needed(id, dropped) && is_really_garbage(newest, id) {
                 self.remove_storage(history, id);
             }
         }
         let own = newest.manifest().table.map(|table| table.generation);
         let mut tables = std::mem::take(&mut older.tables);
         tables.retain(|&table| {
-            let is_needed = Some(table) == own || older.is_table_needed(history, table);
+            let is_needed = Some(table) == own || older.is_table_needed(table);
             is_needed || self.remove(history, &history.paths.table(table)).is_err()
         });
         older.tables = tables;
@@ -333,6 +329,5 @@ impl Collected {
 /// Opens and locks an unfinished file. Returns `None` while a live writer holds it.
 fn lock_abandoned(history: &History, path: &Path) -> Option<Arc<dyn DiskFile>> {
     let file = history.disk.open(path, Access::Read).ok()?;
-    let is_locked = Step::StageIsAbandoned.locks(&*history.disk, || file.try_lock(LockMode::Exclusive));
-    is_locked.ok()?.then_some(file)
+    step!("stage-is-abandoned", file.try_lock(LockMode::Exclusive)).ok()?.then_some(file)
 }

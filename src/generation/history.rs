@@ -8,7 +8,7 @@ use stridemap_format::Uuid;
 use super::garbage::OlderManifests;
 use super::writer_lock::WriterLock;
 use super::{Generation, idle_watch, recover};
-use crate::disk::{Disk, Step, StorePaths, Watch};
+use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
 use crate::storage::{ExternalOptions, Poison};
@@ -209,18 +209,17 @@ impl History {
         self.options.durability == Durability::Full
     }
 
-    /// Makes the names in a directory durable, as this step, if commits are synced.
-    pub(crate) fn sync_dir(&self, step: Step, dir: &Path) -> Result<()> {
+    /// Makes the names in a directory durable, if commits are synced.
+    pub(crate) fn sync_dir(&self, dir: &Path) -> Result<()> {
         if self.is_durable() {
-            let synced = step.on(&*self.disk, || self.disk.sync_dir(dir));
-            synced.map_err(|e| Error::io("sync", dir, e).after_failed_sync())?;
+            self.disk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())?;
         }
         Ok(())
     }
 
     /// Refuses to write once a sync has failed.
     pub(crate) fn check_poison(&self) -> Result<()> {
-        self.poison.check(&*self.disk)
+        self.poison.check()
     }
 
     /// Checks how a write ended: a failed sync poisons the handle, and any failure may have left files behind.

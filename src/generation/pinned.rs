@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stridemap_format::{Manifest, StorageRecord, TensorRecord, Uuid};
 
 use super::table::Table;
-use crate::disk::{self, Disk, DiskFile, FileId, LockMode, LockedFile, Step, StorePaths};
+use crate::disk::{self, Disk, DiskFile, FileId, LockedFile, StorePaths, step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// One generation of a store on disk. All lookups go through it.
@@ -30,10 +30,9 @@ pub(crate) struct Pin {
 }
 
 impl Pin {
-    /// Takes the lock, as this step. Returns `None` if a collector holds it.
-    pub(crate) fn take(disk: &dyn Disk, step: Step, file: &Arc<dyn DiskFile>) -> io::Result<Option<Pin>> {
-        let Some(lock) = LockedFile::try_lock(disk, step, file, LockMode::Shared)? else { return Ok(None) };
-        Ok(Some(Pin { _lock: lock, file: file.stat()?.id() }))
+    /// Holds the lock that the caller has just taken on a manifest.
+    pub(crate) fn new(file: &Arc<dyn DiskFile>) -> io::Result<Pin> {
+        Ok(Pin { _lock: LockedFile::new(file), file: file.stat()?.id() })
     }
 
     /// Whether a path still leads to the file.
@@ -52,7 +51,8 @@ impl Generation {
     pub(crate) fn check_named(&self, disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
         let Some(pin) = &self.pin else { return Ok(()) };
         let path = paths.manifest(self.number());
-        if !Step::KnownIsNamed.is_taken(disk) || pin.is_named(disk, &path)? {
+        // Otherwise a commit could build on a generation of another store, or of an older copy of this one.
+        if step!("known-is-named", pin.is_named(disk, &path)?) {
             return Ok(());
         }
         let message = format!(

@@ -14,7 +14,7 @@ use super::rebase::{self, Changes, Draft};
 use super::table::Table;
 use super::unsynced;
 use super::writer_lock::WriterLock;
-use crate::disk::{Staged, Step};
+use crate::disk::{LockMode, Staged, step, without_step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{Grown, StagedStorage};
 
@@ -56,16 +56,15 @@ fn publish_locked(
     mut grown: Vec<Grown>,
     lock: &WriterLock,
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
-    // 1. The newest generation under the lock.
-    let disk = &*history.disk;
+    // 1. The newest generation under the lock. That of the handle may be older.
     history.check_poison()?; // another thread may have set it while this one waited
     unsynced::settle(history, lock)?; // crash: the generations so far, now durable
     let (newest, names) = history.newest_listed(lock)?;
-    let newest = if Step::NewestUnderLock.is_taken(disk) { newest } else { history.current() };
+    without_step!("newest-under-lock", newest = history.current());
     let mut older = OlderManifests::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
-    let rebase::Plan { mut manifest, taken } = rebase::plan(disk, &newest, changes, draft, &records, &grown)?;
+    let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records, &grown)?;
     if changes.are_moves() && taken.is_empty() {
         return Ok((newest, Vec::new()));
     }
@@ -81,7 +80,8 @@ fn publish_locked(
         has_new_names |= grown.publish(&history.paths)?; // crash: unreferenced digests, replaced or deleted later
     }
     if has_new_names {
-        history.sync_dir(Step::SyncStoragesDir, &history.paths.storages_dir())?; // crash: the same, now durable
+        // Otherwise a tensor could have no storage, or a file no record.
+        step!("sync-storages-dir", history.sync_dir(&history.paths.storages_dir()))?; // crash: the same, now durable
     }
 
     // 3. to 5. The table and the manifest.
@@ -111,8 +111,8 @@ pub(crate) fn publish_manifest(
     // 3. The table if one is due, then the manifest, under names that no process reads.
     if is_table_due(&manifest, table.as_deref()) {
         let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphaned table, deleted later
-        // A manifest must not outlive its table.
-        history.sync_dir(Step::SyncTableName, &history.paths.meta_dir())?; // crash: the same
+        // A manifest must not outlive its table, and of two names a power cut may keep either.
+        step!("sync-table-name", history.sync_dir(&history.paths.meta_dir()))?; // crash: the same
         manifest.storages.clear();
         manifest.tensors.clear();
         manifest.table = Some(reference);
@@ -137,9 +137,10 @@ pub(crate) fn publish_manifest(
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
     };
-    let renamed = Step::RenameManifest.on(disk, || file.publish(&target));
+    let renamed = step!("rename-manifest", file.publish(&target));
     renamed.map_err(|e| unknown(Error::io("publish manifest", &target, e)))?; // crash: the old generation or this one
-    history.sync_dir(Step::SyncManifestName, &history.paths.meta_dir()).map_err(unknown)?; // crash: this generation
+    let synced = step!("sync-manifest-name", history.sync_dir(&history.paths.meta_dir()));
+    synced.map_err(unknown)?; // crash: this generation
     Ok(Generation::new(manifest, table, pin, history.is_durable()))
 }
 
@@ -185,9 +186,9 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
     let (header, reference) = encoder.finish(&mut buffer);
     flush(&mut buffer, 0)?;
     staged.file().write_all_at(&header, 0).map_err(failed)?;
-    sync_file(history, Step::SyncTable, &staged)?;
+    step!("sync-table", sync_file(history, &staged))?;
     let target = history.paths.table(manifest.generation);
-    let renamed = Step::RenameTable.on(&*history.disk, || staged.publish_over_orphan(&target));
+    let renamed = step!("rename-table", staged.publish_over_orphan(&target));
     renamed.map_err(|e| Error::io("publish table", &target, e))?;
     Ok(reference)
 }
@@ -199,12 +200,13 @@ fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin
     let failed = |e| unwritten("write a manifest in", &dir, bytes.len() as u64, e);
     let staged = Staged::create(&history.disk, &dir).map_err(failed)?;
     staged.file().write_all_at(&bytes, 0).map_err(failed)?;
-    sync_file(history, Step::SyncManifest, &staged)?;
+    step!("sync-manifest", sync_file(history, &staged))?; // otherwise the newest manifest could be empty
     // Replaces the lock of an unfinished file with that of a reader, while no reader knows the file.
-    match Pin::take(&*history.disk, Step::PinPublished, staged.file()).map_err(failed)? {
-        Some(pin) => Ok((staged, pin)),
-        None => Err(failed(io::ErrorKind::WouldBlock.into())),
+    if !step!("pin-published", staged.file().try_lock(LockMode::Shared)).map_err(failed)? {
+        return Err(failed(io::ErrorKind::WouldBlock.into()));
     }
+    let pin = Pin::new(staged.file()).map_err(failed)?;
+    Ok((staged, pin))
 }
 
 /// Returns the error for a file of about `length_bytes`. On a full disk it says how to make room.
@@ -221,10 +223,9 @@ fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error
     ))
 }
 
-fn sync_file(history: &History, step: Step, staged: &Staged) -> Result<()> {
+fn sync_file(history: &History, staged: &Staged) -> Result<()> {
     if history.is_durable() {
-        let synced = step.on(&*history.disk, || staged.file().sync());
-        synced.map_err(|e| Error::io("sync", staged.path(), e).after_failed_sync())?;
+        staged.file().sync().map_err(|e| Error::io("sync", staged.path(), e).after_failed_sync())?;
     }
     Ok(())
 }

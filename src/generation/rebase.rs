@@ -9,7 +9,7 @@ use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecor
 use super::pinned::Merged;
 use super::relocate::Relocation;
 use super::{Generation, History};
-use crate::disk::{Disk, Step};
+use crate::disk::step;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Grown;
 
@@ -165,7 +165,8 @@ impl Draft {
                 self.put("copy to", to, record, on_existing)?;
             }
             Change::Move(relocation) => {
-                if relocation.is_up_to_date(&self.generation)? {
+                // Otherwise a name could return to its state before another commit.
+                if step!("move-is-up-to-date", relocation.is_up_to_date(&self.generation)?) {
                     self.tensors.extend(relocation.moved());
                 }
             }
@@ -230,20 +231,16 @@ pub(crate) struct Plan {
 
 /// Applies a transaction to the newest generation.
 pub(crate) fn plan(
-    disk: &dyn Disk,
     newest: &Arc<Generation>,
     changes: &Changes,
     draft: Draft,
     staged: &[StorageRecord],
     grown: &[Grown],
 ) -> Result<Plan> {
-    Step::ExpectedGeneration.on(disk, || changes.check_newest(newest))?;
-    let is_on_newest = draft.generation.number() == newest.number();
-    let draft = if is_on_newest || !Step::Rebase.is_taken(disk) {
-        draft
-    } else {
-        Draft::rebased(changes, Arc::clone(newest))?
-    };
+    step!("expected-generation", changes.check_newest(newest))?;
+    // Otherwise the changes could undo those of another commit.
+    let is_on_newest = step!("rebase", draft.generation.number() == newest.number());
+    let draft = if is_on_newest { draft } else { Draft::rebased(changes, Arc::clone(newest))? };
     check_ids_left(newest)?;
     let mut manifest = newest.manifest().clone();
     manifest.parent = manifest.generation;
@@ -260,7 +257,7 @@ pub(crate) fn plan(
         }
     }
     drop(before);
-    let grown = grown_storages(disk, newest, grown)?;
+    let grown = grown_storages(newest, grown)?;
     for &id in grown.keys() {
         gains.entry(id).or_default();
     }
@@ -278,7 +275,7 @@ pub(crate) fn plan(
             }
             None => match grown.get(&id) {
                 Some(grown) => (id, Some(grown.clone())),
-                None => (id, expected_storage(disk, newest, changes, id)?),
+                None => (id, expected_storage(newest, changes, id)?),
             },
         };
         let counted = record.and_then(|mut record| {
@@ -328,14 +325,10 @@ fn out_of_numbers(what: &str) -> Error {
 
 /// Returns the new records of the storages that have grown. Their growth locks have been held since they were read,
 /// and their records must be those after which the new bytes were written.
-fn grown_storages(
-    disk: &dyn Disk,
-    newest: &Generation,
-    grown: &[Grown],
-) -> Result<BTreeMap<u64, StorageRecord>> {
+fn grown_storages(newest: &Generation, grown: &[Grown]) -> Result<BTreeMap<u64, StorageRecord>> {
+    // Where locks work, the growth lock ensures this.
     let is_as_before = |now: &StorageRecord, from: &StorageRecord| {
-        let is_same = || now.length_bytes == from.length_bytes && now.kind == from.kind;
-        Step::GrownIsAsBefore.holds(disk, is_same)
+        step!("grown-is-as-before", now.length_bytes == from.length_bytes && now.kind == from.kind)
     };
     let record = |grown: &Grown| match newest.storage(grown.id)? {
         Some(now) if is_as_before(&now, &grown.from) => {
@@ -362,15 +355,11 @@ fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
 }
 
 /// Returns the record of a storage, which the newest generation must still have.
-fn expected_storage(
-    disk: &dyn Disk,
-    newest: &Generation,
-    changes: &Changes,
-    id: u64,
-) -> Result<Option<StorageRecord>> {
+fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<Option<StorageRecord>> {
     let found = newest.storage(id)?;
+    // Otherwise the header of a view would refer to nothing.
     if let Some(expected) = changes.expected.get(&id)
-        && !Step::ExpectedStorage.holds(disk, || found.as_ref().is_some_and(|now| still_holds(now, expected)))
+        && !step!("expected-storage", found.as_ref().is_some_and(|now| still_holds(now, expected)))
     {
         return Err(storage_gone("save a view", id, newest.number()));
     }

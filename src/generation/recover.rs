@@ -9,7 +9,7 @@ use super::pinned::Pin;
 use super::table::Table;
 use super::writer_lock::WriterLock;
 use super::{Generation, History};
-use crate::disk::{Access, Disk, Step, StorePaths, number_in, read_capped};
+use crate::disk::{Access, Disk, LockMode, StorePaths, number_in, read_capped, step, without_step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many times a reader lists again because a writer deleted the manifest that it was opening. Each time, a commit
@@ -91,9 +91,7 @@ pub(crate) fn reread(history: &History, known: &Generation) -> Result<()> {
 /// added or removed, and then show a generation that a reader still uses as the newest. That is good enough to read,
 /// but not to build on.
 pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
-    if !Step::CertainNewest.is_taken(&*history.disk) {
-        return history.newest();
-    }
+    without_step!("certain-newest", return history.newest());
     Ok(history.newest_listed(&WriterLock::take(history)?)?.0)
 }
 
@@ -118,9 +116,7 @@ pub(crate) fn list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
 /// agree on the newest.
 pub(crate) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
     let mut names = list(disk, paths)?;
-    if !Step::ListAgain.is_taken(disk) {
-        return Ok(names);
-    }
+    without_step!("list-again", return Ok(names));
     for _ in 0..MAX_LISTINGS {
         let again = list(disk, paths)?;
         let [newest, newest_again] = [&names, &again].map(|names| numbers_among(names).max());
@@ -153,8 +149,8 @@ pub(crate) fn newest_has_storage(
         return Ok(true);
     }
     let generation = newest(disk, paths, uuid, None)?;
-    let is_older = generation.number() < known.load(Ordering::Relaxed);
-    if is_older && Step::KnownIsNewer.is_taken(disk) {
+    let is_as_new = step!("known-is-newer", generation.number() >= known.load(Ordering::Relaxed));
+    if !is_as_new {
         // The listing was made during a commit.
         return Ok(true);
     }
@@ -184,8 +180,12 @@ pub(crate) fn pin(
         }
         opened => opened.map_err(failed)?,
     };
-    let Some(pin) = Pin::take(disk, Step::PinManifest, &file).map_err(failed)? else { return Ok(None) };
-    if Step::PinIsNamed.is_taken(disk) && !pin.is_named(disk, &path)? {
+    if !step!("pin-manifest", file.try_lock(LockMode::Shared)).map_err(failed)? {
+        return Ok(None);
+    }
+    let pin = Pin::new(&file).map_err(failed)?;
+    // A collector may have been faster.
+    if !step!("pin-is-named", pin.is_named(disk, &path)?) {
         return Ok(None);
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(failed)?;

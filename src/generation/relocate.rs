@@ -1,18 +1,14 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use stridemap_format::{StorageRecord, TensorRecord};
 
 use super::Generation;
-use crate::disk::{Disk, Step};
 use crate::error::Result;
 
 /// A storage whose tensors move to another, byte for byte. Users must not notice, so tensors move only if nothing
 /// about either has changed since the move was planned.
 #[derive(Clone, Debug)]
 pub(crate) struct Relocation {
-    /// The disk of the store.
-    pub(crate) disk: Arc<dyn Disk>,
     pub(crate) storage_id: u64,
     /// The record when the move was planned. It counts the tensors, so a new tensor changes it.
     pub(crate) record: StorageRecord,
@@ -30,9 +26,6 @@ pub(crate) struct Moved {
 impl Relocation {
     /// Whether the records of the storage and of every tensor are still those of the plan.
     pub(crate) fn is_up_to_date(&self, generation: &Generation) -> Result<bool> {
-        if !Step::MoveIsUpToDate.is_taken(&*self.disk) {
-            return Ok(true);
-        }
         if generation.storage(self.storage_id)?.as_ref() != Some(&self.record) {
             return Ok(false);
         }

@@ -5,7 +5,7 @@ use stridemap_format::Manifest;
 
 use super::writer_lock::WriterLock;
 use super::{Generation, History, create};
-use crate::disk::{Disk, Staged, Step, StorePaths};
+use crate::disk::{Disk, Staged, StorePaths, step};
 use crate::error::{Error, Result};
 
 /// Handles earlier commits that were not synced, before a writer does anything else. A writer that does not sync
@@ -23,16 +23,14 @@ pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             stat => Ok(Some(stat.map_err(|e| failed(dir, e))?.device)),
         };
-        // What manifests refer to becomes durable before them.
+        // A directory may be on a separate file system. What manifests refer to becomes durable before them.
         for dir in [history.paths.storages_dir(), history.paths.meta_dir()] {
             let found = device(&dir)?;
             if found.is_some() && found != device(root)? {
-                let synced = Step::SyncMounts.on(&**disk, || disk.sync_file_system(&dir));
-                synced.map_err(|e| failed(&dir, e))?;
+                step!("sync-mounts", disk.sync_file_system(&dir)).map_err(|e| failed(&dir, e))?;
             }
         }
-        let synced = Step::SyncFileSystem.on(&**disk, || disk.sync_file_system(root));
-        synced.map_err(|e| failed(root, e))?;
+        step!("sync-file-system", disk.sync_file_system(root)).map_err(|e| failed(root, e))?;
         let _ = disk.remove(&path);
     } else if !history.is_durable() && !is_marked {
         mark(history)?;
@@ -44,7 +42,7 @@ pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
 pub(crate) fn mark(history: &History) -> Result<()> {
     let (disk, path) = (&history.disk, history.paths.unsynced());
     let mark = || Staged::create(disk, history.paths.root())?.publish(&path);
-    Step::MarkUnsynced.on(&**disk, mark).map_err(|e| Error::denied("mark the store as unsynced", &path, e))
+    step!("mark-unsynced", mark()).map_err(|e| Error::denied("mark the store as unsynced", &path, e))
 }
 
 /// Makes the store's own name durable before a writer relies on the newest generation, if that is the store's first
@@ -54,7 +52,7 @@ pub(crate) fn settle_creation(history: &History, newest: &Generation, _lock: &Wr
     if !history.is_durable() || newest.number() != Manifest::first(history.uuid).generation {
         return Ok(());
     }
-    create::sync_name(Step::SyncCreation, &*history.disk, history.paths.root())
+    step!("sync-creation", create::sync_name(&*history.disk, history.paths.root()))
 }
 
 /// Makes the name of a generation durable, once, if a flush found its storage in another writer's generation. That
@@ -65,7 +63,7 @@ pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
         return Ok(());
     }
     let dir = paths.meta_dir();
-    let synced = Step::SyncFlushedName.on(disk, || disk.sync_dir(&dir));
+    let synced = step!("sync-flushed-name", disk.sync_dir(&dir));
     synced.map_err(|e| Error::io("sync", &dir, e).after_failed_sync())
 }
 

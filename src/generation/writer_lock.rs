@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::History;
-use crate::disk::{Access, Disk, DiskFile, LockMode, LockedFile, Step};
+use crate::disk::{Access, DiskFile, LockMode, LockedFile, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Turn;
 
@@ -24,14 +24,15 @@ impl WriterLock {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             opened => opened.map_err(|e| failed(&path, e))?,
         };
-        let lock = wait(&*history.disk, &path, &file, history.options.lock_timeout)?;
+        let lock = wait(&path, &file, history.options.lock_timeout)?;
         // If the file was deleted and created again, another writer may hold the lock of the new one.
         let held = file.stat().map_err(|e| failed(&path, e))?;
         let named = match history.disk.stat(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             stat => stat.map_err(|e| failed(&path, e))?,
         };
-        if !Step::LockIsNamed.holds(&*history.disk, || held.id() == named.id()) {
+        let is_named = step!("lock-is-named", held.id() == named.id());
+        if !is_named {
             return Err(Error::new(
                 ErrorKind::Replaced,
                 format!(
@@ -41,9 +42,8 @@ impl WriterLock {
                 ),
             ));
         }
-        let is_intact = || history.disk.is_intact();
-        let dirs = Step::DirsAreNamed.is_taken(&*history.disk).then(is_intact).unwrap_or(Ok(true));
-        if !dirs.map_err(|e| failed(&path, e))? {
+        // Otherwise a commit could write to a directory that no other process reads.
+        if !step!("dirs-are-named", history.disk.is_intact()).map_err(|e| failed(&path, e))? {
             let root = history.paths.root().display();
             let message = format!(
                 "{root}: a directory in the store was replaced while the store was open, and nothing was \
@@ -65,16 +65,16 @@ fn failed(path: &Path, e: io::Error) -> Error {
 }
 
 /// Waits for the lock, in the order of the queue.
-fn wait(disk: &dyn Disk, path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<LockedFile> {
+fn wait(path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<LockedFile> {
     let began = Instant::now();
     let id = file.stat().map_err(|e| failed(path, e))?.id();
     let turn = Turn::take(file, id, LockMode::Exclusive, timeout);
     let at_the_front = Instant::now();
     loop {
-        let lock = LockedFile::try_lock(disk, Step::LockWriters, file, LockMode::Exclusive);
-        if let Some(lock) = lock.map_err(|e| failed(path, e))? {
+        // Otherwise two writers could use one number for two generations, and one id for two storages.
+        if step!("lock-writers", file.try_lock(LockMode::Exclusive)).map_err(|e| failed(path, e))? {
             drop(turn);
-            return Ok(lock);
+            return Ok(LockedFile::new(file));
         }
         let left = timeout.saturating_sub(began.elapsed());
         if left.is_zero() {

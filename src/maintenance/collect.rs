@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stridemap_format::{Digest, full_chunk_count};
 
 use super::inventory::Needs;
-use crate::disk::{Access, Step};
+use crate::disk::{Access, step, without_step};
 use crate::error::Result;
 use crate::generation::{Collected, History, OlderManifests, WriterLock, list, unsynced};
 use crate::storage::GrowthLock;
@@ -26,13 +26,15 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     if !newest.is_synced() {
         // The writer may have died before this sync. What the generation replaced must not be deleted while a power
         // cut could still remove the generation's name.
-        history.watched(history.sync_dir(Step::SyncBeforeCollection, &history.paths.meta_dir()))?;
+        let synced = step!("sync-before-collection", history.sync_dir(&history.paths.meta_dir()));
+        history.watched(synced)?;
     }
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();
     let mut older = OlderManifests::listed(history, Some(names), &newest, &lock)?;
     older.collect(history, |_| true, usize::MAX, &mut collected);
-    let pins = older.pins(history).filter(|_| Step::PinnedStorages.is_taken(&*history.disk)).collect();
+    let pins = older.pins().collect();
+    without_step!("pinned-storages", pins = Vec::new());
     let needs = Needs::of(&newest, pins, false)?;
     collected.remove_garbage(history, &newest, &mut older);
     collected.sweep(history, |file| needs.unneeded(file))?;

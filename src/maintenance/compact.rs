@@ -12,7 +12,7 @@ use stridemap_format::{Error as FormatError, Rule, Sealed, StorageKind, TensorRe
 use super::collect::collect_all;
 use super::compact_candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, Worth, each_storage, storages_named, worth};
-use crate::disk::{Access, Disk};
+use crate::disk::Access;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
     Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, by,
@@ -192,7 +192,7 @@ fn compact_some(
         let reason = match rewrite(history, &plan, held.take(), progress) {
             Ok(Some((lock, storage))) => {
                 let new_id = Changes::provisional_id(staged.len());
-                let relocation = relocation(&history.disk, plan.standing, plan.repacked, new_id)?;
+                let relocation = relocation(plan.standing, plan.repacked, new_id)?;
                 changes.names.push((Change::Move(relocation), OnExisting::Replace));
                 staged.push(storage);
                 locks.push(lock);
@@ -348,12 +348,7 @@ fn rewrite(
 pub(super) const PROGRESS_BYTES: u64 = 1 << 20;
 
 /// Returns the move of a storage's tensors to the storage with the provisional id `new_id`.
-pub(super) fn relocation(
-    disk: &Arc<dyn Disk>,
-    standing: StorageTensors,
-    repacked: Repacked,
-    new_id: u64,
-) -> Result<Relocation> {
+pub(super) fn relocation(standing: StorageTensors, repacked: Repacked, new_id: u64) -> Result<Relocation> {
     let StorageTensors { id, record, tensors } = standing;
     let moved = |((name, before), placed): ((String, TensorRecord), Placed)| {
         let mut parts = before.clone().into_parts();
@@ -363,7 +358,7 @@ pub(super) fn relocation(
     };
     let tensors: BTreeMap<String, Moved> =
         tensors.into_iter().zip(repacked.views).map(moved).collect::<Result<_>>()?;
-    Ok(Relocation { disk: Arc::clone(disk), storage_id: id, record, tensors })
+    Ok(Relocation { storage_id: id, record, tensors })
 }
 
 impl Compacted {

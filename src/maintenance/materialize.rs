@@ -87,7 +87,7 @@ fn materialize_some(
         staged.push(copy(history, externals, &external, &repacked, progress).map_err(refused)?);
         moved.push((candidate.id, repacked.length_bytes));
         let new_id = Changes::provisional_id(staged.len() - 1);
-        let relocation = relocation(&history.disk, standing, repacked, new_id)?;
+        let relocation = relocation(standing, repacked, new_id)?;
         changes.names.push((Change::Move(relocation), OnExisting::Replace));
     }
     if changes.is_empty() {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use stridemap_format::External;
 
 use super::external::{ExternalFile, difference};
-use crate::disk::{Disk, ExternalError, ExternalScope, FileId, Step};
+use crate::disk::{Disk, ExternalError, ExternalScope, FileId, without_step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The files outside the store that a handle may open for external storages.
@@ -102,9 +102,11 @@ impl Externals {
             },
         };
         let file = ExternalFile::of(&path, file).map_err(|e| Error::io("examine", &path, e))?;
+        without_step!("external-is-same", return Ok(self.shared(Arc::new(file))));
+        // Otherwise reads could return different elements from those that were saved.
         match difference(external.stamp, file.stamp()) {
-            Some(what) if Step::ExternalIsSame.is_taken(&*self.disk) => changed(&what),
-            _ => Ok(self.shared(Arc::new(file))),
+            Some(what) => changed(&what),
+            None => Ok(self.shared(Arc::new(file))),
         }
     }
 

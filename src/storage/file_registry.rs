@@ -24,7 +24,7 @@ use memmap2::MmapRaw;
 
 use super::address_space::Reservation;
 use super::file::MapError;
-use crate::disk::{DiskFile, FileId, LockMode, Step};
+use crate::disk::{DiskFile, FileId, LockMode};
 use crate::process::OwnerProcess;
 
 /// The purpose of a lock on a file.
@@ -44,13 +44,6 @@ impl Purpose {
         match self {
             Purpose::Share => LockMode::Shared,
             Purpose::Change | Purpose::Grow => LockMode::Exclusive,
-        }
-    }
-
-    pub(super) fn step(self) -> Step {
-        match self {
-            Purpose::Share | Purpose::Change => Step::LockGuard,
-            Purpose::Grow => Step::LockGrowth,
         }
     }
 }

@@ -6,14 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap_format::{
-    CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, digest, full_chunk_count,
-};
+use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, full_chunk_count};
 
 use super::file::{broken, check_length, has_other_names, open_error};
 use super::file_registry::{FileLock, Purpose};
 use super::writer::stage_sum;
-use crate::disk::{Access, Disk, DiskFile, FileStat, Staged, Step, StorePaths, is_named};
+use crate::disk::{Access, Disk, DiskFile, FileStat, Staged, StorePaths, is_named, step, without_step};
 use crate::error::{Error, ErrorKind, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
@@ -59,10 +57,9 @@ impl GrowthLock {
         };
         let failed = |e| Error::io("lock storage", path, e);
         let id = file.stat().map_err(failed)?.id();
-        let lock = FileLock::take(&**disk, &file, id, Purpose::Grow, (path, timeout))?;
-        // The file may have lost its name during the wait.
-        let is_named = is_named(&**disk, path, id).map_err(failed)?;
-        let is_named = Step::GrowthIsNamed.holds(&**disk, || is_named);
+        let lock = FileLock::take(&file, id, Purpose::Grow, (path, timeout))?;
+        // The file may have lost its name during the wait, and rows could be written to a deleted file.
+        let is_named = step!("growth-is-named", is_named(&**disk, path, id)).map_err(failed)?;
         let disk = Arc::clone(disk);
         Ok(is_named.then(|| GrowthLock { disk, lock, file, path: path.to_path_buf(), leftover_from: None }))
     }
@@ -90,17 +87,19 @@ impl GrowthLock {
     }
 
     fn has_one_name(&self, stat: FileStat) -> bool {
-        Step::GrowthHasOneName.holds(&*self.disk, || stat.link_count == 1)
+        // Otherwise a file under another name would grow too.
+        step!("growth-has-one-name", stat.link_count == 1)
     }
 
     fn keep_stable(&self, stable_bytes: u64) -> bool {
-        Step::KeepStable.holds(&*self.disk, || self.lock.keep_stable(stable_bytes))
+        step!("keep-stable", self.lock.keep_stable(stable_bytes))
     }
 
     /// Checks that a file of the storage is as long as the record states, and has only one name.
     fn check_file(&self, file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
         let stat = file.stat().map_err(|e| Error::io("examine storage", path, e))?;
-        Step::GrowthIsWhole.on(&*self.disk, || check_length(path, stat.size_bytes, length_bytes))?;
+        // Otherwise an append would hide the damage.
+        step!("growth-is-whole", check_length(path, stat.size_bytes, length_bytes))?;
         match self.has_one_name(stat) {
             true => Ok(()),
             false => Err(has_other_names(path, stat.link_count)),
@@ -161,12 +160,9 @@ impl Growth {
         lock.file
             .read_exact_at(&mut tail, tail_offset_bytes)
             .map_err(|e| Error::io("read the end of storage", &lock.path, e))?;
-        let stated = match Step::TailIsWhole.is_taken(&*lock.disk) {
-            true => sealed,
-            false => Sealed { tail: digest(&tail), ..sealed },
-        };
+        without_step!("tail-is-whole", sealed = Sealed { tail: stridemap_format::digest(&tail), ..sealed });
         let sealer =
-            Sealer::resume(&stated, length_bytes, &tail).map_err(|e| Error::corrupt(&lock.path, e))?;
+            Sealer::resume(&sealed, length_bytes, &tail).map_err(|e| Error::corrupt(&lock.path, e))?;
         lock.leftover_from = Some(length_bytes);
         Ok(Growth {
             lock,
@@ -242,7 +238,7 @@ impl Growth {
                     let written = file.write_all_at(self.digests.as_flattened(), offset_bytes);
                     written.map_err(|e| Error::io("write chunk digests", path, e))?; // crash: the same as for bytes
                     if durable {
-                        let synced = Step::SyncGrownDigests.on(&**disk, || file.sync());
+                        let synced = step!("sync-grown-digests", file.sync());
                         synced.map_err(|e| Error::io("sync chunk digests", path, e).after_failed_sync())?;
                     }
                 }
@@ -250,7 +246,7 @@ impl Growth {
             }
         };
         if durable && self.written_bytes > self.from.length_bytes {
-            let synced = Step::SyncGrown.on(&**disk, || self.lock.file.sync()); // crash: the same, for good
+            let synced = step!("sync-grown", self.lock.file.sync()); // crash: the same, for good
             synced.map_err(|e| Error::io("sync storage", &self.lock.path, e).after_failed_sync())?;
         }
         self.lock.leftover_from = None;
@@ -284,8 +280,7 @@ impl Grown {
         let Some(sum) = &mut self.new_sum else { return Ok(false) };
         let target = paths.sum(self.id);
         let failed = |e| Error::io("publish chunk digests", &target, e);
-        let disk = Arc::clone(sum.disk());
-        Step::RenameGrownDigests.on(&*disk, || sum.publish_over_orphan(&target)).map_err(failed)?;
+        step!("rename-grown-digests", sum.publish_over_orphan(&target)).map_err(failed)?;
         // The lock marked the file as unfinished.
         sum.file().unlock().map_err(failed)?;
         Ok(true)

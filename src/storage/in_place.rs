@@ -11,7 +11,9 @@ use stridemap_format::Uuid;
 use super::file::{check_length, has_other_names};
 use super::mapping::{MapPermit, needs_new_blocks};
 use super::poison::Poison;
-use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, FileSystem, Step, is_written_in_place, unshare};
+use crate::disk::{
+    Access, Disk, DiskFile, FileId, FileStat, FileSystem, is_written_in_place, step, unshare, without_step,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwnerProcess;
 
@@ -110,7 +112,7 @@ impl InPlaceFile {
     /// # Errors
     /// `Poisoned` once a sync of the handle that loaded the storage has failed.
     pub(super) fn check_poison(&self) -> Result<()> {
-        self.poison.check(&*self.disk)
+        self.poison.check()
     }
 
     /// Checks that this is the process that loaded the storage.
@@ -144,21 +146,22 @@ impl InPlaceFile {
     /// names, or if no tensor is backed by the storage any more.
     pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
-        if !Step::InPlaceIsSame.holds(&*self.disk, || self.is_file(stat)) {
+        if !step!("in-place-is-same", self.is_file(stat)) {
             let message = format!(
                 "{}: the file was replaced since the tensor was loaded; load it again",
                 self.path.display()
             );
             return Err(Error::new(ErrorKind::Replaced, message));
         }
-        match stat.link_count {
-            0 => return Err(self.nameless()),
-            1 => {}
-            _ if !Step::InPlaceHasOneName.is_taken(&*self.disk) => {}
-            names => return Err(has_other_names(&self.path, names)),
+        if stat.link_count == 0 {
+            return Err(self.nameless());
+        }
+        let has_one_name = step!("in-place-has-one-name", stat.link_count == 1);
+        if !has_one_name {
+            return Err(has_other_names(&self.path, stat.link_count));
         }
         // Readers of an older generation may keep the file after the last tensor on it was removed.
-        let is_in_use = !Step::InPlaceIsInUse.is_taken(&*self.disk) || (self.in_use.ask)()?;
+        let is_in_use = step!("in-place-is-in-use", (self.in_use.ask)()?);
         if is_in_use { Ok(()) } else { Err(self.nameless()) }
     }
 
@@ -171,7 +174,7 @@ impl InPlaceFile {
         if !self.is_file(stat) {
             return Ok(());
         }
-        Step::InPlaceIsWhole.on(&*self.disk, || check_length(&self.path, stat.size_bytes, self.length_bytes))
+        step!("in-place-is-whole", check_length(&self.path, stat.size_bytes, self.length_bytes))
     }
 
     /// Returns the metadata of a file that is about to be mapped.
@@ -240,12 +243,12 @@ impl InPlaceFile {
     /// has failed. The source is that failure.
     pub(super) fn sync(&self, files: &[&Arc<dyn DiskFile>]) -> Result<()> {
         let (store, id) = self.identity;
-        let (disk, key) = (&*self.disk, (self.id, store, id));
+        let key = (self.id, store, id);
         let failed = || FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner);
-        let _alone = Step::FlushAlone
-            .is_taken(disk)
-            .then(|| self.flushing.lock().unwrap_or_else(PoisonError::into_inner));
-        let first = failed().get(&key).filter(|_| Step::FlushOnce.is_taken(disk)).cloned();
+        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        without_step!("flush-alone", drop(_alone));
+        let first = failed().get(&key).cloned();
+        without_step!("flush-once", first = None);
         if let Some(first) = first {
             let message = format!(
                 "{}: an earlier flush failed, and writes before it may be lost, even if a later flush succeeds; \
@@ -259,8 +262,8 @@ impl InPlaceFile {
         // gets no report, but the file that was opened at load does.
         let synced = files
             .iter()
-            .try_for_each(|file| Step::SyncInPlace.on(disk, || file.sync()))
-            .and_then(|()| Step::SyncLoaded.on(disk, || self.file.sync()));
+            .try_for_each(|file| step!("sync-in-place", file.sync()))
+            .and_then(|()| step!("sync-loaded", self.file.sync()));
         synced.map_err(|e| {
             let error = self.error("flush storage", e);
             failed().insert(key, error.clone());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::file::broken;
 use super::file_registry::{self, FileLock, Purpose};
 use super::queue::Turn;
-use crate::disk::{Disk, DiskFile, FileId};
+use crate::disk::{DiskFile, FileId, step};
 use crate::error::{Error, ErrorKind, Result};
 
 impl FileLock {
@@ -19,7 +19,6 @@ impl FileLock {
     /// `Busy` after the timeout, or at once if this thread itself holds a lock that excludes this one; `Corrupt` if
     /// this process maps the file as a storage of a different kind.
     pub(super) fn take(
-        disk: &dyn Disk,
         file: &Arc<dyn DiskFile>,
         id: FileId,
         purpose: Purpose,
@@ -44,7 +43,7 @@ impl FileLock {
                 Some((_, false)) => true,
                 None if front_since.is_none() => false,
                 None => {
-                    let locked = purpose.step().locks(disk, || file.try_lock(purpose.mode()));
+                    let locked = step!("lock-storage", file.try_lock(purpose.mode()));
                     if locked.map_err(|e| Error::io("lock storage", path, e))? {
                         break registry.add_lock(id, purpose, file);
                     }

@@ -67,7 +67,7 @@ impl MutableFile {
             LockMode::Shared => open_same().unwrap_or_else(|| Arc::clone(loaded)),
             LockMode::Exclusive => self.in_place.open_to_write()?,
         };
-        let lock = FileLock::take(&**disk, &file, *id, mode.into(), (path, self.lock_timeout))?;
+        let lock = FileLock::take(&file, *id, mode.into(), (path, self.lock_timeout))?;
         // On overlayfs a writer may have copied the file up before the lock was taken. No writer does so while the
         // lock is held.
         let (file, is_current) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {

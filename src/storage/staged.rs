@@ -8,7 +8,7 @@ use stridemap_format::{External, StorageKind, StorageRecord};
 
 use super::Storage;
 use super::external::ExternalFile;
-use crate::disk::{Disk, Staged, Step, StorePaths};
+use crate::disk::{Disk, Staged, StorePaths, step};
 use crate::error::{Error, Result};
 
 /// A complete storage that has no id yet.
@@ -66,19 +66,19 @@ impl StagedStorage {
         let (target, sum_target) = (paths.storage(id), paths.sum(id));
         match &mut self.bytes {
             Bytes::Own { bytes, sum } => {
-                let disk = Arc::clone(bytes.disk());
-                let published = Step::RenameStorage.on(&*disk, || bytes.publish_over_orphan(&target));
+                let published = step!("rename-storage", bytes.publish_over_orphan(&target));
                 published.map_err(|e| Error::io("publish storage", &target, e))?;
                 let published = match sum {
-                    Some(sum) => Step::RenameDigests.on(&*disk, || sum.publish_over_orphan(&sum_target)),
-                    None => remove_orphan(&*disk, &sum_target),
+                    Some(sum) => step!("rename-digests", sum.publish_over_orphan(&sum_target)),
+                    None => remove_orphan(&**bytes.disk(), &sum_target),
                 };
                 published.map_err(|e| Error::io("publish chunk digests", &sum_target, e))?;
                 // The lock marked the file as unfinished.
                 bytes.file().unlock().map_err(|e| Error::io("unlock storage", &target, e))
             }
             Bytes::External { disk, file, .. } => {
-                Step::AdoptedIsUnchanged.on(&**disk, || file.check_unchanged())?;
+                // Otherwise the record could have a stamp that does not match the elements.
+                step!("adopted-is-unchanged", file.check_unchanged())?;
                 [&target, &sum_target].into_iter().try_for_each(|path| {
                     remove_orphan(&**disk, path).map_err(|e| Error::io("delete", path, e))
                 })
@@ -87,10 +87,10 @@ impl StagedStorage {
     }
 }
 
-/// Deletes the file that an aborted commit may have left at `target`. The caller holds the writers' lock and knows
-/// that no manifest refers to the file.
+/// Deletes the file that an aborted commit may have left at `target`, which would otherwise stay until a collection.
+/// The caller holds the writers' lock and knows that no manifest refers to the file.
 fn remove_orphan(disk: &dyn Disk, target: &Path) -> io::Result<()> {
-    match Step::RemoveOrphan.on(disk, || disk.remove(target)) {
+    match step!("remove-orphan", disk.remove(target)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }

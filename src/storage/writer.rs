@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
 
 use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage};
-use crate::disk::{Disk, Staged, Step, StorePaths, write_in_place};
+use crate::disk::{Disk, Staged, StorePaths, step, write_in_place};
 use crate::error::{Error, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
@@ -84,7 +84,7 @@ impl StorageWriter {
             return Ok(None);
         }
         // Later changes of the file do not affect the shared blocks.
-        Step::SharedIsUnchanged.on(&**disk, || source.check_unchanged())?;
+        step!("shared-is-unchanged", source.check_unchanged())?;
         writer.digest_shared(length_bytes, progress)?;
         Ok(Some(writer))
     }
@@ -247,7 +247,8 @@ impl StorageWriter {
                 .map_err(|e| self.error("set the length of storage", e))?;
         }
         if durable {
-            let synced = Step::SyncStorage.on(&**disk, || self.staged.file().sync());
+            // Otherwise the record could be longer than the file.
+            let synced = step!("sync-storage", self.staged.file().sync());
             synced.map_err(|e| self.error("sync storage", e).after_failed_sync())?;
         }
         let (kind, sum) = match self.mutability {
@@ -280,7 +281,7 @@ pub(super) fn stage_sum(
     let sum = Staged::create(disk, &dir).map_err(failed)?;
     sum.file().write_all_at(digests.as_flattened(), 0).map_err(failed)?;
     if durable {
-        let synced = Step::SyncDigests.on(&**disk, || sum.file().sync());
+        let synced = step!("sync-digests", sum.file().sync()); // otherwise `verify` could find them missing
         synced.map_err(|e| failed(e).after_failed_sync())?;
     }
     Ok(Some(sum))

@@ -84,7 +84,7 @@ fn store_replaced_before_any_operation_of_the_disk_leaves_both_stores_intact() {
         let after = after(&start, run);
         for nth in 0.. {
             let disk = start.disk_after_kill();
-            let seat = Seat::new(&(Arc::new(disk.clone()) as Arc<dyn Disk>), 1, None);
+            let seat = Seat::new(&(Arc::new(disk.clone()) as Arc<dyn Disk>), 1);
             let options = options(Arc::new(seat.clone()));
             let store = options.open(STORE).unwrap();
             let swapped = disk.clone();
@@ -125,7 +125,7 @@ fn directory_of_a_store_replaced_before_any_operation_of_the_disk_leaves_its_own
             ["meta", "storages"].into_iter().flat_map(|dir| (0..count).map(move |nth| (dir, nth)))
         {
             let disk = start.disk_after_kill();
-            let seat = Seat::new(&(Arc::new(disk.clone()) as Arc<dyn Disk>), 1, None);
+            let seat = Seat::new(&(Arc::new(disk.clone()) as Arc<dyn Disk>), 1);
             let options = options(Arc::new(seat.clone()));
             let store = options.open(STORE).unwrap();
             let (own, others) = (format!("{STORE}/{dir}"), format!("{OTHER}/{dir}"));
@@ -162,7 +162,7 @@ fn after(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>) -> Cont
 /// How many operations of the disk one takes.
 fn operations_of(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>) -> u64 {
     let disk = start.disk_after_kill();
-    let seat = Seat::new(&(Arc::new(disk) as Arc<dyn Disk>), 1, None);
+    let seat = Seat::new(&(Arc::new(disk) as Arc<dyn Disk>), 1);
     let options = options(Arc::new(seat.clone()));
     let store = options.open(STORE).unwrap();
     seat.before_operation(u64::MAX, || Ok(()));
@@ -182,7 +182,7 @@ fn store_replaced_before_any_operation_of_a_repair_leaves_the_other_untouched() 
     for nth in 0.. {
         let disk = start.disk_after_kill();
         damage(&disk);
-        let seat = Seat::new(&(Arc::new(disk.clone()) as Arc<dyn Disk>), 1, None);
+        let seat = Seat::new(&(Arc::new(disk.clone()) as Arc<dyn Disk>), 1);
         let swapped = disk.clone();
         seat.before_operation(nth, move || {
             rename(&swapped, [(STORE, MOVED), (OTHER, STORE)]);

@@ -11,6 +11,7 @@
 
 mod cut;
 mod file;
+mod omitted;
 mod op;
 mod state;
 mod world;
@@ -26,6 +27,8 @@ use super::{
     Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, RealDisk, STAGE_PREFIX, Watch,
 };
 pub use cut::{Outcome, Possible, PowerCut, Survivors};
+pub(crate) use omitted::{Omit, omits};
+pub use omitted::{OmittedStep, omit_step};
 pub use op::Op;
 use state::{Fault, State};
 use world::{Inode, ROOT, World};

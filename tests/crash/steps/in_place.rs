@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use stridemap::disk::{Access, Outcome, SimulatedDisk};
+use stridemap::disk::{Access, Outcome, SimulatedDisk, omit_step};
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
 
 use super::play::{Fate, Later, Play, STORE, create, has, holds, open, options, refused, replace, told};
@@ -131,11 +131,12 @@ pub(crate) fn two_flush_what_is_lost(play: &Play) -> Fate {
     let mapped = told("map", unsafe { options(&seat).open_mapped(&path) })?;
     let x = told("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
     x.fill(7);
-    let (second, same) = (Arc::new(Later::new()), x.clone());
+    let (second, same, omitted) = (Arc::new(Later::new()), x.clone(), play.omitted);
     let result = Arc::clone(&second);
     seat.trap(When::Before, "sync", BIN, move || {
         let (done, is_done) = mpsc::channel();
         result.set(thread::spawn(move || {
+            let _omitted = omit_step(omitted);
             let flushed = same.flush();
             let _ = done.send(());
             flushed

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stridemap::disk::{Access, Disk, RealDisk, SimulatedDisk, Step};
+use stridemap::disk::{Access, Disk, OmittedStep, RealDisk, SimulatedDisk, omit_step};
 use stridemap::{ErrorKind, ExternalFiles, Store, StoreOptions, Tensor};
 
 use super::seat::Seat;
@@ -14,21 +14,23 @@ use crate::temporary;
 /// Nothing, or what went wrong.
 pub(crate) type Fate = Result<(), String>;
 
-/// A disk, on which every process leaves out the same step, or none.
+/// A disk, on which every process leaves out the same step, or none. Its processes run on one thread.
 pub(crate) struct Play {
     pub(crate) disk: Arc<dyn Disk>,
     /// The same, where it is one.
     pub(crate) simulated: SimulatedDisk,
-    pub(crate) omitted: Option<Step>,
+    pub(crate) omitted: Option<&'static str>,
+    _omitted_here: OmittedStep,
     pub(crate) dir: tempfile::TempDir,
     seats: AtomicU64,
 }
 
 impl Play {
-    pub(crate) fn new(omitted: Option<Step>) -> Self {
+    pub(crate) fn new(omitted: Option<&'static str>) -> Self {
         let simulated = SimulatedDisk::new();
         let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
-        Play { disk, simulated, omitted, dir: temporary(), seats: AtomicU64::new(1) }
+        let (dir, seats) = (temporary(), AtomicU64::new(1));
+        Play { disk, simulated, omitted, _omitted_here: omit_step(omitted), dir, seats }
     }
 
     /// The same on the operating system's disk, for what a simulated one does not have.
@@ -39,7 +41,7 @@ impl Play {
 
     /// A process.
     pub(crate) fn seat(&self) -> Seat {
-        Seat::new(&self.disk, self.seats.fetch_add(1, Ordering::Relaxed), self.omitted)
+        Seat::new(&self.disk, self.seats.fetch_add(1, Ordering::Relaxed))
     }
 }
 

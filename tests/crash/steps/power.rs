@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk, Step};
+use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk, omit_step};
 use stridemap::{DType, Durability, Error, ErrorKind, Store, Tensor};
 use stridemap_format::Rule;
 
@@ -15,65 +15,89 @@ use super::seat::Seat;
 use super::{Simulation, of};
 
 pub(crate) fn simulations() -> Vec<Simulation> {
-    use Step::*;
     vec![
         of(
             "power cuts in a creation",
             creation,
-            &[SyncNewFile, RenameNewFile, SyncNewMeta, SyncNewRoot, RenameStore, SyncParent],
+            &[
+                "sync-new-file",
+                "rename-new-file",
+                "sync-new-meta",
+                "sync-new-root",
+                "rename-store",
+                "sync-parent",
+            ],
         ),
-        of("power cuts in a creation in a directory that is there", creation_in_a_directory, &[SyncNewNames]),
+        of(
+            "power cuts in a creation in a directory that is there",
+            creation_in_a_directory,
+            &["sync-new-names"],
+        ),
         of(
             "power cuts in commits",
             commits,
             &[
-                SyncStorage,
-                SyncDigests,
-                RenameStorage,
-                RenameDigests,
-                SyncStoragesDir,
-                SyncManifest,
-                RenameManifest,
-                SyncManifestName,
+                "sync-storage",
+                "sync-digests",
+                "rename-storage",
+                "rename-digests",
+                "sync-storages-dir",
+                "sync-manifest",
+                "rename-manifest",
+                "sync-manifest-name",
             ],
         ),
-        of("power cuts in commits of tables", tables, &[SyncTable, RenameTable, SyncTableName]),
+        of("power cuts in commits of tables", tables, &["sync-table", "rename-table", "sync-table-name"]),
         of(
             "power cuts in appends",
             growth,
-            &[SyncGrown, SyncGrownDigests, SyncDigests, RenameGrownDigests, SyncStoragesDir],
+            &[
+                "sync-grown",
+                "sync-grown-digests",
+                "sync-digests",
+                "rename-grown-digests",
+                "sync-storages-dir",
+            ],
         ),
         of(
             "power cuts in a copy",
             copying,
             &[
-                SyncStorage,
-                SyncDigests,
-                SyncStoragesDir,
-                SyncManifest,
-                SyncManifestName,
-                RenameStore,
-                SyncParent,
+                "sync-storage",
+                "sync-digests",
+                "sync-storages-dir",
+                "sync-manifest",
+                "sync-manifest-name",
+                "rename-store",
+                "sync-parent",
             ],
         ),
         of(
             "a commit after a copy was killed",
             commit_after_a_copy_was_killed,
-            &[MarkUnsynced, SyncFileSystem],
+            &["mark-unsynced", "sync-file-system"],
         ),
-        of("a commit after a creator died", commit_after_a_creator_died, &[SyncCreation]),
-        of("a collection after a creator died", collection_after_a_creator_died, &[SyncCreation]),
-        of("power cuts in a commit that forgets garbage", forgetting, &[SyncStoragesDir]),
-        of("power cuts in an append of the first digests", first_digests, &[SyncStoragesDir]),
-        of("a commit after commits without syncs", settled_by_a_commit, &[MarkUnsynced, SyncFileSystem]),
+        of("a commit after a creator died", commit_after_a_creator_died, &["sync-creation"]),
+        of("a collection after a creator died", collection_after_a_creator_died, &["sync-creation"]),
+        of("power cuts in a commit that forgets garbage", forgetting, &["sync-storages-dir"]),
+        of("power cuts in an append of the first digests", first_digests, &["sync-storages-dir"]),
+        of(
+            "a commit after commits without syncs",
+            settled_by_a_commit,
+            &["mark-unsynced", "sync-file-system"],
+        ),
         of(
             "a collection after commits without syncs",
             settled_by_a_collection,
-            &[MarkUnsynced, SyncFileSystem],
+            &["mark-unsynced", "sync-file-system"],
         ),
-        of("a commit after commits without syncs, on two file systems", settled_on_two, &[SyncMounts]),
+        of("a commit after commits without syncs, on two file systems", settled_on_two, &["sync-mounts"]),
         of("a commit after one of unknown fate", unknown_and_a_commit, &[]),
-        of("a collection after a commit of unknown fate", unknown_and_a_collection, &[SyncBeforeCollection]),
+        of(
+            "a collection after a commit of unknown fate",
+            unknown_and_a_collection,
+            &["sync-before-collection"],
+        ),
     ]
 }
 
@@ -137,7 +161,7 @@ impl<'a> Story<'a> {
                 [Outcome::EverythingKept, Outcome::EverythingLost, Outcome::NamesKept, Outcome::DataKept];
             for outcome in simple.into_iter().chain((0..names).map(Outcome::OneNameKept)) {
                 let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::after_power_cut(ops, outcome));
-                recover(&Seat::new(&disk, 1, self.play.omitted), candidates).map_err(|wrong| {
+                recover(&Seat::new(&disk, 1), candidates).map_err(|wrong| {
                     format!("power cut after operation {point} of {}, {outcome:?}: {wrong}", log.len())
                 })?;
             }
@@ -224,9 +248,11 @@ const SOURCE: &str = "source.smap";
 
 /// A handle on a store that was made with every step.
 fn source(play: &Play, seat: &Seat) -> Result<Store, String> {
-    let source = told("create", options(&Seat::new(&play.disk, 0, None)).create(SOURCE))?;
+    let every_step = omit_step(None);
+    let source = told("create", options(&Seat::new(&play.disk, 0)).create(SOURCE))?;
     told("save", source.save("small", &vector(1)))?;
     told("save", source.save("chunked", &numbers(262_144 + 10, 2)))?;
+    drop(every_step);
     told("open", options(seat).open(SOURCE))
 }
 
@@ -288,12 +314,12 @@ fn growth(play: &Play) -> Fate {
 /// A header alone, by who forgets on the way what went before.
 fn forgetting(play: &Play) -> Fate {
     let mut story = Story::begin(play);
-    let whole = Seat::new(&play.disk, 99, None);
+    let (whole, every_step) = (Seat::new(&play.disk, 99), omit_step(None));
     let store = story.step("create", || options(&whole).create(STORE))?;
     story.step("save", || store.save("kept", &vector(1)))?;
     story.step("save", || store.save("doomed", &vector(2)))?;
     story.step("remove", || store.remove("doomed"))?;
-    drop(store);
+    drop((store, every_step));
     let (other, from) = (open(&play.seat())?, play.simulated.log().len());
     story.step("copy", || other.copy("kept", "again"))?;
     story.explore(from)
@@ -302,10 +328,10 @@ fn forgetting(play: &Play) -> Fate {
 /// Rows that fill the first chunk of a storage that is there.
 fn first_digests(play: &Play) -> Fate {
     let mut story = Story::begin(play);
-    let whole = Seat::new(&play.disk, 99, None);
+    let (whole, every_step) = (Seat::new(&play.disk, 99), omit_step(None));
     let store = story.step("create", || options(&whole).create(STORE))?;
     story.step("create", || store.create_growable("log", DType::U32, &[262_000], 0))?;
-    drop(store);
+    drop((store, every_step));
     let (other, from) = (open(&play.seat())?, play.simulated.log().len());
     story.step("append", || other.append("log", &numbers(500, 1)))?;
     story.explore(from)
@@ -368,7 +394,7 @@ fn unknown(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
     for ops in (began..=log.len()).map(|end| &log[..end]) {
         for outcome in (0..SimulatedDisk::pending_names(ops)).map(Outcome::OneNameKept) {
             let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::after_power_cut(ops, outcome));
-            let verified = open(&Seat::new(&disk, 1, None)).and_then(|store| check_verified(&store));
+            let verified = open(&Seat::new(&disk, 1)).and_then(|store| check_verified(&store));
             verified
                 .map_err(|wrong| format!("power cut after operation {}, {outcome:?}: {wrong}", ops.len()))?;
         }

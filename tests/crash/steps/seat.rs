@@ -1,4 +1,4 @@
-//! One process among several on a disk: with operations of others between its own, and a step that it leaves out.
+//! One process among several on a disk, with operations of others between its own.
 
 use std::fmt;
 use std::fs::File;
@@ -8,9 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use stridemap::disk::{
-    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, Step, Watch,
-};
+use stridemap::disk::{Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, Watch};
 
 /// On which side of an operation something else is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +46,6 @@ pub(crate) struct Seat {
     /// No other process of the test has it. It makes files look as if they were on another device, or the registry of
     /// locks within this process would keep two seats apart, which two processes do not share.
     number: u64,
-    omitted: Option<Step>,
     manners: Manners,
     traps: Arc<Mutex<Vec<Trap>>>,
     countdown: Arc<Mutex<Option<(u64, Act)>>>,
@@ -61,9 +58,9 @@ impl fmt::Debug for Seat {
 }
 
 impl Seat {
-    pub(crate) fn new(disk: &Arc<dyn Disk>, number: u64, omitted: Option<Step>) -> Self {
+    pub(crate) fn new(disk: &Arc<dyn Disk>, number: u64) -> Self {
         let (disk, manners) = (Arc::clone(disk), Manners::default());
-        Seat { disk, number, omitted, manners, traps: Arc::default(), countdown: Arc::default() }
+        Seat { disk, number, manners, traps: Arc::default(), countdown: Arc::default() }
     }
 
     pub(crate) fn with(mut self, manners: Manners) -> Self {
@@ -233,10 +230,6 @@ impl Disk for Seat {
 
     fn is_network(&self, path: &Path) -> io::Result<bool> {
         self.disk.is_network(path)
-    }
-
-    fn omits(&self, step: Step) -> bool {
-        self.omitted == Some(step)
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn literal<'a>(instruction: &Instruction<'a>) -> Result<Option<Litera
     let unsigned = || argument.iter().rev().fold(0i128, |high, &byte| high << 8 | i128::from(byte));
     Ok(Some(match instruction.code {
         code::BININT1 | code::BININT2 => Literal::Int(unsigned()),
-        code::BININT | code::LONG1 | code::LONG4 => two_complement(argument)?,
+        code::BININT | code::LONG1 | code::LONG4 => twos_complement(argument)?,
         code::INT if argument == b"00" => Literal::Bool(false),
         code::INT if argument == b"01" => Literal::Bool(true),
         code::INT | code::LONG => Literal::Int(decimal(argument)?),
@@ -53,7 +53,7 @@ pub(super) fn literal<'a>(instruction: &Instruction<'a>) -> Result<Option<Litera
     }))
 }
 
-fn two_complement(bytes: &[u8]) -> Result<Literal<'static>, String> {
+fn twos_complement(bytes: &[u8]) -> Result<Literal<'static>, String> {
     let is_negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
     if bytes.len() > MAX_WIDE_BYTES {
         return Err(format!(
