@@ -29,8 +29,8 @@ pub enum OnExisting {
     Refuse,
 }
 
-/// A change of the names or the attributes. Changes are kept as they were requested, so that they can be repeated on a newer generation
-/// if another writer commits first.
+/// A change of the names or the attributes. Changes are kept as they were requested, so that they can be repeated on a
+/// newer generation if another writer commits first.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Put {

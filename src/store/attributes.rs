@@ -10,14 +10,14 @@ use super::transaction::Transaction;
 use crate::error::{Error, Result};
 use crate::generation::{Change, attributes_of};
 
-/// Attributes: text under a key. The store has attributes, and so has every *scope*: the name of a tensor, or a prefix of
-/// names, such as `"encoder."`. The scope `""` is the store. All attributes together are at most 1 MiB, scopes and keys
-/// included.
+/// An attribute is text under a key. It belongs to a *scope*: the store itself, which is `""`, the name of a tensor, or
+/// a prefix of names, such as `"encoder."`. No tensor needs to have that name or prefix. All attributes together are at
+/// most 1 MiB: the bytes of their scopes, keys and values.
 ///
-/// Attributes belong to a name and not to the elements. So saving under an existing name keeps them, removing the tensor
-/// removes them, renaming moves them, and copying copies them. A name that already has attributes keeps those with other
-/// keys. [`remove_prefix`](Store::remove_prefix) and [`rename_prefix`](Store::rename_prefix) do the same with every scope
-/// that begins with the prefix. A scope need not be the name of a tensor, or begin one.
+/// Attributes follow their name. Saving under an existing name keeps them, removing the tensor removes them, renaming
+/// moves them, and copying copies them. If the new name already has attributes, those with other keys are kept.
+/// [`remove_prefix`](Store::remove_prefix) and [`rename_prefix`](Store::rename_prefix) apply to every scope that begins
+/// with the prefix, but never to the attributes of the store.
 impl Store {
     /// Returns the attributes of the store itself, by key.
     ///

@@ -77,7 +77,8 @@ impl Store {
     }
 
     /// Renames the tensors whose names begin with `from`, replacing that prefix with `to`. Returns their number,
-    /// which may be zero. Attributes of scopes that begin with `from` move too; those of the store stay.
+    /// which may be zero. Attributes of scopes that begin with `from` move too; those of the store stay. If `to` is
+    /// `""`, the attributes of `from` itself become the store's.
     ///
     /// ```
     /// # use stridemap::Store;
