@@ -126,10 +126,11 @@ class Record:
         except UnicodeDecodeError:
             raise FormatError(14, "a text is not UTF-8") from None
 
-    def name(self, rule=4):
+    def name(self, rule=4, least=1):
         """The bytes of a name, or of a text that is bound by `rule` to the same."""
         raw = self.text().encode()
-        require(1 <= len(raw) <= 4096 and 0 not in raw, rule, f"{raw[:80]!r} is not 1 to 4096 bytes without NUL")
+        require(least <= len(raw) <= 4096 and 0 not in raw, rule,
+                f"{raw[:80]!r} is not {least} to 4096 bytes without NUL")
         return raw
 
     def optional(self, read):
@@ -208,10 +209,10 @@ class Manifest:
         require(not self.table or 1 <= self.table[0] <= generation, 18, "the table is of generation 0 or too late")
         self.storages = record.map(record.storage_id, lambda: record.optional(record.storage), MAX_CHANGES)
         self.tensors = record.map(record.name, lambda: record.optional(record.tensor), MAX_CHANGES)
-        attributes = record.map(lambda: record.name(19), record.text, len(data))
-        self.attributes = {key.decode(): value for key, value in attributes.items()}
-        require(sum(len(key) + len(value.encode()) for key, value in attributes.items()) <= MAX_ATTRIBUTES, 19,
-                "the attributes are too long")
+        attributes = record.map(lambda: (record.name(19, least=0), record.name(19)), record.text, len(data))
+        require(sum(len(scope) + len(key) + len(value.encode()) for (scope, key), value in attributes.items())
+                <= MAX_ATTRIBUTES, 19, "the attributes are too long")
+        self.attributes = {(scope.decode(), key.decode()): value for (scope, key), value in attributes.items()}
         garbage = record.map(record.storage_id, record.uint, MAX_GARBAGE)
         require(max(garbage.values(), default=0) <= generation, 18, "garbage is of a later generation")
         record.end()
@@ -320,6 +321,10 @@ class Store:
             raise KeyError(f"no tensor is named {name!r}")
         return self._checked(header)
 
+    def attributes_of(self, scope):
+        """The attributes of a tensor, of a prefix, or of the store, whose scope is ""."""
+        return {key: value for (of, key), value in self._attributes.items() if of == scope}
+
     def tensor(self, name):
         """A read-only strided view of the mapped storage; raw bits for a dtype that numpy lacks."""
         header = self.header(name)
@@ -380,7 +385,8 @@ class Store:
             table = Table(path, self.uuid, manifest.next_id, *manifest.table)
             storages, tensors = table.storages, table.tensors
 
-        self.attributes = manifest.attributes
+        self._attributes = manifest.attributes
+        self.attributes = self.attributes_of("")
         self._storages = Catalog(manifest.storages, table, 0, storages,
                                  lambda record: (record.storage_id(), record.storage()))
         self._tensors = Catalog(manifest.tensors, table, storages, tensors,

@@ -17,6 +17,8 @@ import reader  # noqa: E402
 def check_good(store, expected):
     assert store.generation == expected["generation"]
     assert store.attributes == expected["attributes"]
+    for scope, attributes in expected.get("attributes_of", {}).items():
+        assert store.attributes_of(scope) == attributes, scope
     assert list(store.names()) == [tensor["name"] for tensor in expected["tensors"]]
     external = {storage["id"] for storage in expected["storages"] if storage["kind"] == "external"}
     for tensor in expected["tensors"]:

@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// Describe a store or a file: summary, tensors, storages and attributes
     ///
     /// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In
-    /// JSON, a file has no uuid and no generation, and attributes are left out.
+    /// JSON, a file has no uuid and no generation, and only the attributes of tensors and prefixes are shown.
     #[command(
         after_help = "Example:\n  stridemap inspect model.smap --json | jq .store\n  stridemap inspect model.safetensors"
     )]
@@ -157,7 +157,7 @@ pub(crate) struct ImportArgs {
     pub(crate) in_place: bool,
     #[command(flatten)]
     pub(crate) external: External,
-    /// Prefix every name with P
+    /// Prefix every name with P; the attributes of the files become those of P
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
     #[command(flatten)]
@@ -199,6 +199,9 @@ pub(crate) struct ExportArgs {
     /// The tensors to write; all if none is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    /// Write the tensors whose names begin with P, without P, and the attributes of P
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true, conflicts_with = "names")]
+    pub(crate) prefix: String,
     /// The order of elements in .npy and .npz
     #[arg(long, value_enum, default_value_t = Order::C)]
     pub(crate) order: Order,

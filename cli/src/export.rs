@@ -51,20 +51,27 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     check_replaced_files(args, &snapshot)?;
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
-        snapshot.load_all("")?.collect()
+        snapshot.load_all(&args.prefix)?.map(|entry| entry.map(|it| without_prefix(it, args))).collect()
     } else {
         args.names.iter().map(load).collect()
     };
     let tensors = tensors?;
+    if tensors.is_empty() && !args.prefix.is_empty() {
+        return Err(Error::Refused(format!(
+            "export {}: no name begins with {:?}; ls lists the names",
+            args.out.display(),
+            args.prefix
+        )));
+    }
 
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
     let bar = progress("export", size_bytes);
+    let attributes = snapshot.attributes_of(&args.prefix);
     let mut part_count = 1;
     let (out, existing) = (&args.out, args.existing.policy());
     match (format, tensors.as_slice()) {
         (Format::Safetensors, _) => {
-            let options =
-                safetensors::WriteOptions::new().metadata(snapshot.attributes()).on_existing(existing);
+            let options = safetensors::WriteOptions::new().metadata(&attributes).on_existing(existing);
             let options = args.max_shard_size.map_or(options.clone(), |most| options.max_shard_bytes(most));
             part_count = options.write(out, &tensors, &mut |bytes| bar.inc(bytes))?.len().max(2) - 1;
         }
@@ -105,6 +112,11 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     Ok(())
 }
 
+fn without_prefix((mut name, tensor): (String, Tensor), args: &ExportArgs) -> (String, Tensor) {
+    name.drain(..args.prefix.len());
+    (name, tensor)
+}
+
 /// Copies the store, or some of its tensors, to a new path.
 fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
@@ -135,9 +147,14 @@ fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
 /// Refuses to replace a file that was imported in place if the export leaves out some of its tensors, because the
 /// store has no other copy of them.
 fn check_replaced_files(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
-    if args.existing.policy() == OnExisting::Refuse || args.names.is_empty() {
+    let is_all = args.names.is_empty() && args.prefix.is_empty();
+    if args.existing.policy() == OnExisting::Refuse || is_all {
         return Ok(());
     }
+    let is_exported = |name: &String| match args.names.as_slice() {
+        [] => name.starts_with(&args.prefix),
+        names => names.contains(name),
+    };
     let mut replaced = BTreeMap::new();
     for storage in snapshot.storages() {
         let storage = storage?;
@@ -151,7 +168,7 @@ fn check_replaced_files(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
     for tensor in snapshot.tensors("")? {
         let tensor = tensor?;
         let Some(file) = replaced.get(&tensor.storage_id) else { continue };
-        if !args.names.contains(&tensor.name) {
+        if !is_exported(&tensor.name) {
             return Err(Error::Refused(format!(
                 "export {}: this would replace {}, which holds tensor {:?} of {}, imported in place; that tensor is \
                  not being exported: write to another path, or first copy it into the store with compact \
@@ -197,6 +214,9 @@ fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
         }
         Format::Npy | Format::Npz | Format::Store if args.max_shard_size.is_some() => {
             refused("--max-shard-size is for .safetensors files; others are always one file")
+        }
+        Format::Store if !args.prefix.is_empty() => {
+            refused("--prefix is for files in other formats; a copy of a store keeps its names")
         }
         Format::Safetensors | Format::Npy | Format::Store if args.packing() == Packing::Deflated => {
             refused("--compress is for .npz files; others are never compressed")

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
         files.iter().map(|path| Ok((path.as_path(), options.open(path)?))).collect::<Result<_>>()?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_metadata(&inputs);
-    let texts = attributes.iter().map(|(&key, &(_, value))| (key, value));
+    let texts = attributes.iter().map(|(&key, &(_, value))| (args.prefix.as_str(), key, value));
     check_attributes(texts).map_err(|e| Error::Refused(format!("import: {e}")))?;
     let size_bytes = inputs.iter().map(|(_, file)| file.size_bytes()).fold(0, u64::saturating_add);
     if args.in_place {
@@ -74,7 +74,7 @@ fn fill(
             message(&format!("{}: {outcome}", path.display()));
         }
     }
-    let current = store.attributes();
+    let current = store.attributes_of(&args.prefix);
     for (&key, &(path, value)) in attributes {
         let differs = current.get(key).is_some_and(|current| current != value);
         if differs && args.existing.policy() == OnExisting::Refuse {
@@ -83,7 +83,7 @@ fn fill(
             if differs {
                 message(&format!("note: the {key:?} of {} replaces the store's", path.display()));
             }
-            txn.set_attribute(key, value)?;
+            txn.set_attribute_of(&args.prefix, key, value)?;
         }
     }
     txn.commit()

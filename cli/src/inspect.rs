@@ -1,5 +1,6 @@
 //! `inspect` and `ls`: describe a store or a file in another format.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use comfy_table::{Table, presets};
@@ -34,6 +35,11 @@ pub(crate) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
     let source = Source::open(&args.source, &args.reading, &StoreOptions::new())?;
     let summary = Summary::of(&source)?;
     if args.json {
+        let attributes = source.attributes();
+        let mut attributes_of: AttributesOf<'_> = BTreeMap::new();
+        for ((scope, key), value) in attributes.iter().filter(|((scope, _), _)| !scope.is_empty()) {
+            attributes_of.entry(scope).or_default().insert(key, value);
+        }
         write_json(
             out,
             Inspection {
@@ -42,6 +48,7 @@ pub(crate) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
                 storages: List(|| {
                     Ok(source.storages().map(|storage| storage.map(|info| StorageRecord::new(info, &source))))
                 }),
+                attributes_of,
             },
         )
     } else {
@@ -50,11 +57,16 @@ pub(crate) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct Inspection<T, S> {
+struct Inspection<'a, T, S> {
     store: Summary,
     tensors: T,
     storages: S,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    attributes_of: AttributesOf<'a>,
 }
+
+/// The attributes of tensors and prefixes, by key.
+type AttributesOf<'a> = BTreeMap<&'a str, BTreeMap<&'a str, &'a str>>;
 
 #[derive(Serialize)]
 struct Summary {
@@ -168,11 +180,14 @@ fn print(summary: &Summary, source: &Source, out: &mut impl Write) -> Result<()>
     }
     print_table(&storages, summary.storage_count, out)?;
 
-    if !source.attributes().is_empty() {
-        writeln!(out, "\nattributes")?;
-    }
-    for (key, value) in source.attributes() {
+    let mut last = None;
+    for ((scope, key), value) in source.attributes().iter() {
+        if last != Some(scope) {
+            let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) };
+            writeln!(out, "\nattributes{of}")?;
+        }
         writeln!(out, "  {} = {}", one_line(key), one_line(value))?;
+        last = Some(scope);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The sources of tensors: a store, or a file in another format.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -85,10 +86,14 @@ impl Source {
         }
     }
 
-    pub(crate) fn attributes(&self) -> &BTreeMap<String, String> {
+    /// Returns all attributes by scope and key. A file is one scope, `""`.
+    pub(crate) fn attributes(&self) -> Cow<'_, BTreeMap<(String, String), String>> {
         match self {
-            Source::Store(_, snapshot) => snapshot.attributes(),
-            Source::File(file, _) => file.attributes(),
+            Source::Store(_, snapshot) => Cow::Borrowed(snapshot.all_attributes()),
+            Source::File(file, _) => {
+                let texts = file.attributes().iter();
+                Cow::Owned(texts.map(|(key, value)| ((String::new(), key.clone()), value.clone())).collect())
+            }
         }
     }
 

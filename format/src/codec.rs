@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_RANK};
-use crate::{Error, Result, Rule};
+use crate::{Attributes, Error, Result, Rule};
 
 fn options() -> impl Options {
     // Little-endian, variable-length integers; trailing bytes are rejected.
@@ -135,12 +135,12 @@ pub(crate) fn garbage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTre
 const TOO_LONG_ATTRIBUTES: &str = "attributes of more than 1048576 bytes";
 
 /// Decodes the attributes of a store. At most [`MAX_ATTRIBUTES_BYTES`] are kept (F-19).
-pub(crate) fn attributes<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, String>, D::Error> {
+pub(crate) fn attributes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attributes, D::Error> {
     let mut total_bytes = 0usize;
-    let fits = |key: &String, value: &String| {
-        total_bytes = total_bytes.saturating_add(key.len()).saturating_add(value.len());
+    let fits = |(scope, key): &(String, String), value: &String| {
+        for text in [scope, key, value] {
+            total_bytes = total_bytes.saturating_add(text.len());
+        }
         total_bytes <= MAX_ATTRIBUTES_BYTES
     };
     deserializer.deserialize_map(Map { fits, too_much: TOO_LONG_ATTRIBUTES, kept: BTreeMap::new() })

@@ -46,7 +46,7 @@ rules! {
     ManifestDigest = 16, "a manifest ends with the digest of all bytes before it";
     StoreUuid = 17, "a manifest or table carries the uuid of its store";
     Generation = 18, "a manifest or table carries the generation in its file name, and refers to no later generation";
-    Attributes = 19, "attribute keys are names and all attributes together are at most 1 MiB";
+    Attributes = 19, "attribute keys are names, scopes are names or empty, and all attributes together are at most 1 MiB";
     TableHeader = 20, "a table's header is well formed and its length is the file's";
     TableDigest = 21, "a table's header has the digest that the manifest states";
     TableIndex = 22, "a table's index slots ascend within the entries";

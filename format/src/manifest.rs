@@ -23,6 +23,9 @@ pub struct TableRef {
     pub header_digest: Digest,
 }
 
+/// Texts by scope and key. The scope `""` is the store itself; any other is the name of a tensor, or a prefix of names.
+pub type Attributes = BTreeMap<(String, String), String>;
+
 /// One generation of a store: a table, and the changes since that table was written.
 ///
 /// In the maps of changes, `None` means removed.
@@ -42,8 +45,8 @@ pub struct Manifest {
     pub storages: BTreeMap<u64, Option<StorageRecord>>,
     /// Tensors added, changed or removed since the table, by name.
     pub tensors: BTreeMap<String, Option<TensorRecord>>,
-    /// The attributes that the user set on the store.
-    pub attributes: BTreeMap<String, String>,
+    /// The attributes that the user set on the store, on tensors and on prefixes of their names.
+    pub attributes: Attributes,
     /// Storages that no tensor refers to any more, and the generation that dropped each. Their files are deleted once
     /// no reader can be on an older generation.
     pub garbage: BTreeMap<u64, u64>,
@@ -98,7 +101,7 @@ struct BodyRef<'a> {
     storages: &'a BTreeMap<u64, Option<StorageRecord>>,
     #[serde(serialize_with = "tensors_as_encoded")]
     tensors: &'a BTreeMap<String, Option<TensorRecord>>,
-    attributes: &'a BTreeMap<String, String>,
+    attributes: &'a Attributes,
     garbage: &'a BTreeMap<u64, u64>,
 }
 
@@ -118,7 +121,7 @@ struct Body {
     #[serde(deserialize_with = "codec::changes")]
     tensors: BTreeMap<String, Option<Box<TensorWire>>>,
     #[serde(deserialize_with = "codec::attributes")]
-    attributes: BTreeMap<String, String>,
+    attributes: Attributes,
     #[serde(deserialize_with = "codec::garbage")]
     garbage: BTreeMap<u64, u64>,
 }
@@ -246,7 +249,7 @@ impl Manifest {
                 return Err(wrong_generation("garbage of generation", dropped));
             }
         }
-        check_attributes(self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+        check_attributes(self.attributes.iter().map(|((scope, key), value)| (&**scope, &**key, &**value)))
     }
 
     /// Returns the number of changes since the table.
@@ -281,15 +284,20 @@ fn body_in(bytes: &[u8]) -> Result<&[u8]> {
     Ok(body)
 }
 
-/// Checks all attributes of a store: keys are names, and keys and values together take at most 1 MiB (F-19).
+/// Checks all attributes of a store, each a scope, a key and a value: keys are names, scopes are names or empty, and
+/// together they take at most 1 MiB (F-19).
 ///
 /// # Errors
 /// [`Rule::Attributes`].
-pub fn check_attributes<'a>(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<()> {
+pub fn check_attributes<'a>(attributes: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) -> Result<()> {
     let mut total = 0usize;
-    for (key, value) in attributes {
-        check_name(key).map_err(|e| Error::new(Rule::Attributes, format!("attribute key: {e}")))?;
-        total = total.saturating_add(key.len()).saturating_add(value.len());
+    for (scope, key, value) in attributes {
+        let refused = |what| move |e| Error::new(Rule::Attributes, format!("{what}: {e}"));
+        if !scope.is_empty() {
+            check_name(scope).map_err(refused("attribute scope"))?;
+        }
+        check_name(key).map_err(refused("attribute key"))?;
+        total = total.saturating_add(scope.len()).saturating_add(key.len()).saturating_add(value.len());
     }
     if total > MAX_ATTRIBUTES_BYTES {
         return Err(Error::new(Rule::Attributes, format!("attributes of {total} bytes")));

@@ -7,7 +7,7 @@ use crate::limits::{
 };
 use crate::{DType, Error, Extent, Result, Rule, Sealed, check_numel, codec};
 
-/// Checks the name of a tensor or the key of an attribute: 1 to 4096 bytes of UTF-8 without NUL (F-4).
+/// Checks the name of a tensor, or the key or scope of an attribute: 1 to 4096 bytes of UTF-8 without NUL (F-4).
 ///
 /// # Errors
 /// [`Rule::Name`].

@@ -126,19 +126,23 @@ fn case_33_counts_past_the_end_are_refused_before_allocating() {
 
 #[test]
 fn attributes_past_their_cap_are_refused() {
-    let attribute =
-        |value_bytes: usize| wire::list(&[[wire::text("k"), wire::text("v".repeat(value_bytes))].concat()]);
-    let manifest = |value_bytes| wire::manifest(&[("attributes", attribute(value_bytes))]);
-    let mut largest = read_manifest(&manifest(MAX_ATTRIBUTES_BYTES - 1), GENERATION).unwrap();
-    let past = read_manifest(&manifest(MAX_ATTRIBUTES_BYTES), GENERATION).unwrap_err();
-    assert_eq!(past.rule(), Rule::Attributes, "{past}");
-    largest.attributes.insert("l".into(), String::new());
+    let attribute = |scope: &str, value_bytes: usize| {
+        wire::list(&[[wire::text(scope), wire::text("k"), wire::text("v".repeat(value_bytes))].concat()])
+    };
+    let manifest = |scope, value_bytes| wire::manifest(&[("attributes", attribute(scope, value_bytes))]);
+    let mut largest = read_manifest(&manifest("", MAX_ATTRIBUTES_BYTES - 1), GENERATION).unwrap();
+    read_manifest(&manifest("scope", MAX_ATTRIBUTES_BYTES - 6), GENERATION).unwrap();
+    for (scope, value_bytes) in [("", MAX_ATTRIBUTES_BYTES), ("scope", MAX_ATTRIBUTES_BYTES - 5)] {
+        let past = read_manifest(&manifest(scope, value_bytes), GENERATION).unwrap_err();
+        assert_eq!(past.rule(), Rule::Attributes, "{past}");
+    }
+    largest.attributes.insert((String::new(), "l".into()), String::new());
     assert_eq!(largest.encode().unwrap_err().rule(), Rule::Attributes);
 }
 
 #[test]
 fn attributes_far_past_their_cap_are_refused_for_it_unless_they_are_no_encoding() {
-    let key = |i: usize| [wire::text(format!("{i:08}")), wire::text("")].concat();
+    let key = |i: usize| [wire::text(""), wire::text(format!("{i:08}")), wire::text("")].concat();
     let attributes = wire::list(&(0..400_000).map(key).collect::<Vec<_>>());
     let past = read_manifest(&wire::manifest(&[("attributes", attributes.clone())]), GENERATION).unwrap_err();
     assert_eq!(past.rule(), Rule::Attributes, "{past}");
@@ -186,7 +190,7 @@ fn manifest_is_found_in_its_own_file_and_in_no_other() {
         let bytes = manifest.encode().unwrap();
         assert!(manifest.is_encoded_in(&bytes), "{name}");
         let mut other = manifest.clone();
-        other.attributes.insert("another".into(), String::new());
+        other.attributes.insert((String::new(), "another".into()), String::new());
         assert!(!other.is_encoded_in(&bytes) && !manifest.is_encoded_in(&other.encode().unwrap()), "{name}");
         for (i, byte) in bytes.iter().enumerate() {
             assert!(
@@ -210,7 +214,7 @@ fn case_32_manifest_past_16_mib_is_refused() {
     let mut largest = read_manifest(&manifest(last), GENERATION).unwrap();
     let past = read_manifest(&manifest(last + 1), GENERATION).unwrap_err();
     assert_eq!(past.rule(), Rule::ManifestFrame, "{past}");
-    largest.attributes.insert("l".into(), String::new());
+    largest.attributes.insert((String::new(), "l".into()), String::new());
     assert_eq!(largest.encode().unwrap_err().rule(), Rule::ManifestFrame);
 }
 

@@ -51,7 +51,7 @@ def read(path, content):
         return read_marker(path)
     if path.suffix == ".man":
         manifest = reader.Manifest(path.read_bytes(), uuid, content["generation"] if content else GENERATION)
-        storages, tensors = manifest.storages, manifest.tensors
+        storages, tensors, attributes = manifest.storages, manifest.tensors, manifest.attributes
     else:
         if content is None and path.name.startswith("F-21"):
             content = json.loads((HERE / "good/small-table.json").read_text())
@@ -62,11 +62,12 @@ def read(path, content):
             header = path.read_bytes()[:64]
             reference = GENERATION, path.stat().st_size, reader.xxhash.xxh3_128(header).digest()
         storages, tensors = read_table(path, uuid, content["next_storage_id"] if content else NEXT_ID, reference)
+        attributes = {}
     check_extents(storages, tensors)
-    return storages, tensors
+    return storages, tensors, attributes
 
 
-def as_json(storages, tensors):
+def as_json(storages, tensors, attributes):
     """The parts of a decoded file that reader.py keeps, in the form of the vectors' JSON."""
     def tensor(header):
         return header and [header.dtype, list(header.size), list(header.stride), header.offset, header.storage_id,
@@ -77,7 +78,7 @@ def as_json(storages, tensors):
                            [record.detail[0].hex(), record.detail[1].hex(), record.detail[2]]]
 
     return ({str(key): storage(value) for key, value in storages.items()},
-            {key.decode(): tensor(value) for key, value in tensors.items()})
+            {key.decode(): tensor(value) for key, value in tensors.items()}, attributes)
 
 
 def expected(content):
@@ -89,7 +90,8 @@ def expected(content):
         return s and [s["length_bytes"], s["tensor_count"], sealed or s.get("access_bytes")]
 
     return ({key: storage(value) for key, value in content["storages"].items()},
-            {key: tensor(value) for key, value in content["tensors"].items()})
+            {key: tensor(value) for key, value in content["tensors"].items()},
+            {(scope, key): value for scope, texts in content.get("attributes", {}).items() for key, value in texts.items()})
 
 
 def check(path):

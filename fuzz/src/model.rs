@@ -19,7 +19,7 @@ pub struct Model {
     pub tensors: Vec<Tensor>,
     pub removed_storages: Vec<u64>,
     pub removed_tensors: Vec<Vec<u8>>,
-    pub attributes: Vec<(String, String)>,
+    pub attributes: Vec<((String, String), String)>,
     pub garbage: Vec<(u64, u64)>,
 }
 
@@ -191,7 +191,8 @@ impl Model {
             out.push(u8::from(tensor.is_some()));
             tensor.iter().for_each(|tensor| tensor.write(out));
         });
-        wire::list(&mut body, &self.attributes, |out, (key, value)| {
+        wire::list(&mut body, &self.attributes, |out, ((scope, key), value)| {
+            wire::text(out, scope.as_bytes());
             wire::text(out, key.as_bytes());
             wire::text(out, value.as_bytes());
         });

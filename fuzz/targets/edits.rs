@@ -240,8 +240,10 @@ impl Plan {
             tensors: usize::from(tensors) % (model.tensors.len() + 1),
             ..Table::default()
         });
-        let attributes =
-            self.attributes.iter().take(4).map(|(key, value)| (format!("k{key}"), value.clone()));
+        let attributes = self.attributes.iter().take(4).map(|(key, value)| {
+            let scope = ["", "t0", "t", "other"][usize::from(key % 4)];
+            ((scope.to_owned(), format!("k{key}")), value.clone())
+        });
         model.attributes = attributes.collect::<BTreeMap<_, _>>().into_iter().collect();
         // Ids that no storage has, and names that may or may not be in the table.
         for &(n, is_name) in self.removals.iter().take(3) {

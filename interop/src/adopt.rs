@@ -8,8 +8,8 @@ use super::contents::ForeignTensor;
 use super::foreign::ForeignFile;
 
 /// Saves a header for every tensor of a file in one commit, with `prefix` before its name, and leaves the elements in
-/// the file. The file's [attributes](ForeignFile::attributes) become attributes of the store. See
-/// [`ForeignFile::adopt_into`].
+/// the file. The file's [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of
+/// the store. See [`ForeignFile::adopt_into`].
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub fn adopt(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> 
     let mut txn = store.begin()?;
     file.adopt_into(&mut txn, prefix)?;
     for (key, value) in file.attributes() {
-        txn.set_attribute(key, value)?;
+        txn.set_attribute_of(prefix, key, value)?;
     }
     txn.commit().map(drop)
 }

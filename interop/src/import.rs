@@ -10,8 +10,8 @@ use super::file::RawFile;
 use super::foreign::ForeignFile;
 
 /// Copies every tensor of a file into a store, in one commit, with `prefix` before its name. The file's
-/// [attributes](ForeignFile::attributes) become attributes of the store. To import several files in one commit, use
-/// [`ForeignFile::import_into`].
+/// [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of the store. To import
+/// several files in one commit, use [`ForeignFile::import_into`].
 ///
 /// ```
 /// use stridemap_interop::npy;
@@ -35,7 +35,7 @@ pub fn import(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()>
     let mut txn = store.begin()?;
     file.import_into(&mut txn, prefix, &mut |_| ())?;
     for (key, value) in file.attributes() {
-        txn.set_attribute(key, value)?;
+        txn.set_attribute_of(prefix, key, value)?;
     }
     txn.commit().map(drop)
 }

@@ -1,5 +1,6 @@
 //! Generations of a store: how the newest is found and pinned, how the next is published, and what a commit deletes.
 
+mod attributes;
 mod building;
 mod changes;
 mod create;
@@ -17,6 +18,7 @@ mod table;
 pub(crate) mod unsynced;
 mod writer_lock;
 
+pub(crate) use attributes::attributes_of;
 pub(crate) use building::Building;
 pub use changes::NameChanges;
 pub(crate) use changes::changes_between;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecord, TensorRecord};
+use stridemap_format::{
+    self as format, Attributes, Manifest, Rule, StorageKind, StorageRecord, TensorRecord,
+};
 
 use super::pinned::Merged;
 use super::relocate::Relocation;
@@ -27,8 +29,8 @@ pub enum OnExisting {
     Refuse,
 }
 
-/// A change of the names. Changes are kept as they were requested, so that they can be repeated on a newer generation
-/// if another writer commits first.
+/// A change of the names or the attributes. Changes are kept as they were requested, so that they can be repeated on a
+/// newer generation if another writer commits first.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Put {
@@ -54,6 +56,17 @@ pub(crate) enum Change {
         from: TensorRecord,
         to: TensorRecord,
     },
+    /// Sets an attribute, or removes it if there is no value.
+    SetAttribute {
+        scope: String,
+        key: String,
+        value: Option<String>,
+    },
+    /// Moves the attributes of a scope that is no tensor's name, or removes them if there is no other scope.
+    MoveAttributes {
+        from: String,
+        to: Option<String>,
+    },
 }
 
 /// All changes of a transaction.
@@ -61,7 +74,6 @@ pub(crate) enum Change {
 pub(crate) struct Changes {
     /// Each change, and what to do if its name already exists.
     pub(crate) names: Vec<(Change, OnExisting)>,
-    pub(crate) attributes: BTreeMap<String, Option<String>>,
     /// The storages of earlier generations that the new headers refer to, as the transaction saw them.
     pub(crate) expected: BTreeMap<u64, StorageRecord>,
     /// Applies to later changes, except renames and copies.
@@ -97,11 +109,11 @@ impl Changes {
 
     /// Whether skipping all of them loses nothing.
     pub(crate) fn are_moves(&self) -> bool {
-        self.attributes.is_empty() && self.names.iter().all(|(change, _)| matches!(change, Change::Move(_)))
+        self.names.iter().all(|(change, _)| matches!(change, Change::Move(_)))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.attributes.is_empty()
+        self.names.is_empty()
     }
 
     /// Returns the provisional id of the staged storage at `index`.
@@ -120,15 +132,25 @@ impl Changes {
 pub(crate) struct Draft {
     generation: Arc<Generation>,
     tensors: BTreeMap<String, Option<TensorRecord>>,
+    /// All attributes, if any of them have changed.
+    attributes: Option<Attributes>,
 }
 
 impl Draft {
     pub(crate) fn new(generation: Arc<Generation>) -> Self {
-        Draft { generation, tensors: BTreeMap::new() }
+        Draft { generation, tensors: BTreeMap::new(), attributes: None }
     }
 
     pub(crate) fn generation(&self) -> &Arc<Generation> {
         &self.generation
+    }
+
+    pub(crate) fn attributes(&self) -> &Attributes {
+        self.attributes.as_ref().unwrap_or_else(|| &self.generation.manifest().attributes)
+    }
+
+    pub(super) fn attributes_mut(&mut self) -> &mut Attributes {
+        self.attributes.get_or_insert_with(|| self.generation.manifest().attributes.clone())
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
@@ -154,15 +176,19 @@ impl Draft {
             Change::Remove { name } => {
                 self.existing("remove", name)?;
                 self.tensors.insert(name.clone(), None);
+                self.remove_attributes(name);
             }
             Change::Rename { from, to } => {
                 let record = self.existing("rename", from)?;
                 self.put("rename to", to, record, on_existing)?;
                 self.tensors.insert(from.clone(), None);
+                self.copy_attributes(from, to);
+                self.remove_attributes(from);
             }
             Change::Copy { from, to } => {
                 let record = self.existing("copy", from)?;
                 self.put("copy to", to, record, on_existing)?;
+                self.copy_attributes(from, to);
             }
             Change::Move(relocation) => {
                 // Otherwise a name could return to its state before another commit.
@@ -178,6 +204,13 @@ impl Draft {
                     return Err(Error::new(ErrorKind::Conflict, message));
                 }
                 self.tensors.insert(name.clone(), Some(to.clone()));
+            }
+            Change::SetAttribute { scope, key, value } => self.set_attribute(scope, key, value.as_deref()),
+            Change::MoveAttributes { from, to } => {
+                if let Some(to) = to {
+                    self.copy_attributes(from, to);
+                }
+                self.remove_attributes(from);
             }
         }
         Ok(())
@@ -299,11 +332,8 @@ pub(crate) fn plan(
         manifest.tensors.retain(|_, record| record.is_some());
         manifest.storages.retain(|_, record| record.is_some());
     }
-    for (key, value) in &changes.attributes {
-        match value {
-            Some(value) => manifest.attributes.insert(key.clone(), value.clone()),
-            None => manifest.attributes.remove(key),
-        };
+    if let Some(attributes) = draft.attributes {
+        manifest.attributes = attributes;
     }
     Ok(Plan { manifest, taken })
 }

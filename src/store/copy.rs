@@ -1,11 +1,12 @@
 //! Copying a store while others may write it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::mem;
+use std::ops::{Bound, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::{Sealed, StorageKind, StorageRecord, TensorRecord};
+use stridemap_format::{Attributes, Sealed, StorageKind, StorageRecord, TensorRecord};
 
 use super::handle::Store;
 use super::options::StoreOptions;
@@ -98,12 +99,13 @@ impl Snapshot {
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
         self.loader.history.check_process()?;
         let entries = self.inner().tensors("")?;
-        self.copy(path.as_ref(), BTreeMap::new(), entries, progress)
+        self.copy(path.as_ref(), BTreeMap::new(), entries, self.all_attributes().clone(), progress)
     }
 
     /// Like [`copy_to`](Self::copy_to), for the given tensors only. Of a sealed storage, only the bytes that a
     /// [compaction](Store::compact) would keep for these tensors are copied, and strides and offsets may change.
-    /// Other storages are copied whole.
+    /// Other storages are copied whole. The attributes of the store, of these tensors, and of prefixes of their names
+    /// are kept.
     ///
     /// # Errors
     /// Those of [`copy_to`](Self::copy_to); `NameNotFound`.
@@ -123,7 +125,19 @@ impl Snapshot {
         for (name, record) in &tensors {
             parts.entry(record.storage_id).or_default().tensors.push((name.clone(), record.clone()));
         }
-        self.copy(path.as_ref(), parts, tensors.into_iter().map(Ok), progress)
+        let mut attributes = Attributes::new();
+        for ((scope, key), value) in self.all_attributes() {
+            let from_scope = (Bound::Included(scope.as_str()), Bound::Unbounded);
+            let is_kept = match tensors.range::<str, _>(from_scope).next() {
+                Some((name, _)) if name == scope => true,
+                Some((name, _)) if name.starts_with(scope) => self.inner().tensor(scope)?.is_none(),
+                _ => scope.is_empty(),
+            };
+            if is_kept {
+                attributes.insert((scope.clone(), key.clone()), value.clone());
+            }
+        }
+        self.copy(path.as_ref(), parts, tensors.into_iter().map(Ok), attributes, progress)
     }
 
     fn copy(
@@ -131,6 +145,7 @@ impl Snapshot {
         path: &Path,
         parts: BTreeMap<u64, Part>,
         tensors: impl Iterator<Item = Result<(String, TensorRecord)>>,
+        attributes: Attributes,
         mut progress: impl FnMut(u64),
     ) -> Result<Copied> {
         let history = &self.loader.history;
@@ -138,7 +153,7 @@ impl Snapshot {
             let building = Building::beside(&self.loader.disk, path)?;
             let options = StoreOptions { options: history.options, disk: Arc::clone(&self.loader.disk) };
             let target = options.create(building.path())?;
-            let copied = self.fill(&target, parts, tensors, &mut progress)?;
+            let copied = self.fill(&target, parts, tensors, attributes, &mut progress)?;
             building.place(&target.loader.history)?;
             Ok(copied)
         };
@@ -152,6 +167,7 @@ impl Snapshot {
         target: &Store,
         mut parts: BTreeMap<u64, Part>,
         tensors: impl Iterator<Item = Result<(String, TensorRecord)>>,
+        mut attributes: Attributes,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Copied> {
         let mut tensors = tensors.peekable();
@@ -160,8 +176,8 @@ impl Snapshot {
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
         loop {
             let mut txn = target.begin()?;
-            for (key, value) in self.attributes() {
-                txn.set_attribute(key, value)?;
+            for ((scope, key), value) in mem::take(&mut attributes) {
+                txn.set_attribute_of(&scope, &key, &value)?;
             }
             // Each storage, with a name that refers to it.
             let mut staged: Vec<(u64, String)> = Vec::new();

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +34,7 @@ use crate::tensor::Tensor;
 /// # Forks
 /// A forked child shares the open files of its parent, and with them its locks. So guards, and every method of a
 /// store, a transaction or a snapshot that returns a [`Result`], fail with `Forked` on inherited values.
-/// [`attributes`](Self::attributes) are empty there. Dropping inherited values is harmless.
+/// [Attributes](Self::attributes) are empty there. Dropping inherited values is harmless.
 ///
 /// Three things are allowed in the child: reading a tensor that was loaded before, using a
 /// [`LiveTensor`](crate::LiveTensor), and opening the store again to get a new handle. Opening takes locks within the
@@ -289,21 +288,6 @@ impl Store {
     /// Those of [`Snapshot::load`].
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.snapshot().load(name)
-    }
-
-    /// Returns the attributes of the store: text by key.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("license", "MIT")?;
-    /// assert_eq!(store.attributes()["license"], "MIT");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn attributes(&self) -> BTreeMap<String, String> {
-        self.snapshot().attributes().clone()
     }
 
     /// Begins a transaction: several changes in one commit. It starts from the newest generation; nothing is locked.

@@ -1,6 +1,7 @@
 //! The main types of the API: stores, transactions and snapshots.
 
 mod append;
+mod attributes;
 mod changes;
 mod conditions;
 mod copy;

@@ -56,7 +56,8 @@ impl Store {
         self.snapshot().load_all(prefix)?.collect()
     }
 
-    /// Removes the tensors whose names begin with `prefix`, and returns their number, which may be zero.
+    /// Removes the tensors whose names begin with `prefix`, and returns their number, which may be zero. Attributes of
+    /// scopes that begin with `prefix` are removed too; those of the store are kept.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -76,7 +77,8 @@ impl Store {
     }
 
     /// Renames the tensors whose names begin with `from`, replacing that prefix with `to`. Returns their number,
-    /// which may be zero.
+    /// which may be zero. Attributes of scopes that begin with `from` move too; those of the store stay. If `to` is
+    /// `""`, the attributes of `from` itself become the store's.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -151,7 +153,7 @@ impl Transaction<'_> {
 
     /// Removes the tensors whose names now begin with `prefix`, and returns their number. If another writer removes
     /// one of them before this transaction commits, the commit fails with `Conflict`, as for
-    /// [`remove`](Self::remove).
+    /// [`remove`](Self::remove). Attributes of scopes that begin with `prefix` are removed too.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -171,11 +173,14 @@ impl Transaction<'_> {
         let count = names.len();
         let removed = names.into_iter().try_for_each(|name| self.apply(Change::Remove { name }));
         self.kept(removed)?;
+        for from in self.draft.scopes(prefix) {
+            self.apply(Change::MoveAttributes { from, to: None })?;
+        }
         Ok(count)
     }
 
     /// Renames the tensors whose names now begin with `from`, replacing that prefix with `to`. Returns their number.
-    /// Either all of them are renamed or none.
+    /// Either all of them are renamed or none. Attributes of scopes that begin with `from` move too.
     ///
     /// ```
     /// # use stridemap::{ErrorKind, Store};
@@ -195,8 +200,9 @@ impl Transaction<'_> {
     /// Those of [`rename`](Self::rename), for any of them.
     pub fn rename_prefix(&mut self, from: &str, to: &str) -> Result<usize> {
         let mut names = self.names_with(from)?;
+        let count = names.len();
         if from == to {
-            return Ok(names.len());
+            return Ok(count);
         }
         let renamed = |name: &str| format!("{to}{}", &name[from.len()..]);
         for name in &names {
@@ -210,16 +216,28 @@ impl Transaction<'_> {
                 return Err(Error::new(ErrorKind::NameExists, message));
             }
         }
+        let mut scopes = self.draft.scopes(from);
+        scopes.retain(|scope| names.binary_search(scope).is_err());
+        for scope in &scopes {
+            let (op, new) = (format!("rename_prefix {from:?} to {to:?}"), renamed(scope));
+            if !new.is_empty() {
+                check_name(&new).map_err(|e| Error::refused(&op, e))?;
+            }
+        }
+        names.append(&mut scopes);
         // When `a` becomes `aa` and `aa` exists, rename the longer name first; when names become shorter, the shorter
         // first.
         match to.len() > from.len() {
             true => names.sort_unstable_by_key(|name| Reverse(name.len())),
             false => names.sort_unstable_by_key(String::len),
         }
-        let count = names.len();
-        let renamed = names.into_iter().try_for_each(|name| {
-            let to = renamed(&name);
-            self.apply(Change::Rename { from: name, to })
+        let renamed = names.into_iter().try_for_each(|from| {
+            let to = renamed(&from);
+            let is_tensor = self.draft.tensor(&from)?.is_some();
+            self.apply(match is_tensor {
+                true => Change::Rename { from, to },
+                false => Change::MoveAttributes { from, to: Some(to) },
+            })
         });
         // After an error some have their new names: that must not be committed.
         self.kept(renamed)?;

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -383,21 +382,6 @@ impl Snapshot {
         };
         let StorageRecord { length_bytes: size_bytes, tensor_count, .. } = record;
         StorageInfo { id, kind, size_bytes, file, offset_bytes, tensor_count }
-    }
-
-    /// Returns the attributes of the store: text by key.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("epoch", "3")?;
-    /// assert_eq!(store.snapshot().attributes()["epoch"], "3");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn attributes(&self) -> &BTreeMap<String, String> {
-        &self.generation.manifest().attributes
     }
 
     pub(super) fn inner(&self) -> &Generation {

@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stridemap_format::{DType, TensorRecord, check_name};
+use stridemap_format::{DType, TensorRecord};
 
 use super::loader::{Loader, layout_of};
 use super::snapshot::StorageKind;
@@ -37,7 +37,7 @@ pub struct Transaction<'a> {
 impl fmt::Debug for Transaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, generation) = (self.loader.history.paths.root(), self.generation().number());
-        let change_count = self.changes.names.len() + self.changes.attributes.len();
+        let change_count = self.changes.names.len();
         write!(f, "Transaction({path:?}, on generation {generation}, changes {change_count})")
     }
 }
@@ -335,46 +335,6 @@ impl<'a> Transaction<'a> {
     /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
     pub fn copy(&mut self, from: &str, to: &str) -> Result<()> {
         self.apply(Change::Copy { from: from.to_owned(), to: to.to_owned() })
-    }
-
-    /// Sets an attribute of the store: text under a key. All attributes together are at most 1 MiB.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// let mut txn = store.begin()?;
-    /// txn.set_attribute("epoch", "3")?;
-    /// txn.commit()?;
-    /// assert_eq!(store.attributes()["epoch"], "3");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a key that is empty, too long or contains NUL. If all attributes together are too large,
-    /// [`commit`](Self::commit) fails with `LimitExceeded`.
-    pub fn set_attribute(&mut self, key: &str, value: &str) -> Result<()> {
-        self.loader.history.check_process()?;
-        check_name(key).map_err(|e| Error::refused("set_attribute", e))?;
-        self.changes.attributes.insert(key.to_owned(), Some(value.to_owned()));
-        Ok(())
-    }
-
-    /// Removes the attribute of a key, if there is one.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("epoch", "3")?;
-    /// let mut txn = store.begin()?;
-    /// txn.remove_attribute("epoch");
-    /// txn.commit()?;
-    /// assert!(store.attributes().is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn remove_attribute(&mut self, key: &str) {
-        self.changes.attributes.insert(key.to_owned(), None);
     }
 
     pub(super) fn on_existing_renamed(&self) -> OnExisting {

@@ -182,45 +182,6 @@ impl Store {
         self.write(|txn| txn.copy(from, to))
     }
 
-    /// Sets an attribute of the store: text under a key. An existing value is replaced. All attributes together are
-    /// at most 1 MiB.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("license", "MIT")?;
-    /// assert_eq!(store.attributes()["license"], "MIT");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`]; `InvalidArgument` for a key that is empty, too long or contains NUL.
-    pub fn set_attribute(&self, key: &str, value: &str) -> Result<()> {
-        self.write(|txn| txn.set_attribute(key, value))
-    }
-
-    /// Removes the attribute of a key, if there is one.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("license", "MIT")?;
-    /// store.remove_attribute("license")?;
-    /// assert!(store.attributes().is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`].
-    pub fn remove_attribute(&self, key: &str) -> Result<()> {
-        self.write(|txn| {
-            txn.remove_attribute(key);
-            Ok(())
-        })
-    }
-
     /// Runs `change` on a new transaction, commits it, and returns the result of `change`. If `change` fails, the
     /// store is unchanged.
     ///

@@ -3,6 +3,7 @@
 
 mod arithmetic;
 mod arrays;
+mod attributes;
 mod casts;
 mod changes;
 mod compact;

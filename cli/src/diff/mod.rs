@@ -196,19 +196,23 @@ impl Diff<'_> {
         compare(&a_tensor, &b_tensor, tolerance, &|numel| bar.inc(numel.saturating_mul(itemsize) as u64))
     }
 
-    /// Iterates over the attributes that differ: the key, and the values in A and in B.
-    fn attributes(&self) -> impl Iterator<Item = (&str, Option<&str>, Option<&str>)> {
+    /// Returns the attributes that differ: the scope and the key, and the values in A and in B.
+    fn attributes(&self) -> impl Iterator<Item = AttributeDifference> {
         let (a, b) = (self.a.attributes(), self.b.attributes());
-        let only_in_b = b.keys().filter(|key| !a.contains_key(*key));
-        let value = |key: &str| (a.get(key).map(String::as_str), b.get(key).map(String::as_str));
-        let all = a.keys().chain(only_in_b).map(move |key| (key.as_str(), value(key)));
-        all.filter_map(|(key, (a, b))| (a != b).then_some((key, a, b))).inspect(|_| {
+        let only_in_b = b.keys().filter(|at| !a.contains_key(*at));
+        let values = |at: &(String, String)| (at.clone(), a.get(at).cloned(), b.get(at).cloned());
+        let all = a.keys().chain(only_in_b).map(values);
+        let found: Vec<AttributeDifference> = all.filter(|(_, a, b)| a != b).collect();
+        found.into_iter().inspect(|_| {
             let mut tally = self.tally.borrow_mut();
             tally.other_attributes += 1;
             tally.are_attributes_strict = self.args.strict;
         })
     }
 }
+
+/// The scope and key of an attribute, and its values in A and in B.
+type AttributeDifference = ((String, String), Option<String>, Option<String>);
 
 impl Finding {
     fn only(side: Side, info: TensorInfo) -> Self {

@@ -24,13 +24,14 @@ pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
             None => Ok(()),
         })?;
     }
-    for (key, a, b) in diff.attributes() {
+    for ((scope, key), a, b) in diff.attributes() {
         let line = match (a, b) {
-            (Some(a), Some(b)) => format!("{}, {}", one_line(a), one_line(b)),
-            (Some(a), None) => format!("only in A: {}", one_line(a)),
-            (_, b) => format!("only in B: {}", one_line(b.unwrap_or_default())),
+            (Some(a), Some(b)) => format!("{}, {}", one_line(&a), one_line(&b)),
+            (Some(a), None) => format!("only in A: {}", one_line(&a)),
+            (_, b) => format!("only in B: {}", one_line(&b.unwrap_or_default())),
         };
-        writeln!(out, "@ {}\t{line}", one_line(key))?;
+        let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(&scope)) };
+        writeln!(out, "@ {}{of}\t{line}", one_line(&key))?;
     }
     Ok(writeln!(out, "{}", diff.tally.borrow().to_text(diff.args.no_values))?)
 }
@@ -46,7 +47,8 @@ pub(super) fn json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
         counts: C,
         equal: E,
     }
-    let attributes = || diff.attributes().map(|(key, a, b)| Ok(AttributeRecord { key, a, b }));
+    let attributes =
+        || diff.attributes().map(|((scope, key), a, b)| Ok(AttributeRecord { scope, key, a, b }));
     write_json(
         out,
         Comparison {
@@ -85,10 +87,13 @@ impl SourceRecord {
 }
 
 #[derive(Serialize)]
-struct AttributeRecord<'a> {
-    key: &'a str,
-    a: Option<&'a str>,
-    b: Option<&'a str>,
+struct AttributeRecord {
+    /// Only for a tensor or a prefix.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    scope: String,
+    key: String,
+    a: Option<String>,
+    b: Option<String>,
 }
 
 #[derive(Serialize)]

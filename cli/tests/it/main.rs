@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests assert too")]
 
 mod append;
+mod attributes;
 mod closed_pipe;
 mod diff;
 mod diff_values;

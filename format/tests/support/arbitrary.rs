@@ -99,7 +99,7 @@ prop_compose! {
         table in of(table_ref(generation)),
         storages in btree_map(1..next_storage_id, of(storage_record()), 0..8),
         tensors in btree_map(name(), of(tensor_record(next_storage_id)), 0..8),
-        attributes in btree_map(name(), ".{0,20}", 0..4),
+        attributes in btree_map((prop_oneof![Just(String::new()), name()], name()), ".{0,20}", 0..4),
         garbage in btree_map(1..next_storage_id, 0..=generation, 0..4),
     ) -> Manifest {
         Manifest { uuid, generation, parent, next_storage_id, table, storages, tensors, attributes, garbage }

@@ -158,7 +158,8 @@ fn manifest_frames() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn manifests() -> Vec<(&'static str, Vec<u8>)> {
-    let pair = |key: &[u8], value: &[u8]| [text(key), text(value)].concat();
+    let scoped = |scope: &[u8], key: &[u8], value: &[u8]| [text(scope), text(key), text(value)].concat();
+    let pair = |key: &[u8], value: &[u8]| scoped(b"", key, value);
     let dropped = |id, generation| [uint(id), uint(generation)].concat();
     let good = manifest(&[]);
     let body = &good[MANIFEST_BODY..good.len() - 16];
@@ -214,6 +215,16 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         ("F-14-attribute-twice", attributes(&[pair(b"a", b"1"), pair(b"a", b"2")])),
         ("F-14-attribute-not-utf-8", attributes(&[pair(b"a", b"\xff")])),
         ("F-14-attribute-key-not-utf-8", attributes(&[pair(b"\xff", b"a")])),
+        ("F-14-scopes-descend", attributes(&[scoped(b"b", b"k", b""), scoped(b"a", b"l", b"")])),
+        (
+            "F-14-attributes-of-a-scope-descend",
+            attributes(&[scoped(b"a", b"l", b""), scoped(b"a", b"k", b"")]),
+        ),
+        (
+            "F-14-attribute-of-a-scope-twice",
+            attributes(&[scoped(b"a", b"k", b"1"), scoped(b"a", b"k", b"2")]),
+        ),
+        ("F-14-attribute-scope-not-utf-8", attributes(&[scoped(b"\xff", b"k", b"")])),
         ("F-14-garbage-descends", garbage(&[dropped(3, 5), dropped(2, 5)])),
         ("F-14-garbage-twice", garbage(&[dropped(2, 5), dropped(2, 5)])),
         ("F-14-count-2-to-60-of-storages", manifest_of(&[&body[..22], &uint(1 << 60)].concat())),
@@ -228,6 +239,9 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         ("F-19-key-empty", attributes(&[pair(b"", b"")])),
         ("F-19-key-with-nul", attributes(&[pair(b"a\0b", b"")])),
         ("F-19-key-of-4097-bytes", attributes(&[pair(&[b'k'; 4097], b"")])),
+        ("F-19-key-of-a-scope-empty", attributes(&[scoped(b"s", b"", b"")])),
+        ("F-19-scope-with-nul", attributes(&[scoped(b"a\0b", b"k", b"")])),
+        ("F-19-scope-of-4097-bytes", attributes(&[scoped(&[b's'; 4097], b"k", b"")])),
     ]
 }
 

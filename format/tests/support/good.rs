@@ -6,8 +6,8 @@ use stridemap_format::limits::{
     MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES,
 };
 use stridemap_format::{
-    DType, External, FileStamp, Manifest, Marker, Sealed, StorageKind, StorageRecord, TensorParts,
-    TensorRecord, Uuid, digest,
+    Attributes, DType, External, FileStamp, Manifest, Marker, Sealed, StorageKind, StorageRecord,
+    TensorParts, TensorRecord, Uuid, digest,
 };
 
 use super::table::Table;
@@ -26,6 +26,7 @@ pub(crate) fn manifests() -> Vec<(&'static str, Manifest)> {
         ("deltas", deltas()),
         ("integers", integers()),
         ("limits", limits()),
+        ("scopes", scopes()),
         ("on-table", on_table()),
     ]
 }
@@ -46,7 +47,7 @@ pub(crate) fn small_manifest() -> Manifest {
         next_storage_id: table.next_storage_id,
         storages: table.storages.into_iter().map(|(id, record)| (id, Some(record))).collect(),
         tensors: table.tensors.into_iter().map(|(name, record)| (name, Some(record))).collect(),
-        attributes: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
+        attributes: attributes(&[("", "k", "v")]),
         ..Manifest::first(UUID)
     }
 }
@@ -99,9 +100,7 @@ fn deltas() -> Manifest {
         ]
         .map(|(name, record)| (name.to_owned(), record))
         .into(),
-        attributes: [("author", "Ada"), ("empty", ""), ("ключ", "a\0b\n")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
+        attributes: attributes(&[("", "author", "Ada"), ("", "empty", ""), ("", "ключ", "a\0b\n")]),
         garbage: BTreeMap::from([(1, 7), (2, 3)]),
         ..Manifest::first(UUID)
     }
@@ -144,9 +143,33 @@ fn limits() -> Manifest {
             ("n".repeat(MAX_NAME_BYTES), Some(wide)),
             ("nothing".to_owned(), Some(tensor(DType::F32, &size, &stride, 1, 2))),
         ]),
-        attributes: BTreeMap::from([("k".repeat(MAX_NAME_BYTES), String::new())]),
+        attributes: attributes(&[
+            ("", &"k".repeat(MAX_NAME_BYTES), ""),
+            (&"s".repeat(MAX_NAME_BYTES), &"k".repeat(MAX_NAME_BYTES), ""),
+        ]),
         ..Manifest::first(UUID)
     }
+}
+
+/// Attributes of the store, of a tensor, of prefixes, and of names that no tensor has.
+fn scopes() -> Manifest {
+    Manifest {
+        attributes: attributes(&[
+            ("", "format", "pt"),
+            ("encoder.", "format", "np"),
+            ("encoder.", "license", "MIT"),
+            ("removed", "unit", "mm"),
+            ("t", "scale", "0.5"),
+            ("λ/", "ключ", "a\0b\n"),
+        ]),
+        ..small_manifest()
+    }
+}
+
+fn attributes(texts: &[(&str, &str, &str)]) -> Attributes {
+    let entry =
+        |&(scope, key, value): &(&str, &str, &str)| ((scope.to_owned(), key.to_owned()), value.to_owned());
+    texts.iter().map(entry).collect()
 }
 
 /// Changes over the table of generation 7: a second name on its storage 4, and its storage 3 gone.

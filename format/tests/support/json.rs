@@ -1,7 +1,9 @@
 //! Decoded content in the JSON form that `vectors/README.md` describes.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
-use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord, TableRef, TensorRecord};
+use stridemap_format::{Attributes, Manifest, Marker, StorageKind, StorageRecord, TableRef, TensorRecord};
 
 use super::table::Table;
 
@@ -18,7 +20,7 @@ pub(crate) fn manifest(manifest: &Manifest) -> Value {
         "table": manifest.table.as_ref().map(table_ref),
         "storages": object(&manifest.storages, |record| record.as_ref().map_or(Value::Null, storage)),
         "tensors": object(&manifest.tensors, |record| record.as_ref().map_or(Value::Null, tensor)),
-        "attributes": manifest.attributes,
+        "attributes": by_scope(&manifest.attributes),
         "garbage": manifest.garbage,
     })
 }
@@ -31,6 +33,15 @@ pub(crate) fn table(table: &Table, reference: &TableRef) -> Value {
         "storages": object(&table.storages, storage),
         "tensors": object(&table.tensors, tensor),
     })
+}
+
+/// The attributes of each scope, by key.
+fn by_scope(attributes: &Attributes) -> BTreeMap<&str, BTreeMap<&str, &str>> {
+    let mut scopes: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
+    for ((scope, key), value) in attributes {
+        scopes.entry(scope).or_default().insert(key, value);
+    }
+    scopes
 }
 
 fn table_ref(reference: &TableRef) -> Value {

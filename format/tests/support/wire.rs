@@ -86,8 +86,11 @@ fn manifest_fields() -> Vec<Change> {
         ("storages", uint(1)),
     ];
     let (storage, tensor) = (storage_fields(), tensor_fields());
-    let tail =
-        [("attributes", list(&[[text("k"), text("v")].concat()])), ("garbage", list(&[])), ("end", vec![])];
+    let tail = [
+        ("attributes", list(&[[text(""), text("k"), text("v")].concat()])),
+        ("garbage", list(&[])),
+        ("end", vec![]),
+    ];
     let optional = |mut fields: Vec<Change>, tag: &'static str| {
         fields.insert(1, (tag, vec![1]));
         fields

@@ -106,11 +106,11 @@ fn wide_tensors(count: usize) -> Vec<u8> {
     manifest_of_maps([NONE, (count, (0..count).flat_map(tensor).collect()), NONE, NONE])
 }
 
-/// Attributes of three bytes of key and none of value.
+/// Attributes of a byte of scope, two of key, and none of value.
 fn attributes(count: usize) -> Vec<u8> {
     let key = |i: usize| [(i >> 14) as u8 + 1, (i >> 7 & 127) as u8, (i & 127) as u8];
     let keys = (0..1 << 21).map(key).filter(|key| !key.contains(&0)).take(count);
-    manifest_of_maps([NONE, NONE, (count, keys.flat_map(|[a, b, c]| [3, a, b, c, 0]).collect()), NONE])
+    manifest_of_maps([NONE, NONE, (count, keys.flat_map(|[a, b, c]| [1, a, 2, b, c, 0]).collect()), NONE])
 }
 
 fn garbage(count: usize) -> Vec<u8> {

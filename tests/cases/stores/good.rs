@@ -17,7 +17,7 @@ use super::hex;
 
 type Recipe = (&'static str, &'static str, fn(&Path));
 
-pub(super) const RECIPES: [Recipe; 15] = [
+pub(super) const RECIPES: [Recipe; 16] = [
     ("empty", "no tensor was ever saved", |path| drop(Store::create(path).unwrap())),
     ("emptied", "all tensors were removed again: the ids go on", emptied),
     ("dtypes", "a tensor of each dtype", dtypes),
@@ -25,6 +25,7 @@ pub(super) const RECIPES: [Recipe; 15] = [
     ("names", "names of every odd kind, which are data and never paths", names),
     ("dim_names", "dimensions with names, all, some and none", dim_names),
     ("attributes", "text by key", attributes),
+    ("scopes", "attributes of tensors, of prefixes, and of names that no tensor has", scopes),
     ("table", "a table under a manifest with changes and removals", table),
     ("grown", "a storage to which rows were appended, with room reserved", grown),
     ("chunked", "a storage of a full chunk and five bytes, appended to after the first", chunked),
@@ -155,6 +156,22 @@ fn attributes(path: &Path) {
         ("json", "{\"a\":[1]}"),
     ] {
         txn.set_attribute(key, value).unwrap();
+    }
+    txn.commit().unwrap();
+}
+
+fn scopes(path: &Path) {
+    let store = Store::create(path).unwrap();
+    store.save("encoder.weight", &counted(DType::F32, &[2])).unwrap();
+    let mut txn = store.begin().unwrap();
+    for (scope, key, value) in [
+        ("", "format", "pt"),
+        ("encoder.", "format", "np"),
+        ("encoder.", "license", "MIT"),
+        ("encoder.weight", "scale", "0.5"),
+        ("no tensor", "ключ", "a\0b\n\u{1b}"),
+    ] {
+        txn.set_attribute_of(scope, key, value).unwrap();
     }
     txn.commit().unwrap();
 }
@@ -300,7 +317,12 @@ pub(super) fn content(snapshot: &Snapshot) -> Value {
     };
     let tensors: Vec<Value> = snapshot.tensors("").unwrap().map(of_tensor).collect();
     let storages: Vec<Value> = snapshot.storages().map(of_storage).collect();
-    json!({
+    let mut content = json!({
         "generation": snapshot.generation(), "attributes": snapshot.attributes(), "tensors": tensors, "storages": storages,
-    })
+    });
+    for ((scope, key), value) in snapshot.all_attributes().iter().filter(|((scope, _), _)| !scope.is_empty())
+    {
+        content["attributes_of"][scope][key] = value.as_str().into();
+    }
+    content
 }

@@ -1,0 +1,119 @@
+//! Attributes of tensors and prefixes: imported, exported, inspected and compared.
+
+use std::fs;
+
+use crate::harness::Dir;
+
+const MODEL: &str =
+    r#"{"__metadata__":{"format":"pt","who":"a"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+
+/// A store of `m.safetensors` twice, with and without a prefix.
+fn imported_twice() -> Dir {
+    let dir = Dir::empty();
+    dir.write_safetensors("m.safetensors", MODEL, &[1; 8]);
+    dir.messages(&["import", "m.safetensors", "s.smap"]);
+    dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc."]);
+    dir
+}
+
+#[test]
+fn export_with_a_prefix_undoes_the_import_with_it() {
+    let dir = imported_twice();
+    let store = dir.store();
+    store.set_attribute_of("enc.", "who", "b").unwrap();
+    store.set_attribute_of("enc.w", "unit", "m").unwrap();
+    assert_eq!((store.attributes()["who"].as_str(), store.attributes_of("enc.").len()), ("a", 2));
+    dir.messages(&["export", "s.smap", "out.safetensors", "--prefix", "enc."]);
+    let listed = dir.stdout(&["ls", "out.safetensors"]);
+    assert_eq!(listed, "w\tfloat32\t[2]\n");
+    dir.messages(&["import", "out.safetensors", "again.smap"]);
+    let again = stridemap::Store::open(dir.path("again.smap")).unwrap();
+    assert_eq!(again.attributes(), store.attributes_of("enc."));
+}
+
+#[test]
+fn prefix_of_no_tensor_of_a_copy_and_beside_names_is_refused() {
+    let dir = imported_twice();
+    for (args, expected) in [
+        (&["out.npz", "--prefix", "dec."][..], "export out.npz: no name begins with \"dec.\""),
+        (&["out.smap", "--prefix", "enc."], "--prefix is for files in other formats"),
+    ] {
+        let refusal = dir.refusal(&[&["export", "s.smap"], args].concat());
+        assert!(refusal.contains(expected), "{args:?}: {refusal}");
+    }
+    let both = dir.run(&["export", "s.smap", "out.npz", "w", "--prefix", "enc."]);
+    assert!(both.code == Some(2) && both.stderr.contains("cannot be used with"), "{both:?}");
+    assert!(!dir.path("out.npz").exists() && !dir.path("out.smap").exists());
+}
+
+#[test]
+fn prefix_that_leaves_out_a_tensor_in_place_does_not_replace_its_file() {
+    let dir = Dir::empty();
+    dir.write_safetensors("m.safetensors", MODEL, &[1; 8]);
+    dir.messages(&["import", "m.safetensors", "s.smap", "--in-place", "--external", "beside"]);
+    dir.messages(&["cp", "s.smap", "w", "enc.w"]);
+    let before = fs::read(dir.path("m.safetensors")).unwrap();
+    let args = ["export", "s.smap", "m.safetensors", "--prefix", "enc.", "--external", "beside"];
+    let refusal = dir.refusal(&args);
+    assert!(refusal.contains("that tensor is not being exported"), "{refusal}");
+    assert_eq!(fs::read(dir.path("m.safetensors")).unwrap(), before);
+}
+
+#[test]
+fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
+    let dir = imported_twice();
+    dir.store().set_attribute_of("enc.", "who", "b").unwrap();
+    dir.store().set_attribute("who", "c").unwrap();
+    let said = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc."]);
+    assert!(said.contains("note: the \"who\" of m.safetensors replaces the store's"), "{said}");
+    assert_eq!(
+        (dir.store().attributes_of("enc.")["who"].as_str(), &*dir.store().attributes()["who"]),
+        ("a", "c")
+    );
+}
+
+#[test]
+fn inspect_prints_the_attributes_of_each_scope() {
+    let dir = imported_twice();
+    dir.store().set_attribute_of("odd [\n]", "k\u{7}", "v\n").unwrap();
+    let text = dir.stdout(&["inspect", "s.smap"]);
+    insta::assert_snapshot!(&text[text.find("\nattributes").unwrap() + 1..], @r"
+    attributes
+      format = pt
+      who = a
+
+    attributes of enc.
+      format = pt
+      who = a
+
+    attributes of 'odd [\n]'
+      k\u{7} = v\n
+    ");
+    let json = dir.stdout(&["inspect", "s.smap", "--json"]);
+    let expected = r#"}],"attributes_of":{"enc.":{"format":"pt","who":"a"},"odd [\n]":{"k\u0007":"v\n"}}}"#;
+    assert!(json.ends_with(&format!("{expected}\n")), "{json}");
+}
+
+#[test]
+fn diff_compares_attributes_by_scope_and_key() {
+    let dir = imported_twice();
+    dir.messages(&["export", "s.smap", "b.smap"]);
+    let b = stridemap::Store::open(dir.path("b.smap")).unwrap();
+    assert!(dir.stdout(&["diff", "s.smap", "b.smap", "--strict"]).starts_with("equal: 2 tensors"));
+    b.set_attribute_of("enc.", "who", "b").unwrap();
+    b.set_attribute_of("w", "who", "b").unwrap();
+    b.remove_attribute("who").unwrap();
+    let text = dir.stdout(&["diff", "s.smap", "b.smap"]);
+    insta::assert_snapshot!(text.replace('\t', " | "), @r"
+    @ who | only in A: a
+    @ who of enc. | a, b
+    @ who of w | only in B: b
+    equal: 2 tensors, 16 B; 3 attributes differ
+    ");
+    let json = dir.stdout(&["diff", "s.smap", "b.smap", "--json"]);
+    let expected = concat!(
+        r#""attributes":[{"key":"who","a":"a","b":null},{"scope":"enc.","key":"who","a":"a","b":"b"},"#,
+        r#"{"scope":"w","key":"who","a":null,"b":"b"}],"#
+    );
+    assert!(json.contains(expected), "{json}");
+}

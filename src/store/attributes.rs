@@ -1,0 +1,298 @@
+//! Attributes of the store, of tensors, and of prefixes of their names.
+
+use std::collections::BTreeMap;
+
+use stridemap_format::check_name;
+
+use super::handle::Store;
+use super::snapshot::Snapshot;
+use super::transaction::Transaction;
+use crate::error::{Error, Result};
+use crate::generation::{Change, attributes_of};
+
+/// An attribute is text under a key. It belongs to a *scope*: the store itself, which is `""`, the name of a tensor, or
+/// a prefix of names, such as `"encoder."`. No tensor needs to have that name or prefix. All attributes together are at
+/// most 1 MiB: the bytes of their scopes, keys and values.
+///
+/// Attributes follow their name. Saving under an existing name keeps them, removing the tensor removes them, renaming
+/// moves them, and copying copies them. If the new name already has attributes, those with other keys are kept.
+/// [`remove_prefix`](Store::remove_prefix) and [`rename_prefix`](Store::rename_prefix) apply to every scope that begins
+/// with the prefix, but never to the attributes of the store.
+impl Store {
+    /// Returns the attributes of the store itself, by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("license", "MIT")?;
+    /// assert_eq!(store.attributes()["license"], "MIT");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn attributes(&self) -> BTreeMap<String, String> {
+        self.attributes_of("")
+    }
+
+    /// Returns the attributes of a tensor or a prefix, by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("depth", &[1.5f32, 2.])?;
+    /// store.set_attribute_of("depth", "unit", "m")?;
+    /// assert_eq!(store.attributes_of("depth")["unit"], "m");
+    /// assert!(store.attributes().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn attributes_of(&self, scope: &str) -> BTreeMap<String, String> {
+        self.snapshot().attributes_of(scope)
+    }
+
+    /// Sets an attribute of the store itself. An existing value is replaced.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("license", "MIT")?;
+    /// assert_eq!(store.attributes()["license"], "MIT");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`]; `InvalidArgument` for a key that is empty, too long or contains NUL.
+    pub fn set_attribute(&self, key: &str, value: &str) -> Result<()> {
+        self.write(|txn| txn.set_attribute(key, value))
+    }
+
+    /// Sets an attribute of a tensor or a prefix. An existing value is replaced.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute_of("encoder.", "license", "MIT")?;
+    /// store.rename_prefix("encoder.", "old.")?;
+    /// assert_eq!(store.attributes_of("old.")["license"], "MIT");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`]; `InvalidArgument` for a key or scope that is too long or contains NUL, and for an empty key.
+    pub fn set_attribute_of(&self, scope: &str, key: &str, value: &str) -> Result<()> {
+        self.write(|txn| txn.set_attribute_of(scope, key, value))
+    }
+
+    /// Removes an attribute of the store itself, if it exists.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("license", "MIT")?;
+    /// store.remove_attribute("license")?;
+    /// assert!(store.attributes().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`].
+    pub fn remove_attribute(&self, key: &str) -> Result<()> {
+        self.write(|txn| txn.remove_attribute(key))
+    }
+
+    /// Removes an attribute of a tensor or a prefix, if it exists.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute_of("depth", "unit", "m")?;
+    /// store.remove_attribute_of("depth", "unit")?;
+    /// assert!(store.attributes_of("depth").is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store`].
+    pub fn remove_attribute_of(&self, scope: &str, key: &str) -> Result<()> {
+        self.write(|txn| txn.remove_attribute_of(scope, key))
+    }
+}
+
+/// Attributes of the store, of tensors and of prefixes; see [`Store`]'s methods of the same names. If another writer
+/// commits first, these changes are repeated on that generation too, so the last value under a key wins.
+impl Transaction<'_> {
+    /// Returns the attributes of the store itself in this transaction, by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.set_attribute("epoch", "3")?;
+    /// assert_eq!(txn.attributes()["epoch"], "3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn attributes(&self) -> BTreeMap<String, String> {
+        self.attributes_of("")
+    }
+
+    /// Returns the attributes of a tensor or a prefix in this transaction, by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("depth", &[1.5f32, 2.])?;
+    /// txn.set_attribute_of("depth", "unit", "m")?;
+    /// txn.rename("depth", "range")?;
+    /// assert_eq!(txn.attributes_of("range")["unit"], "m");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn attributes_of(&self, scope: &str) -> BTreeMap<String, String> {
+        attributes_of(self.draft.attributes(), scope)
+    }
+
+    /// Sets an attribute of the store itself. An existing value is replaced.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.set_attribute("epoch", "3")?;
+    /// txn.commit()?;
+    /// assert_eq!(store.attributes()["epoch"], "3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key that is empty, too long or contains NUL. If all attributes together are too large,
+    /// [`commit`](Self::commit) fails with `LimitExceeded`.
+    pub fn set_attribute(&mut self, key: &str, value: &str) -> Result<()> {
+        self.set_attribute_of("", key, value)
+    }
+
+    /// Sets an attribute of a tensor or a prefix. An existing value is replaced.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("depth", &[1.5f32, 2.])?;
+    /// txn.set_attribute_of("depth", "unit", "m")?;
+    /// txn.commit()?;
+    /// assert_eq!(store.attributes_of("depth")["unit"], "m");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`set_attribute`](Self::set_attribute); `InvalidArgument` for a scope that is too long or contains NUL.
+    pub fn set_attribute_of(&mut self, scope: &str, key: &str, value: &str) -> Result<()> {
+        let refused = |e| Error::refused("set_attribute", e);
+        if !scope.is_empty() {
+            check_name(scope).map_err(refused)?;
+        }
+        check_name(key).map_err(refused)?;
+        let (scope, key, value) = (scope.to_owned(), key.to_owned(), Some(value.to_owned()));
+        self.apply(Change::SetAttribute { scope, key, value })
+    }
+
+    /// Removes an attribute of the store itself, if it exists.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("epoch", "3")?;
+    /// let mut txn = store.begin()?;
+    /// txn.remove_attribute("epoch")?;
+    /// txn.commit()?;
+    /// assert!(store.attributes().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Forked`.
+    pub fn remove_attribute(&mut self, key: &str) -> Result<()> {
+        self.remove_attribute_of("", key)
+    }
+
+    /// Removes an attribute of a tensor or a prefix, if it exists.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute_of("depth", "unit", "m")?;
+    /// let mut txn = store.begin()?;
+    /// txn.remove_attribute_of("depth", "unit")?;
+    /// assert!(txn.attributes_of("depth").is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Forked`.
+    pub fn remove_attribute_of(&mut self, scope: &str, key: &str) -> Result<()> {
+        self.apply(Change::SetAttribute { scope: scope.to_owned(), key: key.to_owned(), value: None })
+    }
+}
+
+/// Attributes of the store, of tensors and of prefixes; see [`Store`]'s methods of the same names.
+impl Snapshot {
+    /// Returns the attributes of the store itself, by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("epoch", "3")?;
+    /// assert_eq!(store.snapshot().attributes()["epoch"], "3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn attributes(&self) -> BTreeMap<String, String> {
+        self.attributes_of("")
+    }
+
+    /// Returns the attributes of a tensor or a prefix, by key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute_of("encoder.", "license", "MIT")?;
+    /// assert_eq!(store.snapshot().attributes_of("encoder.")["license"], "MIT");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn attributes_of(&self, scope: &str) -> BTreeMap<String, String> {
+        attributes_of(self.all_attributes(), scope)
+    }
+
+    /// Returns all attributes, by scope and key.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.set_attribute("license", "MIT")?;
+    /// store.set_attribute_of("encoder.", "license", "BSD")?;
+    /// let snapshot = store.snapshot();
+    /// let all = snapshot.all_attributes().iter().map(|((scope, key), value)| (&**scope, &**key, &**value));
+    /// assert!(all.eq([("", "license", "MIT"), ("encoder.", "license", "BSD")]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn all_attributes(&self) -> &BTreeMap<(String, String), String> {
+        &self.inner().manifest().attributes
+    }
+}

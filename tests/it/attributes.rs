@@ -1,0 +1,320 @@
+//! Attributes of the store, of tensors, and of prefixes of their names.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use stridemap::{ErrorKind, OnExisting, Result, Snapshot, Store, StoreOptions, Transaction};
+use stridemap_format::{Manifest, Marker, Rule};
+use stridemap_interop::{ForeignFile, adopt, import, safetensors};
+
+use crate::refusals::assert_refused;
+use crate::support::temporary;
+
+/// A store with a scalar for each name, and attributes: scope, key and value.
+fn store_of(dir: &tempfile::TempDir, names: &[&str], attributes: &[(&str, &str, &str)]) -> Store {
+    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let fill = |txn: &mut Transaction<'_>| -> Result<()> {
+        names.iter().try_for_each(|name| txn.save(name, &1i32))?;
+        attributes.iter().try_for_each(|(scope, key, value)| txn.set_attribute_of(scope, key, value))
+    };
+    store.write(fill).unwrap();
+    store
+}
+
+/// All attributes, as `scope:key=value`.
+fn all(snapshot: &Snapshot) -> Vec<String> {
+    let line = |((scope, key), value): (&(String, String), &String)| format!("{scope}:{key}={value}");
+    snapshot.all_attributes().iter().map(line).collect()
+}
+
+fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+#[test]
+fn attributes_of_each_scope_are_apart_in_store_transaction_and_snapshot() {
+    let dir = temporary();
+    let store = store_of(&dir, &["a", "a.b"], &[("a", "k", "1"), ("a.", "k", "2"), ("a.b", "k", "3")]);
+    store.set_attribute("k", "0").unwrap();
+    store.set_attribute_of("no tensor", "k", "4").unwrap();
+    store.set_attribute_of("", "l", "0").unwrap();
+    let (snapshot, mut txn) = (store.snapshot(), store.begin().unwrap());
+    let expected = [("a", "1"), ("a.", "2"), ("a.b", "3"), ("no tensor", "4")];
+    for (scope, value) in expected {
+        let of = texts(&[("k", value)]);
+        assert_eq!(store.attributes_of(scope), of);
+        assert_eq!((snapshot.attributes_of(scope), txn.attributes_of(scope)), (of.clone(), of));
+    }
+    let own = texts(&[("k", "0"), ("l", "0")]);
+    assert_eq!(
+        (store.attributes(), snapshot.attributes(), txn.attributes()),
+        (own.clone(), own.clone(), own)
+    );
+    assert_eq!(all(&snapshot), [":k=0", ":l=0", "a:k=1", "a.:k=2", "a.b:k=3", "no tensor:k=4"]);
+    assert!(store.attributes_of("other").is_empty());
+
+    txn.set_attribute_of("a", "k", "5").unwrap();
+    txn.remove_attribute_of("a.b", "k").unwrap();
+    txn.remove_attribute_of("a.b", "never set").unwrap();
+    txn.remove_attribute("l").unwrap();
+    assert_eq!(txn.attributes_of("a"), texts(&[("k", "5")]));
+    assert_eq!(all(&store.snapshot()).len(), 6, "a transaction showed before its commit");
+    txn.commit().unwrap();
+    store.remove_attribute_of("no tensor", "k").unwrap();
+    let expected = [":k=0", "a:k=5", "a.:k=2"];
+    assert_eq!(all(&store.snapshot()), expected);
+    assert_eq!(all(&Store::open(store.path()).unwrap().snapshot()), expected);
+    assert_eq!(all(&snapshot).len(), 6, "a snapshot changed");
+}
+
+#[test]
+fn saving_again_keeps_removing_removes_renaming_moves_and_copying_copies() {
+    let dir = temporary();
+    let store = store_of(&dir, &["x"], &[("", "k", "0"), ("x", "unit", "m"), ("x.", "unit", "ft")]);
+    store.save("x", &2i32).unwrap();
+    assert_eq!(store.attributes_of("x"), texts(&[("unit", "m")]));
+    store.copy("x", "y").unwrap();
+    assert_eq!(all(&store.snapshot()), [":k=0", "x:unit=m", "x.:unit=ft", "y:unit=m"]);
+    store.rename("x", "z").unwrap();
+    assert_eq!(all(&store.snapshot()), [":k=0", "x.:unit=ft", "y:unit=m", "z:unit=m"]);
+    store.remove("y").unwrap();
+    assert_eq!(all(&store.snapshot()), [":k=0", "x.:unit=ft", "z:unit=m"]);
+    store.write(|txn| txn.rename("z", "z")).unwrap();
+    store.compact(|_| ()).unwrap();
+    assert_eq!(all(&store.snapshot()), [":k=0", "x.:unit=ft", "z:unit=m"]);
+}
+
+#[test]
+fn changes_of_one_transaction_apply_in_order() {
+    let dir = temporary();
+    let store = store_of(&dir, &["a"], &[("a", "k", "old")]);
+    store
+        .write(|txn| {
+            txn.rename("a", "b")?;
+            txn.set_attribute_of("a", "k", "new")?;
+            txn.copy("b", "c")?;
+            txn.remove("b")?;
+            txn.set_attribute_of("b", "l", "after")
+        })
+        .unwrap();
+    assert_eq!(all(&store.snapshot()), ["a:k=new", "b:l=after", "c:k=old"]);
+}
+
+#[test]
+fn replaced_name_keeps_only_the_attributes_with_other_keys() {
+    let dir = temporary();
+    let attributes = [("a", "k", "a"), ("b", "k", "b"), ("b", "l", "b"), ("c", "k", "c")];
+    let store = store_of(&dir, &["a", "b"], &attributes);
+    store
+        .write(|txn| {
+            txn.on_existing(OnExisting::Replace);
+            txn.rename("a", "b")?;
+            txn.copy("b", "c")
+        })
+        .unwrap();
+    assert_eq!(all(&store.snapshot()), ["b:k=a", "b:l=b", "c:k=a", "c:l=b"]);
+}
+
+#[test]
+fn prefix_operations_act_on_every_scope_that_begins_with_it() {
+    let dir = temporary();
+    let attributes = [
+        ("", "k", "store"),
+        ("m.", "k", "prefix"),
+        ("m.a", "k", "tensor"),
+        ("m.layer.", "k", "inner"),
+        ("m", "k", "shorter"),
+        ("n.", "l", "already"),
+    ];
+    let store = store_of(&dir, &["m.a", "m.layer.b"], &attributes);
+    assert_eq!(store.rename_prefix("m.", "n.").unwrap(), 2);
+    let moved =
+        [":k=store", "m:k=shorter", "n.:k=prefix", "n.:l=already", "n.a:k=tensor", "n.layer.:k=inner"];
+    assert_eq!(all(&store.snapshot()), moved);
+    assert_eq!(store.rename_prefix("n.", "n.").unwrap(), 2);
+    assert_eq!(all(&store.snapshot()), moved);
+    assert_eq!(store.remove_prefix("n.layer").unwrap(), 1);
+    assert_eq!(all(&store.snapshot()), &moved[..5]);
+    assert_eq!(store.remove_prefix("").unwrap(), 1);
+    assert_eq!(all(&store.snapshot()), [":k=store"]);
+}
+
+#[test]
+fn prefix_of_itself_moves_every_scope_once() {
+    let dir = temporary();
+    let scopes = ["a", "aa", "aaa", "ab"];
+    let attributes = scopes.map(|scope| (scope, "was", scope));
+    let store = store_of(&dir, &["a", "aaa"], &attributes);
+    assert_eq!(store.rename_prefix("a", "aa").unwrap(), 2);
+    assert_eq!(all(&store.snapshot()), ["aa:was=a", "aaa:was=aa", "aaaa:was=aaa", "aab:was=ab"]);
+    assert_eq!(store.rename_prefix("aa", "a").unwrap(), 2);
+    assert_eq!(all(&store.snapshot()), ["a:was=a", "aa:was=aa", "aaa:was=aaa", "ab:was=ab"]);
+    assert_eq!(store.names().unwrap(), ["a", "aaa"]);
+}
+
+#[test]
+fn prefix_renamed_to_nothing_leaves_its_attributes_to_the_store() {
+    let dir = temporary();
+    let attributes = [("", "format", "pt"), ("", "k", "v"), ("m.", "format", "np"), ("m.a", "k", "a")];
+    let store = store_of(&dir, &["m.a"], &attributes);
+    store.rename_prefix("m.", "").unwrap();
+    assert_eq!(all(&store.snapshot()), [":format=np", ":k=v", "a:k=a"]);
+    store.rename_prefix("", "old.").unwrap();
+    assert_eq!(all(&store.snapshot()), [":format=np", ":k=v", "old.a:k=a"]);
+}
+
+#[test]
+fn prefix_too_long_for_a_scope_is_refused_and_nothing_moves() {
+    let dir = temporary();
+    let store = store_of(&dir, &["m.a"], &[("m.a scope of nobody", "k", "v")]);
+    let long = "n".repeat(4090);
+    let mut txn = store.begin().unwrap();
+    assert_refused(txn.rename_prefix("m.", &long), ErrorKind::InvalidArgument, &["rename_prefix", "F-4"]);
+    assert_eq!(txn.names().unwrap(), ["m.a"]);
+    assert_eq!(txn.attributes_of("m.a scope of nobody").len(), 1);
+    txn.commit().unwrap();
+}
+
+#[test]
+fn commits_of_two_handles_merge_by_scope_and_key() {
+    let dir = temporary();
+    let attributes = [("x", "both", "old"), ("x", "gone", "old"), ("y", "k", "old")];
+    let store = store_of(&dir, &["x", "y"], &attributes);
+    let other = Store::open(store.path()).unwrap();
+    let mut late = store.begin().unwrap();
+    late.set_attribute_of("x", "both", "late").unwrap();
+    late.set_attribute_of("y", "late", "late").unwrap();
+    late.remove_attribute_of("x", "gone").unwrap();
+    late.rename("y", "z").unwrap();
+    other
+        .write(|txn| {
+            txn.set_attribute_of("x", "both", "early")?;
+            txn.set_attribute_of("x", "early", "early")?;
+            txn.set_attribute_of("x.", "both", "early")?;
+            // The late one renames this, with what it finds there.
+            txn.set_attribute_of("y", "k", "early")
+        })
+        .unwrap();
+    late.commit().unwrap();
+    let expected = ["x:both=late", "x:early=early", "x.:both=early", "z:k=early", "z:late=late"];
+    assert_eq!(all(&store.snapshot()), expected);
+    other.refresh().unwrap();
+    assert_eq!(all(&other.snapshot()), expected);
+}
+
+#[test]
+fn scopes_keys_and_values_together_are_at_most_a_mebibyte() {
+    let dir = temporary();
+    let store = store_of(&dir, &["x"], &[]);
+    let mut txn = store.begin().unwrap();
+    for (scope, key) in [("s\0", "k"), ("s", ""), (&*"s".repeat(4097), "k")] {
+        let refused = txn.set_attribute_of(scope, key, "v");
+        assert_refused(refused, ErrorKind::InvalidArgument, &["set_attribute", "F-4"]);
+    }
+    drop(txn);
+    let (scope, limit) = ("s".repeat(4096), 1 << 20);
+    store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4097)).unwrap();
+    let past = store.set_attribute_of("x", "", "v");
+    assert_refused(past, ErrorKind::InvalidArgument, &["F-4"]);
+    let past = store.set_attribute_of("x", "k", "");
+    assert_refused(past, ErrorKind::LimitExceeded, &["F-19", "1 MiB"]);
+    assert_eq!(store.snapshot().all_attributes().len(), 1);
+    // A copy of a name takes room as well.
+    store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4099)).unwrap();
+    store.set_attribute_of("x", "k", "").unwrap();
+    assert_refused(store.copy("x", "y"), ErrorKind::LimitExceeded, &["F-19"]);
+    store.rename("x", "y").unwrap();
+    assert_eq!(store.attributes_of("y"), texts(&[("k", "")]));
+}
+
+#[test]
+fn manifest_with_a_malformed_scope_is_refused() {
+    let dir = temporary();
+    let store = store_of(&dir, &["x"], &[("scope", "k", "v")]);
+    let path = store.path().join(format!("meta/{:016x}.man", store.generation()));
+    let uuid = Marker::decode(&fs::read(store.path().join("FORMAT")).unwrap()).unwrap().uuid;
+    let whole = fs::read(&path).unwrap();
+    let mut manifest = Manifest::decode(&whole, uuid, store.generation()).unwrap();
+    manifest.attributes.insert(("s\0".into(), "k".into()), "v".into());
+    assert_eq!(manifest.encode().unwrap_err().rule(), Rule::Attributes, "it would be written");
+    let at = whole.windows(5).position(|bytes| bytes == b"scope").unwrap();
+    let mut bytes = whole;
+    bytes[at] = 0;
+    let end = bytes.len() - 16;
+    let digest = stridemap_format::digest(&bytes[..end]);
+    bytes[end..].copy_from_slice(&digest);
+    drop(store);
+    fs::write(&path, bytes).unwrap();
+    assert_refused(Store::open(dir.path().join("x.smap")), ErrorKind::Corrupt, &["F-19", ".man"]);
+}
+
+#[test]
+fn copies_keep_the_attributes_of_the_tensors_they_keep() {
+    let dir = temporary();
+    let attributes = [
+        ("", "k", "store"),
+        ("m.", "k", "prefix"),
+        ("m.a", "k", "kept"),
+        ("m.a2", "k", "left out"),
+        ("m.b", "k", "left out"),
+        ("n.", "k", "left out"),
+        ("no tensor", "k", "left out"),
+    ];
+    let store = store_of(&dir, &["m.a", "m.a2", "m.a22", "m.b", "n.c"], &attributes);
+    let snapshot = store.snapshot();
+    let copied = |name: &str, names: Option<&[&str]>| {
+        let path = dir.path().join(name);
+        match names {
+            Some(names) => snapshot.copy_tensors_to(&path, names, |_| ()).unwrap(),
+            None => snapshot.copy_to(&path, |_| ()).unwrap(),
+        };
+        all(&Store::open(&path).unwrap().snapshot())
+    };
+    assert_eq!(copied("whole.smap", None), all(&snapshot));
+    assert_eq!(copied("some.smap", Some(&["m.a", "m.a22"])), [":k=store", "m.:k=prefix", "m.a:k=kept"]);
+    assert_eq!(copied("none.smap", Some(&[])), [":k=store"]);
+}
+
+#[test]
+fn repair_keeps_attributes() {
+    let dir = temporary();
+    let attributes = [("", "k", "v"), ("x", "unit", "m"), ("y", "unit", "ft"), ("y.", "k", "v")];
+    let store = store_of(&dir, &["x", "y"], &attributes);
+    let (path, before) = (store.path().to_path_buf(), all(&store.snapshot()));
+    let (storage, y) = (store.snapshot().storages().next().unwrap().unwrap(), store.load("y").unwrap());
+    let mut bytes = fs::read(&storage.file).unwrap();
+    bytes[y.storage_offset() * 4] ^= 1;
+    drop((store, y));
+    fs::write(&storage.file, bytes).unwrap();
+    StoreOptions::new().repair(&path, |_| ()).unwrap();
+    let repaired = Store::open(&path).unwrap();
+    assert!(repaired.names().unwrap().len() < 2, "nothing was lost");
+    assert_eq!(all(&repaired.snapshot()), before);
+}
+
+#[test]
+fn safetensors_metadata_goes_into_the_scope_of_the_prefix_and_back() {
+    let dir = temporary();
+    let (file, back) = (dir.path().join("m.safetensors"), dir.path().join("back.safetensors"));
+    let metadata = texts(&[("format", "pt"), ("license", "MIT")]);
+    let weight = stridemap::Tensor::from_vec(vec![1f32, 2.], &[2]).unwrap();
+    let tensors = [("weight".to_owned(), weight)];
+    safetensors::write(&file, &tensors, &metadata, OnExisting::Refuse, &mut |_| ()).unwrap();
+    let options = StoreOptions::new().external(stridemap::ExternalFiles::Beside);
+    let store = options.create(dir.path().join("x.smap")).unwrap();
+    import(&store, &file, "encoder.").unwrap();
+    adopt(&store, &file, "in_place.").unwrap();
+    assert!(store.attributes().is_empty());
+    for prefix in ["encoder.", "in_place."] {
+        assert_eq!(store.attributes_of(prefix), metadata, "{prefix}");
+    }
+    let loaded = store.load_all("encoder.").unwrap().into_iter();
+    let tensors: Vec<_> =
+        loaded.map(|(name, tensor)| (name["encoder.".len()..].to_owned(), tensor)).collect();
+    let attributes = store.attributes_of("encoder.");
+    safetensors::write(&back, &tensors, &attributes, OnExisting::Refuse, &mut |_| ()).unwrap();
+    assert_eq!(ForeignFile::open(&back).unwrap().attributes(), &metadata);
+    assert_eq!(fs::read(&back).unwrap(), fs::read(&file).unwrap());
+    import(&store, &file, "").unwrap();
+    assert_eq!(store.attributes(), metadata);
+}
