@@ -2,7 +2,8 @@ use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Device, Error, Result, Storage, Tensor, WithDType};
 use float8::F8E4M3;
 use half::{bf16, f16};
-use stridemap::{Element, ErrorKind, F8E4M3FN, F8E8M0FNU};
+use stridemap::small_float::{F8E4M3FN, F8E8M0FNU};
+use stridemap::{Element, ErrorKind};
 
 /// Copies a tensor, of a store or on the heap, into a candle tensor on `device`. Elements are copied once, in
 /// row-major order, whatever the strides. The elements of a mutable storage are copied under its shared lock.

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// [`Transaction::save_header`](crate::Transaction::save_header) check that the elements are inside it.
 ///
 /// ```
-/// use stridemap::Layout;
+/// use stridemap::import::Layout;
 ///
 /// let columns = Layout::new(vec![3, 2], vec![1, 3], 6)?; // column-major, from the 7th element on
 /// assert_eq!((columns.size(), columns.stride(), columns.offset()), (&[3, 2][..], &[1, 3][..], 6));

@@ -20,7 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use stridemap::{DType, ExternalFile, Layout, Tensor};
+/// use stridemap::import::{ExternalFile, Layout};
+/// use stridemap::{DType, Tensor};
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("points.bin");
@@ -61,7 +62,7 @@ impl ExternalFile {
     ///
     /// ```
     /// use std::io::Write as _;
-    /// use stridemap::ExternalFile;
+    /// use stridemap::import::ExternalFile;
     ///
     /// let mut temporary = tempfile::tempfile()?;
     /// temporary.write_all(b"0123456789")?;

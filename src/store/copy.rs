@@ -15,6 +15,7 @@ use crate::disk::LockMode;
 use crate::error::{Error, Result};
 use crate::generation::{self, Building, Change};
 use crate::layout::{Placed, View, reached_bytes, repack};
+use crate::maintenance::Copied;
 use crate::storage::{StagedStorage, StorageWriter, VerifiedStorage};
 
 /// The most storages that are copied per commit: each has two files open until then. The copy is invisible before its
@@ -29,19 +30,6 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Views of more runs of bytes than this are not counted; they are assumed to leave some bytes out.
 const MOST_RUNS: u64 = 1 << 20;
-
-/// The result of copying a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Copied {
-    /// The number of tensors in the copy.
-    pub tensor_count: u64,
-    /// The bytes of storages that were written.
-    pub copied_bytes: u64,
-    /// The bytes of storages that share their blocks on disk with those of the source, until one of the two is
-    /// written.
-    pub shared_bytes: u64,
-}
 
 impl Store {
     /// Copies the newest generation of this store to a path that does not exist; see [`Snapshot::copy_to`]. The

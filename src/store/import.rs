@@ -27,7 +27,8 @@ impl Transaction<'_> {
     /// space is reserved first.
     ///
     /// ```
-    /// use stridemap::{DType, Layout, Store};
+    /// use stridemap::import::Layout;
+    /// use stridemap::{DType, Store};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("points.smap");
@@ -86,7 +87,8 @@ impl Transaction<'_> {
     /// The file is read once, to compute its digests. `progress` is called with the bytes read since the last call.
     ///
     /// ```
-    /// use stridemap::{DType, ExternalFile, Layout, Store};
+    /// use stridemap::import::{ExternalFile, Layout};
+    /// use stridemap::{DType, Store};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
@@ -135,7 +137,8 @@ impl Transaction<'_> {
     /// file](crate::StoreOptions::external). The file is not synced.
     ///
     /// ```
-    /// use stridemap::{DType, ExternalFile, ExternalFiles, Layout, StoreOptions};
+    /// use stridemap::import::{ExternalFile, Layout};
+    /// use stridemap::{DType, ExternalFiles, StoreOptions};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");

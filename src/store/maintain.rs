@@ -1,8 +1,27 @@
 use super::handle::Store;
 use crate::error::Result;
-use crate::maintenance::{self, Compacted, Materialized};
+use crate::maintenance::{self, Compacted, Materialized, Stats};
 
 impl Store {
+    /// Returns the disk usage of the store: the bytes that no tensor of the newest generation reaches, and why they
+    /// are still on disk. Reads all headers and inspects every file, but reads no element and changes nothing.
+    ///
+    /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not
+    /// listed there, for example a process of another namespace, its append or commit in progress counts as aborted.
+    /// `/proc/locks` says nothing of older generations and unfinished files, so for these a lock is tried and
+    /// released at once. A collection at that moment treats the generation as in use and leaves it to the next
+    /// collection; a writer that has created but not yet locked the unfinished file creates a new one.
+    ///
+    /// Other processes may write meanwhile, so the list can contain a file that a commit is just creating or
+    /// deleting.
+    ///
+    /// # Errors
+    /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Io`.
+    pub fn stats(&self) -> Result<Stats> {
+        self.loader.history.check_process()?;
+        maintenance::usage(&self.loader.history)
+    }
+
     /// Rewrites sealed storages, dropping the bytes that no tensor reaches. A storage is rewritten if that frees at
     /// least a quarter of it, and at least a block of 4 KiB. Tensors keep their names, sizes and elements, and share
     /// elements as before; their strides, offsets and storages change. `progress` is called with the bytes written

@@ -9,6 +9,7 @@ use super::loader::{Loader, layout_of};
 use crate::error::Result;
 use crate::generation::{self, Generation};
 use crate::layout::Layout;
+use crate::storage::StorageKind;
 use crate::tensor::Tensor;
 
 /// One generation of a store. It never changes, whatever any process commits later.
@@ -46,7 +47,8 @@ impl TensorInfo {
     /// Creates the header of a tensor in a file of a different format. The caller numbers the storages.
     ///
     /// ```
-    /// use stridemap::{DType, Layout, TensorInfo};
+    /// use stridemap::import::Layout;
+    /// use stridemap::{DType, TensorInfo};
     ///
     /// let info = TensorInfo::new("x".to_owned(), DType::F32, Layout::contiguous(&[3, 2])?, 1);
     /// assert_eq!((info.size(), info.nbytes(), info.storage_id), (&[3, 2][..], 24, 1));
@@ -114,39 +116,6 @@ impl TensorInfo {
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
-    }
-}
-
-/// How a storage's bytes may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StorageKind {
-    /// The bytes never change.
-    Sealed,
-    /// In place, under an exclusive lock.
-    Mutable,
-    /// At any time, with atomic accesses of one size.
-    Live,
-    /// Not by the store: the file is outside it.
-    External,
-}
-
-impl StorageKind {
-    /// Returns `sealed`, `mutable`, `live` or `external`.
-    ///
-    /// ```
-    /// # use stridemap::StorageKind;
-    /// assert_eq!(StorageKind::Mutable.name(), "mutable");
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            StorageKind::Sealed => "sealed",
-            StorageKind::Mutable => "mutable",
-            StorageKind::Live => "live",
-            StorageKind::External => "external",
-        }
     }
 }
 
@@ -372,14 +341,10 @@ impl Snapshot {
     }
 
     fn storage_info(&self, id: u64, record: StorageRecord) -> StorageInfo {
-        let own_file = self.loader.history.paths.storage(id);
-        let (kind, file, offset_bytes) = match record.kind {
-            RecordKind::Sealed(_) => (StorageKind::Sealed, own_file, 0),
-            RecordKind::Mutable => (StorageKind::Mutable, own_file, 0),
-            RecordKind::Live { .. } => (StorageKind::Live, own_file, 0),
-            RecordKind::External(external) => {
-                (StorageKind::External, self.loader.externals.path(&external), external.offset_bytes)
-            }
+        let kind = StorageKind::of(&record.kind);
+        let (file, offset_bytes) = match &record.kind {
+            RecordKind::External(external) => (self.loader.externals.path(external), external.offset_bytes),
+            _ => (self.loader.history.paths.storage(id), 0),
         };
         let StorageRecord { length_bytes: size_bytes, tensor_count, .. } = record;
         StorageInfo { id, kind, size_bytes, file, offset_bytes, tensor_count }

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stridemap_format::{DType, TensorRecord, check_name};
 
 use super::loader::{Loader, layout_of};
-use super::snapshot::StorageKind;
 use super::staging::{Stage, in_place_kind, layout_for, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting};
 use crate::layout::Layout;
-use crate::storage::{Grown, Growth, StagedStorage, Storage};
+use crate::storage::{Grown, Growth, StagedStorage, Storage, StorageKind};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that are committed together or not at all.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use stridemap_format::DType;
 
 use super::handle::Store;
-use super::snapshot::{Snapshot, StorageKind};
+use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::error::Result;
 use crate::generation::Generation;
+use crate::storage::StorageKind;
 use crate::tensor::{Source, Tensor};
 
 impl Store {

@@ -49,7 +49,8 @@ impl Tensor {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use stridemap::{DType, ExternalFile, Layout, Tensor};
+    /// use stridemap::import::{ExternalFile, Layout};
+    /// use stridemap::{DType, Tensor};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
