@@ -261,12 +261,30 @@ impl Error {
     }
 
     /// Returns the kind, to match on.
+    ///
+    /// ```
+    /// # use stridemap::{ErrorKind, Store};
+    /// match Store::open("no such store") {
+    ///     Err(e) if e.kind() == ErrorKind::NotFound => {} // create it
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// ```
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
     /// Returns the rule of the format that was broken, if the error is about one.
+    ///
+    /// ```
+    /// # use stridemap::{Rule, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// std::fs::write(path.join("meta/0000000000000001.man"), "no manifest")?;
+    /// assert_eq!(Store::open(&path).unwrap_err().rule(), Some(Rule::ManifestFrame));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn rule(&self) -> Option<format::Rule> {
         self.broken().map(format::Error::rule)

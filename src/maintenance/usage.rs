@@ -40,12 +40,35 @@ pub struct Stats {
 
 impl Stats {
     /// Returns the number of reclaimable bytes, including those that something still holds.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![0u8; 10_000])?;
+    /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
+    /// assert_eq!(store.stats()?.reclaimable_bytes(), 9_900);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn reclaimable_bytes(&self) -> u64 {
         self.reclaimable().map(|reclaimable| reclaimable.bytes).fold(0, u64::saturating_add)
     }
 
     /// Returns the reclaimable space of all storages, with the reason for each.
+    ///
+    /// ```
+    /// # use stridemap::maintenance::SpaceReason;
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![0u8; 10_000])?;
+    /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
+    /// for reclaimable in store.stats()?.reclaimable() {
+    ///     assert_eq!((reclaimable.bytes, &reclaimable.reason), (9_900, &SpaceReason::Unreached));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reclaimable(&self) -> impl Iterator<Item = &Reclaimable> {
         self.storages.iter().flat_map(|storage| &storage.reclaimable)
     }

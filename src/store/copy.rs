@@ -35,6 +35,17 @@ impl Store {
     /// Copies the newest generation of this store to a path that does not exist; see [`Snapshot::copy_to`]. The
     /// handle stays on its generation.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[1i64, 2])?;
+    /// let copied = store.copy_to(dir.path().join("backup.smap"), |_| ())?;
+    /// assert_eq!(copied.tensor_count, 1);
+    /// assert_eq!(Store::open(dir.path().join("backup.smap"))?.names()?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Snapshot::copy_to`] and of [`refresh`](Self::refresh).
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
@@ -92,6 +103,19 @@ impl Snapshot {
     /// Like [`copy_to`](Self::copy_to), for the given tensors only. Of a sealed storage, only the bytes that a
     /// [compaction](Store::compact) would keep for these tensors are copied, and strides and offsets may change.
     /// Other storages are copied whole.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("model", &vec![[1f32; 100]; 1000])?;
+    /// store.save_view("column", &store.load("model")?.select(1, 0)?)?;
+    /// let part = dir.path().join("part.smap");
+    /// let copied = store.snapshot().copy_tensors_to(&part, &["column"], |_| ())?;
+    /// assert!(copied.copied_bytes < 5000); // of 400 000
+    /// assert_eq!(Store::open(&part)?.load("column")?.size(), [1000]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`copy_to`](Self::copy_to); `NameNotFound`.

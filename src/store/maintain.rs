@@ -15,6 +15,19 @@ impl Store {
     /// Other processes may write meanwhile, so the list can contain a file that a commit is just creating or
     /// deleting.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![0u8; 10_000])?;
+    /// let reader = Store::open(store.path())?;
+    /// store.remove("x")?;
+    /// let stats = store.stats()?;
+    /// assert_eq!((stats.reachable_bytes, stats.reclaimable_bytes()), (0, 10_000));
+    /// assert_eq!(stats.storages[0].reclaimable[0].reason.name(), "pinned"); // by the reader
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Io`.
     pub fn stats(&self) -> Result<Stats> {
@@ -70,6 +83,23 @@ impl Store {
     /// Each commit copies about 64 MiB or 64 storages, and is durable with
     /// [`Durability::Full`](crate::Durability::Full). The external files are not changed. If another commit
     /// interferes, a storage stays external, and [`Materialized::skipped`] lists it.
+    ///
+    /// ```
+    /// # use stridemap::import::{ExternalFile, Layout};
+    /// # use stridemap::{DType, ExternalFiles, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.bin");
+    /// # std::fs::write(&path, [1, 2, 3, 4])?;
+    /// # let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     let key = txn.adopt(&ExternalFile::open(&path)?, 0..4)?;
+    ///     txn.save_header("x", DType::U8, &Layout::contiguous(&[4])?, key)
+    /// })?;
+    /// assert_eq!(store.materialize(|_| ())?.storage_count, 1);
+    /// std::fs::remove_file(&path)?; // the store has its own copy
+    /// assert_eq!(store.load("x")?.read::<u8>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Store`]; `ExternalRefused` if this handle may not open one of the files; `ExternalChanged` if a file

@@ -113,7 +113,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, here and for each item.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`; here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.history.check_process()?;
         let entries = self.draft.tensors(prefix)?;
@@ -135,7 +135,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, here and for each item; for each item also those of [`load`](Self::load).
+    /// Those of [`names`](Self::names), here and for each item; for each item also those of [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
         prefix: &'a str,
@@ -165,7 +165,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn remove_prefix(&mut self, prefix: &str) -> Result<usize> {
         let names = self.names_with(prefix)?;
         let count = names.len();

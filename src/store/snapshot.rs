@@ -29,6 +29,18 @@ impl fmt::Debug for Snapshot {
 }
 
 /// The header of a tensor. Its storage is not opened.
+///
+/// ```
+/// # use stridemap::Store;
+/// # let dir = tempfile::tempdir()?;
+/// # let store = Store::create(dir.path().join("x.smap"))?;
+/// store.save("x", &[[1f32, 2., 3.], [4., 5., 6.]])?;
+/// store.save_view("column", &store.load("x")?.select(1, 1)?)?;
+/// let column = &store.tensors("column")?[0];
+/// assert_eq!((column.size(), column.stride(), column.storage_offset()), (&[2][..], &[3][..], 1));
+/// assert_eq!((column.numel(), column.nbytes(), column.is_contiguous()), (2, 8, false));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TensorInfo {
@@ -204,7 +216,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, here and for each item; for each item also those of [`load`](Self::load).
+    /// Those of [`names`](Self::names), here and for each item; for each item also those of [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
         prefix: &'a str,
@@ -230,7 +242,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.loader.history.check_process()?;
         Ok(self.generation.tensor(name)?.is_some())
@@ -248,7 +260,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
         self.loader.history.check_process()?;
         self.generation.tensors("")?.map(|entry| Ok(entry?.0)).collect()
@@ -272,7 +284,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, here and for each item.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`; here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.history.check_process()?;
         let entries = self.generation.tensors(prefix)?;
@@ -297,7 +309,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); errors from reading the metadata.
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); those of [`names`](Self::names).
     pub fn overlapping(&self, name: &str) -> Result<Vec<String>> {
         let tensor = self.load(name)?;
         let mut names = Vec::new();
@@ -332,7 +344,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, for each item.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`; for each item.
     pub fn storages(&self) -> impl Iterator<Item = Result<StorageInfo>> + '_ {
         let refused = self.loader.history.check_process().err();
         let storages = refused.is_none().then(|| self.generation.storages()).into_iter().flatten();

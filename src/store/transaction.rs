@@ -104,7 +104,7 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
         self.loader.history.check_process()?;
         self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
@@ -123,7 +123,7 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.loader.history.check_process()?;
         Ok(self.draft.tensor(name)?.is_some())

@@ -48,6 +48,17 @@ impl<T: Into<Scalar>> From<T> for Operand<'_> {
 impl ExclusiveGuard<'_> {
     /// Sets every element to a number, converted to the dtype.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[1i16, 2, 3], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// x.narrow(0, 1, 2)?.lock_exclusive()?.fill_(7)?;
+    /// assert_eq!(x.read::<i16>()?, [1, 7, 7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The errors listed above.
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
@@ -61,6 +72,18 @@ impl ExclusiveGuard<'_> {
 
     /// Copies `source` to the elements, broadcast to this size and converted to the dtype as by
     /// [`to_dtype`](Tensor::to_dtype).
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store, Tensor};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[[0f64; 2]; 3], StorageKind::Mutable)?;
+    /// let row = Tensor::from_vec(vec![1i32, 2], &[2])?;
+    /// let x = store.load("x")?;
+    /// x.lock_exclusive()?.copy_(&row)?; // broadcast, and converted to float64
+    /// assert_eq!(x.read::<f64>()?, [1., 2., 1., 2., 1., 2.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The errors listed above.
@@ -105,6 +128,17 @@ impl ExclusiveGuard<'_> {
 
     /// Subtracts `other`, by the rules of [`add_`](Self::add_).
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[5u8, 1], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// x.lock_exclusive()?.sub_(2)?;
+    /// assert_eq!(x.read::<u8>()?, [3, 255]); // integers wrap
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`add_`](Self::add_); `DTypeMismatch` for bools.
     pub fn sub_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
@@ -113,6 +147,17 @@ impl ExclusiveGuard<'_> {
 
     /// Multiplies by `other`, by the rules of [`add_`](Self::add_). The product of bools is `and`.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// x.lock_exclusive()?.mul_(&x.select(0, 0)?)?; // by the first row, which is read before it changes
+    /// assert_eq!(x.read::<f32>()?, [1., 4., 3., 8.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`add_`](Self::add_).
     pub fn mul_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
@@ -120,6 +165,17 @@ impl ExclusiveGuard<'_> {
     }
 
     /// Divides by `other`, by the rules of [`add_`](Self::add_).
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[1f32, 2., 4.], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// x.lock_exclusive()?.div_(2)?;
+    /// assert_eq!(x.read::<f32>()?, [0.5, 1., 2.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`add_`](Self::add_); `DTypeMismatch` for integers and bools, whose quotients are floats.

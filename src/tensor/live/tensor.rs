@@ -19,6 +19,20 @@ impl Tensor {
     /// reference into memory that others change would be unsound. The storage is mapped at the first call, once per
     /// process.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// store.save_as("steps", &[0u64; 2], StorageKind::Live)?;
+    /// let steps = store.load("steps")?.as_live::<u64>()?;
+    /// steps.fetch_add(1, 5)?;
+    /// assert_eq!(store.load("steps")?.read::<u64>()?, [0, 5]); // the same bytes
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::NotLive`] for a tensor on a different kind of storage, or one that is not committed;
     /// [`ErrorKind::NotMapped`] if the store was not opened with [`Store::open_mapped`](crate::Store::open_mapped),
@@ -118,6 +132,20 @@ pub struct LiveTensor<T> {
 impl<T: LiveElement> LiveTensor<T> {
     /// Returns the live tensor of another view of the same storage.
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// let column = x.at(&x.select(1, 0)?)?;
+    /// column.fill(7);
+    /// assert_eq!(x.read()?, [7, 0, 0, 7, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a tensor on another storage; [`ErrorKind::DTypeMismatch`] and
     /// [`ErrorKind::Overlapping`] as for [`Tensor::as_live`].
@@ -134,6 +162,19 @@ impl<T: LiveElement> LiveTensor<T> {
 
     /// Returns the element at an index: one position per dimension. Negative positions count from the end.
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// assert_eq!(x.get([0, 2])?, 0);
+    /// assert!(x.get([0, 3]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions.
     pub fn get(&self, index: impl Integers) -> Result<T> {
@@ -141,6 +182,19 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     /// Writes the element at an index.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.set([-1, -1], 5)?; // the last element
+    /// assert_eq!(x.get([1, 2])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`get`](Self::get).
@@ -150,6 +204,20 @@ impl<T: LiveElement> LiveTensor<T> {
 
     /// Adds to the element at an index atomically, and returns the old element. Integers wrap. Floats are added and
     /// rounded by the rules of their type, float16 and bfloat16 from a sum in float32.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// assert_eq!(x.fetch_add([0, 0], 5)?, 0);
+    /// assert_eq!(x.fetch_add([0, 0], 2)?, 5);
+    /// assert_eq!(x.get([0, 0])?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`get`](Self::get).
@@ -162,6 +230,19 @@ impl<T: LiveElement> LiveTensor<T> {
     ///
     /// Elements are compared by their bits: a NaN is replaced if it is the same NaN, and 0.0 is not -0.0.
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// assert_eq!(x.compare_exchange([0, 0], 0, 1)?, Ok(0));  // this caller claims the slot
+    /// assert_eq!(x.compare_exchange([0, 0], 0, 2)?, Err(1)); // it was claimed before
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`get`](Self::get).
     pub fn compare_exchange(&self, index: impl Integers, current: T, new: T) -> Result<Result<T, T>> {
@@ -169,6 +250,19 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     /// Copies all elements, in row-major order.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.set([0, 1], 4)?;
+    /// assert_eq!(x.read()?, [0, 4, 0, 0, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] if there is not enough memory.
@@ -180,6 +274,21 @@ impl<T: LiveElement> LiveTensor<T> {
 
     /// Copies all elements, in row-major order, into `out`.
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.fill(3);
+    /// let mut elements = [0; 6];
+    /// x.read_into(&mut elements)?;
+    /// assert_eq!(elements, [3; 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] unless `out` has exactly the number of elements.
     pub fn read_into(&self, out: &mut [T]) -> Result<()> {
@@ -189,6 +298,21 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Copies the row at `row` of the first dimension into `out`, like `at(&select(0, row))` followed by
     /// [`read_into`](Self::read_into).
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.set([1, 0], 8)?;
+    /// let mut row = [0; 3];
+    /// x.read_row_into(1, &mut row)?;
+    /// assert_eq!(row, [8, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a row that does not exist; [`ErrorKind::SizeMismatch`].
     pub fn read_row_into(&self, row: impl Integer, out: &mut [T]) -> Result<()> {
@@ -196,6 +320,19 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     /// Writes all elements, from `elements` in row-major order.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.write_from(&[1, 2, 3, 4, 5, 6])?;
+    /// assert_eq!(x.get([1, 0])?, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] unless `elements` has exactly the number of elements.
@@ -206,6 +343,19 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Writes the row at `row` of the first dimension, like `at(&select(0, row))` followed by
     /// [`write_from`](Self::write_from).
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.write_row_from(-1, &[4, 5, 6])?;
+    /// assert_eq!(x.read()?, [0, 0, 0, 4, 5, 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a row that does not exist; [`ErrorKind::SizeMismatch`].
     pub fn write_row_from(&self, row: impl Integer, elements: &[T]) -> Result<()> {
@@ -213,6 +363,19 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     /// Writes one value to all elements.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.fill(-1);
+    /// assert_eq!(x.read()?, [-1; 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fill(&self, value: T) {
         for_each(self.atoms(), self.tensor.layout(), |_, atom| value.store(atom));
     }
@@ -223,6 +386,20 @@ impl<T: LiveElement> LiveTensor<T> {
     /// After a power cut, an element that was not written since the flush began has the value it had then; any other
     /// has the value it had then or at some later time. As for guards, a flush makes the elements durable, not the
     /// name: see [`ExclusiveGuard::flush`](crate::ExclusiveGuard::flush).
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.fill(1);
+    /// x.flush()?; // a power cut no longer undoes the fill
+    /// assert_eq!(x.read()?, [1; 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and another flush would not report it.

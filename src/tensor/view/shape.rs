@@ -172,7 +172,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`view`](Self::view) except `NeedsCopy`, and those of reading if it copies.
+    /// Those of [`view`](Self::view) except `NeedsCopy`, and those of [`to_bytes`](Self::to_bytes) if it copies.
     pub fn reshape(&self, size: impl Integers) -> Result<Tensor> {
         let size = size.to_vec();
         self.view_or_copy(|layout| layout.view_by(format_args!("reshape({size:?})"), &size))
@@ -193,7 +193,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`OutOfRange`](ErrorKind::OutOfRange) for an axis that does not exist;
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if `start` comes after `end`; those of reading if it copies.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if `start` comes after `end`; those of
+    /// [`to_bytes`](Self::to_bytes) if it copies.
     pub fn flatten<'a>(&self, start: impl Into<Axis<'a>>, end: impl Into<Axis<'a>>) -> Result<Tensor> {
         let (start, end) = (start.into(), end.into());
         self.view_or_copy(|layout| layout.flatten(start, end))
@@ -212,7 +213,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of reading if it copies.
+    /// Those of [`to_bytes`](Self::to_bytes) if it copies.
     pub fn ravel(&self) -> Result<Tensor> {
         self.contiguous()?.view([-1])
     }
@@ -241,7 +242,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of reading.
+    /// Those of [`to_bytes`](Self::to_bytes).
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.clone_data() }
     }
@@ -260,7 +261,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of reading; [`LimitExceeded`](ErrorKind::LimitExceeded) if there is not enough memory.
+    /// Those of [`to_bytes`](Self::to_bytes).
     pub fn clone_data(&self) -> Result<Tensor> {
         Tensor::filled(self.dtype(), self.layout().compacted()?, |out| copy::gather(self, out))
     }
