@@ -26,6 +26,7 @@
 //! - [`Store`]: a handle to one generation of a store. [`StoreOptions`] changes how it is opened.
 //! - [`Transaction`]: several changes in one commit. [`Snapshot`]: one generation, which never changes.
 //!   [`NameChanges`]: the difference between two snapshots.
+//! - [`TensorInfo`] and [`StorageInfo`]: what a listing returns, without opening a file.
 //! - [`Tensor`]: a header over a storage on disk or on the heap. It has views, and its elements can be copied or
 //!   borrowed.
 //! - [`TypedTensor`]: a slice of elements that owns the tensor it borrows from.
@@ -65,6 +66,7 @@
 //! - `simulation`: file operations as a trait, and a simulated disk that loses power, for crash tests. Not covered by
 //!   semver.
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("stridemap maps files of any size, and so needs 64-bit addresses");

@@ -3,8 +3,8 @@
 //! This module has the types of the reports. The operations are methods of [`Store`], [`Snapshot`] and
 //! [`StoreOptions`].
 //!
-//! A store needs little maintenance. Each commit deletes the files that it makes unneeded, and all operations run
-//! while other processes read and write the store; only a repair needs the store for itself.
+//! A store needs little maintenance, because each commit deletes the files that it makes unneeded. Other processes
+//! can read and write the store during all operations, except that a repair refuses to run while they write.
 //!
 //! | to | call | which returns |
 //! |---|---|---|
@@ -18,8 +18,8 @@
 //! | make a damaged store usable again | [`StoreOptions::repair`] | [`Repair`] |
 //!
 //! A program that runs for long should call [`Store::refresh`] now and then, because a handle keeps the files of its
-//! generation. Compaction is worthwhile after most views of a large tensor were removed. Verification reads every
-//! byte, so it fits a nightly job, or the time before a backup.
+//! generation. Compaction frees space after large tensors were removed and only views of them remain. Verification
+//! reads every byte: run it at night, or before a backup replaces an older one.
 //!
 //! ```
 //! use stridemap::Store;

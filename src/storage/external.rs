@@ -86,7 +86,7 @@ impl ExternalFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// [`ErrorKind::BadFile`] if it is not a regular file; [`ErrorKind::Io`].
     pub fn from_file(file: File, path: impl AsRef<Path>) -> Result<Self> {
         let (path, file) = (path.as_ref(), opened(file));
         let failed = |e| Error::io("examine", path, e);
@@ -111,13 +111,13 @@ impl ExternalFile {
         Ok(ExternalFile { path: path.to_path_buf(), file, stamp })
     }
 
-    /// The path by which it was opened.
+    /// Returns the path by which it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.stamp.size_bytes

@@ -154,7 +154,9 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::create_growable`].
+    /// `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size or capacity that is too large;
+    /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse);
+    /// `ReadOnly`, `Io`.
     pub fn create_growable(
         &mut self,
         name: &str,

@@ -47,7 +47,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::copy_to`] and of [`refresh`](Self::refresh).
+    /// Those of [`Snapshot::copy_to`]; `Replaced`, as for [`refresh`](Self::refresh).
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
         let newest = self.loader.history.newest()?;
         Snapshot::new(Arc::clone(&self.loader), newest).copy_to(path, progress)

@@ -159,7 +159,7 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::create`].
+    /// Those of [`Store::create`]: `AlreadyExists`, `ReadOnly`, `Io` and others.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<Store> {
         let path = path.as_ref();
         let uuid = generation::create(&self.disk, path, self.options.durability == Durability::Full)?;
@@ -185,7 +185,7 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::open`].
+    /// Those of [`Store::open`]: `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt`, `Busy`, `Io`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Store> {
         self.open_with(path.as_ref(), None)
     }
@@ -208,7 +208,7 @@ impl StoreOptions {
     /// The contract is that of [`Store::open_mapped`].
     ///
     /// # Errors
-    /// Those of [`Store::open_mapped`].
+    /// Those of [`open`](Self::open); `NetworkFileSystem`, unless [allowed](Self::allow_network_mapping).
     #[expect(
         unsafe_code,
         reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"

@@ -29,9 +29,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::tensors`].
-    ///
-    /// [`Snapshot::tensors`]: crate::Snapshot::tensors
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn tensors(&self, prefix: &str) -> Result<Vec<TensorInfo>> {
         self.snapshot().tensors(prefix)?.collect()
     }
@@ -51,7 +49,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::load_all`](crate::Snapshot::load_all).
+    /// Those of [`load`](Self::load), for any of them.
     pub fn load_all(&self, prefix: &str) -> Result<Vec<(String, Tensor)>> {
         self.snapshot().load_all(prefix)?.collect()
     }
@@ -90,7 +88,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`rename`](Self::rename).
+    /// See [`Store`]; `NameExists`, as for [`rename`](Self::rename); `InvalidArgument` for a new name.
     pub fn rename_prefix(&self, from: &str, to: &str) -> Result<usize> {
         self.write(|txn| txn.rename_prefix(from, to))
     }
@@ -135,7 +133,8 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`names`](Self::names), here and for each item; for each item also those of [`load`](Self::load).
+    /// `Corrupt` for damaged metadata, `Forked` and `Io`, here and for each item; for each item also those of
+    /// [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
         prefix: &'a str,
@@ -192,7 +191,8 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`rename`](Self::rename), for any of them.
+    /// `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for a new name; `Corrupt`, `Forked`,
+    /// `Io`.
     pub fn rename_prefix(&mut self, from: &str, to: &str) -> Result<usize> {
         let mut names = self.names_with(from)?;
         if from == to {

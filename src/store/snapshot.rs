@@ -216,7 +216,8 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Those of [`names`](Self::names), here and for each item; for each item also those of [`load`](Self::load).
+    /// `Corrupt` for damaged metadata, `Forked` and `Io`, here and for each item; for each item also those of
+    /// [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
         prefix: &'a str,
@@ -309,7 +310,8 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); those of [`names`](Self::names).
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); `Corrupt` for damaged metadata; `Forked`;
+    /// `Io`.
     pub fn overlapping(&self, name: &str) -> Result<Vec<String>> {
         let tensor = self.load(name)?;
         let mut names = Vec::new();

@@ -250,7 +250,8 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::create_tensor`](crate::Store::create_tensor).
+    /// Those of [`save`](Self::save); `LimitExceeded` if the size is too large; `InvalidArgument` for a kind other than
+    /// `Mutable` and `Live`, and for a dtype that cannot be live.
     pub fn create_tensor(
         &mut self,
         name: &str,

@@ -178,7 +178,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`rename`](Self::rename).
+    /// Those of [`rename`](Self::rename): also `NameNotFound`, `NameExists` and `InvalidArgument`.
     pub fn copy(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.copy(from, to))
     }
@@ -251,7 +251,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of `change`, of [`begin`](Self::begin) and of [`Transaction::commit`].
+    /// See [`Store`]; those of `change`.
     pub fn write<R>(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<R>) -> Result<R> {
         Ok(self.publish(change)?.0)
     }

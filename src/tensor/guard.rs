@@ -185,7 +185,7 @@ impl SharedGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`].
+    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NotContiguous`, `NotMapped`, `Misaligned`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
         self.reach("as_slice")
@@ -332,7 +332,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`].
+    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NotContiguous`, `NotMapped`, `Misaligned`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
         self.reach("as_slice")
@@ -355,7 +355,8 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`]; [`ErrorKind::Overlapping`] if several indices refer to one element.
+    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NotContiguous`, `NotMapped`, `Misaligned`;
+    /// [`ErrorKind::Overlapping`] if several indices refer to one element.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.tensor.check_slice::<T>("as_slice_mut")?;
         self.reach_mut("as_slice_mut")

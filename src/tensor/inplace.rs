@@ -60,7 +60,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// The errors listed above.
+    /// `OutOfRange` for a number that cannot be converted to the dtype; `Overlapping`; `Io`.
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
         let element = value.into().encode(self.dtype()).map_err(|e| e.context("fill_"))?;
         let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
@@ -86,7 +86,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// The errors listed above.
+    /// `SizeMismatch`; `NameMismatch`; `DTypeMismatch` if the dtypes cannot be converted; `Overlapping`; `Io`.
     pub fn copy_(&mut self, source: &Tensor) -> Result<&mut Self> {
         let (from, to) = (source.dtype(), self.dtype());
         // Converting no elements checks that the conversion exists, before anything is written.
@@ -120,8 +120,9 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// The errors listed above; `DTypeMismatch` if the result is of a higher kind than this dtype (in the order bool,
-    /// integer, float, complex), if two integers have no common dtype, and for floats of 8 bits and below.
+    /// `SizeMismatch`; `NameMismatch`; `Overlapping`; `Io`; `DTypeMismatch` if the result is of a higher kind than this
+    /// dtype (in the order bool, integer, float, complex), if two integers have no common dtype, and for floats of 8
+    /// bits and below.
     pub fn add_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("add_", Op::Add, other.into())
     }
@@ -159,7 +160,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`add_`](Self::add_).
+    /// Those of [`add_`](Self::add_): `SizeMismatch`, `NameMismatch`, `Overlapping`, `Io`, `DTypeMismatch`.
     pub fn mul_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("mul_", Op::Mul, other.into())
     }

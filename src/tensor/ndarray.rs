@@ -240,7 +240,7 @@ impl SharedGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`].
+    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NotMapped`, `Misaligned`, `LimitExceeded`.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.reach("as_array")?)
@@ -265,7 +265,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`].
+    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NotMapped`, `Misaligned`, `LimitExceeded`.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.reach("as_array")?)

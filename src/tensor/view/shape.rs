@@ -78,7 +78,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`expand`](Self::expand).
+    /// [`SizeMismatch`](ErrorKind::SizeMismatch) and [`InvalidArgument`](ErrorKind::InvalidArgument), as for
+    /// [`expand`](Self::expand).
     pub fn expand_as(&self, other: &Tensor) -> Result<Tensor> {
         self.viewed(self.layout().expand_to(other.size()))
     }
@@ -95,7 +96,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`expand`](Self::expand).
+    /// [`SizeMismatch`](ErrorKind::SizeMismatch) and [`InvalidArgument`](ErrorKind::InvalidArgument), as for
+    /// [`expand`](Self::expand).
     pub fn broadcast_to(&self, size: impl Integers) -> Result<Tensor> {
         self.expand(size)
     }
@@ -132,7 +134,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`view`](Self::view).
+    /// [`NeedsCopy`](ErrorKind::NeedsCopy) and [`SizeMismatch`](ErrorKind::SizeMismatch), as for [`view`](Self::view).
     pub fn view_as(&self, other: &Tensor) -> Result<Tensor> {
         self.view(other.size())
     }
@@ -213,7 +215,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`to_bytes`](Self::to_bytes) if it copies.
+    /// [`LimitExceeded`](ErrorKind::LimitExceeded) and [`Io`](ErrorKind::Io), if it copies.
     pub fn ravel(&self) -> Result<Tensor> {
         self.contiguous()?.view([-1])
     }
@@ -242,7 +244,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`to_bytes`](Self::to_bytes).
+    /// [`LimitExceeded`](ErrorKind::LimitExceeded) if there is not enough memory; [`Io`](ErrorKind::Io).
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.clone_data() }
     }
@@ -261,7 +263,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`to_bytes`](Self::to_bytes).
+    /// [`LimitExceeded`](ErrorKind::LimitExceeded) if there is not enough memory; [`Io`](ErrorKind::Io).
     pub fn clone_data(&self) -> Result<Tensor> {
         Tensor::filled(self.dtype(), self.layout().compacted()?, |out| copy::gather(self, out))
     }
