@@ -1,7 +1,7 @@
 //! Element types of 8 and 4 bits, which Rust does not have.
 //!
 //! Each type is the code of a number, converts from and to `f32`, and compares and displays as that number. Tensors
-//! of these types are saved, read and cast like all others. [`half`](crate::half) has the types of 16 bits.
+//! of these types are saved, read and cast like all others. [`half`] has the types of 16 bits.
 //!
 //! ```
 //! use stridemap::small_float::F8E4M3FN;

@@ -13,8 +13,9 @@ use crate::tensor::Tensor;
 
 /// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
 impl Store {
-    /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name. [`Snapshot::tensors`]
-    /// reads them individually, which takes less memory if there are many.
+    /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name.
+    /// [`Snapshot::tensors`](crate::Snapshot::tensors) reads them individually, which takes less memory if there are
+    /// many.
     ///
     /// ```
     /// # use stridemap::Store;

@@ -60,7 +60,8 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// `OutOfRange` for a number that cannot be converted to the dtype; `Overlapping`; `Io`.
+    /// `OutOfRange` for a number that the dtype cannot hold; `DTypeMismatch` for a number in place of a
+    /// `float4_e2m1fn_x2` pair, or the reverse; `Overlapping`; `Io`.
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
         let element = value.into().encode(self.dtype()).map_err(|e| e.context("fill_"))?;
         let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
