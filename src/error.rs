@@ -113,24 +113,15 @@ const MAX_LOOKED_AT: usize = 2_000;
 const MAX_COMPARED_BYTES: usize = 120;
 
 /// Constructors for importers, exporters and other implementations of [`Source`](crate::Source).
-///
-/// ```
-/// use std::io;
-/// use std::path::Path;
-/// use stridemap::{Error, ErrorKind};
-///
-/// let cut = Error::new(ErrorKind::BadFile, "read x.bin: 3 bytes, and the header takes 8");
-/// assert_eq!(cut.context("import").to_string(), "import: read x.bin: 3 bytes, and the header takes 8");
-///
-/// let full = Error::io("write", Path::new("x.bin"), io::ErrorKind::StorageFull.into());
-/// assert_eq!((full.kind(), full.to_string()), (ErrorKind::Io, "write: x.bin: no storage space".to_owned()));
-///
-/// let missing = Error::name_not_found("load", "wieght", ["bias", "weight"].map(str::to_owned));
-/// assert_eq!(missing.kind(), ErrorKind::NameNotFound);
-/// assert!(missing.to_string().ends_with("did you mean \"weight\"?"));
-/// ```
 impl Error {
     /// Creates an error. The message states the request, the current state, and what to do.
+    ///
+    /// ```
+    /// # use stridemap::{Error, ErrorKind};
+    /// let error = Error::new(ErrorKind::BadFile, "read x.bin: 3 bytes, and the header takes 8");
+    /// assert_eq!(error.kind(), ErrorKind::BadFile);
+    /// assert_eq!(error.to_string(), "read x.bin: 3 bytes, and the header takes 8");
+    /// ```
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -154,6 +145,13 @@ impl Error {
     }
 
     /// Creates the error of a failed file operation. `action` is a verb and its object: "publish manifest".
+    ///
+    /// ```
+    /// # use std::{io, path::Path};
+    /// # use stridemap::{Error, ErrorKind};
+    /// let error = Error::io("write", Path::new("x.bin"), io::ErrorKind::StorageFull.into());
+    /// assert_eq!((error.kind(), error.to_string()), (ErrorKind::Io, "write: x.bin: no storage space".to_owned()));
+    /// ```
     pub fn io(action: &str, path: &Path, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
@@ -177,6 +175,13 @@ impl Error {
     }
 
     /// Creates the error for a name that is not among `names`. It suggests the most similar of the first 2,000 names.
+    ///
+    /// ```
+    /// # use stridemap::{Error, ErrorKind};
+    /// let error = Error::name_not_found("load", "wieght", ["bias", "weight"].map(str::to_owned));
+    /// assert_eq!(error.kind(), ErrorKind::NameNotFound);
+    /// assert!(error.to_string().ends_with("did you mean \"weight\"?"));
+    /// ```
     pub fn name_not_found(
         action: impl fmt::Display,
         name: &str,
@@ -234,6 +239,12 @@ impl Error {
     }
 
     /// Prepends the action that failed to the message.
+    ///
+    /// ```
+    /// # use stridemap::{Error, ErrorKind};
+    /// let error = Error::new(ErrorKind::BadFile, "x.bin is empty").context("import");
+    /// assert_eq!(error.to_string(), "import: x.bin is empty");
+    /// ```
     #[must_use]
     pub fn context(mut self, action: impl fmt::Display) -> Self {
         self.0.message = format!("{action}: {}", self.0.message);
@@ -264,12 +275,30 @@ impl Error {
     }
 
     /// Returns the kind, to match on.
+    ///
+    /// ```
+    /// # use stridemap::{ErrorKind, Store};
+    /// match Store::open("no such store") {
+    ///     Err(e) if e.kind() == ErrorKind::NotFound => {} // create it
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// ```
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
     /// Returns the rule of the format that was broken, if the error is about one.
+    ///
+    /// ```
+    /// # use stridemap::{Rule, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// std::fs::write(path.join("meta/0000000000000001.man"), "no manifest")?;
+    /// assert_eq!(Store::open(&path).unwrap_err().rule(), Some(Rule::ManifestFrame));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn rule(&self) -> Option<format::Rule> {
         self.broken().map(format::Error::rule)

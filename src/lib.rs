@@ -26,6 +26,7 @@
 //! - [`Store`]: a handle to one generation of a store. [`StoreOptions`] changes how it is opened.
 //! - [`Transaction`]: several changes in one commit. [`Snapshot`]: one generation, which never changes.
 //!   [`NameChanges`]: the difference between two snapshots.
+//! - [`TensorInfo`] and [`StorageInfo`]: what a listing returns, without opening a file.
 //! - [`Tensor`]: a header over a storage on disk or on the heap. It has views, and its elements can be copied or
 //!   borrowed.
 //! - [`TypedTensor`]: a slice of elements that owns the tensor it borrows from.
@@ -34,13 +35,16 @@
 //! - [`LiveTensor`]: a tensor on a live storage. Many processes read and write its [elements](LiveElement) at once,
 //!   without a lock.
 //! - [`Source`]: a value that can be saved: a tensor, a slice, a number, an `ndarray` array. [`Element`]: a Rust type
-//!   that corresponds to a [`DType`]. The 8-bit floats are [`F8E4M3FN`] and its relatives.
-//! - [`Copied`]: the result of [copying](Snapshot::copy_to) a store, even while others write it.
-//! - [`Stats`], [`Collected`] and [`Compacted`]: disk usage, and the space that was freed.
+//!   that corresponds to a [`DType`].
 //! - [`Error`]: has an [`ErrorKind`] to match on and, for damage, the [`Rule`] of the format that was broken.
-//! - [`ExternalFile`], [`Layout`] and [`StorageKey`]: the API for importers of other formats. The crate
-//!   `stridemap-interop` uses it for safetensors, NumPy and PyTorch. [`ExternalFiles`] says which files outside the
-//!   store a handle may open.
+//! - [`ExternalFiles`]: says which files outside the store a handle may open.
+//!
+//! # Modules
+//!
+//! - [`maintenance`]: disk usage, compaction, copies, verification and repair.
+//! - [`import`]: types for importers of other file formats. The crate `stridemap-interop` imports safetensors, NumPy
+//!   and PyTorch files.
+//! - [`small_float`]: element types of 8 and 4 bits. [`half`] and [`num_complex`] have other element types.
 //!
 //! # Guarantees
 //!
@@ -62,6 +66,7 @@
 //! - `simulation`: file operations as a trait, and a simulated disk that loses power, for crash tests. Not covered by
 //!   semver.
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("stridemap maps files of any size, and so needs 64-bit addresses");
@@ -76,13 +81,15 @@ pub mod disk;
 mod disk;
 mod error;
 mod generation;
+pub mod import;
 mod layout;
-mod maintenance;
+pub mod maintenance;
 mod memory;
-mod process;
 // Public for the command line; not covered by semver.
 #[doc(hidden)]
 pub mod parallel;
+mod process;
+pub mod small_float;
 mod storage;
 mod store;
 mod tensor;
@@ -93,21 +100,14 @@ pub use ndarray;
 pub use num_complex;
 
 pub use error::{Error, ErrorKind, Result};
-pub use generation::{Collected, Durability, NameChanges, OnExisting};
-pub use layout::{Axes, Axis, Index, Integer, Integers, Layout, Sections, SliceBound};
-pub use maintenance::{
-    Affected, Compacted, Finding, Loss, Materialized, Orphan, Reclaimable, Remedy, Repair, SkipReason,
-    Skipped, SpaceReason, Verification,
-};
-pub use storage::{ExternalFile, ExternalFiles};
-pub use store::{
-    Copied, Snapshot, Stats, StorageInfo, StorageKey, StorageKind, StorageStats, Store, StoreOptions,
-    TensorInfo, Transaction,
-};
+pub use generation::{Durability, NameChanges, OnExisting};
+pub use layout::{Axes, Axis, Index, Integer, Integers, Sections, SliceBound};
+pub use storage::{ExternalFiles, StorageKind};
+pub use store::{Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{
-    Element, ExclusiveGuard, F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, LiveElement,
-    LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor, TypedTensor,
+    Element, ExclusiveGuard, LiveElement, LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor,
+    TypedTensor,
 };
 
 /// Runs the Rust examples of the README and of the guide as tests.

@@ -4,7 +4,8 @@ use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Device, Error, Result, Storage, Tensor, WithDType};
 use float8::F8E4M3;
 use half::{bf16, f16};
-use stridemap::{Element, ErrorKind, F8E4M3FN, F8E8M0FNU};
+use stridemap::small_float::{F8E4M3FN, F8E8M0FNU};
+use stridemap::{Element, ErrorKind};
 
 /// Copies a tensor into a candle tensor on `device`. The tensor can be in a store or on the heap, with any strides.
 /// Its elements are copied once, in row-major order. The elements of a mutable storage are copied under its shared

@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use serde::Serialize;
-use stridemap::{Repair, StoreOptions};
+use stridemap::StoreOptions;
+use stridemap::maintenance::Repair;
 
 use crate::args::RepairArgs;
 use crate::error::Result;

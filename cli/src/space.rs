@@ -6,7 +6,8 @@ use std::path::Path;
 
 use indicatif::HumanBytes;
 use serde::Serialize;
-use stridemap::{Reclaimable, SkipReason, SpaceReason, Stats, StorageStats, Store, StoreOptions};
+use stridemap::maintenance::{Reclaimable, SkipReason, SpaceReason, Stats, StorageStats};
+use stridemap::{Store, StoreOptions};
 
 use crate::args::{CompactArgs, StatsArgs};
 use crate::error::Result;
@@ -92,7 +93,7 @@ fn bytes_to_write(stats: &Stats) -> u64 {
     let kept = stats.storages.iter().filter_map(|storage| {
         let unreached =
             storage.reclaimable.iter().find(|reclaimable| reclaimable.reason == SpaceReason::Unreached)?;
-        Some(storage.length_bytes.saturating_sub(unreached.bytes))
+        Some(storage.size_bytes.saturating_sub(unreached.bytes))
     });
     kept.fold(0, u64::saturating_add)
 }
@@ -164,7 +165,7 @@ impl<'a> StorageRecord<'a> {
             kind: storage.kind.map(|kind| kind.name()),
             file: file(storage, store),
             file_bytes: storage.file_bytes,
-            length_bytes: storage.length_bytes,
+            length_bytes: storage.size_bytes,
             reachable_bytes: storage.reachable_bytes,
             is_exact: storage.is_exact,
             tensor_count: storage.tensor_count,

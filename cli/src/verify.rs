@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use serde::{Serialize, Serializer};
-use stridemap::{Affected, ErrorKind, Finding, Orphan, StorageKind, Store, Verification};
+use stridemap::maintenance::{Affected, Finding, Orphan, Verification};
+use stridemap::{ErrorKind, StorageKind, Store};
 
 use crate::args::VerifyArgs;
 use crate::error::Result;

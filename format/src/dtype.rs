@@ -10,6 +10,15 @@ macro_rules! dtypes {
         /// The type of a tensor's elements, as in PyTorch.
         ///
         /// The codes are part of the format; the meaning of a code never changes.
+        ///
+        /// ```
+        /// # use stridemap_format::DType;
+        /// let dtype: DType = "bfloat16".parse()?;
+        /// assert_eq!((dtype.name(), dtype.itemsize(), dtype.code()), ("bfloat16", 2, 10));
+        /// assert_eq!(DType::from_code(10)?, dtype);
+        /// assert!(dtype.is_floating_point() && DType::C64.is_complex());
+        /// # Ok::<(), stridemap_format::Error>(())
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum DType {

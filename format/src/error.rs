@@ -8,6 +8,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 macro_rules! rules {
     ($($variant:ident = $number:literal, $text:literal;)*) => {
         /// A rule of `SPEC.md`, with the same number.
+        ///
+        /// ```
+        /// # use stridemap_format::Rule;
+        /// assert_eq!((Rule::Rank.number(), Rule::Rank.to_string()), (5, "F-5".to_owned()));
+        /// assert_eq!(Rule::DType.text(), "the dtype code is known");
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Rule {

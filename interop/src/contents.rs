@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
-use stridemap::{DType, Error, ExternalFile, Layout, Result};
+use stridemap::import::{ExternalFile, Layout};
+use stridemap::{DType, Error, Result};
 use stridemap_format::Extent;
 
 use super::FileFormat;

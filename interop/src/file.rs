@@ -7,7 +7,8 @@ use std::io::{self, BufWriter, Read, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::{Error, ErrorKind, ExternalFile, OnExisting, Result, Source as _, Tensor};
+use stridemap::import::ExternalFile;
+use stridemap::{Error, ErrorKind, OnExisting, Result, Source as _, Tensor};
 use tempfile::NamedTempFile;
 
 /// The most bytes read or written between two reports of progress.

@@ -3,7 +3,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use stridemap::{Error, ExternalFile, Result, StorageInfo, StorageKind, Tensor, TensorInfo};
+use stridemap::import::ExternalFile;
+use stridemap::{Error, Result, StorageInfo, StorageKind, Tensor, TensorInfo};
 
 use super::contents::{Contents, ForeignStorage, ForeignTensor};
 use super::file::RawFile;

@@ -3,7 +3,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::{DType, Error, Layout, Result, Source, StorageKey, Store, Transaction};
+use stridemap::import::{Layout, StorageKey};
+use stridemap::{DType, Error, Result, Source, Store, Transaction};
 
 use super::contents::{ForeignStorage, ForeignTensor};
 use super::file::RawFile;

@@ -20,6 +20,17 @@ pub struct NameChanges {
 
 impl NameChanges {
     /// Whether all names and headers are the same.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let earlier = store.snapshot();
+    /// assert!(store.snapshot().changes_since(&earlier)?.is_empty());
+    /// store.save("x", &1i32)?;
+    /// assert!(!store.snapshot().changes_since(&earlier)?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()

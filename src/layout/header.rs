@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// [`Transaction::save_header`](crate::Transaction::save_header) check that the elements are inside it.
 ///
 /// ```
-/// use stridemap::Layout;
+/// use stridemap::import::Layout;
 ///
 /// let columns = Layout::new(vec![3, 2], vec![1, 3], 6)?; // column-major, from the 7th element on
 /// assert_eq!((columns.size(), columns.stride(), columns.offset()), (&[3, 2][..], &[1, 3][..], 6));
@@ -49,6 +49,14 @@ impl Dim {
 
 impl Layout {
     /// Creates a layout without names.
+    ///
+    /// ```
+    /// # use stridemap::import::Layout;
+    /// let backwards = Layout::new(vec![4], vec![-1], 3)?; // begins at the last of 4 elements
+    /// assert_eq!(backwards.numel(), 4);
+    /// assert!(Layout::new(vec![2, 2], vec![1], 0).is_err());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] unless there are as many strides as sizes, at most 64 dimensions, and a number of
@@ -92,6 +100,12 @@ impl Layout {
     }
 
     /// Creates the layout of a new tensor: row-major, with offset 0 and without names.
+    ///
+    /// ```
+    /// # use stridemap::import::Layout;
+    /// assert_eq!(Layout::contiguous(&[2, 3, 4])?.stride(), [12, 4, 1]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or too many elements.

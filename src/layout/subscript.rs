@@ -61,6 +61,13 @@ macro_rules! ix {
 
 impl Index {
     /// Returns the same range with a different step. Other kinds of index are returned unchanged.
+    ///
+    /// ```
+    /// # use stridemap::{Index, Tensor};
+    /// let x = Tensor::from_vec(vec![0i32, 1, 2, 3, 4], &[5])?;
+    /// assert_eq!(x.index([Index::from(1..).with_step(2)])?.read::<i32>()?, [1, 3]); // x[1::2]
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn with_step(self, step: impl Integer) -> Self {
         match self {

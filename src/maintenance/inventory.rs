@@ -71,6 +71,11 @@ pub enum SpaceReason {
 impl SpaceReason {
     /// Returns the reason as one word: `unreached`, `too_little`, `mutable`, `live`, `pinned`, `garbage`, `orphaned`,
     /// `writing`, `abandoned`, `past_end` or `foreign`.
+    ///
+    /// ```
+    /// # use stridemap::maintenance::SpaceReason;
+    /// assert_eq!(SpaceReason::TooLittle.name(), "too_little");
+    /// ```
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -89,6 +94,18 @@ impl SpaceReason {
     }
 
     /// Returns the processes that keep the bytes, as far as the system reports them.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[1u8])?;
+    /// let snapshot = store.snapshot();
+    /// store.remove("x")?;
+    /// let stats = store.stats()?;
+    /// assert_eq!(stats.storages[0].reclaimable[0].reason.processes(), [std::process::id()]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn processes(&self) -> &[u32] {
         match self {

@@ -1,24 +1,85 @@
-//! Maintenance of a store: which files are needed, garbage collection, compaction, verification and repair.
+//! Maintenance of a store: disk usage, garbage collection, compaction, copies, verification and repair.
+//!
+//! This module has the types of the reports. The operations are methods of [`Store`], [`Snapshot`] and
+//! [`StoreOptions`].
+//!
+//! A store needs little maintenance, because each commit deletes the files that it makes unneeded. Other processes
+//! can read and write the store during all operations, except that a repair refuses to run while they write.
+//!
+//! | to | call | which returns |
+//! |---|---|---|
+//! | see which bytes no tensor reaches, and why they are still on disk | [`Store::stats`] | [`Stats`] |
+//! | delete what a killed writer or a power cut left | [`Store::gc`] | [`Collected`] |
+//! | drop the bytes between those that tensors reach | [`Store::compact`] | [`Compacted`] |
+//! | copy the elements of external files into the store | [`Store::materialize`] | [`Materialized`] |
+//! | back up a store that others write | [`Store::copy_to`], [`Snapshot::copy_tensors_to`] | [`Copied`] |
+//! | find damage | [`Store::verify`], [`StoreOptions::verify`] | [`Verification`] |
+//! | see what a repair would do and lose | [`StoreOptions::plan_repair`] | [`Repair`] |
+//! | make a damaged store usable again | [`StoreOptions::repair`] | [`Repair`] |
+//!
+//! A program that runs for long should call [`Store::refresh`] now and then, because a handle keeps the files of its
+//! generation. Compaction frees space after large tensors were removed and only views of them remain. Verification
+//! reads every byte: run it at night, or before a backup replaces an older one.
+//!
+//! ```
+//! use stridemap::Store;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("x.smap");
+//! let store = Store::create(&path)?;
+//! store.save("all", &vec![1f32; 100_000])?;
+//! store.save_view("first", &store.load("all")?.narrow(0, 0, 1000)?)?;
+//! store.remove("all")?;
+//!
+//! for reclaimable in store.stats()?.reclaimable() {
+//!     println!("{} bytes: {}", reclaimable.bytes, reclaimable.reason);
+//! }
+//! let compacted = store.compact(|_| ())?;
+//! assert_eq!((compacted.before_bytes, compacted.after_bytes), (400_000, 4_000));
+//!
+//! let verified = store.verify(|_| ())?;
+//! assert!(verified.is_whole(), "{:?}", verified.findings);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Snapshot`]: crate::Snapshot
+//! [`Snapshot::copy_tensors_to`]: crate::Snapshot::copy_tensors_to
+//! [`Store`]: crate::Store
+//! [`Store::compact`]: crate::Store::compact
+//! [`Store::copy_to`]: crate::Store::copy_to
+//! [`Store::gc`]: crate::Store::gc
+//! [`Store::materialize`]: crate::Store::materialize
+//! [`Store::refresh`]: crate::Store::refresh
+//! [`Store::stats`]: crate::Store::stats
+//! [`Store::verify`]: crate::Store::verify
+//! [`StoreOptions`]: crate::StoreOptions
+//! [`StoreOptions::plan_repair`]: crate::StoreOptions::plan_repair
+//! [`StoreOptions::repair`]: crate::StoreOptions::repair
+//! [`StoreOptions::verify`]: crate::StoreOptions::verify
 
 mod collect;
 mod compact;
 mod compact_candidates;
+mod copied;
 mod external_check;
 mod inventory;
 mod materialize;
 mod repair;
 mod storage_tensors;
+mod usage;
 mod verify;
 
+pub use crate::generation::Collected;
 pub(crate) use collect::collect_all;
 pub(crate) use compact::compact;
 pub use compact::{Compacted, SkipReason, Skipped};
-pub(crate) use inventory::{Inventory, ListedFile};
+pub use copied::Copied;
 pub use inventory::{Reclaimable, SpaceReason};
 pub use materialize::Materialized;
 pub(crate) use materialize::materialize;
 pub use repair::{Loss, Remedy, Repair};
 pub(crate) use repair::{Mode as RepairMode, repair};
-pub(crate) use storage_tensors::{StorageTensors, Worth, each_storage, worth};
+pub(crate) use usage::usage;
+pub use usage::{Stats, StorageStats};
 pub use verify::{Affected, Finding, Orphan, Verification};
 pub(crate) use verify::{verify, verify_path, verify_tensors};

@@ -20,7 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use stridemap::{DType, ExternalFile, Layout, Tensor};
+/// use stridemap::import::{ExternalFile, Layout};
+/// use stridemap::{DType, Tensor};
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("points.bin");
@@ -44,6 +45,18 @@ impl ExternalFile {
     /// change gets a different mtime. A file system with a coarser clock (FAT: two seconds) may hide a change for
     /// longer.
     ///
+    /// ```
+    /// # use stridemap::import::ExternalFile;
+    /// # use stridemap::ErrorKind;
+    /// # let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("x.bin");
+    /// std::fs::write(&path, b"0123456789")?;
+    /// let file = ExternalFile::open(&path)?;
+    /// assert_eq!((file.path(), file.size_bytes()), (&*path, 10));
+    /// assert_eq!(ExternalFile::open(dir.path()).unwrap_err().kind(), ErrorKind::BadFile);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::BadFile`] if it is not a regular file; [`ErrorKind::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -61,7 +74,7 @@ impl ExternalFile {
     ///
     /// ```
     /// use std::io::Write as _;
-    /// use stridemap::ExternalFile;
+    /// use stridemap::import::ExternalFile;
     ///
     /// let mut temporary = tempfile::tempfile()?;
     /// temporary.write_all(b"0123456789")?;
@@ -73,7 +86,7 @@ impl ExternalFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// [`ErrorKind::BadFile`] if it is not a regular file; [`ErrorKind::Io`].
     pub fn from_file(file: File, path: impl AsRef<Path>) -> Result<Self> {
         let (path, file) = (path.as_ref(), opened(file));
         let failed = |e| Error::io("examine", path, e);
@@ -140,6 +153,21 @@ impl ExternalFile {
     }
 
     /// Fills `buf` from the bytes at `offset_bytes`.
+    ///
+    /// ```
+    /// # use stridemap::import::ExternalFile;
+    /// # use stridemap::ErrorKind;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.bin");
+    /// # std::fs::write(&path, b"0123456789")?;
+    /// let file = ExternalFile::open(&path)?;
+    /// let mut bytes = [0; 3];
+    /// file.read_exact_at(&mut bytes, 4)?;
+    /// assert_eq!(&bytes, b"456");
+    /// std::fs::write(&path, b"changed")?;
+    /// assert_eq!(file.read_exact_at(&mut bytes, 4).unwrap_err().kind(), ErrorKind::ExternalChanged);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::ExternalChanged`] if the file has changed since it was opened; [`ErrorKind::Io`].

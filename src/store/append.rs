@@ -59,6 +59,16 @@ impl Store {
     /// `capacity`, in rows, is a hint for processes that open the store mapped: they reserve that much address space,
     /// and need not map the storage again until it is longer. It takes no disk space, and the tensor may outgrow it.
     ///
+    /// ```
+    /// # use stridemap::{DType, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let log = store.create_growable("log", DType::F32, &[0, 2], 1000)?;
+    /// assert_eq!(log.size(), [0, 2]);
+    /// assert_eq!(store.append("log", &[[1f32, 2.]])?, 0..1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Store`]; `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size that is too large, or
     /// a capacity of more than 2^46 bytes; `InvalidArgument` for an invalid name.
@@ -79,6 +89,20 @@ impl Transaction<'_> {
     /// The transaction continues from the newest generation, and nothing else can append to the storage until it
     /// ends. Two transactions that append to the same two storages in opposite order wait for each other until one
     /// fails with `Busy`: append in the same order everywhere.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.create_growable("inputs", DType::F32, &[0, 2], 1000)?;
+    /// store.create_growable("labels", DType::U8, &[0], 1000)?;
+    /// let mut txn = store.begin()?;
+    /// assert_eq!(txn.append("inputs", &[[1f32, 2.], [3., 4.]])?, 0..2);
+    /// assert_eq!(txn.append("labels", &[1u8, 0])?, 0..2);
+    /// txn.commit()?; // both are longer from now on
+    /// assert_eq!(store.load("labels")?.read::<u8>()?, [1, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Store::append`]; `NotGrowable` for a tensor that was saved in this transaction (commit it first);
@@ -117,8 +141,22 @@ impl Transaction<'_> {
     /// Creates a tensor of zeros that rows can be appended to once it is committed, and returns it. Like
     /// [`Store::create_growable`].
     ///
+    /// ```
+    /// # use stridemap::{DType, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     txn.create_growable("inputs", DType::F32, &[0, 2], 1000)?;
+    ///     txn.create_growable("labels", DType::U8, &[0], 1000)
+    /// })?;
+    /// assert_eq!(store.append("labels", &[1u8])?, 0..1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`Store::create_growable`].
+    /// `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size or capacity that is too large;
+    /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse);
+    /// `ReadOnly`, `Io`.
     pub fn create_growable(
         &mut self,
         name: &str,

@@ -26,8 +26,8 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a snapshot of a different store; `Forked`; errors from reading the
-    /// metadata.
+    /// [`ErrorKind::InvalidArgument`] for a snapshot of a different store; `Corrupt` for damaged metadata; `Forked`;
+    /// `Io`.
     pub fn changes_since(&self, earlier: &Snapshot) -> Result<NameChanges> {
         let (own, other) = (&self.loader.history, &earlier.loader.history);
         own.check_process()?;

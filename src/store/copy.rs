@@ -16,6 +16,7 @@ use crate::disk::LockMode;
 use crate::error::{Error, Result};
 use crate::generation::{self, Building, Change};
 use crate::layout::{Placed, View, footprint_bytes, repack};
+use crate::maintenance::Copied;
 use crate::storage::{StagedStorage, StorageWriter, VerifiedStorage};
 
 /// The most storages that are copied per commit: each has two files open until then. The copy is invisible before its
@@ -31,25 +32,23 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Views of more runs of bytes than this are not counted; they are assumed to leave some bytes out.
 const MOST_RUNS: u64 = 1 << 20;
 
-/// The result of copying a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Copied {
-    /// The number of tensors in the copy.
-    pub tensor_count: u64,
-    /// The bytes of storages that were written.
-    pub copied_bytes: u64,
-    /// The bytes of storages that share their blocks on disk with those of the source, until one of the two is
-    /// written.
-    pub shared_bytes: u64,
-}
-
 impl Store {
     /// Copies the newest generation of this store to a path that does not exist; see [`Snapshot::copy_to`]. The
     /// handle stays on its generation.
     ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[1i64, 2])?;
+    /// let copied = store.copy_to(dir.path().join("backup.smap"), |_| ())?;
+    /// assert_eq!(copied.tensor_count, 1);
+    /// assert_eq!(Store::open(dir.path().join("backup.smap"))?.names()?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`Snapshot::copy_to`] and of [`refresh`](Self::refresh).
+    /// Those of [`Snapshot::copy_to`]; `Replaced`, as for [`refresh`](Self::refresh).
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
         let newest = self.loader.history.newest()?;
         Snapshot::new(Arc::clone(&self.loader), newest).copy_to(path, progress)
@@ -106,6 +105,19 @@ impl Snapshot {
     /// [compaction](Store::compact) would keep for these tensors are copied, and strides and offsets may change.
     /// Other storages are copied whole. The attributes of the store, of these tensors, and of prefixes of their names
     /// are kept.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("model", &vec![[1f32; 100]; 1000])?;
+    /// store.save_view("column", &store.load("model")?.select(1, 0)?)?;
+    /// let part = dir.path().join("part.smap");
+    /// let copied = store.snapshot().copy_tensors_to(&part, &["column"], |_| ())?;
+    /// assert!(copied.copied_bytes < 5000); // of 400 000
+    /// assert_eq!(Store::open(&part)?.load("column")?.size(), [1000]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`copy_to`](Self::copy_to); `NameNotFound`.

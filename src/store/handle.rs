@@ -249,7 +249,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::names`].
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
         self.snapshot().names()
     }
@@ -266,7 +266,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::contains`].
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.snapshot().contains(name)
     }
@@ -285,7 +285,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::load`].
+    /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `ExternalRefused`, `ExternalChanged`, `LimitExceeded`,
+    /// `Forked`, `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.snapshot().load(name)
     }

@@ -23,11 +23,12 @@ pub struct StorageKey {
 
 /// Imports storages: first the bytes, then headers over them. A storage without a header is not committed.
 impl Transaction<'_> {
-    /// Stages a sealed storage of the bytes that `write` passes to its sink. If the length is given, in bytes, disk
+    /// Stages a sealed storage of the bytes that `write` passes to its sink. If `size_bytes` states their number, disk
     /// space is reserved first.
     ///
     /// ```
-    /// use stridemap::{DType, Layout, Store};
+    /// use stridemap::import::Layout;
+    /// use stridemap::{DType, Store};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("points.smap");
@@ -46,30 +47,30 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] for more or fewer bytes than the stated length; [`ErrorKind::LimitExceeded`] for
-    /// more bytes than a storage can hold; [`ErrorKind::ReadOnly`]; [`ErrorKind::Io`]; those of `write`. After an
+    /// [`ErrorKind::SizeMismatch`] for more or fewer bytes than stated; [`ErrorKind::LimitExceeded`] for more
+    /// bytes than a storage can hold; [`ErrorKind::ReadOnly`]; [`ErrorKind::Io`]; those of `write`. After an
     /// error the transaction can only be dropped.
     pub fn stage(
         &mut self,
-        length_bytes: Option<u64>,
+        size_bytes: Option<u64>,
         write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
     ) -> Result<StorageKey> {
         self.check_writable("stage")?;
-        let limit_bytes = length_bytes.unwrap_or(MAX_STORAGE_BYTES);
+        let limit_bytes = size_bytes.unwrap_or(MAX_STORAGE_BYTES);
         if limit_bytes > MAX_STORAGE_BYTES {
             return Err(too_long(limit_bytes));
         }
-        let staged = self.stage_alone(StorageWriter::sealed, length_bytes.unwrap_or(0), |writer| {
+        let staged = self.stage_alone(StorageWriter::sealed, size_bytes.unwrap_or(0), |writer| {
             let sink = |bytes: &[u8]| {
                 let end_bytes = writer.length_bytes().saturating_add(bytes.len() as u64);
-                match length_bytes {
+                match size_bytes {
                     _ if end_bytes <= limit_bytes => writer.write(bytes),
                     Some(stated_bytes) => Err(mismatch(stated_bytes, end_bytes)),
                     None => Err(too_long(end_bytes)),
                 }
             };
             write_to_sink(sink, write)?;
-            match length_bytes {
+            match size_bytes {
                 Some(stated_bytes) if stated_bytes != writer.length_bytes() => {
                     Err(mismatch(stated_bytes, writer.length_bytes()))
                 }
@@ -86,7 +87,8 @@ impl Transaction<'_> {
     /// The file is read once, to compute its digests. `progress` is called with the bytes read since the last call.
     ///
     /// ```
-    /// use stridemap::{DType, ExternalFile, Layout, Store};
+    /// use stridemap::import::{ExternalFile, Layout};
+    /// use stridemap::{DType, Store};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
@@ -135,7 +137,8 @@ impl Transaction<'_> {
     /// file](crate::StoreOptions::external). The file is not synced.
     ///
     /// ```
-    /// use stridemap::{DType, ExternalFile, ExternalFiles, Layout, StoreOptions};
+    /// use stridemap::import::{ExternalFile, Layout};
+    /// use stridemap::{DType, ExternalFiles, StoreOptions};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
@@ -166,6 +169,20 @@ impl Transaction<'_> {
 
     /// Saves a tensor: a header over a storage that this transaction has staged. Saving under an existing name
     /// replaces that tensor.
+    ///
+    /// ```
+    /// # use stridemap::import::Layout;
+    /// # use stridemap::{DType, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// let key = txn.stage(None, |sink| sink(&[1, 2, 3, 4]))?;
+    /// txn.save_header("backwards", DType::U8, &Layout::new(vec![4], vec![-1], 3)?, key)?;
+    /// assert!(txn.save_header("too long", DType::U8, &Layout::contiguous(&[5])?, key).is_err());
+    /// txn.commit()?;
+    /// assert_eq!(store.load("backwards")?.read::<u8>()?, [4, 3, 2, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a layout that exceeds the storage; [`ErrorKind::ForeignStorage`] for a key of a

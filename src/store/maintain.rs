@@ -1,8 +1,40 @@
 use super::handle::Store;
 use crate::error::Result;
-use crate::maintenance::{self, Compacted, Materialized};
+use crate::maintenance::{self, Compacted, Materialized, Stats};
 
 impl Store {
+    /// Returns the disk usage of the store: the bytes that no tensor of the newest generation reaches, and why they
+    /// are still on disk. Reads all headers and inspects every file, but reads no element and changes nothing.
+    ///
+    /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not
+    /// listed there, for example a process of another namespace, its append or commit in progress counts as aborted.
+    /// `/proc/locks` says nothing of older generations and unfinished files, so for these a lock is tried and
+    /// released at once. A collection at that moment treats the generation as in use and leaves it to the next
+    /// collection; a writer that has created but not yet locked the unfinished file creates a new one.
+    ///
+    /// Other processes may write meanwhile, so the list can contain a file that a commit is just creating or
+    /// deleting.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![0u8; 10_000])?;
+    /// let reader = Store::open(store.path())?;
+    /// store.remove("x")?;
+    /// let stats = store.stats()?;
+    /// assert_eq!((stats.reachable_bytes, stats.reclaimable_bytes()), (0, 10_000));
+    /// assert_eq!(stats.storages[0].reclaimable[0].reason.name(), "pinned"); // by the reader
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Io`.
+    pub fn stats(&self) -> Result<Stats> {
+        self.loader.history.check_process()?;
+        maintenance::usage(&self.loader.history)
+    }
+
     /// Rewrites sealed storages, dropping the bytes that no tensor reaches. A storage is rewritten if that frees at
     /// least a quarter of it, and at least a block of 4 KiB. Tensors keep their names, sizes and elements, and share
     /// elements as before; their strides, offsets and storages change. `progress` is called with the bytes written
@@ -51,6 +83,23 @@ impl Store {
     /// Each commit copies about 64 MiB or 64 storages, and is durable with
     /// [`Durability::Full`](crate::Durability::Full). The external files are not changed. If another commit
     /// interferes, a storage stays external, and [`Materialized::skipped`] lists it.
+    ///
+    /// ```
+    /// # use stridemap::import::{ExternalFile, Layout};
+    /// # use stridemap::{DType, ExternalFiles, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.bin");
+    /// # std::fs::write(&path, [1, 2, 3, 4])?;
+    /// # let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     let key = txn.adopt(&ExternalFile::open(&path)?, 0..4)?;
+    ///     txn.save_header("x", DType::U8, &Layout::contiguous(&[4])?, key)
+    /// })?;
+    /// assert_eq!(store.materialize(|_| ())?.storage_count, 1);
+    /// std::fs::remove_file(&path)?; // the store has its own copy
+    /// assert_eq!(store.load("x")?.read::<u8>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Store`]; `ExternalRefused` if this handle may not open one of the files; `ExternalChanged` if a file

@@ -14,16 +14,13 @@ mod prefix;
 mod save_view;
 mod snapshot;
 mod staging;
-mod stats;
 mod transaction;
 mod verify;
 mod watch;
 mod write;
 
-pub use copy::Copied;
 pub use handle::Store;
 pub use import::StorageKey;
 pub use options::StoreOptions;
-pub use snapshot::{Snapshot, StorageInfo, StorageKind, TensorInfo};
-pub use stats::{Stats, StorageStats};
+pub use snapshot::{Snapshot, StorageInfo, TensorInfo};
 pub use transaction::Transaction;

@@ -34,12 +34,31 @@ impl Default for StoreOptions {
 
 impl StoreOptions {
     /// Returns the defaults: [`Durability::Full`], and a lock timeout of 30 seconds.
+    ///
+    /// ```
+    /// # use stridemap::StoreOptions;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// let store = StoreOptions::new().create(&path)?; // the same as Store::create
+    /// assert_eq!(store.generation(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets what a commit survives once it has returned.
+    ///
+    /// ```
+    /// # use stridemap::{Durability, Store, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// let store = StoreOptions::new().durability(Durability::Process).create(&path)?;
+    /// store.save("x", &1i32)?; // without a sync: survives the process, but perhaps not a power cut
+    /// assert_eq!(Store::open(&path)?.load("x")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.options.durability = durability;
@@ -48,6 +67,20 @@ impl StoreOptions {
 
     /// Sets how long a commit waits for another writer, an append for another append, and a guard for another guard,
     /// before it fails with [`ErrorKind::Busy`](crate::ErrorKind::Busy).
+    ///
+    /// ```
+    /// # use stridemap::{ErrorKind, StorageKind, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # use std::time::Duration;
+    /// let store = StoreOptions::new().lock_timeout(Duration::ZERO).create(&path)?;
+    /// store.save_as("x", &1i32, StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// let guard = x.lock_shared()?;
+    /// let busy = std::thread::scope(|scope| scope.spawn(|| x.lock_exclusive().map(drop)).join().unwrap());
+    /// assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy); // at once
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.options.lock_timeout = timeout;
@@ -57,6 +90,23 @@ impl StoreOptions {
     /// Sets which files outside the store may be opened: those that tensors were [adopted](crate::Transaction::adopt)
     /// from. By default none may be, and loading such a tensor fails with
     /// [`ErrorKind::ExternalRefused`](crate::ErrorKind::ExternalRefused).
+    ///
+    /// ```
+    /// # use stridemap::import::{ExternalFile, Layout};
+    /// # use stridemap::{DType, ErrorKind, ExternalFiles, Store, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # let file = dir.path().join("x.bin");
+    /// # std::fs::write(&file, [1, 2])?;
+    /// let store = StoreOptions::new().external(ExternalFiles::Beside).create(&path)?;
+    /// store.write(|txn| {
+    ///     let key = txn.adopt(&ExternalFile::open(&file)?, 0..2)?;
+    ///     txn.save_header("x", DType::U8, &Layout::contiguous(&[2])?, key)
+    /// })?;
+    /// assert_eq!(store.load("x")?.read::<u8>()?, [1, 2]);
+    /// assert_eq!(Store::open(&path)?.load("x").unwrap_err().kind(), ErrorKind::ExternalRefused);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn external(mut self, files: ExternalFiles) -> Self {
         self.options.externals.allowed = files;
@@ -71,6 +121,17 @@ impl StoreOptions {
     /// mapping is a `SIGBUS`, which ends the process, where a read returns an error. The locks of one machine may not
     /// be visible on another, and its writes not in a mapping. Allow this only if at most one machine writes the
     /// store. File systems served by a program (FUSE, including `sshfs`) cannot be recognized, and are mapped.
+    ///
+    /// ```
+    /// # use stridemap::{Store, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?.save("x", &[1i32, 2])?;
+    /// // SAFETY: only stridemap writes this store, and only on this machine.
+    /// let store = unsafe { StoreOptions::new().allow_network_mapping(true).open_mapped(&path)? };
+    /// assert_eq!(store.load("x")?.as_slice::<i32>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn allow_network_mapping(mut self, is_allowed: bool) -> Self {
         self.options.externals.allows_network_mapping = is_allowed;
@@ -87,8 +148,18 @@ impl StoreOptions {
 
     /// Creates a store, like [`Store::create`].
     ///
+    /// ```
+    /// # use stridemap::{ErrorKind, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// let options = StoreOptions::new();
+    /// options.create(&path)?.save("x", &1i32)?;
+    /// assert_eq!(options.create(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`Store::create`].
+    /// Those of [`Store::create`]: `AlreadyExists`, `ReadOnly`, `Io` and others.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<Store> {
         let path = path.as_ref();
         let uuid = generation::create(&self.disk, path, self.options.durability == Durability::Full)?;
@@ -103,19 +174,41 @@ impl StoreOptions {
 
     /// Opens a store, like [`Store::open`].
     ///
+    /// ```
+    /// # use stridemap::StoreOptions;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// let options = StoreOptions::new();
+    /// options.create(&path)?.save("x", &1i32)?;
+    /// assert_eq!(options.open(&path)?.load("x")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`Store::open`].
+    /// Those of [`Store::open`]: `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt`, `Busy`, `Io`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Store> {
         self.open_with(path.as_ref(), None)
     }
 
     /// Opens a store whose elements can be borrowed, like [`Store::open_mapped`].
     ///
+    /// ```
+    /// # use stridemap::StoreOptions;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// let options = StoreOptions::new();
+    /// options.create(&path)?.save("x", &[1i32, 2])?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { options.open_mapped(&path)? };
+    /// assert_eq!(store.load("x")?.as_slice::<i32>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Safety
     /// The contract is that of [`Store::open_mapped`].
     ///
     /// # Errors
-    /// Those of [`Store::open_mapped`].
+    /// Those of [`open`](Self::open); `NetworkFileSystem`, unless [allowed](Self::allow_network_mapping).
     #[expect(
         unsafe_code,
         reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"

@@ -13,8 +13,9 @@ use crate::tensor::Tensor;
 
 /// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
 impl Store {
-    /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name. [`Snapshot::tensors`]
-    /// reads them individually, which takes less memory if there are many.
+    /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name.
+    /// [`Snapshot::tensors`](crate::Snapshot::tensors) reads them individually, which takes less memory if there are
+    /// many.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -29,9 +30,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::tensors`].
-    ///
-    /// [`Snapshot::tensors`]: crate::Snapshot::tensors
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn tensors(&self, prefix: &str) -> Result<Vec<TensorInfo>> {
         self.snapshot().tensors(prefix)?.collect()
     }
@@ -51,7 +50,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::load_all`](crate::Snapshot::load_all).
+    /// Those of [`load`](Self::load), for any of them.
     pub fn load_all(&self, prefix: &str) -> Result<Vec<(String, Tensor)>> {
         self.snapshot().load_all(prefix)?.collect()
     }
@@ -92,7 +91,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`rename`](Self::rename).
+    /// See [`Store`]; `NameExists`, as for [`rename`](Self::rename); `InvalidArgument` for a new name.
     pub fn rename_prefix(&self, from: &str, to: &str) -> Result<usize> {
         self.write(|txn| txn.rename_prefix(from, to))
     }
@@ -115,7 +114,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, here and for each item.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`; here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.history.check_process()?;
         let entries = self.draft.tensors(prefix)?;
@@ -137,7 +136,8 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, here and for each item; for each item also those of [`load`](Self::load).
+    /// `Corrupt` for damaged metadata, `Forked` and `Io`, here and for each item; for each item also those of
+    /// [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
         prefix: &'a str,
@@ -167,7 +167,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn remove_prefix(&mut self, prefix: &str) -> Result<usize> {
         let names = self.names_with(prefix)?;
         let count = names.len();
@@ -197,7 +197,8 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`rename`](Self::rename), for any of them.
+    /// `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for a new name; `Corrupt`, `Forked`,
+    /// `Io`.
     pub fn rename_prefix(&mut self, from: &str, to: &str) -> Result<usize> {
         let mut names = self.names_with(from)?;
         let count = names.len();

@@ -8,6 +8,7 @@ use super::loader::{Loader, layout_of};
 use crate::error::Result;
 use crate::generation::{self, Generation};
 use crate::layout::Layout;
+use crate::storage::StorageKind;
 use crate::tensor::Tensor;
 
 /// One generation of a store. It never changes, whatever any process commits later.
@@ -27,6 +28,18 @@ impl fmt::Debug for Snapshot {
 }
 
 /// The header of a tensor. Its storage is not opened.
+///
+/// ```
+/// # use stridemap::Store;
+/// # let dir = tempfile::tempdir()?;
+/// # let store = Store::create(dir.path().join("x.smap"))?;
+/// store.save("x", &[[1f32, 2., 3.], [4., 5., 6.]])?;
+/// store.save_view("column", &store.load("x")?.select(1, 1)?)?;
+/// let column = &store.tensors("column")?[0];
+/// assert_eq!((column.size(), column.stride(), column.storage_offset()), (&[2][..], &[3][..], 1));
+/// assert_eq!((column.numel(), column.nbytes(), column.is_contiguous()), (2, 8, false));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TensorInfo {
@@ -45,7 +58,8 @@ impl TensorInfo {
     /// Creates the header of a tensor in a file of a different format. The caller numbers the storages.
     ///
     /// ```
-    /// use stridemap::{DType, Layout, TensorInfo};
+    /// use stridemap::import::Layout;
+    /// use stridemap::{DType, TensorInfo};
     ///
     /// let info = TensorInfo::new("x".to_owned(), DType::F32, Layout::contiguous(&[3, 2])?, 1);
     /// assert_eq!((info.size(), info.nbytes(), info.storage_id), (&[3, 2][..], 24, 1));
@@ -113,39 +127,6 @@ impl TensorInfo {
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
-    }
-}
-
-/// How a storage's bytes may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StorageKind {
-    /// The bytes never change.
-    Sealed,
-    /// In place, under an exclusive lock.
-    Mutable,
-    /// At any time, with atomic accesses of one size.
-    Live,
-    /// Not by the store: the file is outside it.
-    External,
-}
-
-impl StorageKind {
-    /// Returns `sealed`, `mutable`, `live` or `external`.
-    ///
-    /// ```
-    /// # use stridemap::StorageKind;
-    /// assert_eq!(StorageKind::Mutable.name(), "mutable");
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            StorageKind::Sealed => "sealed",
-            StorageKind::Mutable => "mutable",
-            StorageKind::Live => "live",
-            StorageKind::External => "external",
-        }
     }
 }
 
@@ -234,7 +215,8 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, here and for each item; for each item also those of [`load`](Self::load).
+    /// `Corrupt` for damaged metadata, `Forked` and `Io`, here and for each item; for each item also those of
+    /// [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
         prefix: &'a str,
@@ -260,7 +242,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.loader.history.check_process()?;
         Ok(self.generation.tensor(name)?.is_some())
@@ -278,7 +260,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
         self.loader.history.check_process()?;
         self.generation.tensors("")?.map(|entry| Ok(entry?.0)).collect()
@@ -302,7 +284,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, here and for each item.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`; here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.history.check_process()?;
         let entries = self.generation.tensors(prefix)?;
@@ -327,7 +309,8 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); errors from reading the metadata.
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); `Corrupt` for damaged metadata; `Forked`;
+    /// `Io`.
     pub fn overlapping(&self, name: &str) -> Result<Vec<String>> {
         let tensor = self.load(name)?;
         let mut names = Vec::new();
@@ -362,7 +345,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata, for each item.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`; for each item.
     pub fn storages(&self) -> impl Iterator<Item = Result<StorageInfo>> + '_ {
         let refused = self.loader.history.check_process().err();
         let storages = refused.is_none().then(|| self.generation.storages()).into_iter().flatten();
@@ -371,14 +354,10 @@ impl Snapshot {
     }
 
     fn storage_info(&self, id: u64, record: StorageRecord) -> StorageInfo {
-        let own_file = self.loader.history.paths.storage(id);
-        let (kind, file, offset_bytes) = match record.kind {
-            RecordKind::Sealed(_) => (StorageKind::Sealed, own_file, 0),
-            RecordKind::Mutable => (StorageKind::Mutable, own_file, 0),
-            RecordKind::Live { .. } => (StorageKind::Live, own_file, 0),
-            RecordKind::External(external) => {
-                (StorageKind::External, self.loader.externals.path(&external), external.offset_bytes)
-            }
+        let kind = StorageKind::of(&record.kind);
+        let (file, offset_bytes) = match &record.kind {
+            RecordKind::External(external) => (self.loader.externals.path(external), external.offset_bytes),
+            _ => (self.loader.history.paths.storage(id), 0),
         };
         let StorageRecord { length_bytes: size_bytes, tensor_count, .. } = record;
         StorageInfo { id, kind, size_bytes, file, offset_bytes, tensor_count }

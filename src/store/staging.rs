@@ -5,13 +5,12 @@ use std::sync::Arc;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{DType, StorageKind as RecordKind, TensorParts, TensorRecord};
 
-use super::snapshot::StorageKind;
 use super::transaction::Transaction;
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Change, Changes};
 use crate::layout::Layout;
-use crate::storage::{StagedStorage, StorageWriter};
+use crate::storage::{StagedStorage, StorageKind, StorageWriter};
 use crate::tensor::{Source, is_live};
 
 /// A tensor of at least this size has a storage of its own, which is freed when its last name is removed. Smaller

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stridemap_format::{DType, TensorRecord};
 
 use super::loader::{Loader, layout_of};
-use super::snapshot::StorageKind;
 use super::staging::{Stage, in_place_kind, layout_for, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting};
 use crate::layout::Layout;
-use crate::storage::{Grown, Growth, StagedStorage, Storage};
+use crate::storage::{Grown, Growth, StagedStorage, Storage, StorageKind};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that are committed together or not at all.
@@ -105,7 +104,7 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
         self.loader.history.check_process()?;
         self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
@@ -124,7 +123,7 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Errors from reading the metadata.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.loader.history.check_process()?;
         Ok(self.draft.tensor(name)?.is_some())
@@ -251,7 +250,8 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::create_tensor`](crate::Store::create_tensor).
+    /// Those of [`save`](Self::save); `LimitExceeded` if the size is too large; `InvalidArgument` for a kind other than
+    /// `Mutable` and `Live`, and for a dtype that cannot be live.
     pub fn create_tensor(
         &mut self,
         name: &str,

@@ -100,6 +100,18 @@ impl StoreOptions {
     /// Returns what [`repair`](Self::repair) would do and what would be lost, and changes nothing. The plan for an
     /// undamaged store is empty. `progress` is called with the bytes of elements read since the last call.
     ///
+    /// ```
+    /// # use stridemap::{Store, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// Store::create(&path)?.save("x", &[1f32, 2.])?;
+    /// std::fs::write(path.join("storages/0000000000000001.bin"), [0; 8])?;
+    /// let plan = StoreOptions::new().plan_repair(&path, |_| ())?;
+    /// assert_eq!(plan.losses[0].names, ["x"]);
+    /// assert!(Store::open(&path)?.contains("x")?); // nothing has changed
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest can be
     /// read, or if `meta` or `storages` is not a directory; `LimitExceeded` for a file whose generation number no
@@ -130,6 +142,21 @@ impl StoreOptions {
     /// repaired, or a second repair completes it.
     ///
     /// A repair keeps all headers in memory, and needs disk space for the storages that it copies.
+    ///
+    /// ```
+    /// # use stridemap::{Store, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// let store = Store::create(&path)?;
+    /// store.save("x", &[1f32, 2.])?;
+    /// store.save("y", &[3f32])?;
+    /// drop(store);
+    /// std::fs::write(path.join("storages/0000000000000001.bin"), [0; 8])?;
+    /// let repair = StoreOptions::new().repair(&path, |_| ())?;
+    /// assert_eq!(repair.losses[0].names, ["x"]);
+    /// assert_eq!(Store::open(&path)?.load("y")?.read::<f32>()?, [3.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`plan_repair`](Self::plan_repair); `Busy` while another writer is active, or while a reader needs a

@@ -40,7 +40,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`refresh`](Self::refresh).
+    /// Those of [`refresh`](Self::refresh): `Corrupt`, `UnsupportedVersion`, `Busy`, `Replaced`, `Forked`, `Io`.
     pub fn wait_for_change(&self, timeout: Duration) -> Result<bool> {
         let history = &self.loader.history;
         let (before, began) = (history.number(), Instant::now());

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use stridemap_format::DType;
 
 use super::handle::Store;
-use super::snapshot::{Snapshot, StorageKind};
+use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::error::Result;
 use crate::generation::Generation;
+use crate::storage::StorageKind;
 use crate::tensor::{Source, Tensor};
 
 impl Store {
@@ -177,7 +178,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`rename`](Self::rename).
+    /// Those of [`rename`](Self::rename): also `NameNotFound`, `NameExists` and `InvalidArgument`.
     pub fn copy(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.copy(from, to))
     }
@@ -211,7 +212,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of `change`, of [`begin`](Self::begin) and of [`Transaction::commit`].
+    /// See [`Store`]; those of `change`.
     pub fn write<R>(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<R>) -> Result<R> {
         Ok(self.publish(change)?.0)
     }

@@ -151,6 +151,18 @@ pub struct SharedGuard {
 impl SharedGuard {
     /// Returns a guard under the same lock, for a different view of the same storage.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[[1i32, 2], [3, 4]], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// let guard = x.lock_shared()?;
+    /// let row = guard.at(&x.select(0, 1)?)?; // the same lock
+    /// assert_eq!(row.read::<i32>()?, [3, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the view is on a different storage.
     pub fn at(&self, view: &Tensor) -> Result<SharedGuard> {
@@ -161,8 +173,21 @@ impl SharedGuard {
 
     /// Borrows the elements of a contiguous tensor.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// store.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable)?;
+    /// let guard = store.load("x")?.lock_shared()?;
+    /// assert_eq!(guard.as_slice::<f32>()?, [1., 2., 3.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`].
+    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NotContiguous`, `NotMapped`, `Misaligned`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
         self.borrow_span("as_slice")
@@ -244,6 +269,18 @@ enum GuardLock<'a> {
 impl ExclusiveGuard<'_> {
     /// Returns a guard under the same lock, for a different view of the same storage.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[[1i32, 2], [3, 4]], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// let mut guard = x.lock_exclusive()?;
+    /// guard.at(&x.select(1, 0)?)?.fill_(0)?; // under the same lock
+    /// assert_eq!(guard.read::<i32>()?, [0, 2, 0, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the view is on a different storage.
     pub fn at(&mut self, view: &Tensor) -> Result<ExclusiveGuard<'_>> {
@@ -259,6 +296,18 @@ impl ExclusiveGuard<'_> {
     /// [`Durability::Process`](crate::Durability::Process) survives a power cut only if a commit or collection with
     /// `Full` follows, no matter how many times it is flushed.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[1i32, 2], StorageKind::Mutable)?;
+    /// let mut guard = store.load("x")?.lock_exclusive()?;
+    /// guard.add_(10)?;
+    /// guard.flush()?; // a power cut no longer undoes the addition
+    /// assert_eq!(guard.read::<i32>()?, [11, 12]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::Io`] if writes since the last flush may be lost; a retry would not detect this. The same error
     /// reports that writes of another process were lost since the tensor was loaded. [`ErrorKind::Poisoned`] if an
@@ -271,8 +320,21 @@ impl ExclusiveGuard<'_> {
 
     /// Borrows the elements of a contiguous tensor.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// store.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable)?;
+    /// let guard = store.load("x")?.lock_exclusive()?;
+    /// assert_eq!(guard.as_slice::<f32>()?.iter().sum::<f32>(), 6.);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`].
+    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NotContiguous`, `NotMapped`, `Misaligned`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
         self.borrow_span("as_slice")
@@ -280,8 +342,23 @@ impl ExclusiveGuard<'_> {
 
     /// Mutably borrows the elements of a contiguous tensor.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// store.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable)?;
+    /// let mut guard = store.load("x")?.lock_exclusive()?;
+    /// guard.as_slice_mut::<f32>()?.sort_by(|a, b| b.total_cmp(a));
+    /// assert_eq!(guard.read::<f32>()?, [3., 2., 1.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`]; [`ErrorKind::Overlapping`] if several indices refer to one element.
+    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NotContiguous`, `NotMapped`, `Misaligned`;
+    /// [`ErrorKind::Overlapping`] if several indices refer to one element.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.tensor.check_slice::<T>("as_slice_mut")?;
         self.borrow_span_mut("as_slice_mut")

@@ -53,7 +53,8 @@ impl Tensor {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use stridemap::{DType, ExternalFile, Layout, Tensor};
+    /// use stridemap::import::{ExternalFile, Layout};
+    /// use stridemap::{DType, Tensor};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
@@ -317,6 +318,13 @@ impl Tensor {
     }
 
     /// The same as [`is_channels_last`](Self::is_channels_last), for dimensions N, C, D, H, W.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let videos = Tensor::from_vec(vec![0u8; 2 * 5 * 4 * 4 * 3], &[2, 5, 4, 4, 3])?; // N, D, H, W, C
+    /// assert!(videos.movedim(-1, 1)?.is_channels_last_3d());
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn is_channels_last_3d(&self) -> bool {
         self.ndim() == 5 && self.layout.is_channels_last()

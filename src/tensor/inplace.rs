@@ -48,8 +48,20 @@ impl<T: Into<Scalar>> From<T> for Operand<'_> {
 impl ExclusiveGuard<'_> {
     /// Sets every element to a number, converted to the dtype.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[1i16, 2, 3], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// x.narrow(0, 1, 2)?.lock_exclusive()?.fill_(7)?;
+    /// assert_eq!(x.read::<i16>()?, [1, 7, 7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// The errors listed above.
+    /// `OutOfRange` for a number that the dtype cannot hold; `DTypeMismatch` for a number in place of a
+    /// `float4_e2m1fn_x2` pair, or the reverse; `Overlapping`; `Io`.
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
         let element = value.into().encode(self.dtype()).map_err(|e| e.context("fill_"))?;
         let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
@@ -62,8 +74,20 @@ impl ExclusiveGuard<'_> {
     /// Copies `source` to the elements, broadcast to this size and converted to the dtype as by
     /// [`to_dtype`](Tensor::to_dtype).
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store, Tensor};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[[0f64; 2]; 3], StorageKind::Mutable)?;
+    /// let row = Tensor::from_vec(vec![1i32, 2], &[2])?;
+    /// let x = store.load("x")?;
+    /// x.lock_exclusive()?.copy_(&row)?; // broadcast, and converted to float64
+    /// assert_eq!(x.read::<f64>()?, [1., 2., 1., 2., 1., 2.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// The errors listed above.
+    /// `SizeMismatch`; `NameMismatch`; `DTypeMismatch` if the dtypes cannot be converted; `Overlapping`; `Io`.
     pub fn copy_(&mut self, source: &Tensor) -> Result<&mut Self> {
         let (from, to) = (source.dtype(), self.dtype());
         // Converting no elements checks that the conversion exists, before anything is written.
@@ -97,13 +121,25 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// The errors listed above; `DTypeMismatch` if the result is of a higher kind than this dtype (in the order bool,
-    /// integer, float, complex), if two integers have no common dtype, and for floats of 8 bits and below.
+    /// `SizeMismatch`; `NameMismatch`; `Overlapping`; `Io`; `DTypeMismatch` if the result is of a higher kind than this
+    /// dtype (in the order bool, integer, float, complex), if two integers have no common dtype, and for floats of 8
+    /// bits and below.
     pub fn add_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("add_", Op::Add, other.into())
     }
 
     /// Subtracts `other`, by the rules of [`add_`](Self::add_).
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[5u8, 1], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// x.lock_exclusive()?.sub_(2)?;
+    /// assert_eq!(x.read::<u8>()?, [3, 255]); // integers wrap
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`add_`](Self::add_); `DTypeMismatch` for bools.
@@ -113,13 +149,35 @@ impl ExclusiveGuard<'_> {
 
     /// Multiplies by `other`, by the rules of [`add_`](Self::add_). The product of bools is `and`.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// x.lock_exclusive()?.mul_(&x.select(0, 0)?)?; // by the first row, which is read before it changes
+    /// assert_eq!(x.read::<f32>()?, [1., 4., 3., 8.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`add_`](Self::add_).
+    /// Those of [`add_`](Self::add_): `SizeMismatch`, `NameMismatch`, `Overlapping`, `Io`, `DTypeMismatch`.
     pub fn mul_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("mul_", Op::Mul, other.into())
     }
 
     /// Divides by `other`, by the rules of [`add_`](Self::add_).
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save_as("x", &[1f32, 2., 4.], StorageKind::Mutable)?;
+    /// let x = store.load("x")?;
+    /// x.lock_exclusive()?.div_(2)?;
+    /// assert_eq!(x.read::<f32>()?, [0.5, 1., 2.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`add_`](Self::add_); `DTypeMismatch` for integers and bools, whose quotients are floats.

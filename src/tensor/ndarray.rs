@@ -72,6 +72,15 @@ impl Tensor {
     /// Borrows the elements with their strides, without copying. For arrays of a known rank, use
     /// `ArrayView2::try_from(&tensor)` and similar conversions.
     ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1f32, 2., 3., 4.], &[2, 2])?;
+    /// let column = x.select(1, 0)?;
+    /// assert_eq!(column.as_array::<f32>()?.sum(), 4.);
+    /// assert_eq!(column.as_array::<f32>()?.strides(), [2]); // no copy
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotMapped`] for a file that is not mapped;
     /// [`ErrorKind::Misaligned`]; [`ErrorKind::LimitExceeded`] if `ndarray` does not support the view.
@@ -217,8 +226,21 @@ fn check_limit(size: &[usize]) -> Result<()> {
 impl SharedGuard {
     /// Borrows the elements with their strides, without copying.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
+    /// let guard = store.load("x")?.t()?.lock_shared()?;
+    /// assert_eq!(guard.as_array::<f32>()?[[0, 1]], 3.); // transposed
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`Tensor::as_array`].
+    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NotMapped`, `Misaligned`, `LimitExceeded`.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.borrow_span("as_array")?)
@@ -229,14 +251,41 @@ impl SharedGuard {
 impl ExclusiveGuard<'_> {
     /// Borrows the elements with their strides, without copying.
     ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
+    /// let guard = store.load("x")?.lock_exclusive()?;
+    /// assert_eq!(guard.as_array::<f32>()?.sum(), 10.);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`Tensor::as_array`].
+    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NotMapped`, `Misaligned`, `LimitExceeded`.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.borrow_span("as_array")?)
     }
 
     /// Mutably borrows the elements with their strides, without copying.
+    ///
+    /// ```
+    /// # use stridemap::{StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// // SAFETY: only stridemap writes this store.
+    /// let store = unsafe { Store::open_mapped(&path)? };
+    /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
+    /// let mut guard = store.load("x")?.lock_exclusive()?;
+    /// guard.as_array_mut::<f32>()?[[0, 1]] = 9.;
+    /// assert_eq!(guard.read::<f32>()?, [1., 9., 3., 4.]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Tensor::as_array`]; [`ErrorKind::Overlapping`] if several indices refer to one element;

@@ -26,8 +26,15 @@ impl Tensor {
     /// `dtype=float16` has no `torch.` prefix, and an element of `float4_e2m1fn_x2` is shown as its two numbers
     /// instead of its byte.
     ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1f64, 2.5, 3., 4.], &[2, 2])?;
+    /// assert_eq!(x.to_text()?, "tensor([[1.0000, 2.5000],\n        [3.0000, 4.0000]], dtype=float64)");
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of reading; [`ErrorKind::LimitExceeded`] if even a summary is too long.
+    /// [`ErrorKind::Io`]; [`ErrorKind::LimitExceeded`] if even a summary is too long.
     pub fn to_text(&self) -> Result<String> {
         let mut suffixes = Vec::new();
         let (body, is_default_dtype) = if self.numel() == 0 {

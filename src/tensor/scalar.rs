@@ -30,6 +30,13 @@ impl Tensor {
     /// Copies all elements, widened, in row-major order. This works for every dtype, and is meant for printing rather
     /// than for speed.
     ///
+    /// ```
+    /// # use stridemap::{Scalar, Tensor};
+    /// let x = Tensor::from_vec(vec![1u8, 255], &[2])?;
+    /// assert_eq!(x.to_scalars()?, [Scalar::Int(1), Scalar::Int(255)]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`to_bytes`](Tensor::to_bytes); [`ErrorKind::LimitExceeded`] if there is not enough memory.
     pub fn to_scalars(&self) -> Result<Vec<Scalar>> {

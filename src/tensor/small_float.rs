@@ -136,6 +136,12 @@ macro_rules! byte_floats {
         ///
         /// Comparison is by value: NaN is not equal to anything, and negative zero, if the format has one, equals
         /// zero.
+        ///
+        /// ```
+        #[doc = concat!("# use stridemap::small_float::", stringify!($name), ";")]
+        #[doc = concat!("let two = ", stringify!($name), "::from_f32(2.);")]
+        #[doc = concat!("assert_eq!(", stringify!($name), "::from_bits(two.to_bits()).to_f32(), 2.);")]
+        /// ```
         #[derive(Clone, Copy, Default, Pod, Zeroable)]
         #[repr(transparent)]
         pub struct $name(u8);
@@ -216,6 +222,12 @@ byte_floats! {
 /// with a sign.
 ///
 /// Comparison is by the values of both numbers.
+///
+/// ```
+/// # use stridemap::small_float::F4E2M1FNx2;
+/// let pair = F4E2M1FNx2::from_bits(0x7f);
+/// assert_eq!((pair.low(), pair.high(), pair.to_bits()), (-6., 6., 0x7f));
+/// ```
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct F4E2M1FNx2(u8);

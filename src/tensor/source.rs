@@ -68,6 +68,14 @@ pub trait Source {
     fn size(&self) -> Vec<usize>;
 
     /// Returns the name of each dimension, if it has one, or an empty list for no names.
+    ///
+    /// ```
+    /// # use stridemap::{Source, Tensor};
+    /// let x = Tensor::from_vec(vec![1f32, 2.], &[2])?.refine_names(&["time"])?;
+    /// assert_eq!(Source::names(&x), [Some("time")]);
+    /// assert_eq!(Source::names(&[1f32, 2.]), []);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     fn names(&self) -> Vec<Option<&str>> {
         Vec::new()
     }

@@ -14,6 +14,13 @@ impl Tensor {
     /// Returns the elements of a contiguous tensor as a value that keeps them alive. It can be stored in a struct,
     /// sent to a thread, and returned from a function. Nothing is copied, and the dtype is checked only here.
     ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1f32, 2., 3., 4.], &[2, 2])?.select(0, 1)?.typed::<f32>()?;
+    /// assert_eq!((x[0], x.len()), (3., 2)); // a slice, which owns its tensor
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`as_slice`](Self::as_slice); [`ErrorKind::DTypeMismatch`] for `bool`, whose bytes would have to be
     /// checked at every access: use [`read`](Self::read), or [`view_dtype`](Self::view_dtype) with `uint8`.
@@ -132,6 +139,13 @@ impl<T: Element> TypedTensor<T> {
 
 impl<T> TypedTensor<T> {
     /// Returns the size of each dimension.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1f32, 2., 3., 4.], &[2, 2])?.typed::<f32>()?;
+    /// assert_eq!((x.size(), x.len()), (&[2, 2][..], 4));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
     #[must_use]
     pub fn size(&self) -> &[usize] {
         self.tensor.size()

@@ -2,7 +2,8 @@
 //! it.
 
 use serde_json::Value;
-use stridemap::{DType, ErrorKind, F4E2M1FNx2, F8E4M3FN, F8E5M2, Scalar, Tensor};
+use stridemap::small_float::{F4E2M1FNx2, F8E4M3FN, F8E5M2};
+use stridemap::{DType, ErrorKind, Scalar, Tensor};
 
 use crate::support::from_base64;
 

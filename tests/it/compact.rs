@@ -9,10 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{env, fs, io};
 
-use stridemap::{
-    Compacted, DType, Durability, ErrorKind, SkipReason, SpaceReason, StorageKind, Store, StoreOptions,
-    Tensor,
-};
+use stridemap::maintenance::{Compacted, SkipReason, SpaceReason};
+use stridemap::{DType, Durability, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
 
 use crate::full_disk::SmallDisk;
 use crate::hooked::Hooked;
@@ -614,7 +612,7 @@ fn statistics_say_of_each_byte_why_it_is_there() {
 
     let [thin] = &store.stats().unwrap().storages[..] else { panic!() };
     assert_eq!((thin.id, thin.kind, thin.tensor_count), (Some(1), Some(StorageKind::Sealed), 1));
-    assert_eq!((thin.length_bytes, thin.reachable_bytes, thin.is_exact), (4 << 20, 103 * 4096, true));
+    assert_eq!((thin.size_bytes, thin.reachable_bytes, thin.is_exact), (4 << 20, 103 * 4096, true));
     assert_eq!((thin.names.as_slice(), thin.file_bytes), (&["thin".to_owned()][..], (4 << 20) + 4 * 16));
 }
 

@@ -10,8 +10,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{iter, thread};
 
+use stridemap::maintenance::Copied;
 use stridemap::{
-    Copied, DType, Durability, ErrorKind, Snapshot, StorageKind, Store, StoreOptions, Tensor, TensorInfo,
+    DType, Durability, ErrorKind, Snapshot, StorageKind, Store, StoreOptions, Tensor, TensorInfo,
 };
 use stridemap_format::{Manifest, Marker, StorageRecord};
 

@@ -3,7 +3,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use stridemap::{DType, Error, ErrorKind, ExternalFile, ExternalFiles, Layout, Store, StoreOptions, Tensor};
+use stridemap::import::{ExternalFile, Layout};
+use stridemap::{DType, Error, ErrorKind, ExternalFiles, Store, StoreOptions, Tensor};
 
 use crate::support::temporary;
 

@@ -1,6 +1,7 @@
 //! Tensors whose elements are lent for as long as they are kept.
 
-use stridemap::{DType, ErrorKind, F8E4M3FN, StorageKind, Store, Tensor, TypedTensor};
+use stridemap::small_float::F8E4M3FN;
+use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor, TypedTensor};
 
 use crate::support::temporary;
 

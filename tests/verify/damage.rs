@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use stridemap::SpaceReason;
+use stridemap::maintenance::SpaceReason;
 
 use crate::support::{Content, affected, copy, files, lost, repaired, setting, small, verify};
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use stridemap::{DType, Durability, Finding, Index, StorageKind, Store, StoreOptions, Tensor, Verification};
+use stridemap::maintenance::{Finding, Verification};
+use stridemap::{DType, Durability, Index, StorageKind, Store, StoreOptions, Tensor};
 
 /// Names, and sizes and elements of the tensors.
 pub(crate) type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;

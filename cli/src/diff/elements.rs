@@ -1,7 +1,8 @@
 //! Compares two elements: whether they are equal, and how far apart they are.
 
 use half::{bf16, f16};
-use stridemap::{DType, F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Scalar};
+use stridemap::small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
+use stridemap::{DType, Scalar};
 
 /// The largest difference between elements that count as equal: `|a - b| <= absolute + relative * |b|`.
 #[derive(Clone, Copy)]

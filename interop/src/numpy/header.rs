@@ -3,7 +3,8 @@
 // It is parsed here because the available crates do not suit untrusted files: npyz multiplies the shape unchecked,
 // and py_literal follows nested literals without bound.
 
-use stridemap::{DType, Layout};
+use stridemap::DType;
+use stridemap::import::Layout;
 use stridemap_format::check_numel;
 
 use super::dtype::Descr;

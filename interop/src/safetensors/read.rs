@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use safetensors::tensor::{Metadata, TensorInfo};
-use stridemap::{Layout, Result};
+use stridemap::Result;
+use stridemap::import::Layout;
 use stridemap_format::limits::MAX_RANK;
 
 use super::dtype::header_of;

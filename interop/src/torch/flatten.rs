@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stridemap::Layout;
+use stridemap::import::Layout;
 use stridemap_format::Extent;
 use stridemap_format::limits::MAX_RANK;
 

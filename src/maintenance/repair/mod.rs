@@ -36,6 +36,16 @@ pub struct Repair {
 
 impl Repair {
     /// Whether there is nothing to repair.
+    ///
+    /// ```
+    /// # use stridemap::{Store, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// assert!(StoreOptions::new().plan_repair(store.path(), |_| ())?.is_empty());
+    /// std::fs::remove_file(store.path().join("LOCK"))?;
+    /// assert!(!StoreOptions::new().plan_repair(store.path(), |_| ())?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.remedies.is_empty() && self.losses.is_empty()

@@ -48,6 +48,23 @@ impl Affected {
     pub(crate) const NOTHING: Affected = Affected::Tensors { names: Vec::new(), more: 0 };
 
     /// Whether the tensor with this name is affected, as far as the names were kept.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     txn.save("x", &vec![1u8; 2 << 20])?; // in chunks of 1 MiB
+    ///     txn.save("y", &[1u8])
+    /// })?;
+    /// let path = store.path().join("storages/0000000000000001.bin");
+    /// let mut bytes = std::fs::read(&path)?;
+    /// bytes[0] = 0;
+    /// std::fs::write(&path, bytes)?;
+    /// let affected = &store.verify(|_| ())?.findings[0].affected;
+    /// assert!(affected.contains("x") && !affected.contains("y"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         match self {

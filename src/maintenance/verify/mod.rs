@@ -42,6 +42,17 @@ pub struct Verification {
 
 impl Verification {
     /// Whether no damage was found. Files that are not needed or could not be checked are not damage.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[1f32, 2.])?;
+    /// assert!(store.verify(|_| ())?.is_whole());
+    /// std::fs::write(store.path().join("storages/0000000000000001.bin"), [0; 8])?;
+    /// assert!(!store.verify(|_| ())?.is_whole());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.findings.is_empty()

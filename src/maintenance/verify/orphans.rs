@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::error::{Result, one_line};
 use crate::generation::History;
-use crate::maintenance::{Inventory, SpaceReason};
+use crate::maintenance::inventory::{Inventory, SpaceReason};
 
 /// A file in a store's directories, or the end of one, that no process needs. This is not damage.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -96,6 +96,15 @@ impl Tensor {
     /// Only CPU memory is supported. Tensors of PyTorch, NumPy and others are passed in through
     /// [`Managed::from_raw`], from the pointer in the capsule that `__dlpack__` returns.
     ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![1i64, 2], &[2])?;
+    /// // SAFETY: the elements are those of `x`, which nothing writes.
+    /// let y = unsafe { Tensor::from_dlpack(x.to_dlpack()?)? };
+    /// assert_eq!(y.read::<i64>()?, [1, 2]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
     /// # Safety
     /// - The descriptor must be correct: the memory from the lowest to the highest element that size, strides and
     ///   offset reach must be in one allocation, and initialised. This must hold until the deleter is called or,

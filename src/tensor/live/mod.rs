@@ -1,6 +1,7 @@
 //! Tensors on live storages: many processes read and write them at once, element by element.
 
 mod element;
+mod open;
 mod tensor;
 mod walk;
 

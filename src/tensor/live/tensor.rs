@@ -4,63 +4,13 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-use stridemap_format::StorageKind;
-
 use super::LiveElement;
+use super::open::check_view;
 use super::walk::for_each;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Integer, Integers, Layout};
-use crate::storage::{Identity, LiveFile, LiveMapping};
-use crate::tensor::{Element, Tensor};
-
-impl Tensor {
-    /// Returns the tensor as a [`LiveTensor`]: its elements are read and written in place, while other threads and
-    /// processes do the same.
-    ///
-    /// Like [`as_slice`](Self::as_slice), this copies nothing. It returns a handle and not a borrow, because a
-    /// reference into memory that others change would be unsound. The storage is mapped at the first call, once per
-    /// process.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotLive`] for a tensor on a different kind of storage, or one that is not committed;
-    /// [`ErrorKind::NotMapped`] if the store was not opened with [`Store::open_mapped`](crate::Store::open_mapped),
-    /// or the file cannot be mapped; [`ErrorKind::DTypeMismatch`], also for a view whose elements do not have the
-    /// width that the storage was made for: all accesses to a storage have one width; [`ErrorKind::Overlapping`] for
-    /// an expanded or unfolded view; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] if no tensor of the newest
-    /// generation refers to the storage, or its file has a second name; [`ErrorKind::Replaced`] if a different file
-    /// took its place; [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::Corrupt`]
-    /// if the file is shorter than it should be, or is also a storage of a different kind; [`ErrorKind::Io`], for
-    /// example for a full disk.
-    pub fn as_live<T: LiveElement>(&self) -> Result<LiveTensor<T>> {
-        let op = "as_live";
-        let file = self.live_file(op)?;
-        check_view::<T>(op, self, file)?;
-        let mapping = file.map().map_err(|e| e.context(op))?;
-        Ok(LiveTensor { tensor: self.clone(), mapping, element: PhantomData })
-    }
-
-    fn live_file(&self, op: &str) -> Result<&LiveFile> {
-        self.storage().as_live().ok_or_else(|| {
-            let copy = "use save_as with StorageKind::Live to make a live copy";
-            let why = match self.storage().identity() {
-                Identity::Heap => format!("a tensor in memory is not live; {copy}"),
-                Identity::Foreign => {
-                    format!("a tensor of a file in a different format is read-only; {copy}")
-                }
-                Identity::Staged { .. } => "the tensor is not committed; commit, and load it".to_owned(),
-                Identity::Stored { id, record, .. } => {
-                    let kind = match record.kind {
-                        StorageKind::Sealed(_) => "sealed: its elements never change",
-                        StorageKind::Mutable => "mutable: its elements are changed under lock_exclusive",
-                        _ => "not the store's own",
-                    };
-                    format!("storage {id:016x} is {kind}; {copy}")
-                }
-            };
-            Error::new(ErrorKind::NotLive, format!("{op}: {why}"))
-        })
-    }
-}
+use crate::storage::LiveMapping;
+use crate::tensor::Tensor;
 
 /// A tensor on a live storage. Many threads and processes read and write its elements at once; see
 /// [`Tensor::as_live`].
@@ -111,13 +61,27 @@ impl Tensor {
 /// A forked child may continue to use a live tensor that it inherits, because that takes no lock. `as_live` and
 /// `flush` fail there.
 pub struct LiveTensor<T> {
-    tensor: Tensor,
-    mapping: LiveMapping,
-    element: PhantomData<T>,
+    pub(super) tensor: Tensor,
+    pub(super) mapping: LiveMapping,
+    pub(super) element: PhantomData<T>,
 }
 
 impl<T: LiveElement> LiveTensor<T> {
     /// Returns the live tensor of another view of the same storage.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// let column = x.at(&x.select(1, 0)?)?;
+    /// column.fill(7);
+    /// assert_eq!(x.read()?, [7, 0, 0, 7, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a tensor on a different storage; [`ErrorKind::DTypeMismatch`] and
@@ -135,6 +99,19 @@ impl<T: LiveElement> LiveTensor<T> {
 
     /// Returns the element at an index: one position per dimension. Negative positions count from the end.
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// assert_eq!(x.get([0, 2])?, 0);
+    /// assert!(x.get([0, 3]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions.
     pub fn get(&self, index: impl Integers) -> Result<T> {
@@ -143,8 +120,21 @@ impl<T: LiveElement> LiveTensor<T> {
 
     /// Writes the element at an index.
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.set([-1, -1], 5)?; // the last element
+    /// assert_eq!(x.get([1, 2])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`get`](Self::get).
+    /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions.
     pub fn set(&self, index: impl Integers, value: T) -> Result<()> {
         self.atom("set", index).map(|atom| value.store(atom))
     }
@@ -152,8 +142,22 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Adds to the element at an index atomically, and returns the old element. Integers wrap. Floats are added and
     /// rounded by the rules of their type, float16 and bfloat16 from a sum in float32.
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// assert_eq!(x.fetch_add([0, 0], 5)?, 0);
+    /// assert_eq!(x.fetch_add([0, 0], 2)?, 5);
+    /// assert_eq!(x.get([0, 0])?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`get`](Self::get).
+    /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions.
     pub fn fetch_add(&self, index: impl Integers, value: T) -> Result<T> {
         Ok(T::fetch_add(self.atom("fetch_add", index)?, value))
     }
@@ -163,13 +167,39 @@ impl<T: LiveElement> LiveTensor<T> {
     ///
     /// Elements are compared by their bits: a NaN is replaced if it is the same NaN, and 0.0 is not -0.0.
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// assert_eq!(x.compare_exchange([0, 0], 0, 1)?, Ok(0));  // this caller claims the slot
+    /// assert_eq!(x.compare_exchange([0, 0], 0, 2)?, Err(1)); // it was claimed before
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`get`](Self::get).
+    /// [`ErrorKind::OutOfRange`]; [`ErrorKind::SizeMismatch`] for too few positions.
     pub fn compare_exchange(&self, index: impl Integers, current: T, new: T) -> Result<Result<T, T>> {
         Ok(T::compare_exchange(self.atom("compare_exchange", index)?, current, new))
     }
 
     /// Copies all elements, in row-major order.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.set([0, 1], 4)?;
+    /// assert_eq!(x.read()?, [0, 4, 0, 0, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] if there is not enough memory.
@@ -181,6 +211,21 @@ impl<T: LiveElement> LiveTensor<T> {
 
     /// Copies all elements, in row-major order, into `out`.
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.fill(3);
+    /// let mut elements = [0; 6];
+    /// x.read_into(&mut elements)?;
+    /// assert_eq!(elements, [3; 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] unless the length of `out` is the number of elements.
     pub fn read_into(&self, out: &mut [T]) -> Result<()> {
@@ -190,6 +235,21 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Copies the row at `row` of the first dimension into `out`, like `at(&select(0, row))` followed by
     /// [`read_into`](Self::read_into).
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.set([1, 0], 8)?;
+    /// let mut row = [0; 3];
+    /// x.read_row_into(1, &mut row)?;
+    /// assert_eq!(row, [8, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a row that does not exist; [`ErrorKind::SizeMismatch`].
     pub fn read_row_into(&self, row: impl Integer, out: &mut [T]) -> Result<()> {
@@ -197,6 +257,19 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     /// Writes all elements, from `elements` in row-major order.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.write_from(&[1, 2, 3, 4, 5, 6])?;
+    /// assert_eq!(x.get([1, 0])?, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] unless the length of `elements` is the number of elements.
@@ -207,6 +280,19 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Writes the row at `row` of the first dimension, like `at(&select(0, row))` followed by
     /// [`write_from`](Self::write_from).
     ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.write_row_from(-1, &[4, 5, 6])?;
+    /// assert_eq!(x.read()?, [0, 0, 0, 4, 5, 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a row that does not exist; [`ErrorKind::SizeMismatch`].
     pub fn write_row_from(&self, row: impl Integer, elements: &[T]) -> Result<()> {
@@ -214,6 +300,19 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     /// Writes one value to all elements.
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.fill(-1);
+    /// assert_eq!(x.read()?, [-1; 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fill(&self, value: T) {
         for_each(self.atoms(), self.tensor.layout(), |_, atom| value.store(atom));
     }
@@ -224,6 +323,20 @@ impl<T: LiveElement> LiveTensor<T> {
     /// After a power cut, an element that was not written since the flush began has the value it had then; any other
     /// has the value it had then or at some later time. As for guards, a flush makes the elements durable, not the
     /// name: see [`ExclusiveGuard::flush`](crate::ExclusiveGuard::flush).
+    ///
+    /// ```
+    /// # use stridemap::{DType, StorageKind, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # Store::create(&path)?;
+    /// # // SAFETY: only stridemap writes this store.
+    /// # let store = unsafe { Store::open_mapped(&path)? };
+    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
+    /// x.fill(1);
+    /// x.flush()?; // a power cut no longer undoes the fill
+    /// assert_eq!(x.read()?, [1; 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and another flush would not report it.
@@ -263,21 +376,6 @@ impl<T: LiveElement> LiveTensor<T> {
         for_each(self.atoms(), layout, |i, atom| elements[i].store(atom));
         Ok(())
     }
-}
-
-/// Checks that the elements of a view can be accessed as `T`, each by its own atomic.
-fn check_view<T: Element>(op: &str, view: &Tensor, file: &LiveFile) -> Result<()> {
-    view.check_dtype::<T>(op)?;
-    let (dtype, access_bytes) = (view.dtype(), file.access_bytes());
-    if dtype.itemsize() != usize::from(access_bytes) {
-        let message = format!(
-            "{op}: every process accesses the storage {access_bytes} bytes at a time, but {dtype} has {} bytes; \
-             view it as a dtype of {access_bytes} bytes",
-            dtype.itemsize()
-        );
-        return Err(Error::new(ErrorKind::DTypeMismatch, message));
-    }
-    view.check_writable(op)
 }
 
 fn check_count(op: &str, layout: &Layout, count: usize) -> Result<()> {

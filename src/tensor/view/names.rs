@@ -116,7 +116,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`align_to`](Self::align_to).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument), as for [`align_to`](Self::align_to).
     pub fn align_as(&self, other: &Tensor) -> Result<Tensor> {
         self.viewed(self.layout().align_as(other.layout()))
     }

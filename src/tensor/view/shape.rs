@@ -80,7 +80,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`expand`](Self::expand).
+    /// [`SizeMismatch`](ErrorKind::SizeMismatch) and [`InvalidArgument`](ErrorKind::InvalidArgument), as for
+    /// [`expand`](Self::expand).
     pub fn expand_as(&self, other: &Tensor) -> Result<Tensor> {
         self.viewed(self.layout().expand_to(other.size()))
     }
@@ -97,7 +98,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`expand`](Self::expand).
+    /// [`SizeMismatch`](ErrorKind::SizeMismatch) and [`InvalidArgument`](ErrorKind::InvalidArgument), as for
+    /// [`expand`](Self::expand).
     pub fn broadcast_to(&self, size: impl Integers) -> Result<Tensor> {
         self.expand(size)
     }
@@ -134,7 +136,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`view`](Self::view).
+    /// [`NeedsCopy`](ErrorKind::NeedsCopy) and [`SizeMismatch`](ErrorKind::SizeMismatch), as for [`view`](Self::view).
     pub fn view_as(&self, other: &Tensor) -> Result<Tensor> {
         self.view(other.size())
     }
@@ -174,7 +176,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`view`](Self::view) except `NeedsCopy`, and those of reading if it copies.
+    /// Those of [`view`](Self::view) except `NeedsCopy`, and those of [`to_bytes`](Self::to_bytes) if it copies.
     pub fn reshape(&self, size: impl Integers) -> Result<Tensor> {
         let size = size.to_vec();
         self.view_or_copy(|layout| layout.view_by(format_args!("reshape({size:?})"), &size))
@@ -195,7 +197,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`OutOfRange`](ErrorKind::OutOfRange) for an axis that does not exist;
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if `start` comes after `end`; those of reading if it copies.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if `start` comes after `end`; those of
+    /// [`to_bytes`](Self::to_bytes) if it copies.
     pub fn flatten<'a>(&self, start: impl Into<Axis<'a>>, end: impl Into<Axis<'a>>) -> Result<Tensor> {
         let (start, end) = (start.into(), end.into());
         self.view_or_copy(|layout| layout.flatten(start, end))
@@ -214,7 +217,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of reading if it copies.
+    /// [`LimitExceeded`](ErrorKind::LimitExceeded) and [`Io`](ErrorKind::Io), if it copies.
     pub fn ravel(&self) -> Result<Tensor> {
         self.contiguous()?.view([-1])
     }
@@ -243,7 +246,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of reading.
+    /// [`LimitExceeded`](ErrorKind::LimitExceeded) if there is not enough memory; [`Io`](ErrorKind::Io).
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.clone_data() }
     }
@@ -262,7 +265,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of reading; [`LimitExceeded`](ErrorKind::LimitExceeded) if there is not enough memory.
+    /// [`LimitExceeded`](ErrorKind::LimitExceeded) if there is not enough memory; [`Io`](ErrorKind::Io).
     pub fn clone_data(&self) -> Result<Tensor> {
         Tensor::filled(self.dtype(), self.layout().compacted()?, |out| copy::gather(self, out))
     }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap::{Durability, Error, ErrorKind, SkipReason, Skipped, Snapshot, Store, StoreOptions, Tensor};
+use stridemap::maintenance::{SkipReason, Skipped};
+use stridemap::{Durability, Error, ErrorKind, Snapshot, Store, StoreOptions, Tensor};
 
 use super::changes::names_of_all;
 use super::content::{Content, name};

@@ -1,15 +1,15 @@
+//! Disk usage: adds up the inventory and the bytes that tensors reach.
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use stridemap_format::StorageKind as RecordKind;
-
-use super::handle::Store;
-use super::snapshot::StorageKind;
+use super::inventory::{Inventory, ListedFile, Reclaimable, SpaceReason};
+use super::storage_tensors::{StorageTensors, Worth, each_storage, worth};
 use crate::disk::StoreFile;
 use crate::error::{Error, Result};
 use crate::generation::History;
 use crate::layout::footprint_bytes;
-use crate::maintenance::{self, Inventory, ListedFile, Reclaimable, SpaceReason, StorageTensors, Worth};
+use crate::storage::StorageKind;
 
 /// The most names that are listed for one storage.
 const MOST_NAMES: usize = 3;
@@ -17,7 +17,7 @@ const MOST_NAMES: usize = 3;
 /// The most runs of bytes that are counted for one storage.
 const MOST_RUNS: u64 = 1 << 20;
 
-/// The disk usage of a store, and why unreferenced bytes are still on disk: see [`Store::stats`].
+/// The disk usage of a store, and why unreferenced bytes are still on disk: see [`Store::stats`](crate::Store::stats).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -40,12 +40,35 @@ pub struct Stats {
 
 impl Stats {
     /// Returns the number of reclaimable bytes, including those that something still holds.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![0u8; 10_000])?;
+    /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
+    /// assert_eq!(store.stats()?.reclaimable_bytes(), 9_900);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn reclaimable_bytes(&self) -> u64 {
         self.reclaimable().map(|reclaimable| reclaimable.bytes).fold(0, u64::saturating_add)
     }
 
     /// Returns the reclaimable space of all storages, with the reason for each.
+    ///
+    /// ```
+    /// # use stridemap::maintenance::SpaceReason;
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![0u8; 10_000])?;
+    /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
+    /// for reclaimable in store.stats()?.reclaimable() {
+    ///     assert_eq!((reclaimable.bytes, &reclaimable.reason), (9_900, &SpaceReason::Unreached));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reclaimable(&self) -> impl Iterator<Item = &Reclaimable> {
         self.storages.iter().flat_map(|storage| &storage.reclaimable)
     }
@@ -64,7 +87,7 @@ pub struct StorageStats {
     /// The length of that file plus the length of its file of chunk digests, in bytes.
     pub file_bytes: u64,
     /// The length that its record states, in bytes; 0 without a record.
-    pub length_bytes: u64,
+    pub size_bytes: u64,
     /// The bytes that some tensor reaches, each counted once.
     pub reachable_bytes: u64,
     /// Whether `reachable_bytes` is exact. If the tensors reach more than a million separate runs of bytes, it is the
@@ -86,78 +109,64 @@ struct Files {
     spare: Option<Reclaimable>,
 }
 
-impl Store {
-    /// Returns the disk usage of the store: the bytes that no tensor of the newest generation reaches, and why they
-    /// are still on disk. Reads all headers and inspects every file, but reads no element and changes nothing.
-    ///
-    /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not
-    /// listed there, for example a process of another namespace, its append or commit in progress counts as aborted.
-    /// `/proc/locks` says nothing of older generations and unfinished files, so for these a lock is tried and
-    /// released at once. A collection at that moment treats the generation as in use and leaves it to the next
-    /// collection; a writer that has created but not yet locked the unfinished file creates a new one.
-    ///
-    /// Other processes may write meanwhile, so the list can contain a file that a commit is just creating or
-    /// deleting.
-    ///
-    /// # Errors
-    /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Io`.
-    pub fn stats(&self) -> Result<Stats> {
-        let history = &self.loader.history;
-        history.check_process()?;
-        let Inventory { newest, files } = Inventory::take(history)?;
-        let paths = &history.paths;
-        let others = [paths.format_file(), paths.lock(), paths.unsynced()];
-        let mut stats = Stats {
-            generation: newest.number(),
-            file_bytes: others.iter().map(|path| size_of(history, path)).fold(0, u64::saturating_add),
-            metadata_bytes: 0,
-            reachable_bytes: 0,
-            is_exact: true,
-            external_bytes: 0,
-            storages: Vec::new(),
-        };
-        let (mut storages, mut unfinished) = (BTreeMap::<u64, Files>::new(), Vec::new());
-        for ListedFile { file, path, size_bytes, spare } in files {
-            stats.file_bytes = stats.file_bytes.saturating_add(size_bytes);
-            if path.starts_with(paths.meta_dir()) {
-                stats.metadata_bytes = stats.metadata_bytes.saturating_add(size_bytes);
-                continue;
-            }
-            match (file, spare) {
-                (StoreFile::Chunks(id) | StoreFile::Digests(id), spare) => {
-                    let files = storages.entry(id).or_default();
-                    files.file_bytes = files.file_bytes.saturating_add(size_bytes);
-                    // The file of the bytes is listed before the file of the digests.
-                    files.spare = files.spare.take().or(spare);
-                }
-                (StoreFile::Unfinished, Some(spare)) => {
-                    unfinished.push(without_record(None, path, size_bytes, spare.reason));
-                }
-                _ => {}
-            }
+/// Adds up the sizes of all files, and of the bytes that tensors reach.
+///
+/// # Errors
+/// As for [`Store::stats`](crate::Store::stats).
+pub(crate) fn usage(history: &History) -> Result<Stats> {
+    let Inventory { newest, files } = Inventory::take(history)?;
+    let paths = &history.paths;
+    let others = [paths.format_file(), paths.lock(), paths.unsynced()];
+    let mut stats = Stats {
+        generation: newest.number(),
+        file_bytes: others.iter().map(|path| size_of(history, path)).fold(0, u64::saturating_add),
+        metadata_bytes: 0,
+        reachable_bytes: 0,
+        is_exact: true,
+        external_bytes: 0,
+        storages: Vec::new(),
+    };
+    let (mut storages, mut unfinished) = (BTreeMap::<u64, Files>::new(), Vec::new());
+    for ListedFile { file, path, size_bytes, spare } in files {
+        stats.file_bytes = stats.file_bytes.saturating_add(size_bytes);
+        if path.starts_with(paths.meta_dir()) {
+            stats.metadata_bytes = stats.metadata_bytes.saturating_add(size_bytes);
+            continue;
         }
-        for entry in newest.storages() {
-            let (_, record) = entry?;
-            if matches!(record.kind, RecordKind::External(_)) {
-                stats.external_bytes = stats.external_bytes.saturating_add(record.length_bytes);
+        match (file, spare) {
+            (StoreFile::Chunks(id) | StoreFile::Digests(id), spare) => {
+                let files = storages.entry(id).or_default();
+                files.file_bytes = files.file_bytes.saturating_add(size_bytes);
+                // The file of the bytes is listed before the file of the digests.
+                files.spare = files.spare.take().or(spare);
             }
+            (StoreFile::Unfinished, Some(spare)) => {
+                unfinished.push(without_record(None, path, size_bytes, spare.reason));
+            }
+            _ => {}
         }
-        maintenance::each_storage(&newest, |standing| {
-            let files = storages.remove(&standing.id).unwrap_or_default();
-            let storage = of_standing(history, standing, files)?;
-            stats.reachable_bytes = stats.reachable_bytes.saturating_add(storage.reachable_bytes);
-            stats.is_exact &= storage.is_exact;
-            stats.storages.extend(Some(storage).filter(|storage| !storage.reclaimable.is_empty()));
-            Ok(())
-        })?;
-        // The storages that are left have no record.
-        stats.storages.extend(storages.into_iter().filter_map(|(id, files)| {
-            Some(without_record(Some(id), paths.storage(id), files.file_bytes, files.spare?.reason))
-        }));
-        stats.storages.sort_by_key(|storage| storage.id);
-        stats.storages.extend(unfinished);
-        Ok(stats)
     }
+    for entry in newest.storages() {
+        let (_, record) = entry?;
+        if StorageKind::of(&record.kind) == StorageKind::External {
+            stats.external_bytes = stats.external_bytes.saturating_add(record.length_bytes);
+        }
+    }
+    each_storage(&newest, |standing| {
+        let files = storages.remove(&standing.id).unwrap_or_default();
+        let storage = of_standing(history, standing, files)?;
+        stats.reachable_bytes = stats.reachable_bytes.saturating_add(storage.reachable_bytes);
+        stats.is_exact &= storage.is_exact;
+        stats.storages.extend(Some(storage).filter(|storage| !storage.reclaimable.is_empty()));
+        Ok(())
+    })?;
+    // The storages that are left have no record.
+    stats.storages.extend(storages.into_iter().filter_map(|(id, files)| {
+        Some(without_record(Some(id), paths.storage(id), files.file_bytes, files.spare?.reason))
+    }));
+    stats.storages.sort_by_key(|storage| storage.id);
+    stats.storages.extend(unfinished);
+    Ok(stats)
 }
 
 /// Returns the statistics of a storage with a record.
@@ -167,14 +176,9 @@ fn of_standing(history: &History, standing: StorageTensors, files: Files) -> Res
     let compacted_bytes = standing.repacked(history)?.length_bytes;
     let reached = footprint_bytes(&standing.views(), length_bytes, MOST_RUNS);
     let reached = reached.map_err(|e| Error::corrupt(&path, e))?;
-    let kind = match standing.record.kind {
-        RecordKind::Sealed(_) => StorageKind::Sealed,
-        RecordKind::Mutable => StorageKind::Mutable,
-        RecordKind::Live { .. } => StorageKind::Live,
-        RecordKind::External(_) => StorageKind::External,
-    };
+    let kind = StorageKind::of(&standing.record.kind);
     let mut reclaimable = Vec::new();
-    let unreached = match (maintenance::worth(length_bytes, compacted_bytes), kind) {
+    let unreached = match (worth(length_bytes, compacted_bytes), kind) {
         (Worth::Nothing, _) => None,
         (Worth::Little, _) => Some(SpaceReason::TooLittle),
         (Worth::Much, StorageKind::Mutable) => Some(SpaceReason::Mutable),
@@ -190,7 +194,7 @@ fn of_standing(history: &History, standing: StorageTensors, files: Files) -> Res
         kind: Some(kind),
         file: path,
         file_bytes: files.file_bytes,
-        length_bytes,
+        size_bytes: length_bytes,
         reachable_bytes: reached.unwrap_or(compacted_bytes),
         is_exact: reached.is_some(),
         tensor_count: standing.record.tensor_count,
@@ -206,7 +210,7 @@ fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReaso
         kind: None,
         file,
         file_bytes: bytes,
-        length_bytes: 0,
+        size_bytes: 0,
         reachable_bytes: 0,
         is_exact: true,
         tensor_count: 0,

@@ -1,0 +1,43 @@
+use stridemap_format::StorageKind as RecordKind;
+
+/// How a storage's bytes may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StorageKind {
+    /// The bytes never change.
+    Sealed,
+    /// In place, under an exclusive lock.
+    Mutable,
+    /// At any time, with atomic accesses of one size.
+    Live,
+    /// Not by the store: the file is outside it.
+    External,
+}
+
+impl StorageKind {
+    pub(crate) fn of(record: &RecordKind) -> Self {
+        match record {
+            RecordKind::Sealed(_) => StorageKind::Sealed,
+            RecordKind::Mutable => StorageKind::Mutable,
+            RecordKind::Live { .. } => StorageKind::Live,
+            RecordKind::External(_) => StorageKind::External,
+        }
+    }
+
+    /// Returns `sealed`, `mutable`, `live` or `external`.
+    ///
+    /// ```
+    /// # use stridemap::StorageKind;
+    /// assert_eq!(StorageKind::Mutable.name(), "mutable");
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            StorageKind::Sealed => "sealed",
+            StorageKind::Mutable => "mutable",
+            StorageKind::Live => "live",
+            StorageKind::External => "external",
+        }
+    }
+}
