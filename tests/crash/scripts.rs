@@ -166,7 +166,7 @@ pub(crate) fn write_model(path: &Path) {
         ("weight".to_owned(), vector(12, 8).view([3, 4]).unwrap()),
         ("bias".to_owned(), Tensor::from_vec(vec![1f64, 2., 3.], &[3]).unwrap()),
     ];
-    safetensors::write(path, &tensors, &BTreeMap::new(), OnExisting::Replace, &mut |_| ()).unwrap();
+    safetensors::Export::new().write(path, &tensors, |_| ()).unwrap();
 }
 
 /// A store that was made and written without a sync, and is then settled by a handle that syncs.

@@ -302,7 +302,7 @@ fn files_beside_a_store_that_is_renamed_are_those_beside_it_now() {
     fs::create_dir_all(at("new/sub")).unwrap();
     let write = |path: &Path, value: f32| {
         let tensors = [("x".to_owned(), vector(value))];
-        safetensors::write(path, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ()).unwrap();
+        safetensors::Export::new().write(path, &tensors, |_| ()).unwrap();
     };
     write(&at("old/sub/x.safetensors"), 1.);
     let store = StoreOptions::new().external(ExternalFiles::Beside).create(at("old/x.smap")).unwrap();

@@ -1,3 +1,5 @@
+//! Reads the header of a file, and checks it against the file.
+
 use std::sync::Arc;
 
 use safetensors::tensor::{Metadata, TensorInfo};

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use stridemap::{DType, ErrorKind, ExternalFiles, OnExisting, StoreOptions, Tensor};
-use stridemap_interop::safetensors::WriteOptions;
+use stridemap_interop::safetensors::Export;
 use stridemap_interop::{FileFormat, ForeignFile, safetensors};
 
-use crate::place::{Place, counted, logical, no_metadata, quiet, views};
+use crate::place::{Place, counted, logical, views};
 
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -31,8 +31,8 @@ fn model() -> Tensors {
 
 fn write(place: &Place, max_shard_bytes: u64) -> Vec<String> {
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-    let options = WriteOptions::new().metadata(&metadata).max_shard_bytes(max_shard_bytes);
-    let written = options.write(place.path("model.safetensors"), &model(), &mut quiet()).unwrap();
+    let options = Export::new().metadata(&metadata).max_shard_bytes(max_shard_bytes);
+    let written = options.write(place.path("model.safetensors"), &model(), |_| ()).unwrap();
     written.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
@@ -45,7 +45,7 @@ fn part(place: &Place, name: &str, tensors: &[(&str, usize)]) -> PathBuf {
     let tensors: Tensors =
         tensors.iter().map(|&(name, n)| (name.to_owned(), counted(DType::U8, &[n]))).collect();
     let path = place.path(name);
-    safetensors::write(&path, &tensors, &no_metadata(), OnExisting::Replace, &mut quiet()).unwrap();
+    safetensors::Export::new().write(&path, &tensors, |_| ()).unwrap();
     path
 }
 
@@ -90,7 +90,7 @@ fn what_fits_in_one_part_is_a_plain_file() {
     assert_eq!(write(&place, 154), ["model.safetensors"]);
     assert_eq!(place.names(), ["model.safetensors", "store.smap"]);
     assert_eq!(write(&place, 153).len(), 3);
-    let none = WriteOptions::new().max_shard_bytes(1).write(place.path("none"), &[], &mut quiet()).unwrap();
+    let none = Export::new().max_shard_bytes(1).write(place.path("none"), &[], |_| ()).unwrap();
     assert_eq!(none, [place.path("none")]);
 }
 
@@ -100,9 +100,9 @@ fn views_of_a_store_are_exported_in_parts_in_their_logical_order() {
     place.store.save("base", &counted(DType::I32, &[4, 5])).unwrap();
     let views = views(&place.store.load("base").unwrap());
     let mut told_bytes = 0;
-    let options = WriteOptions::new().max_shard_bytes(80);
+    let options = Export::new().max_shard_bytes(80);
     let path = place.path("views.safetensors");
-    let written = options.write(&path, &views, &mut |bytes| told_bytes += bytes).unwrap();
+    let written = options.write(&path, &views, |bytes| told_bytes += bytes).unwrap();
     assert!(written.len() > 3, "{written:?}");
     let sizes = views.iter().map(|(_, view)| view.nbytes() as u64);
     assert_eq!(told_bytes, sizes.sum::<u64>());
@@ -118,9 +118,9 @@ fn set_with_a_file_that_may_not_be_replaced_is_refused_whole() {
     for taken in &names {
         let place = Place::new();
         place.file(taken, b"old");
-        let options = WriteOptions::new().on_existing(OnExisting::Refuse).max_shard_bytes(30);
+        let options = Export::new().on_existing(OnExisting::Refuse).max_shard_bytes(30);
         let error = options
-            .write(place.path("model.safetensors"), &model(), &mut |_| panic!("an element was written"))
+            .write(place.path("model.safetensors"), &model(), |_| panic!("an element was written"))
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         assert!(error.to_string().contains(taken), "{error}");
@@ -150,8 +150,8 @@ fn failure_in_the_middle_of_naming_leaves_every_file_as_it_was() {
         let other: Tensors =
             other.into_iter().chain((0..3).map(|n| (format!("b{n}"), counted(DType::U8, &[30])))).collect();
         let mut is_first = true;
-        let options = WriteOptions::new().on_existing(policy).max_shard_bytes(30);
-        let written = options.write(place.path("model.safetensors"), &other, &mut |_| {
+        let options = Export::new().on_existing(policy).max_shard_bytes(30);
+        let written = options.write(place.path("model.safetensors"), &other, |_| {
             if std::mem::take(&mut is_first) {
                 // A file where that is refused; a directory, which nothing is ever renamed over.
                 let _ = fs::remove_file(&obstacle);
@@ -181,7 +181,7 @@ fn case_29_replaced_set_may_be_what_the_tensors_are_read_from() {
     let turned: Tensors =
         model().iter().map(|(name, _)| (name.clone(), file.load(name).unwrap().flip([0]).unwrap())).collect();
     let path = place.path("model.safetensors");
-    WriteOptions::new().max_shard_bytes(30).write(&path, &turned, &mut quiet()).unwrap();
+    Export::new().max_shard_bytes(30).write(&path, &turned, |_| ()).unwrap();
     assert_eq!(place.names().len(), 6);
     let file = ForeignFile::open(place.path(INDEX)).unwrap();
     for (name, tensor) in model() {
@@ -229,7 +229,7 @@ fn part_changed_after_the_index_was_opened_is_an_error() {
     let file = ForeignFile::open(place.path(INDEX)).unwrap();
     fs::File::options().write(true).open(place.path(&names[1])).unwrap().set_len(10).unwrap();
     let mut txn = place.store.begin().unwrap();
-    assert_eq!(file.import_into(&mut txn, "", &mut quiet()).unwrap_err().kind(), ErrorKind::ExternalChanged);
+    assert_eq!(file.import_into(&mut txn, "", |_| ()).unwrap_err().kind(), ErrorKind::ExternalChanged);
 }
 
 #[test]
@@ -355,13 +355,12 @@ fn length_that_begins_like_json_is_a_length() {
 fn what_no_set_can_hold_is_refused_before_anything_is_written() {
     let place = Place::new();
     let bytes: Tensors = (0..4097).map(|n| (n.to_string(), counted(DType::U8, &[1]))).collect();
-    let options = WriteOptions::new().max_shard_bytes(1);
-    let error = options.write(place.path("x.safetensors"), &bytes, &mut |_| panic!("written")).unwrap_err();
+    let options = Export::new().max_shard_bytes(1);
+    let error = options.write(place.path("x.safetensors"), &bytes, |_| panic!("written")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadFile);
     assert!(error.to_string().contains("4097 parts"), "{error}");
     let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"\xff.safetensors");
-    let error =
-        options.write(place.dir.path().join(name), &bytes[..2], &mut |_| panic!("written")).unwrap_err();
+    let error = options.write(place.dir.path().join(name), &bytes[..2], |_| panic!("written")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadFile);
     assert_eq!(place.names(), ["store.smap"]);
 }

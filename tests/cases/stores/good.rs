@@ -223,7 +223,7 @@ fn live(path: &Path) {
 
 fn external(path: &Path) {
     let file = path.with_file_name("beside.npy");
-    npy::write(&file, &counted(DType::F32, &[3, 2]), OnExisting::Refuse, &mut |_| ()).unwrap();
+    npy::Export::new().write(&file, &counted(DType::F32, &[3, 2]), |_| ()).unwrap();
     let store = StoreOptions::new().external(ExternalFiles::Beside).create(path).unwrap();
     stridemap_interop::adopt(&store, &file, "").unwrap();
     store.rename("beside", "x").unwrap();

@@ -14,7 +14,7 @@ use super::seat::{Manners, When};
 
 fn write(path: &Path, x: &Tensor) {
     let tensors = [("x".to_owned(), x.clone())];
-    safetensors::write(path, &tensors, &BTreeMap::new(), OnExisting::Replace, &mut |_| ()).unwrap();
+    safetensors::Export::new().write(path, &tensors, |_| ()).unwrap();
 }
 
 /// Changes the last byte, and the mtime, which would otherwise be that of the clock's last tick.

@@ -202,6 +202,10 @@ fn what_is_long_is_not_gone_through_over_and_over() {
     ] {
         assert_refused(&object, "it needs more memory than");
     }
+    let keys = [&b"\x80\x02]("[..], &name, b"q\x00", &b"h\x00".repeat(2000), b"e."].concat();
+    let file = legacy(b"\x80\x02N.", &[]);
+    let file = [file.strip_suffix(b"\x80\x02](e.").unwrap(), &keys].concat();
+    assert!(said_of(&file).contains("it needs more memory than"));
     let digits = "0".repeat(401);
     for number in [format!("F{digits}.5\n"), format!("I{digits}\n"), format!("L{digits}L\n")] {
         assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is not a");
