@@ -1,14 +1,13 @@
 //! Names that look like paths, and paths at which something else than a file stands: the cases 42 and 44.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use stridemap::{ErrorKind, OnExisting, Store, Tensor};
-use stridemap_interop::npz::{self, Packing};
-use stridemap_interop::{ForeignFile, Order, safetensors};
+use stridemap::{ErrorKind, Store, Tensor};
+use stridemap_interop::npz;
+use stridemap_interop::{ForeignFile, safetensors};
 
 /// Every path beneath.
 fn paths(root: &Path) -> Vec<PathBuf> {

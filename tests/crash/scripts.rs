@@ -1,9 +1,8 @@
 //! What is done to a store before the power goes. Tensors are of a few bytes, so that every state can be tried.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use stridemap::{DType, OnExisting, StorageKind, Store, Tensor};
+use stridemap::{DType, StorageKind, Store, Tensor};
 use stridemap_interop::{ForeignFile, safetensors};
 
 use crate::script::{Recorder, Script, vector};

@@ -1,6 +1,5 @@
 //! A handle stays in the store that it opened, whatever happens to its path, and refuses files that are put into it.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use stridemap::disk::{Disk, SimulatedDisk};
 use stridemap::{
-    DType, Durability, ErrorKind, ExternalFiles, OnExisting, Result, StorageKind, Store, StoreOptions, Tensor,
+    DType, Durability, ErrorKind, ExternalFiles, Result, StorageKind, Store, StoreOptions, Tensor,
 };
 use stridemap_interop::safetensors;
 

@@ -144,7 +144,8 @@ impl<'a> Arena<'a> {
 
     pub(super) fn add_tuple(&mut self, items: &[Value]) -> Result<Value, String> {
         let tuple = Node::Tuple(number(self.items.len())?, number(items.len())?);
-        self.budget.extend(&mut self.items, items)?;
+        self.budget.charge(size_of_val(items))?;
+        self.items.extend_from_slice(items);
         self.add(tuple)
     }
 

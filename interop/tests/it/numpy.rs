@@ -80,7 +80,7 @@ fn fortran_order_arrives_as_strides_under_one_name() {
 }
 
 #[test]
-fn what_is_column_major_already_is_written_as_it_lies() {
+fn column_major_tensor_is_written_without_reordering() {
     let place = Place::new();
     let base = counted(DType::I16, &[4, 3, 2]);
     let path = place.path("x.npy");
@@ -94,7 +94,7 @@ fn what_is_column_major_already_is_written_as_it_lies() {
 }
 
 #[test]
-fn big_endian_elements_are_turned_around_when_that_is_asked_for() {
+fn big_endian_elements_are_swapped_on_request() {
     let place = Place::new();
     let header = |descr, shape| format!("{{'descr': '{descr}', 'fortran_order': True, 'shape': {shape}, }}");
     let elements: Vec<u8> = (0..16).collect();
@@ -125,7 +125,7 @@ fn big_endian_elements_are_turned_around_when_that_is_asked_for() {
 }
 
 #[test]
-fn elements_without_a_type_are_what_the_caller_says_if_they_are_as_long() {
+fn untyped_elements_get_the_type_that_the_caller_names() {
     let place = Place::new();
     let options = |dtype| ForeignOptions::new().untyped(dtype).byteswap(true);
     for (descr, dtype, expected) in [

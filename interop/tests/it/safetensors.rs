@@ -51,7 +51,7 @@ fn every_dtype_of_safetensors_comes_back_from_a_file() {
 }
 
 #[test]
-fn safetensors_lies_by_alignment_then_name_and_the_same_every_time() {
+fn tensors_are_written_by_alignment_then_name() {
     let place = Place::new();
     let names = [("z", DType::F64), ("b", DType::U8), ("a", DType::U8), ("c", DType::F32)];
     let mut tensors: Vec<_> = names.map(|(name, dtype)| (name.to_owned(), counted(dtype, &[3]))).to_vec();
@@ -89,7 +89,7 @@ fn four_bit_floats_are_counted_one_by_one_in_safetensors() {
 }
 
 #[test]
-fn what_safetensors_cannot_hold_is_refused_before_anything_is_written() {
+fn unwritable_tensors_are_refused_before_anything_is_written() {
     let place = Place::new();
     let path = place.file("old.safetensors", b"old");
     let byte = counted(DType::U8, &[1]);

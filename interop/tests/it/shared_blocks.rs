@@ -100,7 +100,7 @@ fn array_of_numpy_is_shared_in_both_orders() {
 }
 
 #[test]
-fn what_no_header_can_reach_in_the_file_is_copied() {
+fn unaligned_tensors_are_copied_and_not_shared() {
     on_each(|kind, image| {
         // Three bytes, then floats: these begin where no float may.
         let header = r#"{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"F32","shape":[1048576],"data_offsets":[3,4194307]},"c":{"dtype":"U8","shape":[9000001],"data_offsets":[4194307,13194308]}}"#;
@@ -146,7 +146,7 @@ fn file_changed_since_it_was_opened_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn taken_name_is_refused_before_anything_is_read() {
+fn existing_name_is_refused_before_anything_is_read() {
     on_each(|kind, image| {
         let path = write(&image.path.join("m.safetensors"), &model(), &Export::new());
         let store = Store::create(image.path.join("store.smap")).unwrap();

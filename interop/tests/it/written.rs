@@ -29,7 +29,7 @@ fn views_are_exported_in_their_logical_order() {
 }
 
 #[test]
-fn tensors_longer_than_a_piece_are_streamed_whole() {
+fn tensors_longer_than_a_piece_are_streamed() {
     let place = Place::new();
     let tensor = Tensor::from_vec((0..1_500_000u64).collect(), &[1000, 1500]).unwrap();
     let (one, many) = (place.path("one.npy"), place.path("many.safetensors"));
@@ -74,7 +74,7 @@ fn every_truncation_and_every_changed_byte_is_refused_or_harmless() {
 }
 
 #[test]
-fn what_is_not_a_file_is_refused_without_waiting() {
+fn pipes_and_directories_are_refused_without_waiting() {
     let place = Place::new();
     let fifo = place.path("fifo");
     rustix::fs::mknodat(

@@ -8,8 +8,8 @@ use std::path::Path;
 use num_complex::Complex;
 use serde_json::{Value, json};
 use stridemap::{
-    DType, Durability, ExternalFiles, Index, OnExisting, Snapshot, StorageInfo, StorageKind, Store,
-    StoreOptions, Tensor, TensorInfo,
+    DType, Durability, ExternalFiles, Index, Snapshot, StorageInfo, StorageKind, Store, StoreOptions, Tensor,
+    TensorInfo,
 };
 use stridemap_interop::npy;
 

@@ -1,12 +1,11 @@
 //! Files that are not the store's, and are changed while it looks at them.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use stridemap::{ErrorKind, OnExisting, Tensor};
+use stridemap::{ErrorKind, Tensor};
 use stridemap_interop::{ForeignFile, safetensors};
 
 use super::play::{Fate, Play, bytes, create, holds, open, refused, told};

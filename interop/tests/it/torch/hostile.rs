@@ -185,7 +185,7 @@ fn pickles_that_break_their_machine_are_refused() {
 }
 
 #[test]
-fn what_is_long_is_not_gone_through_over_and_over() {
+fn repeated_uses_of_long_values_are_limited() {
     let again =
         |head: &[&[u8]], unit: &[u8], tail: &[u8]| [&head.concat(), &unit.repeat(2000), tail].concat();
     let name = text(&"k".repeat(100_000));
@@ -216,7 +216,7 @@ fn what_is_long_is_not_gone_through_over_and_over() {
 }
 
 #[test]
-fn layouts_that_lie_are_refused() {
+fn inconsistent_layouts_are_refused() {
     let object = good();
     let with_key = |key: &str| {
         let id = [
