@@ -182,7 +182,7 @@ impl Externals {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         let external = External { path, offset_bytes: 0, stamp: file.stamp() };
-        let advice = "adopt it again once no process writes to it";
+        let advice = "open it again once no process changes it";
         let open = self.open_unchanged(&external, ("opened", advice))?;
         Ok((external.path, open))
     }

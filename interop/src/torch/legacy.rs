@@ -9,7 +9,6 @@ use std::sync::Arc;
 use stridemap::Result;
 
 use super::instruction::pickle_length;
-use super::literal::Literal;
 use super::machine::Unpickled;
 use super::value::{Node, Root, Value};
 use super::{contents, leaves, pickle_limit};
@@ -117,10 +116,16 @@ impl Pickles<'_> {
 
 /// Returns whether a dict that describes a machine says that it is little-endian.
 fn is_little_endian(file: &RawFile, pickle: &[u8]) -> Result<bool> {
-    let Unpickled { arena, root } = Unpickled::of(pickle, file.length_bytes()).map_err(|e| file.bad(e))?;
+    let Unpickled { mut arena, root } =
+        Unpickled::of(pickle, file.length_bytes()).map_err(|e| file.bad(e))?;
     let Some(Node::Dict(items)) = arena.node(root) else { return Ok(false) };
-    let is_order = |key| matches!(arena.literal(key), Some(Literal::Text(text)) if text == "little_endian");
-    Ok(items.as_chunks().0.iter().any(|&[key, value]| is_order(key) && value == Value::Bool(true)))
+    for [key, value] in items.clone().as_chunks().0 {
+        let key = arena.text(*key).map_err(|e| file.bad(e))?;
+        if key.as_deref() == Some("little_endian") && *value == Value::Bool(true) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns a list of texts, the keys of the storages.

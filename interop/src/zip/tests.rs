@@ -1,3 +1,5 @@
+//! Zip files, valid and damaged in every field.
+
 use std::io::{Cursor, Write as _};
 
 use proptest::prelude::*;

@@ -202,9 +202,13 @@ fn repeated_uses_of_long_values_are_limited() {
     ] {
         assert_refused(&object, "it needs more memory than");
     }
+    // The keys of the storages, and of the description of the machine.
     let keys = [&b"\x80\x02]("[..], &name, b"q\x00", &b"h\x00".repeat(2000), b"e."].concat();
     let file = legacy(b"\x80\x02N.", &[]);
     let file = [file.strip_suffix(b"\x80\x02](e.").unwrap(), &keys].concat();
+    assert!(said_of(&file).contains("it needs more memory than"));
+    let system = [&b"\x80\x02}("[..], &name, b"q\x00N", &b"h\x00N".repeat(2000), b"u."].concat();
+    let file = [b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", &system[..]].concat();
     assert!(said_of(&file).contains("it needs more memory than"));
     let digits = "0".repeat(401);
     for number in [format!("F{digits}.5\n"), format!("I{digits}\n"), format!("L{digits}L\n")] {
