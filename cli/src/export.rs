@@ -71,16 +71,20 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let (out, existing) = (&args.out, args.existing.policy());
     match (format, tensors.as_slice()) {
         (Format::Safetensors, _) => {
-            let options = safetensors::WriteOptions::new().metadata(&attributes).on_existing(existing);
-            let options = args.max_shard_size.map_or(options.clone(), |most| options.max_shard_bytes(most));
-            part_count = options.write(out, &tensors, &mut |bytes| bar.inc(bytes))?.len().max(2) - 1;
+            let mut export = safetensors::Export::new().metadata(&attributes).on_existing(existing);
+            if let Some(max_shard_bytes) = args.max_shard_size {
+                export = export.max_shard_bytes(max_shard_bytes);
+            }
+            part_count = export.write(out, &tensors, |bytes| bar.inc(bytes))?.len().max(2) - 1;
         }
         (Format::Npy, [(_, tensor)]) => {
-            npy::write_in(out, tensor, args.order.into(), existing, &mut |bytes| bar.inc(bytes))?;
+            let export = npy::Export::new().order(args.order.into()).on_existing(existing);
+            export.write(out, tensor, |bytes| bar.inc(bytes))?;
         }
         (Format::Npz, _) => {
-            let (order, packing) = (args.order.into(), args.packing());
-            npz::write(out, &tensors, order, packing, existing, &mut |bytes| bar.inc(bytes))?;
+            let export =
+                npz::Export::new().order(args.order.into()).packing(args.packing()).on_existing(existing);
+            export.write(out, &tensors, |bytes| bar.inc(bytes))?;
         }
         (Format::Npy, _) => {
             return Err(Error::Refused(format!(

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
 
     let store = open_or_create(&args.external.options(), target)?;
     let bar = progress("import", if args.in_place { 0 } else { size_bytes });
-    let generation = fill(&store, args, &inputs, &attributes, &mut |bytes| bar.inc(bytes))?;
+    let generation = fill(&store, args, &inputs, &attributes, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     message(&format!(
         "{} {}, {}, into {}: generation {generation}",
@@ -59,7 +59,7 @@ fn fill(
     args: &ImportArgs,
     inputs: &[Input<'_>],
     attributes: &BTreeMap<&str, (&Path, &str)>,
-    progress: &mut dyn FnMut(u64),
+    mut progress: impl FnMut(u64),
 ) -> stridemap::Result<u64> {
     let mut txn = store.begin()?;
     txn.on_existing(args.existing.policy());
@@ -68,7 +68,7 @@ fn fill(
             file.adopt_into(&mut txn, &args.prefix)?;
             "left in place".to_owned()
         } else {
-            describe(file.import_into(&mut txn, &args.prefix, progress)?)
+            describe(file.import_into(&mut txn, &args.prefix, &mut progress)?)
         };
         if args.verbose {
             message(&format!("{}: {outcome}", path.display()));

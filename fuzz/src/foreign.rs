@@ -88,7 +88,7 @@ impl Workplace {
             txn.remove(&name)?;
         }
         txn.on_existing(OnExisting::Refuse);
-        file.import_into(&mut txn, "in.", &mut |_| ())?;
+        file.import_into(&mut txn, "in.", |_| ())?;
         txn.commit()?;
         self.named(&file, file_bytes)
     }

@@ -4,23 +4,22 @@ use std::path::Path;
 
 use stridemap::{Error, ErrorKind, Result, Store, Transaction};
 
-use super::contents::ForeignTensor;
 use super::foreign::ForeignFile;
+use super::import::commit;
 
 /// Saves a header for every tensor of a file in one commit, with `prefix` before its name, and leaves the elements in
 /// the file. The file's [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of
 /// the store. See [`ForeignFile::adopt_into`].
 ///
 /// ```
-/// use std::collections::BTreeMap;
 /// use stridemap_interop::safetensors;
-/// use stridemap::{ExternalFiles, OnExisting, StoreOptions, Tensor};
+/// use stridemap::{ExternalFiles, StoreOptions, Tensor};
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path();
 /// let file = dir.join("points.safetensors");
 /// let points = [("points".to_owned(), Tensor::from_vec(vec![1f32, 4., 2., 1.], &[2, 2])?)];
-/// safetensors::write(&file, &points, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ())?;
+/// safetensors::Export::new().write(&file, &points, |_| ())?;
 ///
 /// let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.join("points.smap"))?;
 /// stridemap_interop::adopt(&store, &file, "")?;
@@ -32,13 +31,7 @@ use super::foreign::ForeignFile;
 /// # Errors
 /// Those of [`Store`], [`ForeignFile::open`] and [`ForeignFile::adopt_into`].
 pub fn adopt(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> {
-    let file = ForeignFile::open(path)?;
-    let mut txn = store.begin()?;
-    file.adopt_into(&mut txn, prefix)?;
-    for (key, value) in file.attributes() {
-        txn.set_attribute_of(prefix, key, value)?;
-    }
-    txn.commit().map(drop)
+    commit(store, path.as_ref(), prefix, |file, txn| file.adopt_into(txn, prefix))
 }
 
 impl ForeignFile {
@@ -57,16 +50,12 @@ impl ForeignFile {
     pub fn adopt_into(&self, txn: &mut Transaction<'_>, prefix: &str) -> Result<()> {
         self.check_adoptable()?;
         let mut adopt_all = || {
-            let contents = &self.contents;
-            let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
-            contents.tensors.iter().try_for_each(|tensor| txn.check_name(&named(tensor)))?;
-            let adopted = contents.storages.iter().map(|it| txn.adopt(it.file.external(), it.bytes_range()));
-            let keys = adopted.collect::<Result<Vec<_>>>()?;
-            for tensor in &contents.tensors {
-                let Some(&key) = keys.get(tensor.storage) else { continue };
-                txn.save_header(&named(tensor), tensor.dtype, &tensor.layout, key)?;
-            }
-            Ok(())
+            let names = self.names(prefix, txn)?;
+            let storages = self.contents.storages.iter();
+            let keys = storages
+                .map(|it| txn.adopt(it.file.external(), it.bytes_range()))
+                .collect::<Result<Vec<_>>>()?;
+            self.save_headers(txn, &names, &keys)
         };
         adopt_all().map_err(|e: Error| e.context(format_args!("adopt {}", self.path().display())))
     }

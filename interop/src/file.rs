@@ -276,6 +276,11 @@ pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
     }
 }
 
+/// Returns the error for tensors that a format cannot hold.
+pub(super) fn unwritable(path: &Path, what: impl Display) -> Error {
+    Error::new(ErrorKind::BadFile, format!("export {}: {what}", path.display()))
+}
+
 pub(super) fn taken(path: &Path) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,

@@ -1,14 +1,16 @@
+//! Files in other formats, opened and read in place.
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use stridemap::import::ExternalFile;
-use stridemap::{Error, Result, StorageInfo, StorageKind, Tensor, TensorInfo};
+use stridemap::{DType, Error, Result, StorageInfo, StorageKind, Tensor, TensorInfo};
 
 use super::contents::{Contents, ForeignStorage, ForeignTensor};
 use super::file::RawFile;
-use super::{ForeignOptions, numpy, safetensors, torch, zip};
+use super::{numpy, safetensors, torch, zip};
 
 /// The formats that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,26 +49,97 @@ impl fmt::Display for FileFormat {
     }
 }
 
+/// Options for opening files in other formats.
+///
+/// ```
+/// use stridemap::DType;
+/// use stridemap_interop::ForeignOptions;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("x.npy");
+/// # let tensor = stridemap::Tensor::zeros(DType::F8E4M3FN, &[2])?;
+/// # stridemap_interop::npy::Export::new().write(&path, &tensor, |_| ())?;
+/// let file = ForeignOptions::new().untyped(DType::F8E4M3FN).open(&path)?;
+/// assert_eq!(file.tensors().next().unwrap().dtype, DType::F8E4M3FN);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForeignOptions {
+    pub(super) is_swapping: bool,
+    pub(super) untyped: Option<DType>,
+}
+
+impl ForeignOptions {
+    /// Returns the options of [`ForeignFile::open`].
+    #[must_use]
+    pub fn new() -> Self {
+        ForeignOptions::default()
+    }
+
+    /// Converts big-endian arrays to little-endian when they are read. By default they are refused, because storages
+    /// are little-endian.
+    #[must_use]
+    pub fn byteswap(mut self, is_swapping: bool) -> Self {
+        self.is_swapping = is_swapping;
+        self
+    }
+
+    /// Sets the type of elements that NumPy wrote as untyped bytes, `V1` or `V2`, as it does for the types of the
+    /// `ml_dtypes` package. It applies only to elements of the same size.
+    #[must_use]
+    pub fn untyped(mut self, dtype: DType) -> Self {
+        self.untyped = Some(dtype);
+        self
+    }
+
+    /// Opens a file like [`ForeignFile::open`].
+    ///
+    /// # Errors
+    /// Those of [`ForeignFile::open`].
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<ForeignFile> {
+        let file = Arc::new(RawFile::open(path.as_ref())?);
+        let contents = match file.magic()?.as_slice() {
+            // Safetensors first: its length field can look like the start of any other format, but no other format
+            // continues with a brace.
+            magic if safetensors::is_file(magic, file.length_bytes()) => safetensors::read(&file)?,
+            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(&file, *self)?,
+            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
+                let members = zip::members(&file)?;
+                if torch::is_archive(&members) {
+                    torch::read_archive(&file, &members)?
+                } else {
+                    numpy::npz::read(&file, members, *self)?
+                }
+            }
+            magic if torch::is_pickle(magic) => torch::read_legacy(&file)?,
+            magic if safetensors::is_index(magic) => safetensors::read_index(&file)?,
+            _ if torch::is_tar(&file)? => return Err(torch::refuse_tar(&file)),
+            _ => safetensors::read(&file)?,
+        };
+        let contents = contents.checked(&file)?;
+        Ok(ForeignFile { file, contents, by_name: OnceLock::new(), converted: Mutex::default() })
+    }
+}
+
 /// An open file in another format. Its headers have been checked against the file. Elements are read on demand.
 ///
 /// The format is detected from the content, not from the name. [`import_into`](Self::import_into) copies the elements
 /// into a store; [`adopt_into`](Self::adopt_into) makes them part of a store without copying.
 ///
 /// ```
-/// use std::collections::{BTreeMap, HashMap};
 /// use stridemap_interop::{ForeignFile, safetensors};
-/// use stridemap::{OnExisting, Store, Tensor};
+/// use stridemap::{Store, Tensor};
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path();
 /// let points = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2])?;
 /// let path = dir.join("points.safetensors");
 /// let tensors = [("points_t".to_owned(), points.t()?)];
-/// safetensors::write(&path, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ())?;
+/// safetensors::Export::new().write(&path, &tensors, |_| ())?;
 ///
 /// let store = Store::create(dir.join("points.smap"))?;
 /// let mut txn = store.begin()?;
-/// ForeignFile::open(&path)?.import_into(&mut txn, "imported.", &mut |_| ())?;
+/// ForeignFile::open(&path)?.import_into(&mut txn, "imported.", |_| ())?;
 /// txn.commit()?;
 /// assert_eq!(store.load("imported.points_t")?.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -89,30 +162,6 @@ impl ForeignFile {
     /// name, or elements of a type that stridemap does not have; [`ErrorKind::Io`](stridemap::ErrorKind::Io).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         ForeignOptions::new().open(path)
-    }
-
-    pub(super) fn open_with(path: &Path, reading: numpy::Reading) -> Result<Self> {
-        let file = Arc::new(RawFile::open(path)?);
-        let contents = match file.magic()?.as_slice() {
-            // Safetensors first: its length field can look like the start of any other format, but no other format
-            // continues with a brace.
-            magic if safetensors::is_file(magic, file.length_bytes()) => safetensors::read(&file)?,
-            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(&file, reading)?,
-            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
-                let members = zip::members(&file)?;
-                if torch::is_archive(&members) {
-                    torch::read_archive(&file, &members)?
-                } else {
-                    numpy::npz::read(&file, members, reading)?
-                }
-            }
-            magic if torch::is_pickle(magic) => torch::read_legacy(&file)?,
-            magic if safetensors::is_index(magic) => safetensors::read_index(&file)?,
-            _ if torch::is_tar(&file)? => return Err(torch::refuse_tar(&file)),
-            _ => safetensors::read(&file)?,
-        };
-        let contents = contents.checked(&file)?;
-        Ok(ForeignFile { file, contents, by_name: OnceLock::new(), converted: Mutex::default() })
     }
 
     /// Returns the detected format.

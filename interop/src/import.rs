@@ -1,3 +1,5 @@
+//! Copies the tensors of files into a store.
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,12 +18,12 @@ use super::foreign::ForeignFile;
 ///
 /// ```
 /// use stridemap_interop::npy;
-/// use stridemap::{OnExisting, Store, Tensor};
+/// use stridemap::{Store, Tensor};
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path();
 /// let points = Tensor::from_vec(vec![1f32, 4., 2., 1.], &[2, 2])?;
-/// npy::write(dir.join("points.npy"), &points, OnExisting::Refuse, &mut |_| ())?;
+/// npy::Export::new().write(dir.join("points.npy"), &points, |_| ())?;
 ///
 /// let store = Store::create(dir.join("points.smap"))?;
 /// stridemap_interop::import(&store, dir.join("points.npy"), "imported.")?;
@@ -32,9 +34,19 @@ use super::foreign::ForeignFile;
 /// # Errors
 /// Those of [`Store`], [`ForeignFile::open`] and [`ForeignFile::import_into`].
 pub fn import(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> {
+    commit(store, path.as_ref(), prefix, |file, txn| file.import_into(txn, prefix, |_| ()).map(drop))
+}
+
+/// Commits the tensors of a file, and its attributes as those of the prefix.
+pub(super) fn commit(
+    store: &Store,
+    path: &Path,
+    prefix: &str,
+    add: impl FnOnce(&ForeignFile, &mut Transaction<'_>) -> Result<()>,
+) -> Result<()> {
     let file = ForeignFile::open(path)?;
     let mut txn = store.begin()?;
-    file.import_into(&mut txn, prefix, &mut |_| ())?;
+    add(&file, &mut txn)?;
     for (key, value) in file.attributes() {
         txn.set_attribute_of(prefix, key, value)?;
     }
@@ -61,25 +73,44 @@ impl ForeignFile {
         &self,
         txn: &mut Transaction<'_>,
         prefix: &str,
-        progress: &mut dyn FnMut(u64),
+        mut progress: impl FnMut(u64),
     ) -> Result<Imported> {
-        let named = |tensor: &ForeignTensor| format!("{prefix}{}", tensor.name);
         let mut import_all = || {
             // Fail early, before gigabytes are written.
-            self.contents.tensors.iter().try_for_each(|tensor| txn.check_name(&named(tensor)))?;
+            let names = self.names(prefix, txn)?;
             if self.contents.keeps_storages {
-                self.import_storages(txn, named, progress)
+                self.import_storages(txn, &names, &mut progress)
             } else {
-                self.import_tensors(txn, named, progress)
+                self.import_tensors(txn, &names, &mut progress)
             }
         };
         import_all().map_err(|e: Error| e.context("import"))
     }
 
+    /// Returns the names that the tensors will have, which the transaction must accept.
+    pub(super) fn names(&self, prefix: &str, txn: &Transaction<'_>) -> Result<Vec<String>> {
+        let names = self.contents.tensors.iter().map(|tensor| format!("{prefix}{}", tensor.name));
+        names.map(|name| txn.check_name(&name).map(|()| name)).collect()
+    }
+
+    /// Saves a header for every tensor, over the storage with its number.
+    pub(super) fn save_headers(
+        &self,
+        txn: &mut Transaction<'_>,
+        names: &[String],
+        keys: &[StorageKey],
+    ) -> Result<()> {
+        for (tensor, name) in self.contents.tensors.iter().zip(names) {
+            let Some(&key) = keys.get(tensor.storage) else { continue };
+            txn.save_header(name, tensor.dtype, &tensor.layout, key)?;
+        }
+        Ok(())
+    }
+
     fn import_storages(
         &self,
         txn: &mut Transaction<'_>,
-        named: impl Fn(&ForeignTensor) -> String,
+        names: &[String],
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported> {
         let mut keys = Vec::with_capacity(self.contents.storages.len());
@@ -92,28 +123,24 @@ impl ForeignFile {
                 })
             })?);
         }
-        for tensor in &self.contents.tensors {
-            let Some(&key) = keys.get(tensor.storage) else { continue };
-            txn.save_header(&named(tensor), tensor.dtype, &tensor.layout, key)?;
-        }
+        self.save_headers(txn, names, &keys)?;
         Ok(Imported { copied_bytes: self.size_bytes(), shared_bytes: 0 })
     }
 
     fn import_tensors(
         &self,
         txn: &mut Transaction<'_>,
-        named: impl Fn(&ForeignTensor) -> String,
+        names: &[String],
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported> {
         let mut imported = Imported { copied_bytes: self.size_bytes(), shared_bytes: 0 };
         let shared = self.share_files(txn, progress)?;
-        for tensor in &self.contents.tensors {
+        for (tensor, name) in self.contents.tensors.iter().zip(names) {
             let Some(storage) = self.contents.storages.get(tensor.storage) else { continue };
-            let (name, dtype) = (named(tensor), tensor.dtype);
             if let Some(&key) = shared.get(&Arc::as_ptr(&storage.file))
                 && let Some(layout) = within_file(storage, tensor)
             {
-                txn.save_header(&name, dtype, &layout, key)?;
+                txn.save_header(name, tensor.dtype, &layout, key)?;
                 imported.copied_bytes -= tensor.size_bytes();
                 imported.shared_bytes += tensor.size_bytes();
                 continue;
@@ -121,10 +148,10 @@ impl ForeignFile {
             let source = Streamed { storage, tensor, progress: RefCell::new(progress) };
             let (size, stride) = (tensor.layout.size(), tensor.layout.stride());
             if stride == Layout::contiguous(size)?.stride() {
-                txn.save(&name, &source)?;
+                txn.save(name, &source)?;
             } else {
                 let key = txn.stage(Some(tensor.size_bytes()), |sink| source.write_to(sink))?;
-                txn.save_header(&name, dtype, &Layout::new(size.to_vec(), stride.to_vec(), 0)?, key)?;
+                txn.save_header(name, tensor.dtype, &Layout::new(size.to_vec(), stride.to_vec(), 0)?, key)?;
             }
         }
         Ok(imported)

@@ -1,8 +1,7 @@
 //! Other file formats for [stridemap]: safetensors, NumPy's `.npy` and `.npz`, and PyTorch's `.pt` and `.pth`.
 //!
 //! ```
-//! use std::collections::BTreeMap;
-//! use stridemap::{OnExisting, Store, Tensor};
+//! use stridemap::{Store, Tensor};
 //! use stridemap_interop::{ForeignFile, safetensors};
 //!
 //! # let dir = tempfile::tempdir()?;
@@ -10,7 +9,7 @@
 //! let path = dir.join("model.safetensors");
 //! let weight = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2])?;
 //! let tensors = [("weight".to_owned(), weight)];
-//! safetensors::write(&path, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ())?;
+//! safetensors::Export::new().write(&path, &tensors, |_| ())?;
 //!
 //! // Read without a store.
 //! let file = ForeignFile::open(&path)?;
@@ -27,8 +26,13 @@
 //!   different settings.
 //! - [`import`] copies a file into a store. [`adopt`] leaves the elements in the file. [`ForeignFile::import_into`]
 //!   and [`ForeignFile::adopt_into`] do the same within a transaction.
-//! - [`safetensors`], [`npy`] and [`npz`] write files. `.pt` files can only be read. They are read as data: no code
-//!   in them is run.
+//! - [`safetensors::Export`], [`npy::Export`] and [`npz::Export`] write files: options, then `write`. `.pt` files can
+//!   only be read. They are read as data: no code in them is run.
+//!
+//! `progress` is called with the bytes of elements read or written since the last call. [`OnExisting`] says whether
+//! an import may replace tensors, and an export files. By default both may.
+//!
+//! [`OnExisting`]: stridemap::OnExisting
 //!
 //! Files are not trusted. Their contents are checked against the length of the file before memory is allocated.
 #![forbid(unsafe_code)]
@@ -39,16 +43,15 @@ mod file;
 mod foreign;
 mod import;
 mod numpy;
-mod options;
 pub mod safetensors;
 mod torch;
 mod zip;
 
 pub use adopt::adopt;
-pub use foreign::{FileFormat, ForeignFile};
+pub use foreign::{FileFormat, ForeignFile, ForeignOptions};
 pub use import::{Imported, import};
-pub use numpy::{Order, npy, npz};
-pub use options::ForeignOptions;
+pub use npy::Order;
+pub use numpy::{npy, npz};
 
 /// Tests the Rust examples of the README.
 #[cfg(doctest)]

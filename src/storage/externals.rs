@@ -78,13 +78,20 @@ impl Externals {
     /// `ExternalRefused` for a file that the handle may not open; `ExternalChanged` for one that is missing, replaced
     /// or changed; `Io`.
     pub(crate) fn open(&self, external: &External) -> Result<Arc<ExternalFile>> {
+        let advice = "restore that file, or adopt this one again, or import it, which copies its elements";
+        self.open_unchanged(external, ("adopted", advice))
+    }
+
+    /// Opens the file of a record. If it changed, the error says since when, and what to do.
+    fn open_unchanged(
+        &self,
+        external: &External,
+        (since, advice): (&str, &str),
+    ) -> Result<Arc<ExternalFile>> {
         let path = self.path(external);
         let changed = |what: &str| {
-            let message = format!(
-                "{}: the file changed since it was adopted: {what}; restore that file, or adopt this one again, \
-                 or import it, which copies its elements",
-                path.display()
-            );
+            let message =
+                format!("{}: the file changed since it was {since}: {what}; {advice}", path.display());
             Err(Error::new(ErrorKind::ExternalChanged, message))
         };
         let Some(scope) = self.options.allowed.scope() else {
@@ -179,7 +186,8 @@ impl Externals {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         let external = External { path, offset_bytes: 0, stamp: file.stamp() };
-        let open = self.open(&external)?;
+        let advice = "open it again once no process changes it";
+        let open = self.open_unchanged(&external, ("opened", advice))?;
         Ok((external.path, open))
     }
 }

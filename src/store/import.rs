@@ -1,6 +1,7 @@
 //! Staged storages and headers over them, for importers of other formats.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use stridemap_format::DType;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
@@ -160,7 +161,12 @@ impl Transaction<'_> {
     pub fn adopt(&mut self, file: &ExternalFile, range: Range<u64>) -> Result<StorageKey> {
         self.check_writable("adopt")?;
         file.check_range(&range)?;
-        let (path, file) = self.loader.externals.adopt(file)?;
+        // A file can hold very many storages, so it is not opened again for each.
+        let (path, file) = match self.adopted.take().filter(|(_, adopted)| adopted.stamp() == file.stamp()) {
+            Some(adopted) => adopted.1.check_unchanged().map(|()| adopted)?,
+            None => self.loader.externals.adopt(file)?,
+        };
+        self.adopted = Some((path.clone(), Arc::clone(&file)));
         let disk = &self.loader.history.disk;
         let length_bytes = range.end - range.start;
         let id = self.stage_whole(StagedStorage::external(disk, (path, &file), range.start, length_bytes));

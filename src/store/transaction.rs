@@ -10,7 +10,7 @@ use super::staging::{Stage, in_place_kind, layout_for, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting};
 use crate::layout::Layout;
-use crate::storage::{Grown, Growth, StagedStorage, Storage, StorageKind};
+use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, Storage, StorageKind};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that are committed together or not at all.
@@ -29,6 +29,8 @@ pub struct Transaction<'a> {
     pub(super) growths: BTreeMap<u64, Growth>,
     /// The index in `staged` of the storage that small tensors share.
     pub(super) pack: Option<usize>,
+    /// The last file of which a range was adopted, and the path that is recorded for it.
+    pub(super) adopted: Option<(String, Arc<ExternalFile>)>,
     /// Why the transaction cannot be committed: half-written elements may be among those of other tensors.
     pub(super) failure: Option<Error>,
 }
@@ -52,6 +54,7 @@ impl<'a> Transaction<'a> {
             staged: Vec::new(),
             growths: BTreeMap::new(),
             pack: None,
+            adopted: None,
             failure: None,
         }
     }

@@ -1,14 +1,13 @@
 //! Names that look like paths, and paths at which something else than a file stands: the cases 42 and 44.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use stridemap::{ErrorKind, OnExisting, Store, Tensor};
-use stridemap_interop::npz::{self, Packing};
-use stridemap_interop::{ForeignFile, Order, safetensors};
+use stridemap::{ErrorKind, Store, Tensor};
+use stridemap_interop::npz;
+use stridemap_interop::{ForeignFile, safetensors};
 
 /// Every path beneath.
 fn paths(root: &Path) -> Vec<PathBuf> {
@@ -50,12 +49,12 @@ fn case_42_names_like_paths_are_names_in_the_store_and_in_every_file_of_another_
     txn.commit().unwrap();
     let tensors: Vec<_> = NAMES.map(|name| (name.to_owned(), store.load(name).unwrap())).to_vec();
     let (in_zip, in_safetensors) = (inside.join("out.npz"), inside.join("out.safetensors"));
-    npz::write(&in_zip, &tensors, Order::C, Packing::Stored, OnExisting::Refuse, &mut |_| ()).unwrap();
-    safetensors::write(&in_safetensors, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ()).unwrap();
+    npz::Export::new().write(&in_zip, &tensors, |_| ()).unwrap();
+    safetensors::Export::new().write(&in_safetensors, &tensors, |_| ()).unwrap();
     let again = Store::create(inside.join("again.smap")).unwrap();
     for file in [in_zip, in_safetensors] {
         let mut txn = again.begin().unwrap();
-        ForeignFile::open(&file).unwrap().import_into(&mut txn, "", &mut |_| ()).unwrap();
+        ForeignFile::open(&file).unwrap().import_into(&mut txn, "", |_| ()).unwrap();
         txn.commit().unwrap();
     }
     // Nobody is to be on an older generation.

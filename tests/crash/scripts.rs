@@ -1,9 +1,8 @@
 //! What is done to a store before the power goes. Tensors are of a few bytes, so that every state can be tried.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use stridemap::{DType, OnExisting, StorageKind, Store, Tensor};
+use stridemap::{DType, StorageKind, Store, Tensor};
 use stridemap_interop::{ForeignFile, safetensors};
 
 use crate::script::{Recorder, Script, vector};
@@ -166,7 +165,7 @@ pub(crate) fn write_model(path: &Path) {
         ("weight".to_owned(), vector(12, 8).view([3, 4]).unwrap()),
         ("bias".to_owned(), Tensor::from_vec(vec![1f64, 2., 3.], &[3]).unwrap()),
     ];
-    safetensors::write(path, &tensors, &BTreeMap::new(), OnExisting::Replace, &mut |_| ()).unwrap();
+    safetensors::Export::new().write(path, &tensors, |_| ()).unwrap();
 }
 
 /// A store that was made and written without a sync, and is then settled by a handle that syncs.

@@ -32,7 +32,7 @@ pub(crate) fn write_model(path: &Path) {
         ("bias".to_owned(), Tensor::from_vec(bias, &[4]).unwrap()),
     ];
     let text = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-    safetensors::write(path, &tensors, &text, OnExisting::Replace, &mut |_| ()).unwrap();
+    safetensors::Export::new().metadata(&text).write(path, &tensors, |_| ()).unwrap();
 }
 
 pub(crate) fn beside() -> StoreOptions {

@@ -1,6 +1,5 @@
 //! A handle stays in the store that it opened, whatever happens to its path, and refuses files that are put into it.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use stridemap::disk::{Disk, SimulatedDisk};
 use stridemap::{
-    DType, Durability, ErrorKind, ExternalFiles, OnExisting, Result, StorageKind, Store, StoreOptions, Tensor,
+    DType, Durability, ErrorKind, ExternalFiles, Result, StorageKind, Store, StoreOptions, Tensor,
 };
 use stridemap_interop::safetensors;
 
@@ -302,7 +301,7 @@ fn files_beside_a_store_that_is_renamed_are_those_beside_it_now() {
     fs::create_dir_all(at("new/sub")).unwrap();
     let write = |path: &Path, value: f32| {
         let tensors = [("x".to_owned(), vector(value))];
-        safetensors::write(path, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ()).unwrap();
+        safetensors::Export::new().write(path, &tensors, |_| ()).unwrap();
     };
     write(&at("old/sub/x.safetensors"), 1.);
     let store = StoreOptions::new().external(ExternalFiles::Beside).create(at("old/x.smap")).unwrap();

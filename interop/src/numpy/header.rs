@@ -8,6 +8,7 @@ use stridemap::import::Layout;
 use stridemap_format::check_numel;
 
 use super::dtype::Descr;
+use crate::ForeignOptions;
 
 pub(super) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
@@ -61,15 +62,6 @@ impl Preamble {
     }
 }
 
-/// How arrays are read.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reading {
-    /// Whether big-endian elements are converted.
-    pub(crate) is_swapping: bool,
-    /// The dtype of untyped elements.
-    pub(crate) untyped: Option<DType>,
-}
-
 /// The header of an array, without the offset of its elements, which the preamble has.
 pub(super) struct Array {
     pub(super) dtype: DType,
@@ -80,10 +72,10 @@ pub(super) struct Array {
 }
 
 impl Array {
-    pub(super) fn parse(text: &str, reading: Reading) -> Result<Self, String> {
+    pub(super) fn parse(text: &str, options: ForeignOptions) -> Result<Self, String> {
         let Header { descr, is_fortran_order, size } = Header::parse(text)?;
-        let Descr { dtype, is_big_endian } = Descr::parse(descr, reading.untyped)?;
-        if is_big_endian && !reading.is_swapping {
+        let Descr { dtype, is_big_endian } = Descr::parse(descr, options.untyped)?;
+        if is_big_endian && !options.is_swapping {
             return Err(format!(
                 "the elements are big-endian (descr {descr:?}); convert them while reading (--byteswap, or \
                  ForeignOptions::byteswap), or in NumPy with astype"

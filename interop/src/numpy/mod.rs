@@ -4,7 +4,3 @@ mod dtype;
 mod header;
 pub mod npy;
 pub mod npz;
-mod order;
-
-pub(super) use header::Reading;
-pub use order::Order;

@@ -2,12 +2,12 @@
 //!
 //! ```
 //! use stridemap_interop::{ForeignFile, npy};
-//! use stridemap::{OnExisting, Store, Tensor};
+//! use stridemap::{Store, Tensor};
 //!
 //! # let dir = tempfile::tempdir()?;
 //! # let dir = dir.path();
 //! let points = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2])?;
-//! npy::write(dir.join("points_t.npy"), &points.t()?, OnExisting::Refuse, &mut |_| ())?;
+//! npy::Export::new().write(dir.join("points_t.npy"), &points.t()?, |_| ())?;
 //!
 //! let store = Store::create(dir.join("points.smap"))?;
 //! stridemap_interop::import(&store, dir.join("points_t.npy"), "")?;
@@ -19,24 +19,26 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(doc)]
+use stridemap::ErrorKind;
 use stridemap::{OnExisting, Result, Tensor};
 
-use super::header::{Array, Preamble, Reading, header_of};
-use super::order::{Order, arranged};
-use crate::FileFormat;
+use super::dtype::Descr;
+use super::header::{Array, Preamble, header_of};
 use crate::contents::{Contents, ForeignStorage, ForeignTensor, Form};
 use crate::file::{self, RawFile};
+use crate::{FileFormat, ForeignOptions};
 
 /// Reads the header of a file with one array, and checks it against the file.
 ///
 /// Bytes after the elements are refused, though `numpy.load` ignores them: they are part of a longer array, or
 /// a second array.
-pub(crate) fn read(file: &Arc<RawFile>, reading: Reading) -> Result<Contents> {
+pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
     let bad = |what| file.bad(what);
     let preamble = Preamble::parse(file.preamble()?).map_err(bad)?;
     let header = file.header(preamble.start_bytes, preamble.header_bytes, preamble.header_bytes)?;
     let text = preamble.text(header).map_err(bad)?;
-    let Array { dtype, layout, length_bytes, swapped_bytes } = Array::parse(&text, reading).map_err(bad)?;
+    let Array { dtype, layout, length_bytes, swapped_bytes } = Array::parse(&text, options).map_err(bad)?;
     file.check_rest(preamble.end_bytes(), length_bytes)?;
     let mut storage = ForeignStorage::range(file, preamble.end_bytes(), length_bytes);
     storage.form = Form { member: None, swapped_bytes };
@@ -49,42 +51,102 @@ pub(crate) fn read(file: &Arc<RawFile>, reading: Reading) -> Result<Contents> {
     })
 }
 
-/// Writes a tensor as a `.npy` file in C order: [`write_in`] with the default [`Order`].
-///
-/// # Errors
-/// Those of [`write_in`].
-pub fn write(
-    path: impl AsRef<Path>,
-    tensor: &Tensor,
-    on_existing: OnExisting,
-    progress: &mut dyn FnMut(u64),
-) -> Result<()> {
-    write_in(path, tensor, Order::C, on_existing, progress)
+/// The order in which elements are written, with NumPy's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Row-major: the last index changes fastest.
+    #[default]
+    C,
+    /// Column-major: the first index changes fastest. A tensor in this order in memory is written without reordering.
+    F,
 }
 
-/// Writes a tensor as a `.npy` file.
+/// Options for writing a `.npy` file. By default it is row-major, and replaces an existing file.
 ///
-/// A view is written as an array of its elements, in the given order. The file is written under a temporary name and
-/// then renamed, so `path` never holds a partial file. A symbolic link is replaced, not followed. The file is durable
-/// on return. `progress` is called with the bytes of elements written since the last call.
+/// ```
+/// use stridemap::{OnExisting, Tensor};
+/// use stridemap_interop::{ForeignFile, Order, npy};
 ///
-/// Types that NumPy lacks are written as in the `ml_dtypes` package, without their name. NumPy sees untyped elements
-/// of one or two bytes, `V1` or `V2`, and `numpy.load(path).view(ml_dtypes.bfloat16)` restores the type.
-///
-/// # Errors
-/// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile), before anything is written, for `float4_e2m1fn_x2`.
-/// [`ErrorKind::AlreadyExists`](stridemap::ErrorKind::AlreadyExists) with [`OnExisting::Refuse`], and if `path` is
-/// not a regular file. [`ErrorKind::ReadOnly`](stridemap::ErrorKind::ReadOnly),
-/// [`ErrorKind::Io`](stridemap::ErrorKind::Io), and the errors of reading the elements.
-pub fn write_in(
-    path: impl AsRef<Path>,
-    tensor: &Tensor,
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("points.npy");
+/// let points = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2])?;
+/// let mut written_bytes = 0;
+/// let export = npy::Export::new().order(Order::F).on_existing(OnExisting::Refuse);
+/// export.write(&path, &points, |bytes| written_bytes += bytes)?;
+/// assert_eq!(written_bytes, 24);
+/// assert_eq!(ForeignFile::open(&path)?.load("points")?.stride(), [1, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Export {
     order: Order,
     on_existing: OnExisting,
-    progress: &mut dyn FnMut(u64),
-) -> Result<()> {
-    let path = path.as_ref();
-    let array = arranged(path, "", tensor, order)?;
-    let header = header_of(&array.descr, array.is_fortran_order, tensor.size());
-    file::write(path, &header, [&array.elements], on_existing, progress)
+}
+
+impl Export {
+    /// Returns the default options.
+    #[must_use]
+    pub fn new() -> Self {
+        Export::default()
+    }
+
+    /// Sets the order of the elements.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Sets whether an existing file may be replaced.
+    #[must_use]
+    pub fn on_existing(mut self, on_existing: OnExisting) -> Self {
+        self.on_existing = on_existing;
+        self
+    }
+
+    /// Writes a tensor as a `.npy` file. A view is written as an array of its elements.
+    ///
+    /// The file is written under a temporary name and then renamed, so `path` never holds a partial file, and the
+    /// tensor may come from the file that is replaced. A symbolic link is replaced, not followed. The file is durable
+    /// on return. `progress` is called with the bytes of elements written since the last call.
+    ///
+    /// Types that NumPy lacks are written as in the `ml_dtypes` package, without their name. NumPy sees untyped
+    /// elements of one or two bytes, `V1` or `V2`, and `numpy.load(path).view(ml_dtypes.bfloat16)` restores the type.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`], before anything is written, for `float4_e2m1fn_x2`. [`ErrorKind::AlreadyExists`] with
+    /// [`OnExisting::Refuse`], and if `path` is not a regular file. [`ErrorKind::ReadOnly`], [`ErrorKind::Io`], and
+    /// the errors of reading the elements.
+    pub fn write(
+        &self,
+        path: impl AsRef<Path>,
+        tensor: &Tensor,
+        mut progress: impl FnMut(u64),
+    ) -> Result<()> {
+        let path = path.as_ref();
+        let array = arranged(path, "", tensor, self.order)?;
+        file::write(path, &array.header, [&array.elements], self.on_existing, &mut progress)
+    }
+}
+
+/// An array to write: its header, and a view whose row-major order is the order that the header states.
+pub(super) struct Arranged {
+    pub(super) header: Vec<u8>,
+    pub(super) elements: Tensor,
+}
+
+/// Arranges a tensor for writing. An error puts `what` before the dtype that cannot be written.
+pub(super) fn arranged(path: &Path, what: &str, tensor: &Tensor, order: Order) -> Result<Arranged> {
+    let dtype = tensor.dtype();
+    let descr = Descr::of(dtype).ok_or_else(|| {
+        file::unwritable(
+            path,
+            format!("{what}NumPy cannot hold {dtype}, which packs two elements into a byte; write a view of it as uint8"),
+        )
+    })?;
+    // With at most one dimension both orders are the same, and NumPy calls them C.
+    let is_fortran_order = order == Order::F && tensor.ndim() > 1;
+    let axes: Vec<isize> = (0..tensor.ndim() as isize).rev().collect();
+    let elements = if is_fortran_order { tensor.permute(&axes)? } else { tensor.clone() };
+    Ok(Arranged { header: header_of(&descr, is_fortran_order, tensor.size()), elements })
 }

@@ -1,16 +1,15 @@
 //! NumPy's `.npz` format: a zip file of named arrays.
 //!
 //! ```
-//! use stridemap_interop::npz::{self, Packing};
-//! use stridemap_interop::{ForeignFile, Order};
-//! use stridemap::{OnExisting, Store, Tensor};
+//! use stridemap_interop::npz;
+//! use stridemap::{Store, Tensor};
 //!
 //! # let dir = tempfile::tempdir()?;
 //! # let dir = dir.path();
 //! let points = Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2])?;
 //! let tensors = [("points".to_owned(), points.clone()), ("points_t".to_owned(), points.t()?)];
 //! let path = dir.join("points.npz");
-//! npz::write(&path, &tensors, Order::C, Packing::Deflated, OnExisting::Refuse, &mut |_| ())?;
+//! npz::Export::new().write(&path, &tensors, |_| ())?;
 //!
 //! let store = Store::create(dir.join("points.smap"))?;
 //! stridemap_interop::import(&store, &path, "")?;
@@ -23,17 +22,17 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::{Error, ErrorKind, OnExisting, Result, Tensor};
+use stridemap::{Error, OnExisting, Result, Tensor};
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::header::{Array, MAGIC, PREAMBLE_BYTES, Preamble, Reading, header_of};
-use super::order::{Order, arranged};
-use crate::FileFormat;
+use super::header::{Array, MAGIC, PREAMBLE_BYTES, Preamble};
+use super::npy::{Order, arranged};
 use crate::contents::{Contents, ForeignStorage, ForeignTensor};
 use crate::file::{self, RawFile};
 use crate::zip::Member;
+use crate::{FileFormat, ForeignOptions};
 
 /// The suffix that members add to the names of arrays.
 const ENDING: &str = ".npy";
@@ -59,7 +58,7 @@ pub enum Packing {
 ///
 /// Members that are not arrays, which `numpy.load` would return as bytes, are refused, so that nothing is lost
 /// silently. An empty member with the name of a directory is ignored.
-pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, reading: Reading) -> Result<Contents> {
+pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, options: ForeignOptions) -> Result<Contents> {
     let mut contents = Contents {
         format: FileFormat::Npz,
         storages: Vec::with_capacity(members.len()),
@@ -86,7 +85,7 @@ pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, reading: Reading) 
         unpacked.read_exact(&mut header)?;
         let text = preamble.text(header).map_err(bad)?;
         let Array { dtype, layout, length_bytes, swapped_bytes } =
-            Array::parse(&text, reading).map_err(bad)?;
+            Array::parse(&text, options).map_err(bad)?;
         let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.end_bytes());
         if rest_bytes != length_bytes {
             return Err(bad(format!(
@@ -102,75 +101,108 @@ pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, reading: Reading) 
     Ok(contents)
 }
 
-/// Writes tensors as a `.npz` file, each under its name.
+/// Options for writing a `.npz` file. By default it is row-major and uncompressed, and replaces an existing file.
 ///
-/// Elements, types and the file itself are written as in [`npy::write_in`](super::npy::write_in), one array after
-/// another, and are never all in memory. `progress` is called with the bytes of elements written since the last call.
-/// The same tensors always produce the same file.
+/// ```
+/// use stridemap::Tensor;
+/// use stridemap_interop::npz::{self, Packing};
 ///
-/// # Errors
-/// Those of [`npy::write_in`](super::npy::write_in), and [`ErrorKind::BadFile`], before anything is written, for a
-/// duplicate name, a name with a NUL, or a name that NumPy would confuse with another: `x.npy` beside `x`.
-pub fn write(
-    path: impl AsRef<Path>,
-    tensors: &[(String, Tensor)],
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("zeros.npz");
+/// let zeros = [("zeros".to_owned(), Tensor::zeros(stridemap::DType::F32, &[1000])?)];
+/// npz::Export::new().packing(Packing::Deflated).write(&path, &zeros, |_| ())?;
+/// assert!(std::fs::metadata(&path)?.len() < 400);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Export {
     order: Order,
     packing: Packing,
     on_existing: OnExisting,
-    progress: &mut dyn FnMut(u64),
-) -> Result<()> {
-    let path = path.as_ref();
-    check_names(path, tensors)?;
-    let arrays =
-        tensors.iter().map(|(name, tensor)| arranged(path, &format!("tensor {name:?}: "), tensor, order));
-    let arrays = arrays.collect::<Result<Vec<_>>>()?;
-    let failed = |e: ZipError| match e {
-        ZipError::Io(e) => Error::io("export", path, e),
-        e => Error::new(ErrorKind::BadFile, format!("export {}: {e}", path.display())).with_source(e),
-    };
-    file::create(path, on_existing, |writer| {
-        let mut zip = ZipWriter::new(writer);
-        for ((name, tensor), array) in tensors.iter().zip(&arrays) {
-            let header = header_of(&array.descr, array.is_fortran_order, tensor.size());
-            let method = match packing {
-                Packing::Stored => CompressionMethod::Stored,
-                Packing::Deflated => CompressionMethod::Deflated,
-            };
-            let options = SimpleFileOptions::default()
-                .compression_method(method)
-                .with_alignment(ALIGNMENT_BYTES)
-                .large_file(tensor.nbytes() as u64 >= LARGE_BYTES);
-            zip.start_file(format!("{name}{ENDING}"), options).map_err(failed)?;
-            zip.write_all(&header).map_err(|e| failed(e.into()))?;
-            file::write_elements(path, &mut zip, &array.elements, progress)?;
-        }
-        zip.finish().map(drop).map_err(failed)
-    })
 }
 
-fn check_names(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
+impl Export {
+    /// Returns the default options.
+    #[must_use]
+    pub fn new() -> Self {
+        Export::default()
+    }
+
+    /// Sets the order of the elements.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Sets whether the arrays are compressed.
+    #[must_use]
+    pub fn packing(mut self, packing: Packing) -> Self {
+        self.packing = packing;
+        self
+    }
+
+    /// Sets whether an existing file may be replaced.
+    #[must_use]
+    pub fn on_existing(mut self, on_existing: OnExisting) -> Self {
+        self.on_existing = on_existing;
+        self
+    }
+
+    /// Writes tensors as a `.npz` file, each under its name, as [`npy::Export`](super::npy::Export::write) writes one.
+    /// The elements are never all in memory. The same tensors always produce the same file.
+    ///
+    /// # Errors
+    /// Those of [`npy::Export`](super::npy::Export::write), and `BadFile`, before anything is written, for a
+    /// duplicate name, a name with a NUL, or a name that NumPy would confuse with another: `x.npy` beside `x`.
+    pub fn write(
+        &self,
+        path: impl AsRef<Path>,
+        tensors: &[(String, Tensor)],
+        mut progress: impl FnMut(u64),
+    ) -> Result<()> {
+        let path = path.as_ref();
+        check_names(tensors).map_err(|what| file::unwritable(path, what))?;
+        let arrays = tensors
+            .iter()
+            .map(|(name, tensor)| arranged(path, &format!("tensor {name:?}: "), tensor, self.order));
+        let arrays = arrays.collect::<Result<Vec<_>>>()?;
+        let failed = |e: ZipError| match e {
+            ZipError::Io(e) => Error::io("export", path, e),
+            e => file::unwritable(path, e.to_string()).with_source(e),
+        };
+        let method = match self.packing {
+            Packing::Stored => CompressionMethod::Stored,
+            Packing::Deflated => CompressionMethod::Deflated,
+        };
+        file::create(path, self.on_existing, |writer| {
+            let mut zip = ZipWriter::new(writer);
+            for ((name, tensor), array) in tensors.iter().zip(&arrays) {
+                let options = SimpleFileOptions::default()
+                    .compression_method(method)
+                    .with_alignment(ALIGNMENT_BYTES)
+                    .large_file(tensor.nbytes() as u64 >= LARGE_BYTES);
+                zip.start_file(format!("{name}{ENDING}"), options).map_err(failed)?;
+                zip.write_all(&array.header).map_err(|e| failed(e.into()))?;
+                file::write_elements(path, &mut zip, &array.elements, &mut progress)?;
+            }
+            zip.finish().map(drop).map_err(failed)
+        })
+    }
+}
+
+fn check_names(tensors: &[(String, Tensor)]) -> Result<(), String> {
     let mut names = BTreeSet::new();
     for (name, _) in tensors {
-        let what = if !names.insert(name.as_str()) {
-            "is given twice"
-        } else if name.contains('\0') {
-            "contains a NUL, which would end it"
-        } else {
-            continue;
-        };
-        return Err(Error::new(
-            ErrorKind::BadFile,
-            format!("export {}: the name {name:?} {what}", path.display()),
-        ));
+        if !names.insert(name.as_str()) {
+            return Err(format!("the name {name:?} is given twice"));
+        }
+        if name.contains('\0') {
+            return Err(format!("the name {name:?} contains a NUL, which would end it"));
+        }
     }
     match names.iter().find(|name| name.strip_suffix(ENDING).is_some_and(|name| names.contains(name))) {
-        Some(name) => Err(Error::new(
-            ErrorKind::BadFile,
-            format!(
-                "export {}: NumPy would confuse the name {name:?} with the one without {ENDING:?}",
-                path.display()
-            ),
-        )),
+        Some(name) => Err(format!("NumPy would confuse the name {name:?} with the one without {ENDING:?}")),
         None => Ok(()),
     }
 }

@@ -1,3 +1,5 @@
+//! The element types of safetensors headers.
+
 use safetensors::tensor::{Dtype, TensorInfo};
 use stridemap::{DType, Tensor};
 

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use safetensors::tensor::Dtype;
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use stridemap_format::limits::MAX_RANK;
 
 use super::METADATA_KEY;
-use super::json::Object;
+use super::json::{FromEntries, Object};
 
 /// A header: an object of tensors, with the attributes under a key of their own. Keys are unique.
 #[derive(Default)]
 pub(super) struct Header {
     pub(super) tensors: BTreeMap<String, Info>,
-    pub(super) attributes: BTreeMap<String, String>,
+    pub(super) attributes: Option<BTreeMap<String, String>>,
 }
 
 /// The header's entry for a tensor.
@@ -28,38 +28,20 @@ pub(super) struct Info {
 /// Sizes. One more than a tensor may have is kept, so that an error can name the tensor.
 pub(super) struct Shape(pub(super) Vec<usize>);
 
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Entries)
-    }
-}
-
-struct Entries;
-
-impl<'de> Visitor<'de> for Entries {
-    type Value = Header;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
+impl<'de> FromEntries<'de> for Header {
+    fn has(&self, key: &str) -> bool {
+        if key == METADATA_KEY { self.attributes.is_some() } else { self.tensors.contains_key(key) }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Header, A::Error> {
-        let (mut header, mut has_attributes) = (Header::default(), false);
-        while let Some(key) = entries.next_key::<String>()? {
-            let is_taken =
-                if key == METADATA_KEY { has_attributes } else { header.tensors.contains_key(&key) };
-            if is_taken {
-                return Err(A::Error::custom(format_args!("{key:?} appears twice")));
-            }
-            if key == METADATA_KEY {
-                let Object(attributes) = entries.next_value().map_err(|e| at(METADATA_KEY, &e))?;
-                (header.attributes, has_attributes) = (attributes, true);
-            } else {
-                let info = entries.next_value().map_err(|e| at(format_args!("tensor {key:?}"), &e))?;
-                header.tensors.insert(key, info);
-            }
+    fn add<A: MapAccess<'de>>(&mut self, key: String, entries: &mut A) -> Result<(), A::Error> {
+        if key == METADATA_KEY {
+            let Object(attributes) = entries.next_value().map_err(|e| at(METADATA_KEY, &e))?;
+            self.attributes = Some(attributes);
+        } else {
+            let info = entries.next_value().map_err(|e| at(format_args!("tensor {key:?}"), &e))?;
+            self.tensors.insert(key, info);
         }
-        Ok(header)
+        Ok(())
     }
 }
 

@@ -1,15 +1,14 @@
 //! Models in several files: a JSON index says which part holds which tensor.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess};
 use serde_json::value::RawValue;
 use stridemap::{Error, Result};
 
-use super::json::{Object, parse, parse_pieces};
+use super::json::{FromEntries, Object, parse, parse_pieces};
 use super::read::read_within;
 use super::{MAX_HEADER_BYTES, MAX_PARTS, PREAMBLE_BYTES};
 use crate::FileFormat;
@@ -35,7 +34,7 @@ pub(crate) fn is_index(magic: &[u8]) -> bool {
 /// tensor in the index must be in the part that the index names, and a name may be in only one part.
 pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let json = file.header_in_pieces(0, file.length_bytes(), MAX_HEADER_BYTES)?;
-    let Index { metadata, weight_map: WeightMap { mut part_of, parts } } =
+    let Index { metadata, weight_map: Object(WeightMap { mut part_of, parts }) } =
         parse_pieces(file, "the index of a sharded safetensors model", json)?;
     let mut contents = Contents {
         format: FileFormat::SafetensorsIndex,
@@ -75,7 +74,9 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
         );
     }
     if let Some(metadata) = metadata {
-        for (key, value) in parse::<Object<&RawValue>>(file, "metadata", metadata.get().as_bytes())?.0 {
+        for (key, value) in
+            parse::<Object<BTreeMap<String, &RawValue>>>(file, "metadata", metadata.get().as_bytes())?.0
+        {
             match value.get().bytes().next() {
                 Some(b'"') => {
                     let text = parse(file, format_args!("metadata {key:?}"), value.get().as_bytes())?;
@@ -109,7 +110,7 @@ fn open(index: &RawFile, part: &str, rest_bytes: u64) -> Result<Contents> {
 struct Index {
     #[serde(default)]
     metadata: Option<Box<RawValue>>,
-    weight_map: WeightMap,
+    weight_map: Object<WeightMap>,
 }
 
 /// There can be a million tensors, but few parts, so parts are numbered.
@@ -119,37 +120,23 @@ struct WeightMap {
     parts: BTreeMap<String, usize>,
 }
 
-impl<'de> Deserialize<'de> for WeightMap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = WeightMap;
+impl<'de> FromEntries<'de> for WeightMap {
+    const EXPECTED: &'static str = "an object of names and file names";
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of names and file names")
-            }
+    fn has(&self, name: &str) -> bool {
+        self.part_of.contains_key(name)
+    }
 
-            fn visit_map<A: MapAccess<'de>>(
-                self,
-                mut entries: A,
-            ) -> std::result::Result<WeightMap, A::Error> {
-                let mut map = WeightMap::default();
-                while let Some((name, part)) = entries.next_entry::<String, String>()? {
-                    check_part(&part).map_err(A::Error::custom)?;
-                    let next = map.parts.len();
-                    let index = *map.parts.entry(part).or_insert(next);
-                    if index >= MAX_PARTS {
-                        return Err(A::Error::custom(format!("more than {MAX_PARTS} parts")));
-                    }
-                    if map.part_of.contains_key(&name) {
-                        return Err(A::Error::custom(format!("{name:?} appears twice")));
-                    }
-                    map.part_of.insert(name, index);
-                }
-                Ok(map)
-            }
+    fn add<A: MapAccess<'de>>(&mut self, name: String, entries: &mut A) -> std::result::Result<(), A::Error> {
+        let part: String = entries.next_value()?;
+        check_part(&part).map_err(A::Error::custom)?;
+        let next = self.parts.len();
+        let index = *self.parts.entry(part).or_insert(next);
+        if index >= MAX_PARTS {
+            return Err(A::Error::custom(format_args!("more than {MAX_PARTS} parts")));
         }
-        deserializer.deserialize_map(Entries)
+        self.part_of.insert(name, index);
+        Ok(())
     }
 }
 

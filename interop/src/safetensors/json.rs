@@ -1,7 +1,7 @@
 //! JSON from untrusted files. Keys must be unique, and the text is read in pieces, so that whitespace and skipped
 //! values take no memory.
 
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, BufReader, Read};
 use std::marker::PhantomData;
@@ -89,32 +89,53 @@ impl<R: Read> Read for Guard<R> {
     }
 }
 
-/// A JSON object whose keys are unique.
-pub(super) struct Object<V>(pub(super) BTreeMap<String, V>);
+/// The contents of a JSON object, added one entry at a time.
+pub(super) trait FromEntries<'de>: Default {
+    /// What errors say an object should be.
+    const EXPECTED: &'static str = "an object";
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Object<V> {
+    /// Returns whether there is an entry with this key.
+    fn has(&self, key: &str) -> bool;
+
+    /// Reads the value of an entry, and keeps it.
+    fn add<A: MapAccess<'de>>(&mut self, key: String, entries: &mut A) -> Result<(), A::Error>;
+}
+
+/// A JSON object whose keys are unique.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: FromEntries<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries<V>(PhantomData<V>);
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for Entries<V> {
-            type Value = Object<V>;
+        struct Entries<T>(PhantomData<T>);
+        impl<'de, T: FromEntries<'de>> Visitor<'de> for Entries<T> {
+            type Value = Object<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
+                f.write_str(T::EXPECTED)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-                let mut object = BTreeMap::new();
-                while let Some((key, value)) = entries.next_entry::<String, V>()? {
-                    match object.entry(key) {
-                        Entry::Vacant(place) => place.insert(value),
-                        Entry::Occupied(taken) => {
-                            return Err(A::Error::custom(format!("{:?} appears twice", taken.key())));
-                        }
-                    };
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Object<T>, A::Error> {
+                let mut contents = T::default();
+                while let Some(key) = entries.next_key::<String>()? {
+                    if contents.has(&key) {
+                        return Err(A::Error::custom(format_args!("{key:?} appears twice")));
+                    }
+                    contents.add(key, &mut entries)?;
                 }
-                Ok(Object(object))
+                Ok(Object(contents))
             }
         }
         deserializer.deserialize_map(Entries(PhantomData))
+    }
+}
+
+impl<'de, V: Deserialize<'de>> FromEntries<'de> for BTreeMap<String, V> {
+    fn has(&self, key: &str) -> bool {
+        self.contains_key(key)
+    }
+
+    fn add<A: MapAccess<'de>>(&mut self, key: String, entries: &mut A) -> Result<(), A::Error> {
+        self.insert(key, entries.next_value()?);
+        Ok(())
     }
 }

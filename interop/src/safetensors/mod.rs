@@ -14,7 +14,7 @@ mod write;
 
 pub(super) use index::{is_file, is_index, read as read_index};
 pub(super) use read::read;
-pub use write::{WriteOptions, write};
+pub use write::Export;
 
 /// The header key that does not name a tensor.
 const METADATA_KEY: &str = "__metadata__";

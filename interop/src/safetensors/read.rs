@@ -1,3 +1,5 @@
+//! Reads the header of a file, and checks it against the file.
+
 use std::sync::Arc;
 
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -7,7 +9,7 @@ use stridemap_format::limits::MAX_RANK;
 
 use super::dtype::header_of;
 use super::header::{Header, Info, Shape};
-use super::json::parse_pieces;
+use super::json::{Object, parse_pieces};
 use super::{MAX_HEADER_BYTES, PREAMBLE_BYTES};
 use crate::FileFormat;
 use crate::contents::{Contents, ForeignStorage, ForeignTensor};
@@ -28,7 +30,7 @@ pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Conte
         )));
     }
     let json = file.header_in_pieces(PREAMBLE_BYTES as u64, header_bytes, limit_bytes)?;
-    let Header { tensors, attributes } = parse_pieces(file, "the header", json)?;
+    let Object(Header { tensors, attributes }) = parse_pieces(file, "the header", json)?;
     let mut infos = tensors
         .into_iter()
         .map(|(name, info)| {
@@ -53,7 +55,7 @@ pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Conte
         format: FileFormat::Safetensors,
         storages: vec![whole.clone()],
         tensors: Vec::with_capacity(infos.len()),
-        attributes,
+        attributes: attributes.unwrap_or_default(),
         keeps_storages: false,
     };
     for (name, info) in infos {

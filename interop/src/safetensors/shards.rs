@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use stridemap::{Error, OnExisting, Result};
 
-use super::write::{Entry, Part, refused};
+use super::write::{Entry, Part};
 use super::{ENDING, INDEX_ENDING, MAX_HEADER_BYTES, MAX_PARTS, place};
-use crate::file;
+use crate::file::{self, unwritable};
 
 /// Splits tensors, in order, into parts of at most `max_bytes`. A larger tensor gets a part of its own.
 pub(super) fn split(entries: Vec<Entry<'_>>, max_bytes: Option<u64>) -> Vec<Vec<Entry<'_>>> {
@@ -42,10 +42,10 @@ pub(super) fn write(
     let count = parts.len();
     if count > MAX_PARTS {
         let what = format!("{count} parts, but at most {MAX_PARTS} are allowed; make them larger");
-        return Err(refused(path, what));
+        return Err(unwritable(path, what));
     }
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-        return Err(refused(
+        return Err(unwritable(
             path,
             "the file name is not UTF-8, and cannot be stored in the index".to_owned(),
         ));
@@ -86,11 +86,11 @@ fn index_of(path: &Path, parts: &[(String, Part<'_>)]) -> Result<Vec<u8>> {
         parts.iter().flat_map(|(file, part)| part.names().map(|name| (name, file.as_str()))).collect();
     let index = json!({ "metadata": { "total_size": total_bytes }, "weight_map": weight_map });
     let mut text =
-        serde_json::to_vec_pretty(&index).map_err(|e| refused(path, e.to_string()).with_source(e))?;
+        serde_json::to_vec_pretty(&index).map_err(|e| unwritable(path, e.to_string()).with_source(e))?;
     text.push(b'\n');
     if text.len() as u64 > MAX_HEADER_BYTES {
         let what = format!("an index of {} bytes; at most {MAX_HEADER_BYTES} are allowed", text.len());
-        return Err(refused(path, what));
+        return Err(unwritable(path, what));
     }
     Ok(text)
 }

@@ -1,38 +1,21 @@
+//! Writes models as one file, or as several and an index.
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
-use stridemap::{Error, ErrorKind, OnExisting, Result, Tensor};
+#[cfg(doc)]
+use stridemap::ErrorKind;
+use stridemap::{OnExisting, Result, Tensor};
 
 use super::dtype::shape_of;
 use super::{MAX_HEADER_BYTES, METADATA_KEY, PREAMBLE_BYTES, shards};
-use crate::file;
+use crate::file::{self, unwritable};
 
-/// Writes tensors and text as a `.safetensors` file, in the same layout as the safetensors library.
-///
-/// Views are written in their logical order. The file is written under a temporary name and then renamed, so `path`
-/// never holds a partial file, and the tensors may come from the file that is replaced. A symbolic link is replaced,
-/// not followed. The file is durable on return. `progress` is called with the bytes of elements written since the
-/// last call.
-///
-/// # Errors
-/// [`ErrorKind::BadFile`], before anything is written, for what the format cannot hold: `complex128`, the name
-/// `__metadata__`, a duplicate name, `float4_e2m1fn_x2` without dimensions, sizes whose product overflows although
-/// one is 0, or more than 100 MB of header. [`ErrorKind::AlreadyExists`] with [`OnExisting::Refuse`], and if `path`
-/// is not a regular file. [`ErrorKind::ReadOnly`], [`ErrorKind::Io`], and the errors of reading the elements.
-pub fn write(
-    path: impl AsRef<Path>,
-    tensors: &[(String, Tensor)],
-    metadata: &BTreeMap<String, String>,
-    on_existing: OnExisting,
-    progress: &mut dyn FnMut(u64),
-) -> Result<()> {
-    WriteOptions::new().metadata(metadata).on_existing(on_existing).write(path, tensors, progress).map(drop)
-}
-
-/// Options for writing a model. By default it is one file, without text, and replaces an existing file.
+/// Options for writing a model in the safetensors format. By default it is one file, without text, and replaces an
+/// existing file.
 ///
 /// ```
 /// use stridemap_interop::{ForeignFile, safetensors};
@@ -41,8 +24,8 @@ pub fn write(
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("model.safetensors");
 /// let tensors = ["a", "b", "c"].map(|name| (name.to_owned(), Tensor::zeros(DType::F32, &[25]).unwrap()));
-/// let options = safetensors::WriteOptions::new().max_shard_bytes(200);
-/// let written = options.write(&path, &tensors, &mut |_| ())?;
+/// let export = safetensors::Export::new().max_shard_bytes(200);
+/// let written = export.write(&path, &tensors, |_| ())?;
 /// let names: Vec<_> = written.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
 /// assert_eq!(
 ///     names,
@@ -52,17 +35,17 @@ pub fn write(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct WriteOptions<'a> {
+pub struct Export<'a> {
     metadata: Option<&'a BTreeMap<String, String>>,
     on_existing: OnExisting,
     max_shard_bytes: Option<u64>,
 }
 
-impl<'a> WriteOptions<'a> {
-    /// Returns the default options: one file, without text, that replaces an existing file.
+impl<'a> Export<'a> {
+    /// Returns the default options.
     #[must_use]
     pub fn new() -> Self {
-        WriteOptions::default()
+        Export::default()
     }
 
     /// Sets the text stored beside the tensors. With several parts, each part holds it.
@@ -89,7 +72,13 @@ impl<'a> WriteOptions<'a> {
         self
     }
 
-    /// Writes the files like [`write()`], and returns their paths. The path of an index is last.
+    /// Writes tensors and text, and returns the paths of the files, in the same layout as the safetensors library. The
+    /// path of an index is last.
+    ///
+    /// Views are written in their logical order. A file is written under a temporary name and then renamed, so `path`
+    /// never holds a partial file, and the tensors may come from the file that is replaced. A symbolic link is
+    /// replaced, not followed. The files are durable on return. `progress` is called with the bytes of elements
+    /// written since the last call.
     ///
     /// Several files are renamed to their final names when all of them are complete and synced. An existing index is
     /// removed first, then the parts are placed, then the new index, so an index never refers to parts of another
@@ -97,13 +86,16 @@ impl<'a> WriteOptions<'a> {
     /// leave parts without an index. Files of an earlier export with different names are kept.
     ///
     /// # Errors
-    /// Those of [`write()`]; `BadFile` also for more than 4096 parts, and for a file name that is not UTF-8, which
-    /// the index cannot hold.
+    /// [`ErrorKind::BadFile`], before anything is written, for what the format cannot hold: `complex128`, the name
+    /// `__metadata__`, a duplicate name, `float4_e2m1fn_x2` without dimensions, sizes whose product overflows although
+    /// one is 0, more than 100 MB of header, more than 4096 parts, or, for an index, a file name that is not UTF-8.
+    /// [`ErrorKind::AlreadyExists`] with [`OnExisting::Refuse`], and if `path` is not a regular file.
+    /// [`ErrorKind::ReadOnly`], [`ErrorKind::Io`], and the errors of reading the elements.
     pub fn write(
         &self,
         path: impl AsRef<Path>,
         tensors: &[(String, Tensor)],
-        progress: &mut dyn FnMut(u64),
+        mut progress: impl FnMut(u64),
     ) -> Result<Vec<PathBuf>> {
         let path = path.as_ref();
         let entries = entries_of(path, tensors)?;
@@ -111,10 +103,10 @@ impl<'a> WriteOptions<'a> {
         let metadata = self.metadata.unwrap_or(&none);
         let mut parts = shards::split(entries, self.max_shard_bytes);
         if parts.len() > 1 {
-            return shards::write(path, parts, metadata, self.on_existing, progress);
+            return shards::write(path, parts, metadata, self.on_existing, &mut progress);
         }
         let part = Part::new(path, parts.pop().unwrap_or_default(), metadata)?;
-        file::write(path, &part.header, part.tensors(), self.on_existing, progress)?;
+        file::write(path, &part.header, part.tensors(), self.on_existing, &mut progress)?;
         Ok(vec![path.to_path_buf()])
     }
 }
@@ -134,20 +126,16 @@ fn entries_of<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<Vec<En
     for (name, tensor) in tensors {
         if !names.insert(name) {
             let what = format!("the name {name:?} is reserved by the format or used by another tensor");
-            return Err(refused(path, what));
+            return Err(unwritable(path, what));
         }
         let (dtype, shape) = shape_of(tensor).ok_or_else(|| {
             let (dtype, size) = (tensor.dtype(), tensor.size());
-            refused(path, format!("tensor {name:?}: safetensors cannot hold {dtype} of size {size:?}"))
+            unwritable(path, format!("tensor {name:?}: safetensors cannot hold {dtype} of size {size:?}"))
         })?;
         entries.push(Entry { name, tensor, dtype, shape });
     }
     entries.sort_by_key(|entry| entry.name);
     Ok(entries)
-}
-
-pub(super) fn refused(path: &Path, what: String) -> Error {
-    Error::new(ErrorKind::BadFile, format!("export {}: {what}", path.display()))
 }
 
 /// The contents of one file: its header, and its tensors in order.
@@ -177,15 +165,15 @@ impl<'a> Part<'a> {
         });
         let infos: Vec<_> = infos.collect();
         // Refuses files that could not be read again: sizes whose product overflows.
-        Metadata::new(None, infos.clone()).map_err(|e| refused(path, e.to_string()).with_source(e))?;
+        Metadata::new(None, infos.clone()).map_err(|e| unwritable(path, e.to_string()).with_source(e))?;
         let header = Header { metadata, tensors: infos };
         let mut json =
-            serde_json::to_vec(&header).map_err(|e| refused(path, e.to_string()).with_source(e))?;
+            serde_json::to_vec(&header).map_err(|e| unwritable(path, e.to_string()).with_source(e))?;
         json.resize(json.len().next_multiple_of(PREAMBLE_BYTES), b' ');
         let header_bytes = json.len() as u64;
         if header_bytes > MAX_HEADER_BYTES {
             let what = format!("a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed");
-            return Err(refused(path, what));
+            return Err(unwritable(path, what));
         }
         Ok(Part { header: [&header_bytes.to_le_bytes(), json.as_slice()].concat(), entries })
     }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use stridemap::Result;
 
-use super::flatten::leaves;
-use super::pickle::Unpickled;
-use super::{contents, pickle_limit};
+use super::{contents, leaves, pickle_limit};
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::RawFile;
 use crate::zip::Member;
@@ -53,19 +51,16 @@ pub(crate) fn read(file: &Arc<RawFile>, members: &[Member]) -> Result<Contents> 
         }
     }
     let pickle = pickle.read(file, pickle_limit(file))?;
-    let object = Unpickled::of(&pickle, file.length_bytes()).map_err(|e| file.bad(e))?;
-    let (leaves, roots) = leaves(object, &file.stem()?).map_err(|e| file.bad(e))?;
-    contents(leaves, &roots, |root| {
+    contents(leaves(file, &pickle)?, |root| {
         let name = format!("data/{}", root.key);
         let member = by_name.get(name.as_str());
         let member = member.ok_or_else(|| file.bad(format!("the zip file has no member {folder}/{name}")))?;
-        if member.unpacked_bytes != root.length_bytes() {
-            return Err(file.bad(format!(
-                "storage {:?} has {} bytes in the zip file, but {} in the pickle",
-                root.key,
-                member.unpacked_bytes,
-                root.length_bytes()
-            )));
+        let (found, stated) = (member.unpacked_bytes, root.length_bytes);
+        if found != stated {
+            let key = &root.key;
+            let what =
+                format!("storage {key:?} has {found} bytes in the zip file, but {stated} in the pickle");
+            return Err(file.bad(what));
         }
         Ok(ForeignStorage::of_member(file, (*member).clone(), 0))
     })

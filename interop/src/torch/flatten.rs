@@ -1,14 +1,15 @@
 //! Names the values of a pickle: the keys of nested dicts, lists and tuples, joined by dots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stridemap::import::Layout;
 use stridemap_format::Extent;
 use stridemap_format::limits::MAX_RANK;
 
 use super::known::Known;
-use super::pickle::{Budget, Items, Literal, Node, Root, StorageRef, TensorRef, Unpickled, Value};
-use super::text;
+use super::literal::Literal;
+use super::machine::Unpickled;
+use super::value::{Arena, Budget, Node, Root, TensorRef, Value};
 use crate::contents::ForeignTensor;
 
 /// The maximum nesting of dicts, lists and tuples.
@@ -23,46 +24,50 @@ const ATTRIBUTE_BYTES: usize = 96;
 /// The most characters of a name in an error.
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// All leaves, by name.
+/// All leaves, by name, and the storages that the tensors refer to.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
     /// The tensors, in the order of the pickle. They refer to their storages by root number.
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
+    pub(super) roots: Vec<Root>,
 }
 
-/// Returns the leaves of `unpickled`, and its roots. A leaf without a name gets the name `stem`.
-///
-/// # Errors
-/// One line, with the name of the value that cannot be read.
-pub(super) fn leaves(unpickled: Unpickled<'_>, stem: &str) -> Result<(Leaves, Vec<Root>), String> {
-    let mut flattening = Flattening {
-        from: &unpickled,
-        stem,
-        name: String::new(),
-        path: Vec::new(),
-        left_visits: unpickled.length_bytes(),
-        budget: unpickled.arena.budget,
-        leaves: Leaves::default(),
-    };
-    flattening.visit(unpickled.root)?;
-    let leaves = flattening.leaves;
-    let mut names: Vec<&str> = leaves.tensors.iter().map(|leaf| leaf.name.as_str()).collect();
-    names.extend(leaves.attributes.keys().map(String::as_str));
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair.first() == pair.last()) {
-        Some(pair) => Err(twice(pair.first().copied().unwrap_or_default())),
-        None => Ok((leaves, unpickled.arena.roots)),
+impl Leaves {
+    /// Returns the leaves of a pickle in a file of `file_bytes`. A leaf without a name gets the name `stem`.
+    ///
+    /// # Errors
+    /// One line, with the name of the value that cannot be read.
+    pub(super) fn of(pickle: &[u8], file_bytes: u64, stem: &str) -> Result<Leaves, String> {
+        let Unpickled { arena, root } = Unpickled::of(pickle, file_bytes)?;
+        let mut flattening = Flattening {
+            from: &arena,
+            stem,
+            name: String::new(),
+            path: Vec::new(),
+            left_visits: pickle.len(),
+            budget: arena.budget,
+            leaves: Leaves::default(),
+        };
+        flattening.visit(root)?;
+        let mut leaves = flattening.leaves;
+        let mut names = BTreeSet::new();
+        let tensors = leaves.tensors.iter().map(|tensor| &tensor.name);
+        match tensors.chain(leaves.attributes.keys()).find(|&name| !names.insert(name)) {
+            Some(name) => return Err(twice(name)),
+            None => leaves.roots = arena.roots,
+        }
+        Ok(leaves)
     }
 }
 
 struct Flattening<'a> {
-    from: &'a Unpickled<'a>,
+    from: &'a Arena<'a>,
     stem: &'a str,
     /// The name of the value being visited.
     name: String,
-    /// The numbers of the containers around it.
-    path: Vec<u32>,
+    /// The containers around it.
+    path: Vec<Value>,
     /// The visits left. A container in several places is visited in each. Without such repeats, each visit has at
     /// least one byte in the pickle.
     left_visits: usize,
@@ -72,66 +77,54 @@ struct Flattening<'a> {
 
 impl Flattening<'_> {
     fn visit(&mut self, value: Value) -> Result<(), String> {
-        self.left_visits = self
-            .left_visits
-            .checked_sub(1)
-            .ok_or_else(|| "it repeats the same lists or dicts too many times".to_owned())?;
+        let left_visits = self.left_visits.checked_sub(1);
+        self.left_visits = left_visits.ok_or("it repeats the same lists or dicts too many times")?;
         let from = self.from;
-        match (value, from.arena.node(value)) {
-            (Value::None, _) => self.attribute("null".to_owned()),
-            (Value::Bool(is), _) => self.attribute(is.to_string()),
-            (Value::Literal(_), _) => match from.literal(value).as_ref().and_then(text::attribute) {
-                Some(text) => self.attribute(text),
-                None => Err(self.refused("contains bytes, which are neither tensors nor text")),
-            },
-            (Value::Known(Known::DType(dtype)), _) => self.attribute(dtype.name().to_owned()),
-            (Value::Known(known), _) => {
-                Err(self.refused(&format!("contains {}, which is not a value", known.name())))
-            }
-            (_, Some(Node::Tensor(index))) => match from.arena.tensor(*index) {
-                Some(tensor) => self.tensor(&tensor),
-                None => Ok(()),
-            },
-            (_, Some(&Node::Size(items))) => {
-                // A list of strings would take many times the bytes that the sizes have in the pickle.
-                let mut sizes = String::from("[");
-                for size in from.arena.items(items).iter().filter_map(|&size| self.plain(size)) {
-                    let comma = if sizes.len() > 1 { "," } else { "" };
-                    sizes.extend([comma, &size]);
+        let Some(node) = from.node(value) else {
+            return match (value, self.plain(value)) {
+                (Value::None, _) => self.attribute("null".to_owned()),
+                (Value::Bool(is), _) => self.attribute(is.to_string()),
+                (Value::Known(Known::DType(dtype)), _) => self.attribute(dtype.name().to_owned()),
+                (Value::Known(known), _) => {
+                    Err(self.refused(&format!("contains {}, which is not a value", known.name())))
                 }
-                self.attribute(sizes + "]")
+                (_, Some(text)) => self.attribute(text),
+                _ => Err(self.refused("contains bytes, which are neither tensors nor text")),
+            };
+        };
+        match node {
+            Node::Tensor(tensor) => return self.tensor(tensor),
+            Node::Storage(_) => return Err(self.refused("is a storage without a tensor; save a tensor")),
+            &Node::Size(sizes) => {
+                let text = self.joined(sizes, ",");
+                return self.attribute(format!("[{text}]"));
             }
-            (_, Some(&Node::Device(items))) => {
-                let parts: Vec<_> =
-                    from.arena.items(items).iter().filter_map(|&part| self.plain(part)).collect();
-                self.attribute(parts.join(":"))
+            &Node::Device(parts) => {
+                let text = self.joined(parts, ":");
+                return self.attribute(text);
             }
-            (_, Some(Node::Storage(_))) => Err(self.refused("is a storage without a tensor; save a tensor")),
-            (Value::Node(index), Some(node)) => {
-                if self.path.contains(&index) {
-                    return Err(self.refused(&format!("is {} that contains itself", node.kind())));
-                }
-                if self.path.len() >= MAX_DEPTH {
-                    return Err(self.refused(&format!("is nested deeper than {MAX_DEPTH} lists and dicts")));
-                }
-                self.path.push(index);
-                match node {
-                    Node::Dict(pairs) => pairs
-                        .iter()
-                        .try_for_each(|&(key, value)| self.key(key).and_then(|key| self.child(&key, value))),
-                    Node::List(items) => self.children(items),
-                    Node::Tuple(items) => self.children(from.arena.items(*items)),
-                    _ => Ok(()),
-                }?;
-                self.path.pop();
-                Ok(())
-            }
-            (Value::Node(_), None) => Ok(()),
+            Node::Dict(_) | Node::List(_) | Node::Tuple(..) => {}
         }
-    }
-
-    fn children(&mut self, items: &[Value]) -> Result<(), String> {
-        items.iter().enumerate().try_for_each(|(index, &item)| self.child(&index.to_string(), item))
+        if self.path.contains(&value) {
+            return Err(self.refused(&format!("is {} that contains itself", from.kind(value))));
+        }
+        if self.path.len() >= MAX_DEPTH {
+            return Err(self.refused(&format!("is nested deeper than {MAX_DEPTH} lists and dicts")));
+        }
+        self.path.push(value);
+        if let Node::Dict(items) = node {
+            for &[key, value] in items.as_chunks().0 {
+                let key = self.key(key)?;
+                self.child(&key, value)?;
+            }
+        } else {
+            let items = if let Node::List(items) = node { Some(items.as_slice()) } else { from.tuple(value) };
+            for (index, &item) in items.unwrap_or_default().iter().enumerate() {
+                self.child(&index.to_string(), item)?;
+            }
+        }
+        self.path.pop();
+        Ok(())
     }
 
     fn child(&mut self, key: &str, value: Value) -> Result<(), String> {
@@ -151,65 +144,77 @@ impl Flattening<'_> {
         let named = match key {
             Value::None => Some("None".to_owned()),
             Value::Bool(is) => Some(if is { "True" } else { "False" }.to_owned()),
-            _ => self.from.literal(key).as_ref().and_then(text::key),
+            _ => self.from.literal(key).as_ref().and_then(Literal::key),
         };
         named.ok_or_else(|| {
-            let what = match self.from.literal(key) {
-                Some(_) => "bytes",
-                None => self.from.arena.kind(key),
-            };
+            let what = if matches!(key, Value::Literal(_)) { "bytes" } else { self.from.kind(key) };
             self.refused(&format!("has {what} as a key, which cannot be part of a name"))
         })
     }
 
+    /// Returns the text of a number or of text.
     fn plain(&self, value: Value) -> Option<String> {
-        self.from.literal(value).as_ref().and_then(text::attribute)
+        self.from.literal(value).as_ref().and_then(Literal::attribute)
     }
 
-    fn leaf_name(&self) -> String {
-        if self.name.is_empty() { self.stem.to_owned() } else { self.name.clone() }
+    /// Returns the texts of the items of a tuple. A list of strings would take many times their bytes in the pickle.
+    fn joined(&self, tuple: Value, separator: &str) -> String {
+        let mut joined = String::new();
+        for (index, &item) in self.from.tuple(tuple).unwrap_or_default().iter().enumerate() {
+            joined.push_str(if index > 0 { separator } else { "" });
+            joined.push_str(&self.plain(item).unwrap_or_default());
+        }
+        joined
+    }
+
+    fn leaf_name(&self) -> &str {
+        if self.name.is_empty() { self.stem } else { &self.name }
     }
 
     fn attribute(&mut self, text: String) -> Result<(), String> {
-        let name = self.leaf_name();
+        let name = self.leaf_name().to_owned();
         self.budget.charge(ATTRIBUTE_BYTES.saturating_add(name.len()).saturating_add(text.len()))?;
         match self.leaves.attributes.insert(name, text) {
-            Some(_) => Err(twice(&self.leaf_name())),
+            Some(_) => Err(twice(self.leaf_name())),
             None => Ok(()),
         }
     }
 
     fn tensor(&mut self, tensor: &TensorRef) -> Result<(), String> {
-        let name = self.leaf_name();
+        let name = self.leaf_name().to_owned();
         self.budget.charge(TENSOR_BYTES.saturating_add(name.len()))?;
-        let Some(storage) = self.from.arena.storage(tensor.storage) else { return Ok(()) };
-        let layout = self.layout(tensor, storage).map_err(|e| self.refused(&e))?;
-        let (dtype, storage) = (tensor.dtype, storage.root);
-        self.leaves.tensors.push(ForeignTensor { name, dtype, layout, storage });
+        let layout = self.layout(tensor).map_err(|e| self.refused(&e))?;
+        let storage = tensor.storage.root as usize;
+        self.leaves.tensors.push(ForeignTensor { name, dtype: tensor.dtype, layout, storage });
         Ok(())
     }
 
     /// Returns the layout over the whole storage.
-    fn layout(&self, tensor: &TensorRef, storage: StorageRef) -> Result<Layout, String> {
-        if let Some(Node::Dict(pairs)) = self.from.arena.node(tensor.metadata)
-            && let Some(&(key, _)) = pairs.iter().find(|&&(_, value)| value != Value::Bool(false))
+    fn layout(&self, tensor: &TensorRef) -> Result<Layout, String> {
+        let (dtype, storage) = (tensor.dtype, tensor.storage);
+        if let Some(Node::Dict(flags)) = self.from.node(tensor.metadata)
+            && let Some(&[flag, _]) = flags.as_chunks().0.iter().find(|&&[_, is]| is != Value::Bool(false))
         {
             return Err(format!(
                 "has the {:?} bit set, so its bytes are not its elements; save the result of resolve_conj() or \
                  resolve_neg()",
-                self.plain(key).unwrap_or_default()
+                self.plain(flag).unwrap_or_default()
             ));
         }
-        let rank = self.from.arena.items(tensor.size).len().max(self.from.arena.items(tensor.stride).len());
+        let (size, stride) =
+            [tensor.size, tensor.stride].map(|it| self.from.tuple(it).unwrap_or_default()).into();
+        let rank = size.len().max(stride.len());
         if rank > MAX_RANK {
             return Err(format!("has {rank} dimensions; at most {MAX_RANK} are allowed"));
         }
-        let (size, stride) = (self.integers(tensor.size), self.integers(tensor.stride));
-        let offset = self.integer(tensor.offset);
+        // The machine has checked that these are integers.
+        let integer = |value: Value| self.from.integer(value).unwrap_or(-1);
+        let integers = |values: &[Value]| values.iter().map(|&value| integer(value)).collect::<Vec<_>>();
+        let (size, stride, offset) = (integers(size), integers(stride), integer(tensor.offset));
         let beyond = |why: &str| {
             format!(
-                "has size {size:?}, stride {stride:?} and offset {offset} in {} bytes of {}: {why}",
-                storage.length_bytes, tensor.dtype
+                "has size {size:?}, stride {stride:?} and offset {offset} in {} bytes of {dtype}: {why}",
+                storage.length_bytes
             )
         };
         if size.iter().chain(&stride).any(|&n| n < 0) || offset < 0 {
@@ -218,41 +223,27 @@ impl Flattening<'_> {
         if size.len() != stride.len() {
             return Err(beyond("the numbers of sizes and strides differ"));
         }
-        let itemsize = tensor.dtype.itemsize() as u64;
-        let elements = storage.length_bytes.checked_div(itemsize).unwrap_or(0);
-        let start = storage.start_bytes.checked_div(itemsize).unwrap_or(0);
-        if start.checked_mul(itemsize) != Some(storage.start_bytes) {
+        let itemsize = dtype.itemsize() as u64;
+        if !storage.start_bytes.is_multiple_of(itemsize) {
             return Err(beyond("its storage does not begin at an element"));
         }
+        let [start, elements] =
+            [storage.start_bytes, storage.length_bytes].map(|n| n.checked_div(itemsize).unwrap_or(0));
         // In PyTorch, a tensor without elements may have any offset.
         let offset = if size.contains(&0) { offset.min(elements.into()) } else { offset };
         let dims = size.iter().copied().zip(stride.iter().copied());
-        Extent::of(dims, offset, tensor.dtype, storage.length_bytes).map_err(|e| beyond(e.detail()))?;
-
-        let too_large = || beyond("a number that does not fit in 64 bits");
-        let sizes = size.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>();
-        let strides = stride.iter().map(|&n| isize::try_from(n)).collect::<Result<_, _>>();
-        let offset =
-            u64::try_from(offset).ok().and_then(|offset| usize::try_from(offset.checked_add(start)?).ok());
-        let (Ok(sizes), Ok(strides), Some(offset)) = (sizes, strides, offset) else {
-            return Err(too_large());
+        Extent::of(dims, offset, dtype, storage.length_bytes).map_err(|e| beyond(e.detail()))?;
+        let layout = || {
+            let size = size.iter().map(|&n| n.try_into().ok()).collect::<Option<_>>()?;
+            let stride = stride.iter().map(|&n| n.try_into().ok()).collect::<Option<_>>()?;
+            Some(Layout::new(size, stride, offset.checked_add(start.into())?.try_into().ok()?))
         };
-        Layout::new(sizes, strides, offset).map_err(|e| e.to_string())
-    }
-
-    fn integer(&self, value: Value) -> i128 {
-        match self.from.literal(value) {
-            Some(Literal::Int(int)) => int,
-            _ => -1,
-        }
-    }
-
-    fn integers(&self, items: Items) -> Vec<i128> {
-        self.from.arena.items(items).iter().map(|&item| self.integer(item)).collect()
+        let layout = layout().ok_or_else(|| beyond("a number that does not fit in 64 bits"))?;
+        layout.map_err(|e| e.to_string())
     }
 
     fn refused(&self, what: &str) -> String {
-        format!("{} {what}", shown(&self.leaf_name()))
+        format!("{} {what}", shown(self.leaf_name()))
     }
 }
 
@@ -262,8 +253,6 @@ fn twice(name: &str) -> String {
 
 /// Returns a name as errors show it.
 fn shown(name: &str) -> String {
-    let mut chars = name.chars();
-    let start: String = chars.by_ref().take(MAX_SHOWN_CHARS).collect();
-    let rest = if chars.next().is_some() { "..." } else { "" };
-    format!("{start:?}{rest}")
+    let rest = if name.chars().nth(MAX_SHOWN_CHARS).is_some() { "..." } else { "" };
+    format!("{:?}{rest}", name.chars().take(MAX_SHOWN_CHARS).collect::<String>())
 }

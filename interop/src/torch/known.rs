@@ -50,33 +50,8 @@ const SET: &str = "a set, whose members have no names; save a list";
 const BYTES: &str = "bytes, which are neither tensors nor text";
 
 /// PyTorch's element types that stridemap does not have.
-const OTHER_DTYPES: [&str; 25] = [
-    "complex32",
-    "qint8",
-    "quint8",
-    "qint32",
-    "quint4x2",
-    "quint2x4",
-    "bits1x8",
-    "bits2x4",
-    "bits4x2",
-    "bits8",
-    "bits16",
-    "uint1",
-    "uint2",
-    "uint3",
-    "uint4",
-    "uint5",
-    "uint6",
-    "uint7",
-    "int1",
-    "int2",
-    "int3",
-    "int4",
-    "int5",
-    "int6",
-    "int7",
-];
+const OTHER_DTYPES: &str = "complex32 qint8 quint8 qint32 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 \
+                            uint1 uint2 uint3 uint4 uint5 uint6 uint7 int1 int2 int3 int4 int5 int6 int7";
 
 /// Names that users meet, and advice for the error.
 const REASONS: [(&str, &str); 21] = [
@@ -123,7 +98,7 @@ impl Known {
             if let Ok(dtype) = name.parse() {
                 return Ok(Known::DType(dtype));
             }
-            if OTHER_DTYPES.contains(&name) {
+            if OTHER_DTYPES.split(' ').any(|other| other == name) {
                 return Err(format!(
                     "uses torch.{name}, which stridemap does not have; convert it with to(), or view it as bytes"
                 ));

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use stridemap::Result;
 
-use super::flatten::leaves;
-use super::pickle::{Literal, Node, Root, Unpickled, Value, pickle_length};
-use super::{contents, pickle_limit};
+use super::instruction::pickle_length;
+use super::machine::Unpickled;
+use super::value::{Node, Root, Value};
+use super::{contents, leaves, pickle_limit};
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::{RawFile, zeroed};
 
@@ -50,45 +51,33 @@ pub(crate) fn refuse_tar(file: &RawFile) -> stridemap::Error {
 /// Reads a file that begins with a pickle.
 pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
     let mut pickles = Pickles { file, at_bytes: 0 };
-    let first = pickles.next()?;
-    let magic = Unpickled::of(&first, file.length_bytes()).ok().and_then(|magic| magic.as_integer());
-    if magic != Some(MAGIC_NUMBER) {
+    let integer = |pickle: &[u8]| {
+        let unpickled = Unpickled::of(pickle, file.length_bytes())?;
+        Ok::<_, String>(unpickled.arena.integer(unpickled.root))
+    };
+    if integer(&pickles.next()?) != Ok(Some(MAGIC_NUMBER)) {
         return Err(file.bad(
             "a pickle, but not a checkpoint: it does not begin with the magic number of torch.save; load it in \
              Python and save its tensors with torch.save",
         ));
     }
-    let version = pickles.next()?;
-    match run(file, &version)?.as_integer() {
-        Some(PROTOCOL_VERSION) => {}
-        version => {
-            return Err(file.bad(format!(
-                "protocol version {version:?} of torch.save; only {PROTOCOL_VERSION} can be read"
-            )));
-        }
+    let version = integer(&pickles.next()?).map_err(|e| file.bad(e))?;
+    if version != Some(PROTOCOL_VERSION) {
+        let what = format!("protocol version {version:?} of torch.save; only {PROTOCOL_VERSION} can be read");
+        return Err(file.bad(what));
     }
-    let system = pickles.next()?;
-    if !is_little_endian(&run(file, &system)?) {
+    if !is_little_endian(file, &pickles.next()?)? {
         return Err(file.bad(
             "it does not state that its elements are little-endian; save it again on a little-endian machine",
         ));
     }
-    let object = pickles.next()?;
-    let object = run(file, &object)?;
-    let (leaves, roots) = leaves(object, &file.stem()?).map_err(|e| file.bad(e))?;
-    let keys = pickles.next()?;
-    let keys = keys_of(&run(file, &keys)?)
-        .ok_or_else(|| file.bad("its list of storages is not a list of strings"))?;
-
-    let places = places(file, &roots, keys, pickles.at_bytes)?;
-    contents(leaves, &roots, |root| match places.get(&root.key) {
-        Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, root.length_bytes())),
+    let leaves = leaves(file, &pickles.next()?)?;
+    let keys = storage_keys(file, &pickles.next()?)?;
+    let places = places(file, &leaves.roots, keys, pickles.at_bytes)?;
+    contents(leaves, |root| match places.get(&root.key) {
+        Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, root.length_bytes)),
         None => Err(file.bad(format!("storage {:?} is not in the file", root.key))),
     })
-}
-
-fn run<'a>(file: &RawFile, pickle: &'a [u8]) -> Result<Unpickled<'a>> {
-    Unpickled::of(pickle, file.length_bytes()).map_err(|e| file.bad(e))
 }
 
 /// Consecutive pickles.
@@ -105,44 +94,53 @@ impl Pickles<'_> {
         loop {
             let mut bytes = zeroed(seen_bytes as usize)?;
             self.file.read_at(&mut bytes, self.at_bytes)?;
+            let at = format_args!("in the pickle at byte {}", self.at_bytes);
             let length = pickle_length(&bytes, limit_bytes as usize);
-            match length
-                .map_err(|e| self.file.bad(format!("{e}, in the pickle at byte {}", self.at_bytes)))?
-            {
-                Some(length) => {
-                    bytes.truncate(length);
-                    bytes.shrink_to_fit();
-                    self.at_bytes = self.at_bytes.saturating_add(length as u64);
-                    return Ok(bytes);
-                }
-                None if seen_bytes < limit_bytes => {
-                    seen_bytes = seen_bytes.saturating_mul(2).min(limit_bytes)
-                }
-                None => {
-                    return Err(self.file.bad(format!(
-                        "the pickle at byte {} does not end within {limit_bytes} bytes; the file is truncated, or \
-                         not a checkpoint",
-                        self.at_bytes
-                    )));
-                }
+            if let Some(length) = length.map_err(|e| self.file.bad(format!("{e}, {at}")))? {
+                bytes.truncate(length);
+                bytes.shrink_to_fit();
+                self.at_bytes = self.at_bytes.saturating_add(length as u64);
+                return Ok(bytes);
             }
+            if seen_bytes == limit_bytes {
+                return Err(self.file.bad(format!(
+                    "the pickle at byte {} does not end within {limit_bytes} bytes; the file is truncated, or not a \
+                     checkpoint",
+                    self.at_bytes
+                )));
+            }
+            seen_bytes = seen_bytes.saturating_mul(2).min(limit_bytes);
         }
     }
 }
 
-fn is_little_endian(system: &Unpickled<'_>) -> bool {
-    let Some(Node::Dict(pairs)) = system.arena.node(system.root) else { return false };
-    let is_order = |key| matches!(system.literal(key), Some(Literal::Text(text)) if text == "little_endian");
-    pairs.iter().any(|&(key, value)| is_order(key) && value == Value::Bool(true))
+/// Returns whether a dict that describes a machine says that it is little-endian.
+fn is_little_endian(file: &RawFile, pickle: &[u8]) -> Result<bool> {
+    let Unpickled { mut arena, root } =
+        Unpickled::of(pickle, file.length_bytes()).map_err(|e| file.bad(e))?;
+    let Some(Node::Dict(items)) = arena.node(root) else { return Ok(false) };
+    for [key, value] in items.clone().as_chunks().0 {
+        let key = arena.text(*key).map_err(|e| file.bad(e))?;
+        if key.as_deref() == Some("little_endian") && *value == Value::Bool(true) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-fn keys_of(keys: &Unpickled<'_>) -> Option<Vec<String>> {
-    let Some(Node::List(list)) = keys.arena.node(keys.root) else { return None };
-    let text = |&key: &Value| match keys.literal(key) {
-        Some(Literal::Text(text)) => Some(text.into_owned()),
-        _ => None,
+/// Returns a list of texts, the keys of the storages.
+fn storage_keys(file: &RawFile, pickle: &[u8]) -> Result<Vec<String>> {
+    let Unpickled { mut arena, root } =
+        Unpickled::of(pickle, file.length_bytes()).map_err(|e| file.bad(e))?;
+    let list = match arena.node(root) {
+        Some(Node::List(list)) => list.clone(),
+        _ => return Err(file.bad("its list of storages is not a list")),
     };
-    list.iter().map(text).collect()
+    let keys = list.into_iter().map(|key| {
+        let key = arena.text(key).map_err(|e| file.bad(e))?;
+        key.ok_or_else(|| file.bad("its list of storages has an item that is not a string"))
+    });
+    keys.collect()
 }
 
 /// Returns the offset of each storage's elements. Storages follow each other without gaps, to the end of the file.
@@ -153,41 +151,39 @@ fn places(
     start_bytes: u64,
 ) -> Result<HashMap<String, u64>> {
     let known: HashMap<&str, &Root> = roots.iter().map(|root| (root.key.as_str(), root)).collect();
+    let file_bytes = file.length_bytes();
     let mut places = HashMap::new();
     let mut at_bytes = start_bytes;
     for key in keys {
-        let root = known.get(key.as_str());
-        let root =
-            root.ok_or_else(|| file.bad(format!("storage {key:?} is in the file, but no tensor uses it")))?;
-        let mut count = [0; 8];
-        if at_bytes.saturating_add(count.len() as u64) > file.length_bytes() {
-            return Err(
-                file.bad(format!("the file ends at byte {}, before storage {key:?}", file.length_bytes()))
-            );
+        let refused = |what: String| Err(file.bad(format!("storage {key:?} {what}")));
+        let Some(&&Root { numel, length_bytes, .. }) = known.get(key.as_str()) else {
+            return refused("is in the file, but no tensor uses it".to_owned());
+        };
+        let elements_at_bytes = at_bytes.saturating_add(8);
+        let end_bytes = elements_at_bytes.saturating_add(length_bytes);
+        if elements_at_bytes > file_bytes {
+            return refused(format!(
+                "should begin at byte {at_bytes}, but the file ends at byte {file_bytes}"
+            ));
         }
+        let mut count = [0; 8];
         file.read_at(&mut count, at_bytes)?;
         let count = u64::from_le_bytes(count);
-        if count != root.numel {
-            return Err(file.bad(format!(
-                "storage {key:?} has {count} elements at byte {at_bytes}, but {} in the pickle",
-                root.numel
-            )));
+        if count != numel {
+            return refused(format!("has {count} elements at byte {at_bytes}, but {numel} in the pickle"));
         }
-        let elements_at_bytes = at_bytes.saturating_add(8);
-        at_bytes = elements_at_bytes.saturating_add(root.length_bytes());
-        if at_bytes > file.length_bytes() {
-            return Err(file.bad(format!(
-                "storage {key:?} should be {} bytes at offset {elements_at_bytes}, but the file ends at byte {}",
-                root.length_bytes(),
-                file.length_bytes()
-            )));
+        if end_bytes > file_bytes {
+            return refused(format!(
+                "should be {length_bytes} bytes at offset {elements_at_bytes}, but the file ends at byte {file_bytes}"
+            ));
         }
         if places.contains_key(&key) {
-            return Err(file.bad(format!("storage {key:?} is in the file twice")));
+            return refused("is in the file twice".to_owned());
         }
         places.insert(key, elements_at_bytes);
+        at_bytes = end_bytes;
     }
-    match file.length_bytes().saturating_sub(at_bytes) {
+    match file_bytes.saturating_sub(at_bytes) {
         0 => Ok(places),
         rest => Err(file.bad(format!("{rest} bytes follow the last storage, at byte {at_bytes}"))),
     }

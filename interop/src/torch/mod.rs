@@ -1,17 +1,20 @@
 //! PyTorch checkpoints, as `torch.save` writes them, read as data in both of its layouts.
 //!
-//! A checkpoint is a pickle, which is a program for a small stack machine, and storages. [`pickle`] implements that
-//! machine without calls. [`known`] lists the few names for tensors and their parts. [`flatten`] names the results.
+//! A checkpoint is a pickle, which is a program for a small stack machine, and storages. [`machine`] implements that
+//! machine, without calls: [`call`] matches them against the few names in [`known`]. [`flatten`] names the results.
 //! [`archive`] and [`legacy`] find the pickle and the storages in the file.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod archive;
+mod call;
 mod flatten;
+mod instruction;
 mod known;
 mod legacy;
-mod pickle;
-mod text;
+mod literal;
+mod machine;
+mod value;
 
 use stridemap::Result;
 
@@ -19,7 +22,7 @@ use super::contents::{Contents, ForeignStorage};
 use super::file::RawFile;
 use super::foreign::FileFormat;
 use flatten::Leaves;
-use pickle::Root;
+use value::Root;
 
 pub(super) use archive::{is_archive, read as read_archive};
 pub(super) use legacy::{is_pickle, is_tar, read as read_legacy, refuse_tar};
@@ -32,32 +35,25 @@ fn pickle_limit(file: &RawFile) -> u64 {
     file.length_bytes().saturating_add(1 << 20).min(MAX_PICKLE_BYTES)
 }
 
+/// Reads the object of a checkpoint.
+fn leaves(file: &RawFile, pickle: &[u8]) -> Result<Leaves> {
+    Leaves::of(pickle, file.length_bytes(), &file.stem()?).map_err(|e| file.bad(e))
+}
+
 /// Assigns leaves to storages. `place` finds a storage in the file, and is called once for each that is used.
-fn contents(
-    leaves: Leaves,
-    roots: &[Root],
-    mut place: impl FnMut(&Root) -> Result<ForeignStorage>,
-) -> Result<Contents> {
+fn contents(leaves: Leaves, mut place: impl FnMut(&Root) -> Result<ForeignStorage>) -> Result<Contents> {
+    let Leaves { mut tensors, attributes, roots } = leaves;
     let mut storages = Vec::new();
     let mut placed = vec![None; roots.len()];
-    let mut tensors = leaves.tensors;
     for tensor in &mut tensors {
-        let (Some(slot), Some(root)) = (placed.get_mut(tensor.storage), roots.get(tensor.storage)) else {
+        let Some((slot, root)) = placed.get_mut(tensor.storage).zip(roots.get(tensor.storage)) else {
             continue;
         };
-        tensor.storage = match *slot {
-            Some(storage) => storage,
-            None => {
-                storages.push(place(root)?);
-                *slot.insert(storages.len().saturating_sub(1))
-            }
-        };
+        if slot.is_none() {
+            *slot = Some(storages.len());
+            storages.push(place(root)?);
+        }
+        tensor.storage = slot.unwrap_or_default();
     }
-    Ok(Contents {
-        format: FileFormat::PyTorch,
-        storages,
-        tensors,
-        attributes: leaves.attributes,
-        keeps_storages: true,
-    })
+    Ok(Contents { format: FileFormat::PyTorch, storages, tensors, attributes, keeps_storages: true })
 }

@@ -1,3 +1,5 @@
+//! Zip files, valid and damaged in every field.
+
 use std::io::{Cursor, Write as _};
 
 use proptest::prelude::*;
@@ -172,7 +174,7 @@ fn the_two_ends_of_a_zip64_file_must_agree() {
 }
 
 #[test]
-fn a_count_of_members_that_the_directory_has_no_room_for_asks_for_no_memory() {
+fn impossible_member_counts_are_refused_before_allocation() {
     let long = with_zip64(&sample(), true);
     for count in [3, 1 << 32, u64::MAX] {
         let lie = [count.to_le_bytes(), count.to_le_bytes()].concat();
@@ -183,7 +185,7 @@ fn a_count_of_members_that_the_directory_has_no_room_for_asks_for_no_memory() {
 }
 
 #[test]
-fn what_stands_before_or_behind_a_zip_file_is_refused() {
+fn bytes_before_or_after_a_zip_file_are_refused() {
     let bytes = sample();
     assert_refused(&[b"#!/bin/sh\n".as_slice(), &bytes].concat(), "bytes before or after");
     assert_refused(&[&bytes, b"x".as_slice()].concat(), "bytes follow the end record");
@@ -226,7 +228,7 @@ fn members_that_overlap_are_refused() {
 }
 
 #[test]
-fn entries_that_are_none_are_refused() {
+fn malformed_entries_are_refused() {
     let bytes = sample();
     let entry = |extra: &[u8]| {
         let mut entry = [CENTRAL, &[0; 42], b"c", extra].concat();
@@ -264,7 +266,7 @@ fn names_are_utf8_or_of_code_page_437() {
 }
 
 #[test]
-fn a_name_that_stands_twice_is_refused() {
+fn duplicate_member_names_are_refused() {
     let mut bytes = zip_of(&[("a", STORED, b"1"), ("b", STORED, b"2")], false);
     let mut from = 0;
     while let Some(at) = bytes[from..].windows(4).position(|there| there == LOCAL || there == CENTRAL) {
@@ -286,7 +288,7 @@ fn members_outside_of_the_file_are_refused() {
 }
 
 #[test]
-fn what_is_encrypted_or_packed_otherwise_is_refused_by_name() {
+fn encrypted_members_and_other_compressions_are_refused() {
     for signature in [LOCAL, CENTRAL] {
         let offset = if signature == LOCAL { 6 } else { 8 };
         assert_refused(&with(sample(), signature, offset, &[1]), "\"a.npy\" of the zip file is encrypted");
@@ -299,7 +301,7 @@ fn what_is_encrypted_or_packed_otherwise_is_refused_by_name() {
 }
 
 #[test]
-fn lengths_and_checksums_that_lie_are_found_when_unpacking() {
+fn wrong_lengths_and_checksums_are_found_when_unpacking() {
     let deflated = zip_of(&[("a", DEFLATED, &[7; 100_000])], false);
     let length = |n: u32| with(deflated.clone(), CENTRAL, 24, &n.to_le_bytes());
     assert_refused(&length(99_999), "more than the stated 99999 bytes");
@@ -322,7 +324,7 @@ fn lengths_and_checksums_that_lie_are_found_when_unpacking() {
 }
 
 #[test]
-fn a_length_that_nothing_unpacks_to_is_refused_before_anybody_makes_room_for_it() {
+fn impossible_unpacked_lengths_are_refused_before_allocation() {
     let bytes = zip_of(&[("zeros", DEFLATED, &[0; 1 << 20])], false);
     let (_guard, file) = open(&bytes);
     let packed_bytes = members(&file).unwrap()[0].packed_bytes;
@@ -334,7 +336,7 @@ fn a_length_that_nothing_unpacks_to_is_refused_before_anybody_makes_room_for_it(
 }
 
 #[test]
-fn a_small_member_is_read_whole_up_to_a_limit() {
+fn small_members_are_read_up_to_a_limit() {
     let (_guard, file) = open(&sample());
     let found = members(&file).unwrap();
     assert_eq!(found[1].read(&file, 1000).unwrap(), [8; 1000]);

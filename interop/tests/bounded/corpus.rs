@@ -51,7 +51,7 @@ fn look_at_store(path: &Path) {
 fn look_at_file(path: &Path, store: &Store) {
     let Ok(file) = ForeignFile::open(path) else { return };
     if let Ok(mut txn) = store.begin() {
-        let _ = file.import_into(&mut txn, "", &mut |_| ());
+        let _ = file.import_into(&mut txn, "", |_| ());
     }
 }
 

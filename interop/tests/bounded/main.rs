@@ -82,7 +82,7 @@ fn import(store: &Store, path: &Path) -> Result<Digests, Error> {
     }
     txn.on_existing(OnExisting::Refuse);
     // A name that the file has may be none for a store; with something before it, it is one.
-    file.import_into(&mut txn, "in.", &mut |_| ())?;
+    file.import_into(&mut txn, "in.", |_| ())?;
     txn.commit()?;
     let tensor = |name: String| {
         let loaded = store.load(&format!("in.{name}"))?;

@@ -5,9 +5,9 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-use stridemap::{DType, OnExisting, Tensor};
+use stridemap::{DType, Tensor};
 use stridemap_interop::npz::Packing;
-use stridemap_interop::{Order, npy, npz, safetensors};
+use stridemap_interop::{npy, npz, safetensors};
 
 /// A name and bytes each, by format.
 type Files = Vec<(String, Vec<u8>)>;
@@ -38,7 +38,7 @@ fn safetensors_files() -> Files {
         let tensors: Vec<_> =
             tensors.map(|(i, &dtype)| (format!("layers.{i}.weight"), counted(dtype, size))).collect();
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-        safetensors::write(&path, &tensors, &metadata, OnExisting::Replace, &mut |_| ()).unwrap();
+        safetensors::Export::new().metadata(&metadata).write(&path, &tensors, |_| ()).unwrap();
         fs::read(&path).unwrap()
     };
     [file(1, &[3, 2]), file(19, &[2, 4]), file(300, &[2]), file(10_000, &[0]), file(3, &[4000])]
@@ -50,7 +50,7 @@ fn npy_files() -> Files {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.npy");
     let file = |dtype, size: &[usize]| {
-        npy::write(&path, &counted(dtype, size), OnExisting::Replace, &mut |_| ()).unwrap();
+        npy::Export::new().write(&path, &counted(dtype, size), |_| ()).unwrap();
         fs::read(&path).unwrap()
     };
     [
@@ -70,7 +70,7 @@ fn npz_files() -> Files {
         let dtypes = [DType::F32, DType::I64, DType::Bool, DType::F16, DType::C64].into_iter().cycle();
         let tensors = dtypes.take(count).enumerate();
         let tensors: Vec<_> = tensors.map(|(i, dtype)| (format!("arr_{i}"), counted(dtype, size))).collect();
-        npz::write(&path, &tensors, Order::C, packing, OnExisting::Replace, &mut |_| ()).unwrap();
+        npz::Export::new().packing(packing).write(&path, &tensors, |_| ()).unwrap();
         fs::read(&path).unwrap()
     };
     [

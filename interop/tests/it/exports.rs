@@ -5,12 +5,11 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use stridemap::{DType, Durability, Index, OnExisting, StorageKind, Store, StoreOptions, Tensor};
-use stridemap_interop::npz::{self, Packing};
-use stridemap_interop::safetensors::WriteOptions;
-use stridemap_interop::{ForeignFile, Order, npy};
+use stridemap::{DType, Durability, Index, StorageKind, Store, StoreOptions, Tensor};
+use stridemap_interop::npz;
+use stridemap_interop::safetensors::Export;
+use stridemap_interop::{ForeignFile, npy};
 
-use crate::place::quiet;
 use crate::support::{scaled, temporary};
 
 /// The pieces that are gathered at once, what reading them takes, and a process.
@@ -41,11 +40,11 @@ fn exporter() {
     let views: Vec<_> = VIEWS.map(|name| (name.to_owned(), store.load(name).unwrap())).to_vec();
     let out = path.join("out");
     match format.as_str() {
-        "safetensors" => drop(WriteOptions::new().write(out, &views, &mut quiet()).unwrap()),
+        "safetensors" => drop(Export::new().write(out, &views, |_| ()).unwrap()),
         "npz" => {
-            npz::write(out, &views, Order::C, Packing::Stored, OnExisting::Refuse, &mut quiet()).unwrap();
+            npz::Export::new().write(out, &views, |_| ()).unwrap();
         }
-        _ => npy::write(out, &views[0].1, OnExisting::Refuse, &mut quiet()).unwrap(),
+        _ => npy::Export::new().write(out, &views[0].1, |_| ()).unwrap(),
     }
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

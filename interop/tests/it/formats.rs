@@ -48,7 +48,7 @@ fn told(place: &Place, bytes: &[u8]) -> Result<FileFormat, String> {
 }
 
 #[test]
-fn safetensors_with_any_first_bytes_are_told() {
+fn safetensors_are_detected_whatever_their_first_bytes() {
     let place = Place::new();
     // Every first byte with each of the second bytes from 0 to 8: among them those of pickles of protocol 2 to 5.
     for header_bytes in 2..0x900 {
@@ -57,7 +57,7 @@ fn safetensors_with_any_first_bytes_are_told() {
 }
 
 #[test]
-fn each_format_is_told_from_every_other_by_its_first_bytes() {
+fn each_format_is_detected_by_its_first_bytes() {
     let place = Place::new();
     // The header of safetensors can have any length: the beginning of every other file, as much of it as is a length.
     let mut lengths = BTreeSet::new();
@@ -89,7 +89,7 @@ fn mark_of_a_tar_file_among_the_elements_or_the_text_makes_no_tar_file() {
 }
 
 #[test]
-fn cut_and_wrong_files_are_refused_as_what_they_began_as() {
+fn truncated_files_are_refused_as_the_format_they_begin_with() {
     let place = Place::new();
     // A header of 640 bytes, cut: no pickle has an instruction 0.
     let cut = told(&place, &safetensors(640)[..300]).unwrap_err();

@@ -9,6 +9,7 @@ mod numpy;
 mod place;
 mod python_safetensors;
 mod safetensors;
+mod shard_index;
 mod shards;
 mod shared_blocks;
 #[path = "../../../tests/it/support.rs"]

@@ -1,6 +1,5 @@
 //! A place for files and a store, and tensors to put there.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -43,7 +42,7 @@ impl Place {
 
     pub(crate) fn import(&self, path: &Path) -> Result<()> {
         let mut txn = self.store.begin()?;
-        ForeignFile::open(path)?.import_into(&mut txn, "", &mut |_| ())?;
+        ForeignFile::open(path)?.import_into(&mut txn, "", |_| ())?;
         txn.commit().map(drop)
     }
 
@@ -86,12 +85,4 @@ pub(crate) fn views(tensor: &Tensor) -> Vec<(String, Tensor)> {
     ]
     .map(|(name, view)| (name.to_owned(), view))
     .to_vec()
-}
-
-pub(crate) fn no_metadata() -> BTreeMap<String, String> {
-    BTreeMap::new()
-}
-
-pub(crate) fn quiet() -> impl FnMut(u64) {
-    |_| ()
 }

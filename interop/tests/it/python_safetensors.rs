@@ -5,9 +5,9 @@ use std::fs;
 
 use stridemap::{DType, Tensor};
 use stridemap_interop::ForeignFile;
-use stridemap_interop::safetensors::WriteOptions;
+use stridemap_interop::safetensors::Export;
 
-use crate::place::{Place, logical, quiet};
+use crate::place::{Place, logical};
 use crate::support::{python, python_has, stdout};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/safetensors_files.py");
@@ -61,10 +61,10 @@ fn python_and_rust_read_each_others_safetensors_to_the_bit() {
 
     let all: Vec<_> = place.store.snapshot().load_all("").unwrap().map(Result::unwrap).collect();
     let metadata = BTreeMap::from([("format".to_owned(), "np".to_owned())]);
-    let options = WriteOptions::new().metadata(&metadata);
+    let options = Export::new().metadata(&metadata);
     let path = place.path("rust.safetensors");
-    options.write(&path, &all, &mut quiet()).unwrap();
+    options.write(&path, &all, |_| ()).unwrap();
     assert!(fs::read(&path).unwrap() == fs::read(place.path("python.safetensors")).unwrap(), "other bytes");
-    options.max_shard_bytes(150).write(&path, &all, &mut quiet()).unwrap();
+    options.max_shard_bytes(150).write(&path, &all, |_| ()).unwrap();
     print!("{}", stdout(&python(&[SCRIPT, "check", &dir])));
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use stridemap::{DType, ErrorKind, OnExisting, Tensor};
+use stridemap::{DType, ErrorKind, Tensor};
 use stridemap_interop::{ForeignFile, safetensors};
 
-use crate::place::{Place, counted, logical, no_metadata, quiet};
+use crate::place::{Place, counted, logical};
 
 fn safetensors_bytes(header: &str, elements: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements].concat()
@@ -25,7 +25,9 @@ fn every_dtype_of_safetensors_comes_back_from_a_file() {
     let metadata = BTreeMap::from([("format", "pt"), ("a \"b\"", "c\n")].map(|(k, v)| (k.into(), v.into())));
     let path = place.path("all.safetensors");
     let mut written_bytes = 0;
-    safetensors::write(&path, &tensors, &metadata, OnExisting::Refuse, &mut |bytes| written_bytes += bytes)
+    safetensors::Export::new()
+        .metadata(&metadata)
+        .write(&path, &tensors, |bytes| written_bytes += bytes)
         .unwrap();
 
     let file = ForeignFile::open(&path).unwrap();
@@ -33,7 +35,7 @@ fn every_dtype_of_safetensors_comes_back_from_a_file() {
     assert_eq!(file.tensors().count(), tensors.len());
     let mut read_bytes = 0;
     let mut txn = place.store.begin().unwrap();
-    file.import_into(&mut txn, "in/", &mut |bytes| read_bytes += bytes).unwrap();
+    file.import_into(&mut txn, "in/", |bytes| read_bytes += bytes).unwrap();
     txn.commit().unwrap();
     assert_eq!((written_bytes, read_bytes), (file.size_bytes(), file.size_bytes()));
     let storages: Vec<_> = file.storages().collect();
@@ -49,13 +51,13 @@ fn every_dtype_of_safetensors_comes_back_from_a_file() {
 }
 
 #[test]
-fn safetensors_lies_by_alignment_then_name_and_the_same_every_time() {
+fn tensors_are_written_by_alignment_then_name() {
     let place = Place::new();
     let names = [("z", DType::F64), ("b", DType::U8), ("a", DType::U8), ("c", DType::F32)];
     let mut tensors: Vec<_> = names.map(|(name, dtype)| (name.to_owned(), counted(dtype, &[3]))).to_vec();
     let metadata: BTreeMap<_, _> = (0..20).map(|i| (format!("key {i}"), String::new())).collect();
     let path = place.path("x.safetensors");
-    safetensors::write(&path, &tensors, &metadata, OnExisting::Refuse, &mut quiet()).unwrap();
+    safetensors::Export::new().metadata(&metadata).write(&path, &tensors, |_| ()).unwrap();
     let first = fs::read(&path).unwrap();
     assert_eq!(
         ForeignFile::open(&path).unwrap().tensors().map(|tensor| tensor.name).collect::<Vec<_>>(),
@@ -63,7 +65,7 @@ fn safetensors_lies_by_alignment_then_name_and_the_same_every_time() {
     );
     assert_eq!(u64::from_le_bytes(first[..8].try_into().unwrap()) % 8, 0);
     tensors.reverse();
-    safetensors::write(&path, &tensors, &metadata, OnExisting::Replace, &mut quiet()).unwrap();
+    safetensors::Export::new().metadata(&metadata).write(&path, &tensors, |_| ()).unwrap();
     assert_eq!(fs::read(&path).unwrap(), first);
 }
 
@@ -82,13 +84,12 @@ fn four_bit_floats_are_counted_one_by_one_in_safetensors() {
     let tensor = place.store.load("x").unwrap();
     assert_eq!(logical(&tensor), (DType::F4E2M1FNx2, vec![1, 3], vec![0x21, 0x43, 0x65]));
 
-    safetensors::write(&path, &[("x".into(), tensor)], &no_metadata(), OnExisting::Replace, &mut quiet())
-        .unwrap();
+    safetensors::Export::new().write(&path, &[("x".into(), tensor)], |_| ()).unwrap();
     assert!(String::from_utf8_lossy(&fs::read(&path).unwrap()).contains(r#""shape":[1,6]"#));
 }
 
 #[test]
-fn what_safetensors_cannot_hold_is_refused_before_anything_is_written() {
+fn unwritable_tensors_are_refused_before_anything_is_written() {
     let place = Place::new();
     let path = place.file("old.safetensors", b"old");
     let byte = counted(DType::U8, &[1]);
@@ -100,10 +101,9 @@ fn what_safetensors_cannot_hold_is_refused_before_anything_is_written() {
         (vec![("none", Tensor::from_bytes(DType::U8, &[1 << 40, 1 << 40, 0], &[]).unwrap())], "overflow"),
     ] {
         let tensors: Vec<_> = tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
-        let error = safetensors::write(&path, &tensors, &no_metadata(), OnExisting::Replace, &mut |_| {
-            panic!("an element was written")
-        })
-        .unwrap_err();
+        let error = safetensors::Export::new()
+            .write(&path, &tensors, |_| panic!("an element was written"))
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadFile);
         assert!(error.to_string().contains(what), "{error}");
     }

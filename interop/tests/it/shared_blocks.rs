@@ -6,21 +6,20 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use stridemap::{DType, Durability, ErrorKind, OnExisting, Store, StoreOptions, Tensor};
-use stridemap_interop::safetensors::WriteOptions;
+use stridemap_interop::safetensors::Export;
 use stridemap_interop::{ForeignFile, Imported, npy};
 
 use crate::images::{IMAGE_BYTES, Image, assert_same, is_shared, model, noise, on_each, size_of};
-use crate::place::quiet;
 
-fn write(path: &Path, tensors: &[(String, Tensor)], options: &WriteOptions<'_>) -> PathBuf {
-    options.write(path, tensors, &mut quiet()).unwrap().pop().unwrap()
+fn write(path: &Path, tensors: &[(String, Tensor)], options: &Export<'_>) -> PathBuf {
+    options.write(path, tensors, |_| ()).unwrap().pop().unwrap()
 }
 
 fn import(store: &Store, path: &Path) -> (Imported, u64) {
     let mut told_bytes = 0;
     let mut txn = store.begin().unwrap();
     let imported =
-        ForeignFile::open(path).unwrap().import_into(&mut txn, "", &mut |bytes| told_bytes += bytes).unwrap();
+        ForeignFile::open(path).unwrap().import_into(&mut txn, "", |bytes| told_bytes += bytes).unwrap();
     txn.commit().unwrap();
     (imported, told_bytes)
 }
@@ -30,7 +29,7 @@ fn imported_file_takes_no_space_and_keeps_its_elements_when_the_file_is_overwrit
     on_each(|kind, image| {
         let tensors = model();
         let size_bytes = size_of(&tensors);
-        let path = write(&image.path.join("m.safetensors"), &tensors, &WriteOptions::new());
+        let path = write(&image.path.join("m.safetensors"), &tensors, &Export::new());
         let store = Store::create(image.path.join("store.smap")).unwrap();
         let before = image.free_bytes();
         let (imported, told_bytes) = import(&store, &path);
@@ -69,7 +68,7 @@ fn each_part_of_a_model_is_shared() {
     on_each(|kind, image| {
         let tensors = model();
         let index =
-            write(&image.path.join("m.safetensors"), &tensors, &WriteOptions::new().max_shard_bytes(6 << 20));
+            write(&image.path.join("m.safetensors"), &tensors, &Export::new().max_shard_bytes(6 << 20));
         let store = Store::create(image.path.join("store.smap")).unwrap();
         let (imported, _) = import(&store, &index);
         // The last part is too small to be worth a storage.
@@ -89,7 +88,7 @@ fn array_of_numpy_is_shared_in_both_orders() {
         let tensor = Tensor::from_vec(noise(2 << 20, 3), &[1 << 10, 2 << 10]).unwrap();
         for order in [stridemap_interop::Order::C, stridemap_interop::Order::F] {
             let path = image.path.join("x.npy");
-            npy::write_in(&path, &tensor, order, OnExisting::Replace, &mut quiet()).unwrap();
+            npy::Export::new().order(order).write(&path, &tensor, |_| ()).unwrap();
             let store = StoreOptions::new().durability(Durability::Process);
             let store = store.create(image.path.join(format!("{order:?}.smap"))).unwrap();
             let (imported, _) = import(&store, &path);
@@ -101,7 +100,7 @@ fn array_of_numpy_is_shared_in_both_orders() {
 }
 
 #[test]
-fn what_no_header_can_reach_in_the_file_is_copied() {
+fn unaligned_tensors_are_copied_and_not_shared() {
     on_each(|kind, image| {
         // Three bytes, then floats: these begin where no float may.
         let header = r#"{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"F32","shape":[1048576],"data_offsets":[3,4194307]},"c":{"dtype":"U8","shape":[9000001],"data_offsets":[4194307,13194308]}}"#;
@@ -123,7 +122,7 @@ fn what_no_header_can_reach_in_the_file_is_copied() {
 fn small_file_is_copied() {
     on_each(|kind, image| {
         let tensors = model();
-        let path = write(&image.path.join("m.safetensors"), &tensors[2..4], &WriteOptions::new());
+        let path = write(&image.path.join("m.safetensors"), &tensors[2..4], &Export::new());
         let store = Store::create(image.path.join("store.smap")).unwrap();
         let (imported, _) = import(&store, &path);
         assert_eq!((imported.shared_bytes, imported.copied_bytes), (0, 2 << 20), "{kind}");
@@ -134,12 +133,12 @@ fn small_file_is_copied() {
 #[test]
 fn file_changed_since_it_was_opened_is_refused_and_leaves_nothing() {
     on_each(|kind, image| {
-        let path = write(&image.path.join("m.safetensors"), &model(), &WriteOptions::new());
+        let path = write(&image.path.join("m.safetensors"), &model(), &Export::new());
         let store = Store::create(image.path.join("store.smap")).unwrap();
         let opened = ForeignFile::open(&path).unwrap();
         File::options().write(true).open(&path).unwrap().write_all_at(b"x", 1 << 20).unwrap();
         let mut txn = store.begin().unwrap();
-        let error = opened.import_into(&mut txn, "", &mut quiet()).unwrap_err();
+        let error = opened.import_into(&mut txn, "", |_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ExternalChanged, "{kind}: {error}");
         drop(txn);
         assert_eq!(fs::read_dir(image.path.join("store.smap/storages")).unwrap().count(), 0, "{kind}");
@@ -147,15 +146,15 @@ fn file_changed_since_it_was_opened_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn taken_name_is_refused_before_anything_is_read() {
+fn existing_name_is_refused_before_anything_is_read() {
     on_each(|kind, image| {
-        let path = write(&image.path.join("m.safetensors"), &model(), &WriteOptions::new());
+        let path = write(&image.path.join("m.safetensors"), &model(), &Export::new());
         let store = Store::create(image.path.join("store.smap")).unwrap();
         store.save("small.7", &Tensor::from_vec(vec![1u8], &[1]).unwrap()).unwrap();
         let mut txn = store.begin().unwrap();
         txn.on_existing(OnExisting::Refuse);
         let file = ForeignFile::open(&path).unwrap();
-        let error = file.import_into(&mut txn, "", &mut |_| panic!("an element was read")).unwrap_err();
+        let error = file.import_into(&mut txn, "", |_| panic!("an element was read")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NameExists, "{kind}: {error}");
     });
 }
@@ -164,7 +163,7 @@ fn taken_name_is_refused_before_anything_is_read() {
 fn where_nothing_can_be_shared_everything_is_copied() {
     let Some(disk) = Image::mount("ext4", &["mkfs.ext4", "-q"], IMAGE_BYTES) else { return };
     let tensors = model();
-    let path = write(&disk.path.join("m.safetensors"), &tensors, &WriteOptions::new());
+    let path = write(&disk.path.join("m.safetensors"), &tensors, &Export::new());
     let store = Store::create(disk.path.join("store.smap")).unwrap();
     let (imported, told_bytes) = import(&store, &path);
     assert_eq!(

@@ -8,7 +8,7 @@ use std::path::Path;
 use stridemap::{DType, ErrorKind, OnExisting, Result, Tensor};
 use stridemap_interop::{ForeignFile, npy, safetensors};
 
-use crate::place::{Place, counted, logical, no_metadata, quiet, views};
+use crate::place::{Place, counted, logical, views};
 
 #[test]
 fn views_are_exported_in_their_logical_order() {
@@ -16,12 +16,12 @@ fn views_are_exported_in_their_logical_order() {
     place.store.save("base", &counted(DType::I32, &[4, 5])).unwrap();
     for base in [place.store.load("base").unwrap(), counted(DType::I32, &[4, 5])] {
         let path = place.path("views.safetensors");
-        safetensors::write(&path, &views(&base), &no_metadata(), OnExisting::Replace, &mut quiet()).unwrap();
+        safetensors::Export::new().write(&path, &views(&base), |_| ()).unwrap();
         place.import(&path).unwrap();
         for (name, view) in views(&base) {
             assert_eq!(logical(&place.store.load(&name).unwrap()), logical(&view), "{name}");
             let path = place.path("view.npy");
-            npy::write(&path, &view, OnExisting::Replace, &mut quiet()).unwrap();
+            npy::Export::new().write(&path, &view, |_| ()).unwrap();
             place.import(&path).unwrap();
             assert_eq!(logical(&place.store.load("view").unwrap()), logical(&view), "{name}");
         }
@@ -29,19 +29,18 @@ fn views_are_exported_in_their_logical_order() {
 }
 
 #[test]
-fn tensors_longer_than_a_piece_are_streamed_whole() {
+fn tensors_longer_than_a_piece_are_streamed() {
     let place = Place::new();
     let tensor = Tensor::from_vec((0..1_500_000u64).collect(), &[1000, 1500]).unwrap();
     let (one, many) = (place.path("one.npy"), place.path("many.safetensors"));
     let mut reports = Vec::new();
-    npy::write(&one, &tensor.t().unwrap(), OnExisting::Refuse, &mut |bytes| reports.push(bytes)).unwrap();
+    npy::Export::new().write(&one, &tensor.t().unwrap(), |bytes| reports.push(bytes)).unwrap();
     assert_eq!((reports.len(), reports.iter().sum()), (3, tensor.nbytes() as u64));
     place.import(&one).unwrap();
     let imported = place.store.load("one").unwrap();
     assert_eq!(logical(&imported.t().unwrap()), logical(&tensor));
 
-    safetensors::write(&many, &[("y".into(), imported)], &no_metadata(), OnExisting::Refuse, &mut quiet())
-        .unwrap();
+    safetensors::Export::new().write(&many, &[("y".into(), imported)], |_| ()).unwrap();
     place.import(&many).unwrap();
     assert_eq!(logical(&place.store.load("y").unwrap().t().unwrap()), logical(&tensor));
 }
@@ -53,8 +52,8 @@ fn every_truncation_and_every_changed_byte_is_refused_or_harmless() {
     let tensors =
         [("a", DType::F32), ("b", DType::U8)].map(|(name, dtype)| (name.to_owned(), counted(dtype, &[2, 1])));
     let metadata = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
-    safetensors::write(&many, &tensors, &metadata, OnExisting::Refuse, &mut quiet()).unwrap();
-    npy::write(&one, &tensors[0].1, OnExisting::Refuse, &mut quiet()).unwrap();
+    safetensors::Export::new().metadata(&metadata).write(&many, &tensors, |_| ()).unwrap();
+    npy::Export::new().write(&one, &tensors[0].1, |_| ()).unwrap();
     for (good, name) in [(one, "x.npy"), (many, "x.safetensors")] {
         let good = fs::read(good).unwrap();
         for length in 0..good.len() {
@@ -75,7 +74,7 @@ fn every_truncation_and_every_changed_byte_is_refused_or_harmless() {
 }
 
 #[test]
-fn what_is_not_a_file_is_refused_without_waiting() {
+fn pipes_and_directories_are_refused_without_waiting() {
     let place = Place::new();
     let fifo = place.path("fifo");
     rustix::fs::mknodat(
@@ -88,7 +87,7 @@ fn what_is_not_a_file_is_refused_without_waiting() {
     .unwrap();
     for path in [fifo.as_path(), place.dir.path()] {
         assert_eq!(ForeignFile::open(path).unwrap_err().kind(), ErrorKind::BadFile);
-        let written = npy::write(path, &counted(DType::U8, &[1]), OnExisting::Replace, &mut quiet());
+        let written = npy::Export::new().write(path, &counted(DType::U8, &[1]), |_| ());
         assert_eq!(written.unwrap_err().kind(), ErrorKind::AlreadyExists);
     }
     assert_eq!(ForeignFile::open(place.path("none")).unwrap_err().kind(), ErrorKind::Io);
@@ -100,8 +99,11 @@ fn refused_export_leaves_the_old_file_and_nothing_beside_it() {
     let tensor = counted(DType::U8, &[1]);
     let path = place.file("x", b"old");
     let written = [
-        npy::write(&path, &tensor, OnExisting::Refuse, &mut quiet()),
-        safetensors::write(&path, &[("x".into(), tensor)], &no_metadata(), OnExisting::Refuse, &mut quiet()),
+        npy::Export::new().on_existing(OnExisting::Refuse).write(&path, &tensor, |_| ()),
+        safetensors::Export::new()
+            .on_existing(OnExisting::Refuse)
+            .write(&path, &[("x".into(), tensor)], |_| ())
+            .map(drop),
     ];
     for error in written.map(Result::unwrap_err) {
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
@@ -115,9 +117,10 @@ fn refused_export_leaves_the_old_file_and_nothing_beside_it() {
 fn file_that_appears_during_a_refusing_export_is_left() {
     let place = Place::new();
     let path = place.path("x.npy");
-    let written = npy::write(&path, &counted(DType::U8, &[1]), OnExisting::Refuse, &mut |_| {
-        fs::write(&path, b"faster").unwrap();
-    });
+    let written =
+        npy::Export::new().on_existing(OnExisting::Refuse).write(&path, &counted(DType::U8, &[1]), |_| {
+            fs::write(&path, b"faster").unwrap();
+        });
     assert_eq!(written.unwrap_err().kind(), ErrorKind::AlreadyExists);
     assert_eq!(fs::read(&path).unwrap(), b"faster");
     assert_eq!(place.names(), ["store.smap", "x.npy"]);
@@ -128,7 +131,7 @@ fn exported_file_has_the_permissions_of_any_new_file() {
     let place = Place::new();
     let any = place.file("any", b"");
     let path = place.path("x.npy");
-    npy::write(&path, &counted(DType::U8, &[1]), OnExisting::Refuse, &mut quiet()).unwrap();
+    npy::Export::new().write(&path, &counted(DType::U8, &[1]), |_| ()).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
     assert_eq!(mode(&path), mode(&any));
 }
@@ -138,14 +141,14 @@ fn case_29_open_file_keeps_its_bytes_when_an_export_takes_its_name() {
     let place = Place::new();
     let (path, link) = (place.path("x.npy"), place.path("link.npy"));
     let (old, new) = (counted(DType::U16, &[5]), counted(DType::F64, &[2]));
-    npy::write(&path, &old, OnExisting::Refuse, &mut quiet()).unwrap();
+    npy::Export::new().write(&path, &old, |_| ()).unwrap();
     symlink(&path, &link).unwrap();
     let file = ForeignFile::open(&path).unwrap();
-    npy::write(&link, &new, OnExisting::Replace, &mut quiet()).unwrap();
+    npy::Export::new().write(&link, &new, |_| ()).unwrap();
     assert_eq!(ForeignFile::open(&path).unwrap().tensors().next().unwrap().dtype, DType::U16);
-    npy::write(&path, &new, OnExisting::Replace, &mut quiet()).unwrap();
+    npy::Export::new().write(&path, &new, |_| ()).unwrap();
     let mut txn = place.store.begin().unwrap();
-    file.import_into(&mut txn, "old ", &mut quiet()).unwrap();
+    file.import_into(&mut txn, "old ", |_| ()).unwrap();
     txn.commit().unwrap();
     assert_eq!(logical(&place.store.load("old x").unwrap()), logical(&old));
 }
@@ -154,11 +157,11 @@ fn case_29_open_file_keeps_its_bytes_when_an_export_takes_its_name() {
 fn file_cut_after_it_was_opened_is_an_error_and_changes_nothing() {
     let place = Place::new();
     let path = place.path("x.npy");
-    npy::write(&path, &counted(DType::U16, &[500]), OnExisting::Refuse, &mut quiet()).unwrap();
+    npy::Export::new().write(&path, &counted(DType::U16, &[500]), |_| ()).unwrap();
     let file = ForeignFile::open(&path).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(200).unwrap();
     let mut txn = place.store.begin().unwrap();
-    assert_eq!(file.import_into(&mut txn, "", &mut quiet()).unwrap_err().kind(), ErrorKind::ExternalChanged);
+    assert_eq!(file.import_into(&mut txn, "", |_| ()).unwrap_err().kind(), ErrorKind::ExternalChanged);
     drop(txn);
     assert!(place.store.names().unwrap().is_empty());
 }

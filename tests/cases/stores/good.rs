@@ -8,8 +8,8 @@ use std::path::Path;
 use num_complex::Complex;
 use serde_json::{Value, json};
 use stridemap::{
-    DType, Durability, ExternalFiles, Index, OnExisting, Snapshot, StorageInfo, StorageKind, Store,
-    StoreOptions, Tensor, TensorInfo,
+    DType, Durability, ExternalFiles, Index, Snapshot, StorageInfo, StorageKind, Store, StoreOptions, Tensor,
+    TensorInfo,
 };
 use stridemap_interop::npy;
 
@@ -240,7 +240,7 @@ fn live(path: &Path) {
 
 fn external(path: &Path) {
     let file = path.with_file_name("beside.npy");
-    npy::write(&file, &counted(DType::F32, &[3, 2]), OnExisting::Refuse, &mut |_| ()).unwrap();
+    npy::Export::new().write(&file, &counted(DType::F32, &[3, 2]), |_| ()).unwrap();
     let store = StoreOptions::new().external(ExternalFiles::Beside).create(path).unwrap();
     stridemap_interop::adopt(&store, &file, "").unwrap();
     store.rename("beside", "x").unwrap();

@@ -1,12 +1,11 @@
 //! Files that are not the store's, and are changed while it looks at them.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use stridemap::{ErrorKind, OnExisting, Tensor};
+use stridemap::{ErrorKind, Tensor};
 use stridemap_interop::{ForeignFile, safetensors};
 
 use super::play::{Fate, Play, bytes, create, holds, open, refused, told};
@@ -14,7 +13,7 @@ use super::seat::{Manners, When};
 
 fn write(path: &Path, x: &Tensor) {
     let tensors = [("x".to_owned(), x.clone())];
-    safetensors::write(path, &tensors, &BTreeMap::new(), OnExisting::Replace, &mut |_| ()).unwrap();
+    safetensors::Export::new().write(path, &tensors, |_| ()).unwrap();
 }
 
 /// Changes the last byte, and the mtime, which would otherwise be that of the clock's last tick.

@@ -65,7 +65,7 @@ fn name_that_is_taken_leaves_the_transaction_as_it_was() {
         &["adopt", "\"again.weight\""],
     );
     let mut told_bytes = 0;
-    let imported = file.import_into(&mut txn, "again.", &mut |bytes| told_bytes += bytes);
+    let imported = file.import_into(&mut txn, "again.", |bytes| told_bytes += bytes);
     assert_refused(imported, ErrorKind::NameExists, &["import", "\"again.weight\""]);
     assert_eq!(told_bytes, 0);
     txn.commit().unwrap();
@@ -182,7 +182,7 @@ fn tensor_of_size_zero_and_file_of_none_are_adopted() {
         ("empty", vec![("empty".to_owned(), Tensor::zeros(DType::F32, &[0, 3]).unwrap())]),
     ] {
         let file = dir.path().join(name);
-        safetensors::write(&file, &tensors, &BTreeMap::new(), OnExisting::Refuse, &mut |_| ()).unwrap();
+        safetensors::Export::new().write(&file, &tensors, |_| ()).unwrap();
         stridemap_interop::adopt(&store, &file, "").unwrap();
     }
     assert_eq!(store.names().unwrap(), ["empty"]);

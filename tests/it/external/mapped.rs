@@ -131,7 +131,7 @@ fn case_29_export_over_a_file_that_is_mapped_as_its_source_writes_the_right_byte
     let tensor = store.load("weight").unwrap();
     let lent = tensor.as_slice::<f32>().unwrap();
     let turned = [("t".to_owned(), tensor.t().unwrap())];
-    safetensors::write(&adopted.file, &turned, &BTreeMap::new(), OnExisting::Replace, &mut |_| ()).unwrap();
+    safetensors::Export::new().write(&adopted.file, &turned, |_| ()).unwrap();
     assert_eq!(lent, weight());
     let written = ForeignFile::open(&adopted.file).unwrap().load("t").unwrap();
     assert_eq!(written.t().unwrap().to_bytes().unwrap(), tensor.to_bytes().unwrap());

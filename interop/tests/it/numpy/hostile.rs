@@ -4,14 +4,14 @@ use std::fs;
 use std::io::{Cursor, Write as _};
 
 use proptest::prelude::*;
-use stridemap::{DType, ErrorKind, OnExisting, Tensor};
+use stridemap::{DType, ErrorKind, Tensor};
 use stridemap_interop::npz::{self, Packing};
 use stridemap_interop::{ForeignFile, ForeignOptions, Order, npy};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::npy_bytes;
-use crate::place::{Place, counted, logical, quiet};
+use crate::place::{Place, counted, logical};
 
 const DEFLATED: CompressionMethod = CompressionMethod::Deflated;
 const STORED: CompressionMethod = CompressionMethod::Stored;
@@ -129,9 +129,9 @@ proptest! {
             .map(|(name, dtype, size)| (name.to_owned(), counted(dtype, size)));
         if is_npz {
             let packing = if is_deflated { Packing::Deflated } else { Packing::Stored };
-            npz::write(&path, &tensors, Order::F, packing, OnExisting::Refuse, &mut quiet()).unwrap();
+            npz::Export::new().order(Order::F).packing(packing).write(&path, &tensors, |_| ()).unwrap();
         } else {
-            npy::write(&path, &tensors[0].1, OnExisting::Refuse, &mut quiet()).unwrap();
+            npy::Export::new().write(&path, &tensors[0].1, |_| ()).unwrap();
         }
         let mut bytes = fs::read(&path).unwrap();
         for (at, value) in &changes {
@@ -152,7 +152,7 @@ proptest! {
         let store = stridemap::StoreOptions::new().durability(stridemap::Durability::Process);
         let store = store.create(dir.path().join("s.smap")).unwrap();
         let mut txn = store.begin().unwrap();
-        match file.import_into(&mut txn, "", &mut quiet()) {
+        match file.import_into(&mut txn, "", |_| ()) {
             Err(error) => prop_assert!(
                 [ErrorKind::BadFile, ErrorKind::InvalidArgument].contains(&error.kind()), "{}", error
             ),

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use stridemap::{DType, ErrorKind, ExternalFiles, OnExisting, StoreOptions, Tensor};
+use stridemap::{DType, ErrorKind, ExternalFiles, StoreOptions, Tensor};
 use stridemap_interop::npz::{self, Packing};
 use stridemap_interop::{FileFormat, ForeignFile, Order};
 
-use crate::place::{Place, counted, logical, quiet};
+use crate::place::{Place, counted, logical};
 
 fn named(tensors: &[(&str, Tensor)]) -> Vec<(String, Tensor)> {
     tensors.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect()
@@ -43,17 +43,20 @@ fn tensors_come_back_from_a_file_in_any_order_and_packing() {
     for (order, packing) in ALL {
         let path = place.path("x.npz");
         let (mut written_bytes, mut read_bytes) = (0, 0);
-        npz::write(&path, &tensors, order, packing, OnExisting::Replace, &mut |n| written_bytes += n)
+        npz::Export::new()
+            .order(order)
+            .packing(packing)
+            .write(&path, &tensors, |n| written_bytes += n)
             .unwrap();
         let first = fs::read(&path).unwrap();
-        npz::write(&path, &tensors, order, packing, OnExisting::Replace, &mut quiet()).unwrap();
+        npz::Export::new().order(order).packing(packing).write(&path, &tensors, |_| ()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), first, "the same tensors, another file");
 
         let file = ForeignFile::open(&path).unwrap();
         assert_eq!((file.format(), file.size_bytes()), (FileFormat::Npz, size_bytes));
         assert!(file.tensors().map(|tensor| tensor.name).eq(tensors.iter().map(|(name, _)| name.clone())));
         let mut txn = place.store.begin().unwrap();
-        file.import_into(&mut txn, "in ", &mut |bytes| read_bytes += bytes).unwrap();
+        file.import_into(&mut txn, "in ", |bytes| read_bytes += bytes).unwrap();
         txn.commit().unwrap();
         assert_eq!((written_bytes, read_bytes), (size_bytes, size_bytes));
         for (name, tensor) in &tensors {
@@ -75,7 +78,7 @@ fn stored_arrays_begin_where_they_can_be_mapped_and_are_adopted_there() {
     let place = Place::new();
     let tensors = tensors();
     let path = place.path("x.npz");
-    npz::write(&path, &tensors, Order::F, Packing::Stored, OnExisting::Refuse, &mut quiet()).unwrap();
+    npz::Export::new().order(Order::F).write(&path, &tensors, |_| ()).unwrap();
     let bytes = fs::read(&path).unwrap();
     let file = ForeignFile::open(&path).unwrap();
     for (storage, (name, tensor)) in file.storages().zip(&tensors) {
@@ -92,7 +95,7 @@ fn stored_arrays_begin_where_they_can_be_mapped_and_are_adopted_there() {
     for (name, tensor) in &tensors {
         assert_eq!(logical(&store.load(name).unwrap()), logical(tensor), "{name}");
     }
-    npz::write(&path, &tensors, Order::F, Packing::Deflated, OnExisting::Replace, &mut quiet()).unwrap();
+    npz::Export::new().order(Order::F).packing(Packing::Deflated).write(&path, &tensors, |_| ()).unwrap();
     let error = stridemap_interop::adopt(&store, &path, "again ").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadFile);
     assert!(error.to_string().contains("\"../../escape\" are compressed"), "{error}");
@@ -104,7 +107,7 @@ fn compressed_zeros_take_little_and_are_all_there() {
     let zeros = Tensor::zeros(DType::F64, &[1 << 21]).unwrap();
     let path = place.path("x.npz");
     let one = named(&[("zeros", zeros.clone())]);
-    npz::write(&path, &one, Order::C, Packing::Deflated, OnExisting::Refuse, &mut quiet()).unwrap();
+    npz::Export::new().packing(Packing::Deflated).write(&path, &one, |_| ()).unwrap();
     assert!(fs::metadata(&path).unwrap().len() < 40_000);
     place.import(&path).unwrap();
     assert_eq!(logical(&place.store.load("zeros").unwrap()), logical(&zeros));
@@ -121,16 +124,13 @@ fn names_that_numpy_would_take_for_others_are_refused_before_anything_is_written
         (["a.npy", "b", "a"], "NumPy would confuse the name \"a.npy\" with the one"),
     ] {
         let tensors = named(&names.map(|name| (name, byte.clone())));
-        let written =
-            npz::write(&path, &tensors, Order::C, Packing::Stored, OnExisting::Replace, &mut |_| {
-                panic!("an element was written")
-            });
+        let written = npz::Export::new().write(&path, &tensors, |_| panic!("an element was written"));
         let error = written.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadFile);
         assert!(error.to_string().contains(what), "{error}");
     }
     let pairs = named(&[("good", byte), ("pairs", counted(DType::F4E2M1FNx2, &[2]))]);
-    let written = npz::write(&path, &pairs, Order::C, Packing::Stored, OnExisting::Replace, &mut quiet());
+    let written = npz::Export::new().write(&path, &pairs, |_| ());
     assert!(written.unwrap_err().to_string().contains("tensor \"pairs\": NumPy cannot hold"));
     assert_eq!(fs::read(&path).unwrap(), b"old");
     assert_eq!(place.names(), ["store.smap", "x.npz"]);
@@ -140,7 +140,7 @@ fn names_that_numpy_would_take_for_others_are_refused_before_anything_is_written
 fn a_file_of_no_arrays_is_one() {
     let place = Place::new();
     let path = place.path("x.npz");
-    npz::write(&path, &[], Order::C, Packing::Stored, OnExisting::Refuse, &mut quiet()).unwrap();
+    npz::Export::new().write(&path, &[], |_| ()).unwrap();
     let file = ForeignFile::open(&path).unwrap();
     assert_eq!((file.format(), file.tensors().count()), (FileFormat::Npz, 0));
 }

@@ -182,7 +182,7 @@ fn case_47_hostile_checkpoints_are_refused_and_leave_the_store_as_it_was() {
 }
 
 #[test]
-fn four_headers_stand_on_one_storage() {
+fn views_of_a_checkpoint_share_its_storage() {
     for layout in ["zip", "legacy"] {
         let file = ForeignFile::open(data(&format!("pt/views_{layout}.pt"))).unwrap();
         let storages: Vec<_> = file.storages().collect();

@@ -185,7 +185,7 @@ fn pickles_that_break_their_machine_are_refused() {
 }
 
 #[test]
-fn what_is_long_is_not_gone_through_over_and_over() {
+fn repeated_uses_of_long_values_are_limited() {
     let again =
         |head: &[&[u8]], unit: &[u8], tail: &[u8]| [&head.concat(), &unit.repeat(2000), tail].concat();
     let name = text(&"k".repeat(100_000));
@@ -202,6 +202,14 @@ fn what_is_long_is_not_gone_through_over_and_over() {
     ] {
         assert_refused(&object, "it needs more memory than");
     }
+    // The keys of the storages, and of the description of the machine.
+    let keys = [&b"\x80\x02]("[..], &name, b"q\x00", &b"h\x00".repeat(2000), b"e."].concat();
+    let file = legacy(b"\x80\x02N.", &[]);
+    let file = [file.strip_suffix(b"\x80\x02](e.").unwrap(), &keys].concat();
+    assert!(said_of(&file).contains("it needs more memory than"));
+    let system = [&b"\x80\x02}("[..], &name, b"q\x00N", &b"h\x00N".repeat(2000), b"u."].concat();
+    let file = [b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", &system[..]].concat();
+    assert!(said_of(&file).contains("it needs more memory than"));
     let digits = "0".repeat(401);
     for number in [format!("F{digits}.5\n"), format!("I{digits}\n"), format!("L{digits}L\n")] {
         assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is not a");
@@ -212,7 +220,7 @@ fn what_is_long_is_not_gone_through_over_and_over() {
 }
 
 #[test]
-fn layouts_that_lie_are_refused() {
+fn inconsistent_layouts_are_refused() {
     let object = good();
     let with_key = |key: &str| {
         let id = [

