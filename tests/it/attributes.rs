@@ -299,7 +299,7 @@ fn safetensors_metadata_goes_into_the_scope_of_the_prefix_and_back() {
     let metadata = texts(&[("format", "pt"), ("license", "MIT")]);
     let weight = stridemap::Tensor::from_vec(vec![1f32, 2.], &[2]).unwrap();
     let tensors = [("weight".to_owned(), weight)];
-    safetensors::write(&file, &tensors, &metadata, OnExisting::Refuse, &mut |_| ()).unwrap();
+    safetensors::Export::new().metadata(&metadata).write(&file, &tensors, |_| ()).unwrap();
     let options = StoreOptions::new().external(stridemap::ExternalFiles::Beside);
     let store = options.create(dir.path().join("x.smap")).unwrap();
     import(&store, &file, "encoder.").unwrap();
@@ -312,7 +312,7 @@ fn safetensors_metadata_goes_into_the_scope_of_the_prefix_and_back() {
     let tensors: Vec<_> =
         loaded.map(|(name, tensor)| (name["encoder.".len()..].to_owned(), tensor)).collect();
     let attributes = store.attributes_of("encoder.");
-    safetensors::write(&back, &tensors, &attributes, OnExisting::Refuse, &mut |_| ()).unwrap();
+    safetensors::Export::new().metadata(&attributes).write(&back, &tensors, |_| ()).unwrap();
     assert_eq!(ForeignFile::open(&back).unwrap().attributes(), &metadata);
     assert_eq!(fs::read(&back).unwrap(), fs::read(&file).unwrap());
     import(&store, &file, "").unwrap();
