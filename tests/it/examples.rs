@@ -65,7 +65,7 @@ impl Running {
     }
 
     /// What it said on both.
-    fn said(&self) -> [String; 2] {
+    fn output(&self) -> [String; 2] {
         ["stdout", "stderr"].map(|said| fs::read_to_string(self.dir.path().join(said)).unwrap())
     }
 
@@ -74,9 +74,9 @@ impl Running {
         let began = Instant::now();
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
-                return (status, self.said());
+                return (status, self.output());
             }
-            assert!(began.elapsed() < PATIENCE, "it hangs, and has said {:?}", self.said());
+            assert!(began.elapsed() < PATIENCE, "it hangs, and has said {:?}", self.output());
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -137,7 +137,7 @@ fn hogwild_finds_the_truth_without_locks() {
 }
 
 #[test]
-fn replay_buffer_gives_whole_transitions() {
+fn replay_buffer_returns_whole_transitions() {
     let said = run("replay_buffer");
     assert!(said.contains("the ring holds the last 256 of 90000"), "{said}");
 }
