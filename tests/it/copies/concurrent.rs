@@ -137,7 +137,7 @@ fn every_copy_made_during_changes_is_one_generation() {
         let copied = catch_unwind(AssertUnwindSafe(|| {
             let held = store.snapshot();
             let mut i = 0;
-            while i < 24 || numbers.first() == numbers.last() {
+            while i < 12 || numbers.first() == numbers.last() {
                 let place: PathBuf = dir.path().join(format!("copy.{i}"));
                 store.copy_to(&place, |_| ()).unwrap();
                 numbers.push(number_of(&Store::open(&place).unwrap()));

@@ -155,9 +155,10 @@ fn verify_reads_digests_of_any_number_of_chunks() {
     let dir = temporary();
     let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
     Store::create(&made).unwrap();
-    let sums = digest(&[0; 1 << 20]).repeat(CHUNKS as usize);
+    let of_zeros = digest(&[0; 1 << 20]);
+    let sums = of_zeros.repeat(CHUNKS as usize);
     let mut chain = ChunkChain::default();
-    (0..CHUNKS).for_each(|_| chain.push(digest(&[0; 1 << 20])));
+    (0..CHUNKS).for_each(|_| chain.push(of_zeros));
     let sealed = Sealed { chunks: chain.link(), tail: digest(&[]), reserved_bytes: 0 };
     let record =
         StorageRecord { length_bytes: CHUNKS << 20, tensor_count: 0, kind: StorageKind::Sealed(sealed) };

@@ -66,7 +66,7 @@ pub(crate) fn run_role(role: &str, path: &Path) {
 }
 
 /// How often each process adds 1 to each element.
-const ADDITIONS: usize = 10_000;
+const ADDITIONS: usize = 2_000;
 
 fn stdout_of(child: &mut Child) -> BufReader<std::process::ChildStdout> {
     let mut said = BufReader::new(child.stdout.take().unwrap());

@@ -60,7 +60,7 @@ impl MalformedStore {
 #[test]
 fn file_borrowed_as_a_sealed_storage_cannot_be_live() {
     let mut malformed = MalformedStore::new();
-    let store = open_mapped(&malformed.path());
+    let store = open_mapped(malformed.path());
     let sealed = malformed.load(&store, SEALED);
     let lent = sealed.as_slice::<i64>().unwrap();
     let x = malformed.load(&store, LIVE);
@@ -79,7 +79,7 @@ fn file_borrowed_as_a_sealed_storage_cannot_be_live() {
 #[test]
 fn file_locked_as_a_mutable_storage_cannot_be_live() {
     let mut malformed = MalformedStore::new();
-    let (store, unmapped) = (open_mapped(&malformed.path()), Store::open(malformed.path()).unwrap());
+    let (store, unmapped) = (open_mapped(malformed.path()), Store::open(malformed.path()).unwrap());
     let mutables = [malformed.load(&store, MUTABLE), malformed.load(&unmapped, MUTABLE)];
     let x = malformed.load(&store, LIVE);
     for mutable in &mutables {
@@ -112,7 +112,7 @@ fn file_locked_as_a_mutable_storage_cannot_be_live() {
 #[test]
 fn file_is_live_with_one_element_size_at_a_time() {
     let mut malformed = MalformedStore::new();
-    let store = open_mapped(&malformed.path());
+    let store = open_mapped(malformed.path());
     let (x, narrow) = (malformed.load(&store, LIVE), malformed.load(&store, NARROW));
     malformed.give_file_to(LIVE);
     let live = x.as_live::<i64>().unwrap();

@@ -13,8 +13,8 @@ use crate::support::scaled;
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "read" => {
-            let store = Store::open(&path).unwrap();
-            let mapped = open_mapped(&path);
+            let store = Store::open(path).unwrap();
+            let mapped = open_mapped(path);
             for name in ["transposed", "stepped"] {
                 let tensor = mapped.load(name).unwrap();
                 let borrowed: Vec<f32> = tensor.as_array().unwrap().iter().copied().collect();
@@ -23,7 +23,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             }
         }
         "write" => {
-            let store = fast().open(&path).unwrap();
+            let store = fast().open(path).unwrap();
             for i in 0..50 {
                 store.save(&format!("{}.{i}", std::process::id()), &filled(3, i as f32)).unwrap();
             }
@@ -31,14 +31,14 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
         }
         "view" => {
             let before = proc("io", "wchar:");
-            let store = Store::open(&path).unwrap();
+            let store = Store::open(path).unwrap();
             let tensor = store.load("x").unwrap();
             store.save_view("view", &tensor.view([2, -1]).unwrap().t().unwrap()).unwrap();
             let written_bytes = proc("io", "wchar:") - before;
             send_line(format!("{} {written_bytes}", proc("status", "VmHWM:") * 1024));
         }
         "change" => {
-            let store = Store::open(&path).unwrap();
+            let store = Store::open(path).unwrap();
             let (x, source) = (store.load("x").unwrap(), store.load("source").unwrap());
             let mut guard = x.lock_exclusive().unwrap();
             guard.fill_(1).unwrap().copy_(&source).unwrap().mul_(&source).unwrap();
@@ -46,8 +46,8 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             send_line(proc("status", "VmHWM:") * 1024);
         }
         "add" => {
-            let mapped = open_mapped(&path);
-            let unmapped = Store::open(&path).unwrap();
+            let mapped = open_mapped(path);
+            let unmapped = Store::open(path).unwrap();
             for store in [mapped, unmapped] {
                 let x = store.load("x").unwrap();
                 for _ in 0..ADDITIONS {
@@ -60,7 +60,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             }
         }
         "watch" => {
-            let x = Store::open(&path).unwrap().load("x").unwrap();
+            let x = Store::open(path).unwrap().load("x").unwrap();
             send_line(format!("{:?}", x.read::<f32>().unwrap()));
             while wait_for_line() {
                 send_line(format!("{:?}", x.read::<f32>().unwrap()));
