@@ -69,7 +69,7 @@ impl Running {
         ["stdout", "stderr"].map(|said| fs::read_to_string(self.dir.path().join(said)).unwrap())
     }
 
-    /// Waits for its end; gives how it ended, and what it said.
+    /// Waits for its end. Returns its status and its output.
     fn end(mut self) -> (ExitStatus, [String; 2]) {
         let began = Instant::now();
         loop {
@@ -116,7 +116,7 @@ fn kill_a_child_of(name: &str) -> (ExitStatus, [String; 2]) {
     running.end()
 }
 
-/// Runs an example that succeeds; gives what it says.
+/// Runs an example that succeeds. Returns its output.
 fn run(name: &str) -> String {
     let (status, [said, complaint]) = Running::start(name).end();
     assert!(status.success(), "{said}{complaint}");

@@ -1,4 +1,4 @@
-//! What is asked wrongly: a typed error, one line, and a store that did not change.
+//! Invalid requests: a typed error of one line, and an unchanged store.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};

@@ -78,7 +78,7 @@ fn case_26_truncating_a_mapped_file_kills_the_process_and_returns_no_elements() 
         .unwrap();
     assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
     assert!(!String::from_utf8(output.stdout).unwrap().contains("read"), "an element was made up");
-    // Who comes after is told before anything is mapped.
+    // A later open fails before anything is mapped.
     let refused = open_mapped(&path).load("x").unwrap_err();
     assert_eq!((refused.kind(), refused.rule().unwrap().number()), (ErrorKind::Corrupt, 26));
 }
@@ -101,7 +101,7 @@ fn case_28_file_replaced_while_mapped_keeps_its_bytes_and_the_next_open_fails() 
                 assert_eq!(again.load("x").unwrap_err().kind(), ErrorKind::Corrupt);
                 26
             } else {
-                // As long as it was: the record has its digest, and who verifies reads all of it.
+                // The length is unchanged. The record has the digest, and `verify` reads all bytes.
                 25
             };
             let findings = again.verify(|_| ()).unwrap().findings;

@@ -85,7 +85,7 @@ fn case_42_names_that_look_like_paths_are_only_names_in_every_format() {
     }
 }
 
-/// A store whose newest manifest stands on a table, with a storage of more than a chunk.
+/// A store whose newest manifest refers to a table, with a storage of more than a chunk.
 fn store_of_every_file(path: &Path) {
     let store = Store::create(path).unwrap();
     let mut txn = store.begin().unwrap();
@@ -96,7 +96,7 @@ fn store_of_every_file(path: &Path) {
     store.save("large", &filled(5 << 20, 1u8)).unwrap();
 }
 
-/// Opens the store in every way and does everything to it; gives the kinds of the errors.
+/// Opens the store in every way, runs every operation, and returns the kinds of the errors.
 fn errors_of_each_operation(path: &Path) -> Vec<ErrorKind> {
     let mut errors = Vec::new();
     // SAFETY: nobody writes the store while it is mapped.
@@ -126,7 +126,7 @@ fn errors_of_each_operation(path: &Path) -> Vec<ErrorKind> {
     errors.iter().map(stridemap::Error::kind).collect()
 }
 
-/// A FIFO blocks whoever opens it to read until somebody writes: nobody here waits for that.
+/// Opening a FIFO for reading blocks until a process writes: no operation may wait for that.
 #[test]
 fn case_44_fifo_device_or_directory_in_place_of_any_file_is_refused_at_once() {
     let made = tempfile::tempdir().unwrap();

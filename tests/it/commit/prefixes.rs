@@ -1,4 +1,4 @@
-//! Many tensors at once, by how their names begin, and several changes in one commit.
+//! Many tensors at once, by a prefix of their names, and several changes in one commit.
 
 use stridemap::{Error, ErrorKind, Result, Store, Tensor, Transaction};
 

@@ -1,4 +1,4 @@
-//! Transactions that began before others committed: what they append to and what their views stand on.
+//! Transactions that began before other commits: their appends, and the storages of their views.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;

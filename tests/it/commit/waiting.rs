@@ -38,7 +38,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             let work = |(thread, store): (usize, &Store)| {
                 let name = format!("{}.{thread}", std::process::id());
                 let mut count = 0;
-                // The first element counts those who have begun.
+                // The first element counts the threads that have begun.
                 let own = counts.fetch_add([0], 1).unwrap() as isize + 1;
                 while counts.read().unwrap()[1..].iter().any(|&turns| turns < TURNS) {
                     store.save(&name, &scalar(count)).unwrap();

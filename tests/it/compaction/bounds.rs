@@ -1,4 +1,4 @@
-//! What a compaction takes of descriptors, and what it reads, when there is much of something.
+//! Descriptors and reads of compactions of many storages.
 
 use std::path::Path;
 use std::sync::Arc;

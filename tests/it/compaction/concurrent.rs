@@ -61,7 +61,7 @@ fn change(store: &Store, what: &str) -> String {
         "rename" => store.rename("thin", "renamed"),
         "elsewhere" => store.save("elsewhere", &vector(5, 5)),
         "append" => {
-            // The growth lock is taken: who appends waits for the end of the compaction.
+            // The growth lock is taken: appenders wait for the end of the compaction.
             let busy = store.append("rows", &vector(1000, 9).view([1, 1000]).unwrap()).unwrap_err();
             assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
             Ok(())
@@ -96,7 +96,7 @@ fn reader_of_an_earlier_generation_holds_its_space_until_it_ends() {
     match &reasons(&store)[..] {
         [(SpaceReason::Pinned { generation, processes }, bytes)] => {
             assert_eq!((*generation, *bytes), (4, (4 << 20) + 4 * 16));
-            // The kernel tells who holds it, where the file system and the namespace of processes allow.
+            // The kernel names the holder if the file system and the process namespace allow it.
             assert!(
                 processes.is_empty() || *processes == [reader.child.id()],
                 "{processes:?}, not {}",

@@ -1,4 +1,4 @@
-//! A compaction that is killed before any of its steps.
+//! Compactions that are killed before each of their steps.
 
 use std::io::BufReader;
 use std::os::unix::process::ExitStatusExt as _;
@@ -45,7 +45,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     true
 }
 
-/// Two storages of which half is reached: one of more than a chunk, and a small one.
+/// Two half-referenced storages: one of more than a chunk, and a small one.
 fn create_half_referenced_store(path: &Path) -> Store {
     let store = Store::create(path).unwrap();
     for (name, elements) in [("large", 3 << 18), ("small", 1 << 13)] {

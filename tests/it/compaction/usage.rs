@@ -52,7 +52,7 @@ fn statistics_give_a_reason_for_each_byte() {
     let abandoned = |bytes| (SpaceReason::Abandoned, bytes);
     assert_eq!(by_length(), [abandoned(128), orphaned, unreached.clone(), abandoned(8 << 20)]);
 
-    // All the files of the store, byte by byte; and as many as gc gives back.
+    // Every byte of the files of the store, and as many as gc frees.
     let stats = store.stats().unwrap();
     assert_eq!(stats.file_bytes, disk_usage(&path).0);
     let before = storage_bytes(&path);

@@ -11,7 +11,7 @@ use super::support::{
 };
 use crate::harness::{filled, new_path};
 
-/// What `verify` finds is that file, and those who lose something by it are among the affected.
+/// `verify` finds that file, and names every tensor that loses data by it.
 fn check(store: &Path, file: &Path, expected: &Content, what: &str) {
     let findings = verify(store).findings;
     assert!(!findings.is_empty(), "{what}: not found");

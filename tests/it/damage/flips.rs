@@ -1,4 +1,4 @@
-//! Case 27 of the hazards, and 30: every bit of every file of a store flipped, one at a time.
+//! Every bit of every file of a store, flipped one at a time: cases 27 and 30.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Stores that were made to mislead a repair, and others that are at work beside one.
+//! Repairs of malformed stores, and repairs while other processes work.
 
 use std::collections::BTreeSet;
 use std::fs;

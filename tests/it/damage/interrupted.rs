@@ -1,4 +1,4 @@
-//! A repair that a power cut ends anywhere, on the simulated disk, and that is made again.
+//! Repairs that a power cut interrupts, on the simulated disk, and that are repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

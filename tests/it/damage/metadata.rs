@@ -1,4 +1,4 @@
-//! Damaged metadata: a typed error, or the right answer.
+//! Damaged metadata: a typed error, or the right content.
 
 use std::collections::BTreeMap;
 use std::fs;

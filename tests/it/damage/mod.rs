@@ -1,4 +1,4 @@
-//! `verify` and `repair`: damage to every file of a store, and what is found, and what is left.
+//! `verify` and `repair`: damage to every file of a store, the findings, and the tensors that are left.
 
 mod files;
 mod flips;

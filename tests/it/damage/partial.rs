@@ -1,4 +1,4 @@
-//! One tensor verified, and the rest left unread.
+//! Verification of one tensor, which reads nothing else.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;

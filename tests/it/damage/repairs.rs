@@ -1,4 +1,4 @@
-//! What a repair keeps, loses and moves away.
+//! Repairs: the tensors that are kept and lost, and the files that are moved.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Small stores with a file of every kind, and what is in them.
+//! Small stores with a file of every kind, and their content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

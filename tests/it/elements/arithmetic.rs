@@ -1,4 +1,4 @@
-//! Arithmetic in place, against what PyTorch's gives: `tests/data/torch_inplace.jsonl`, written by
+//! Arithmetic in place, compared with PyTorch: `tests/data/torch_inplace.jsonl`, written by
 //! `make_torch_inplace.py` beside it.
 //!
 //! `STRIDEMAP_TORCH_INPLACE` names another file of such rows to run instead.

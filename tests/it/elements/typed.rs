@@ -1,4 +1,4 @@
-//! Tensors whose elements are lent for as long as they are kept.
+//! Typed tensors, which borrow their elements for as long as they live.
 
 use stridemap::{DType, ErrorKind, F8E4M3FN, StorageKind, Tensor, TypedTensor};
 

@@ -1,4 +1,4 @@
-//! What adopting asks and writes, what becomes of the file, and how to be without it again.
+//! Adopting files: conditions, bytes written, and materializing.
 
 use stridemap::{DType, Index};
 
@@ -116,7 +116,7 @@ fn external_files_are_never_collected() {
     store.save("own", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
     store.gc().unwrap();
     assert_eq!(store.snapshot().storages().count(), 1);
-    // Who is on the older generation still reads it.
+    // A reader of the older generation still reads it.
     assert_eq!(pinned.load("weight").unwrap().read::<f32>().unwrap(), weight());
     drop(pinned);
     store.save("own", &Tensor::from_vec(vec![2f32], &[1]).unwrap()).unwrap();

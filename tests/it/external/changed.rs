@@ -1,4 +1,4 @@
-//! The file is not any more what was adopted: the cases 25 to 28, and 44.
+//! External files that changed after adoption: cases 25 to 28, and 44.
 
 use std::os::unix::fs::FileExt as _;
 

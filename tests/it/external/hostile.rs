@@ -1,4 +1,4 @@
-//! Stores whose records name files that they should not: the case 43.
+//! Malformed stores whose records name forbidden files: case 43.
 
 use std::os::unix::fs::{MetadataExt as _, symlink};
 

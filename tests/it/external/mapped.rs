@@ -1,4 +1,4 @@
-//! What is lent of external files, and files of more than memory holds.
+//! Elements borrowed from external files, and files larger than memory.
 
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Files that are adopted where they lie. The numbered cases are in the modules beneath.
+//! External files, adopted in place. The numbered cases are in the modules of this folder.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -69,7 +69,7 @@ impl Adopted {
         self.open().load("weight")?.read()
     }
 
-    /// Asserts that neither a handle nor a mapped one gives the elements any more, for this reason.
+    /// Asserts that both kinds of handle refuse to load the elements, for this reason.
     pub(crate) fn assert_changed(&self, parts: &[&str]) {
         for store in [self.open(), mapped(&external_beside(), &self.path)] {
             assert_refused(store.load("weight"), ErrorKind::ExternalChanged, parts);

@@ -1,4 +1,4 @@
-//! Operations of the disk that fail: what the writer is told, what the store holds, and whether the handle goes on.
+//! Disk operations that fail: the error, the content of the store, and the state of the handle.
 
 pub(crate) mod full_disk;
 mod poisoned;

@@ -100,7 +100,7 @@ const WRITES: [(&str, Write); 14] = [
     }),
 ];
 
-/// Has the sync of this number fail; gives the failure, which operation it was, and where in the log that would stand.
+/// Makes the sync of this number fail. Returns the operation that failed, once it has.
 fn fail_nth(disk: &SimulatedDisk, nth: usize) -> Arc<Mutex<Option<Op>>> {
     let failed = Arc::new(Mutex::new(None));
     let (seen, told) = (AtomicUsize::new(0), Arc::clone(&failed));
@@ -144,7 +144,7 @@ fn case_04_case_05_after_any_failed_sync_everything_is_refused_and_nothing_is_sy
     assert!(of("Io") > 40 && of("CommitUnknown") > 20, "{failures:?}");
 }
 
-/// One sync fails; gives the kind of the error that tells of it.
+/// Makes one sync fail. Returns the kind of the error that reports it.
 fn fail_one(
     (disk, store): &(SimulatedDisk, Store),
     (what, write): (&str, Write),
@@ -219,7 +219,7 @@ fn case_06_failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard
     drop(guard);
     assert_eq!(disk.log().len(), began, "something was done after the failed flush");
     assert_eq!(weights.read::<i64>().unwrap(), [7; 5], "a poisoned handle reads on");
-    // Whoever loads the storage again in this process gets the same pages.
+    // Another handle of this process that loads the storage gets the same pages.
     let another = options(&disk).open("x").unwrap();
     let mut guard = another.load("weights").unwrap().lock_exclusive().unwrap();
     let refused = guard.flush().unwrap_err();

@@ -1,4 +1,4 @@
-//! Writes of the real disk that fail, or are done by half.
+//! Writes of the real disk that fail or are short.
 
 use std::fs::{self, File};
 use std::io;

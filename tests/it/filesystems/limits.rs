@@ -1,5 +1,4 @@
-//! Places and limits that a store cannot work in, or not fully: what it says, and that it is whole after. Limits are those of a
-//! process of its own: this test binary, started again.
+//! Limits of the system and of mounts: the error, and a store that stays intact. Limits are set in a process of its own.
 
 use std::fs::{self, File};
 use std::io;

@@ -29,7 +29,7 @@ fn store_of(path: &Path, value: f32) -> Store {
     store
 }
 
-/// Opens the store as users do who want everything.
+/// Opens the store with every option.
 fn open(path: &Path) -> Store {
     let options = StoreOptions::new().external(ExternalFiles::Beside);
     // SAFETY: only this library writes the store, or the handle is not used to borrow elements.

@@ -152,7 +152,7 @@ fn killed_appender_blocks_nobody_and_its_bytes_are_reused_or_freed() {
     assert_eq!((bytes_of(&path.join(BIN)), bytes_of(&path.join(SUM))), (MIB as u64 + 9, 16));
     let expected = rows(0, MIB + 9, &[], |i| i as u8);
     assert!(store.load("x").unwrap().read::<u8>().unwrap() == expected.read::<u8>().unwrap());
-    // Chunk digests that a killed process left are given back too.
+    // Chunk digests that a killed process left are freed too.
     let sum = fs::OpenOptions::new().append(true).open(path.join(SUM)).unwrap();
     (&sum).write_all(&[7; 100]).unwrap();
     assert_eq!(store.gc().unwrap().size_bytes, 100);

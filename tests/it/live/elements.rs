@@ -36,7 +36,7 @@ fn elements_are_held<T: LiveElement + PartialEq + Debug>(elements: [T; 4], sum: 
 
     let saved = live(&store, "saved", elements.to_vec(), &[4]);
     assert_eq!(saved.read().unwrap(), elements);
-    // The bytes are those of any other storage of the dtype, and any way to copy gives them.
+    // The bytes are those of any other storage of the dtype, and every way to copy returns them.
     let reopened = Store::open(&path).unwrap();
     assert_eq!(reopened.load("saved").unwrap().read::<T>().unwrap(), elements);
     assert_eq!(reopened.load("zeros").unwrap().t().unwrap().read::<T>().unwrap(), [c, d, a, a]);
@@ -89,7 +89,7 @@ fn other_dtypes_cannot_be_live() {
     assert_eq!(live_count, live.len());
 }
 
-/// 16-bit floats of all kinds are added to each other; `sum` gives the bits of a sum.
+/// 16-bit floats of all kinds are added to each other; `sum` returns the bits of a sum.
 fn sums_are_rounded<T: LiveElement>(of_bits: fn(u16) -> T, to_bits: fn(T) -> u16, sum: fn(u16, u16) -> u16) {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();

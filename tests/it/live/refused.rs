@@ -231,7 +231,7 @@ fn case_23_exclusive_guard_against_a_live_view_or_another_guard_is_refused_or_wa
     let options = StoreOptions::new().lock_timeout(Duration::from_millis(50));
     // SAFETY: the tests write through the library only.
     let store = unsafe { options.open_mapped(&path).unwrap() };
-    // A storage is mutable or live, and never both: who has a guard of it has nobody's live view against it.
+    // A storage is mutable or live, never both: a guard never meets a live view of the same storage.
     let live = live(&store, "live", vec![1i64; 3], &[3]);
     for refused in [live.lock_exclusive().map(drop), live.lock_shared().map(drop)] {
         assert_refused(refused, ErrorKind::NotMutable, &["live", "as_live"]);

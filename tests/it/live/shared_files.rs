@@ -1,4 +1,4 @@
-//! Malformed stores, in which one file is storages of two kinds: bytes that are lent as one are not changed as the other.
+//! Malformed stores, in which one file is storages of two kinds: bytes borrowed as one are not changed as the other.
 
 use std::any::Any;
 use std::fs;

@@ -1,5 +1,4 @@
-//! What processes on one store do to each other, one test a case: the number in a test's name is that of the case. The other
-//! processes are this test binary, started again.
+//! Processes on one store, one test a case: the number in a test's name is that of the case.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -300,7 +299,7 @@ fn case_23_exclusive_guard_excludes_other_guards() {
     for busy in [x.lock_shared().map(drop), x.lock_exclusive().map(drop)] {
         let error = busy.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        // The kernel tells who holds it, where the file system and the namespace of processes allow.
+        // The kernel names the holder if the file system and the process namespace allow it.
         let text = error.to_string();
         assert!(text.contains(&format!("process {id} ")) || text.contains("another process"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! What several processes that map one storage take of memory together: one copy of it.
+//! Several processes that map one storage share one copy of it in memory.
 
 use std::fs;
 use std::io::{BufReader, Write as _};

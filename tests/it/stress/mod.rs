@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(80);
 pub(crate) fn run_role(role: &str, path: &Path) {
     let numbers: Vec<u64> = role.split(' ').skip(1).map(|number| number.parse().unwrap()).collect();
     let (slot, seed) = (numbers[0] as usize, numbers[1]);
-    // Whoever started this process may have been killed itself: then its end of the pipe is closed.
+    // The parent process may have been killed itself: then its end of the pipe is closed.
     thread::spawn(|| {
         let _ = std::io::stdin().read_line(&mut String::new());
         std::process::exit(0);
@@ -138,7 +138,7 @@ struct Injuries {
     stops: u64,
 }
 
-/// Lets the processes run, and kills them at random; gives what went wrong, if anything did.
+/// Lets the processes run, and kills them at random. Returns what went wrong, if anything did.
 fn kill_and_restart(
     path: &Path,
     until: Instant,

@@ -51,7 +51,7 @@ impl Args<'_> {
     }
 }
 
-/// What the operation gives; `None` for an index past the end of a list, which counts as a refusal.
+/// The result of the operation; `None` for an index past the end of a list, which counts as a refusal.
 fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
     let pick = |parts: Result<Vec<Tensor>>| match parts {
         Ok(parts) => parts.get(args.count("index")).cloned().map(Ok),
@@ -175,7 +175,7 @@ fn run(chain: &Value, counts: &mut Counts) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// All chains of a file, each of which must agree.
+/// Runs all chains of a file. Each must agree.
 fn run_all(chains: &str) -> Counts {
     let mut counts = Counts::default();
     let disagreement = |line: &str| {

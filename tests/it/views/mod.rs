@@ -72,7 +72,7 @@ fn is_inside(tensor: &Tensor, length: usize) -> bool {
     0 <= lowest && end <= length as i128
 }
 
-/// Follows a chain and checks every tensor on the way; gives the last, and how many steps it took.
+/// Follows a chain and checks every tensor on the way. Returns the last one, and the number of steps.
 fn follow(mut tensor: Tensor, mut model: Model, chain: &[u64]) -> (Tensor, Model, usize) {
     let (mut trail, mut step_count) = (format!("{:?}", model.size), 0);
     check(&tensor, &model, &mut Draws::new(0), &trail);

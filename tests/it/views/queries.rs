@@ -1,4 +1,4 @@
-//! What a header tells without reading: overlaps, names that share bytes, memory formats.
+//! Queries that read headers only: overlaps, names that share bytes, memory formats.
 
 use ndarray::array;
 use stridemap::{DType, ErrorKind, Result, StorageKind, Store, Tensor, ix};

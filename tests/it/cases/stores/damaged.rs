@@ -32,9 +32,9 @@ type Files = BTreeMap<String, Node>;
 enum Refused {
     /// It does not open.
     Open(u8, &'static str),
-    /// It opens, and gives its tensor `t` to nobody; and what `verify` says.
+    /// The store opens, but its tensor `t` cannot be loaded; and the finding of `verify`.
     Load(u8, &'static str, &'static [(u8, &'static str)]),
-    /// It gives its tensor: only who verifies sees the damage.
+    /// The tensor can be loaded: only `verify` finds the damage.
     Verify(&'static [(u8, &'static str)]),
     /// It opens, and its tensor is not loaded for what the handle does not allow.
     External,

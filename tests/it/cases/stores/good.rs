@@ -188,7 +188,7 @@ fn grown(path: &Path) {
     }
 }
 
-/// The elements are made again by who reads it; see `filled` in what is expected.
+/// A reader makes the elements again; see `filled` in the expected content.
 fn chunked(path: &Path) {
     let store = Store::create(path).unwrap();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
@@ -263,7 +263,7 @@ fn foreign_files(path: &Path) {
     assert!(path.join("UNSYNCED").exists());
 }
 
-/// What a store holds, for who reads it to hold against.
+/// The content of a store, for readers to compare with.
 pub(super) fn describe(name: &str, about: &str, path: &Path) -> Value {
     let store = StoreOptions::new().external(ExternalFiles::Beside).open(path).unwrap();
     let mut described = content(&store.snapshot());
