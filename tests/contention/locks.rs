@@ -108,7 +108,7 @@ fn processes_that_commit_append_and_lock_are_timed() {
 
 /// Each of the processes shares the guard nearly all the time, so that one of them always has it.
 #[test]
-fn exclusive_guard_is_had_after_few_turns_of_those_who_share() {
+fn exclusive_guard_waits_for_only_a_few_shared_guards() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.smap");
     // SAFETY: only this library writes the store.

@@ -47,7 +47,7 @@ fn counts(path: &Path, is_new: bool) -> Counts {
 }
 
 #[test]
-fn commit_reads_no_more_beside_many_pinned_generations_than_beside_few() {
+fn commit_reads_as_little_with_many_pinned_generations_as_with_few() {
     let dir = tempfile::tempdir().unwrap();
     let (few, many) = (dir.path().join("few"), dir.path().join("many"));
     let _readers = (pinned(&few, 20), pinned(&many, 300));
@@ -64,7 +64,7 @@ fn commit_reads_no_more_beside_many_pinned_generations_than_beside_few() {
 
 /// Handles that have a watch of `meta/`, and new ones that have none.
 #[test]
-fn commits_of_other_handles_are_seen_beside_many_pinned_generations() {
+fn commits_of_other_handles_are_seen_with_many_pinned_generations() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.smap");
     let readers = pinned(&path, 100);
@@ -94,7 +94,7 @@ fn commits_of_other_handles_are_seen_beside_many_pinned_generations() {
 }
 
 #[test]
-fn space_of_many_pinned_generations_comes_back_with_later_commits() {
+fn later_commits_free_the_space_of_many_pinned_generations() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.smap");
     let readers = pinned(&path, 200);
@@ -112,7 +112,7 @@ fn space_of_many_pinned_generations_comes_back_with_later_commits() {
 
 /// In turn, one commit beside no reader and one beside a thousand: file systems slow down as files come and go.
 #[test]
-fn commit_beside_a_thousand_pinned_generations_is_timed() {
+fn commit_with_a_thousand_pinned_generations_is_timed() {
     for durability in [Durability::Process, Durability::Full] {
         let counts = [0, 1000];
         let stores = counts.map(|count| {

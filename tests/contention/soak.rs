@@ -225,7 +225,7 @@ fn shuffle(dir: &Path, until_done: impl Fn() -> bool) -> (PathBuf, PathBuf, u32)
 }
 
 #[test]
-fn no_value_is_wrong_and_no_commit_lost_while_the_store_is_renamed() {
+fn no_value_is_wrong_and_no_commit_is_lost_while_the_store_is_renamed() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let store = create(&dir.join("live.smap"), 0);

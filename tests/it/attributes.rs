@@ -7,7 +7,7 @@ use stridemap::{ErrorKind, OnExisting, Result, Snapshot, Store, StoreOptions, Tr
 use stridemap_format::{Manifest, Marker, Rule};
 use stridemap_interop::{ForeignFile, adopt, import, safetensors};
 
-use crate::refusals::assert_refused;
+use crate::harness::assert_refused;
 use crate::support::temporary;
 
 /// A store with a scalar for each name, and attributes: scope, key and value.

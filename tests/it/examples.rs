@@ -65,18 +65,18 @@ impl Running {
     }
 
     /// What it said on both.
-    fn said(&self) -> [String; 2] {
+    fn output(&self) -> [String; 2] {
         ["stdout", "stderr"].map(|said| fs::read_to_string(self.dir.path().join(said)).unwrap())
     }
 
-    /// Waits for its end; gives how it ended, and what it said.
+    /// Waits for its end. Returns its status and its output.
     fn end(mut self) -> (ExitStatus, [String; 2]) {
         let began = Instant::now();
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
-                return (status, self.said());
+                return (status, self.output());
             }
-            assert!(began.elapsed() < PATIENCE, "it hangs, and has said {:?}", self.said());
+            assert!(began.elapsed() < PATIENCE, "it hangs, and has said {:?}", self.output());
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -116,7 +116,7 @@ fn kill_a_child_of(name: &str) -> (ExitStatus, [String; 2]) {
     running.end()
 }
 
-/// Runs an example that succeeds; gives what it says.
+/// Runs an example that succeeds. Returns its output.
 fn run(name: &str) -> String {
     let (status, [said, complaint]) = Running::start(name).end();
     assert!(status.success(), "{said}{complaint}");
@@ -137,7 +137,7 @@ fn hogwild_finds_the_truth_without_locks() {
 }
 
 #[test]
-fn replay_buffer_gives_whole_transitions() {
+fn replay_buffer_returns_whole_transitions() {
     let said = run("replay_buffer");
     assert!(said.contains("the ring holds the last 256 of 90000"), "{said}");
 }

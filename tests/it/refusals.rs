@@ -1,4 +1,4 @@
-//! What is asked wrongly: a typed error, one line, and a store that did not change.
+//! Invalid requests: a typed error of one line, and an unchanged store.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -6,28 +6,18 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use stridemap::{DType, Error, ErrorKind, Index, OnExisting, StorageKind, Store, StoreOptions, Tensor};
+use stridemap::{DType, ErrorKind, Index, OnExisting, StorageKind, Store, StoreOptions, Tensor};
 
-use crate::processes::start;
+use crate::harness::processes::run_to_end;
+use crate::harness::{assert_refused, new_path, new_store};
 use crate::support::temporary;
 
 fn matrix() -> Tensor {
     Tensor::from_vec((0..12i64).collect(), &[3, 4]).unwrap()
 }
 
-/// The kind, and that the message is one line with each of these in it.
-pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorKind, says: &[&str]) {
-    let error = result.unwrap_err();
-    let message = error.to_string();
-    assert_eq!(error.kind(), kind, "{message}");
-    assert!(!message.contains('\n'), "{message}");
-    for part in says {
-        assert!(message.contains(part), "{message:?} does not say {part:?}");
-    }
-}
-
 #[test]
-fn missing_store_and_what_is_no_store() {
+fn opening_a_missing_path_or_anything_but_a_store_is_refused() {
     let dir = temporary();
     assert_refused(
         Store::open(dir.path().join("none.smap")),
@@ -43,9 +33,8 @@ fn missing_store_and_what_is_no_store() {
 }
 
 #[test]
-fn create_refuses_a_place_that_is_taken_and_takes_an_empty_directory() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
+fn create_refuses_an_existing_path_but_accepts_an_empty_directory() {
+    let (dir, path) = new_path();
     Store::create(&path).unwrap();
     assert_refused(Store::create(&path), ErrorKind::AlreadyExists, &["the path is already a store"]);
     let file = dir.path().join("file");
@@ -62,8 +51,8 @@ fn create_refuses_a_place_that_is_taken_and_takes_an_empty_directory() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
-/// What a started process does; false for another's role.
-pub(crate) fn play(role: &str, path: &Path) -> bool {
+/// Runs a role in a started process. Returns false for a role of another module.
+pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     if role != "create here" {
         return false;
     }
@@ -74,10 +63,9 @@ pub(crate) fn play(role: &str, path: &Path) -> bool {
 
 #[test]
 fn store_is_created_in_the_current_directory() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
+    let (_dir, path) = new_path();
     fs::create_dir(&path).unwrap();
-    assert!(start("create here", &path).wait().unwrap().success());
+    run_to_end("create here", &path);
     assert_eq!(Store::open(&path).unwrap().names().unwrap(), ["x"]);
 }
 
@@ -102,17 +90,15 @@ fn store_is_created_in_an_empty_mount_point() {
 }
 
 #[test]
-fn directory_that_an_interrupted_creation_left_is_named() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
+fn open_names_the_directory_left_by_an_interrupted_creation() {
+    let (_dir, path) = new_path();
     fs::create_dir_all(path.join("storages")).unwrap();
     assert_refused(Store::create(&path), ErrorKind::AlreadyExists, &["without FORMAT", "delete"]);
 }
 
 #[test]
 fn store_has_the_owner_and_the_permissions_of_the_directory_that_it_is_created_in() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
+    let (_dir, path) = new_path();
     fs::create_dir(&path).unwrap();
     // Only root may; then the directory is another's.
     let _ = chown(&path, Some(12), Some(34));
@@ -135,9 +121,8 @@ fn control_characters_in_a_path_are_escaped() {
 }
 
 #[test]
-fn case_34_newer_format_version_is_said_to_be_newer() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
+fn case_34_newer_format_version_is_reported_as_newer() {
+    let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let newer =
         fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/format/vectors/bad/F-3-version-2.format")).unwrap();
@@ -146,9 +131,8 @@ fn case_34_newer_format_version_is_said_to_be_newer() {
 }
 
 #[test]
-fn unknown_name_is_answered_with_the_nearest() {
-    let dir = temporary();
-    let store = Store::create(dir.path().join("x.smap")).unwrap();
+fn error_for_an_unknown_name_suggests_the_nearest() {
+    let (_dir, _, store) = new_store();
     for name in ["layer.0.weight", "layer.1.weight", "embedding"] {
         store.save(name, &matrix()).unwrap();
     }
@@ -163,9 +147,8 @@ fn unknown_name_is_answered_with_the_nearest() {
 }
 
 #[test]
-fn taken_name_is_replaced_or_refused_as_asked() {
-    let dir = temporary();
-    let store = Store::create(dir.path().join("x.smap")).unwrap();
+fn existing_name_is_replaced_or_refused_as_asked() {
+    let (_dir, _, store) = new_store();
     store.save("a", &matrix()).unwrap();
     store.save("a", &matrix().select(0, 0).unwrap()).unwrap();
     assert_eq!(store.load("a").unwrap().size(), [4]);
@@ -184,8 +167,7 @@ fn taken_name_is_replaced_or_refused_as_asked() {
 
 #[test]
 fn names_may_be_anything_but_empty_long_or_with_nul() {
-    let dir = temporary();
-    let store = Store::create(dir.path().join("x.smap")).unwrap();
+    let (dir, _, store) = new_store();
     let odd = ["../x", "/etc/passwd", ".", "a b\n", "λ", &"x".repeat(4096)];
     for name in odd {
         store.save(name, &matrix()).unwrap();
@@ -199,7 +181,7 @@ fn names_may_be_anything_but_empty_long_or_with_nul() {
 }
 
 #[test]
-fn another_type_or_size_than_the_tensors() {
+fn reading_as_another_dtype_or_size_is_refused() {
     let tensor = matrix();
     assert_refused(tensor.read::<f32>(), ErrorKind::DTypeMismatch, &["int64", "float32"]);
     assert_refused(tensor.as_slice::<u64>(), ErrorKind::DTypeMismatch, &["int64", "uint64"]);
@@ -215,7 +197,7 @@ fn another_type_or_size_than_the_tensors() {
 }
 
 #[test]
-fn views_out_of_range_or_beyond_strides() {
+fn views_out_of_range_or_not_expressible_as_strides_are_refused() {
     let tensor = matrix();
     assert_refused(tensor.select(2, 0), ErrorKind::OutOfRange, &["axis 2", "[3, 4]"]);
     assert_refused(tensor.select(0, 3), ErrorKind::OutOfRange, &["index 3", "size 3"]);
@@ -246,9 +228,8 @@ fn views_out_of_range_or_beyond_strides() {
 }
 
 #[test]
-fn borrowing_from_a_file_that_is_not_mapped() {
-    let dir = temporary();
-    let store = Store::create(dir.path().join("x.smap")).unwrap();
+fn borrowing_from_an_unmapped_store_is_refused() {
+    let (_dir, _, store) = new_store();
     store.save("a", &matrix()).unwrap();
     let tensor = store.load("a").unwrap();
     assert_refused(tensor.as_slice::<i64>(), ErrorKind::NotMapped, &["open_mapped"]);
@@ -256,9 +237,8 @@ fn borrowing_from_a_file_that_is_not_mapped() {
 }
 
 #[test]
-fn view_of_what_the_store_does_not_hold() {
-    let dir = temporary();
-    let store = Store::create(dir.path().join("x.smap")).unwrap();
+fn views_of_other_storages_are_refused() {
+    let (dir, _, store) = new_store();
     let other = Store::create(dir.path().join("y.smap")).unwrap();
     other.save("a", &matrix()).unwrap();
     assert_refused(store.save_view("a", &matrix()), ErrorKind::ForeignStorage, &["memory", "use save"]);
@@ -277,9 +257,8 @@ fn view_of_what_the_store_does_not_hold() {
 }
 
 #[test]
-fn attributes_past_a_mebibyte() {
-    let dir = temporary();
-    let store = Store::create(dir.path().join("x.smap")).unwrap();
+fn attributes_over_a_mebibyte_are_refused() {
+    let (_dir, _, store) = new_store();
     let mut txn = store.begin().unwrap();
     txn.save("a", &matrix()).unwrap();
     assert_refused(store.save_view("", &matrix()), ErrorKind::InvalidArgument, &["save_view: ", "F-4"]);
@@ -293,8 +272,7 @@ fn attributes_past_a_mebibyte() {
 
 #[test]
 fn locked_store_is_busy_after_the_timeout_and_a_replaced_lock_is_noticed() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
+    let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let store = StoreOptions::new().lock_timeout(Duration::from_millis(20)).open(&path).unwrap();
     let lock = fs::File::open(path.join("LOCK")).unwrap();
@@ -308,9 +286,8 @@ fn locked_store_is_busy_after_the_timeout_and_a_replaced_lock_is_noticed() {
 }
 
 #[test]
-fn case_44_storage_that_is_missing_a_fifo_or_a_link_is_damage_and_said_at_once() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
+fn case_44_storage_that_is_missing_a_fifo_or_a_link_is_reported_as_damage_at_once() {
+    let (dir, path) = new_path();
     Store::create(&path).unwrap().save("a", &matrix()).unwrap();
     let file = path.join("storages/0000000000000001.bin");
     let elsewhere = dir.path().join("elsewhere");
@@ -326,8 +303,7 @@ fn case_44_storage_that_is_missing_a_fifo_or_a_link_is_damage_and_said_at_once()
 
 #[test]
 fn read_only_directory_serves_readers_and_refuses_writers() {
-    let dir = temporary();
-    let path = dir.path().join("x.smap");
+    let (_dir, path) = new_path();
     Store::create(&path).unwrap().save("a", &matrix()).unwrap();
     let set_mode = |mode| {
         for sub in ["", "storages", "meta"] {
@@ -359,14 +335,14 @@ fn case_43_directories_of_a_store_that_are_links_are_refused() {
 }
 
 #[test]
-fn endless_lock_timeout_is_taken() {
+fn endless_lock_timeout_is_accepted() {
     let dir = temporary();
     let store = StoreOptions::new().lock_timeout(Duration::MAX).create(dir.path().join("x.smap")).unwrap();
     store.save("a", &matrix()).unwrap();
 }
 
 #[test]
-fn what_would_take_memory_without_end() {
+fn requests_for_unbounded_memory_are_refused() {
     let one = Tensor::zeros(DType::F32, &[1]).unwrap();
     let wide = one.expand([1i64 << 60]).unwrap();
     let limit = ErrorKind::LimitExceeded;
@@ -385,7 +361,7 @@ fn what_would_take_memory_without_end() {
 }
 
 #[test]
-fn views_that_no_strides_can_say() {
+fn views_without_matching_strides_are_refused() {
     let (x, invalid) = (matrix(), ErrorKind::InvalidArgument);
     assert_refused(x.as_strided([4, 4], [4, 1], 0), ErrorKind::OutOfRange, &["as_strided", "storage"]);
     assert_refused(x.as_strided([2], [-1], 0), ErrorKind::OutOfRange, &["as_strided"]);
@@ -412,7 +388,7 @@ fn views_that_no_strides_can_say() {
 }
 
 #[test]
-fn bytes_that_are_no_bools() {
+fn bytes_other_than_0_and_1_are_refused_as_bools() {
     let x = Tensor::from_vec(vec![0u8, 1, 2], &[3]).unwrap().view_dtype(DType::Bool).unwrap();
     for refused in
         [x.read::<bool>().map(drop), x.as_slice::<bool>().map(drop), x.as_array::<bool>().map(drop)]
@@ -423,9 +399,8 @@ fn bytes_that_are_no_bools() {
 }
 
 #[test]
-fn tensors_that_cannot_be_created() {
-    let dir = temporary();
-    let store = Store::create(dir.path().join("x.smap")).unwrap();
+fn impossible_tensors_are_refused() {
+    let (_dir, _, store) = new_store();
     let create =
         |name: &str, size: &[usize], kind| store.create_tensor(name, DType::F32, size, kind).map(drop);
     let mutable = StorageKind::Mutable;

@@ -5,21 +5,22 @@
 use std::sync::Arc;
 
 use stridemap::disk::{Counted, Counts};
-use stridemap::{Durability, Store, StoreOptions, Tensor};
+use stridemap::{Store, StoreOptions};
 
+use crate::harness::{fast, filled};
 use crate::support::{scaled, temporary};
 
 const KIB: u64 = 1024;
 
 fn options(disk: &Counted) -> StoreOptions {
-    StoreOptions::new().durability(Durability::Process).disk(Arc::new(disk.clone()))
+    fast().disk(Arc::new(disk.clone()))
 }
 
 /// A store of `count` tensors of 256 bytes, saved in one commit.
 fn store_of(path: &std::path::Path, disk: &Counted, count: usize) -> Store {
     let store = options(disk).create(path).unwrap();
     let mut txn = store.begin().unwrap();
-    let row = Tensor::from_vec(vec![1f32; 64], &[64]).unwrap();
+    let row = filled(64, 1f32);
     for i in 0..count {
         txn.save(&format!("layers.{i}.weight"), &row).unwrap();
     }
@@ -97,12 +98,12 @@ fn listing_by_prefix_reads_what_it_lists() {
 
 /// A handle that nobody refreshes pins its generation, and no other.
 #[test]
-fn replacing_commits_cost_the_same_however_long_a_reader_stays_behind() {
+fn cost_of_replacing_commits_does_not_grow_with_an_old_reader() {
     const COMMITS: u64 = 2000;
     let (dir, disk) = (temporary(), Counted::default());
     let path = dir.path().join("replaced.smap");
     let store = options(&disk).create(&path).unwrap();
-    let row = |value: u64| Tensor::from_vec(vec![value; 8], &[8]).unwrap();
+    let row = |value: u64| filled(8, value);
     store.save("kept", &row(7)).unwrap();
     store.save("replaced", &row(8)).unwrap();
     let reader = Store::open(&path).unwrap();

@@ -2,13 +2,13 @@
 //! opened again, and that two tensors stand on one storage is shown by its id and by the bytes under `storages/`.
 
 use std::fs;
-use std::io::{BufReader, Write as _};
 use std::path::PathBuf;
 
 use ndarray::{ArrayD, ArrayViewD};
 use stridemap::{DType, Element, ErrorKind, Source, StorageKind, Store, Tensor, ix};
 
-use crate::processes;
+use crate::harness::processes::OtherProcess;
+use crate::harness::{arange, open_mapped};
 use crate::support::temporary;
 
 /// A store that nobody holds open.
@@ -92,16 +92,12 @@ fn ints(x: &Tensor) -> Vec<i64> {
     x.read().unwrap()
 }
 
-fn arange(n: i64) -> Tensor {
-    Tensor::from_vec((0..n).collect(), &[n as usize]).unwrap()
-}
-
 fn points() -> Tensor {
     Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2]).unwrap()
 }
 
 #[test]
-fn t_01_storage_is_one_dimensional_whatever_stands_on_it() {
+fn t_01_storage_is_one_dimensional_for_every_tensor() {
     let disk = OnDisk::holding("points", &points());
     let tall = disk.load("points");
     let wide = disk.save_view("wide", &tall.view([2, 3]).unwrap());
@@ -207,52 +203,49 @@ fn t_10_contiguous_puts_the_transpose_on_a_new_storage() {
 }
 
 #[test]
-fn t_11_contiguous_is_when_each_stride_is_the_next_ones_size_times_stride() {
+fn t_11_contiguous_strides_are_products_of_the_later_sizes() {
     let equations = |x: &Tensor| -> Vec<bool> {
         let inner = x.stride().iter().zip(x.size()).map(|(step, &n)| step * n as isize).skip(1);
         x.stride().iter().zip(inner).map(|(&step, inner)| step == inner).collect()
     };
-    let disk = OnDisk::holding("a", &arange(6).view([2, 3]).unwrap());
+    let disk = OnDisk::holding("a", &arange(&[6]).view([2, 3]).unwrap());
     let (a, a_t) = (disk.load("a"), disk.save_view("a_t", &disk.load("a").t().unwrap()));
     assert_eq!((equations(&a), a.is_contiguous()), (vec![true], true));
     assert_eq!((equations(&a_t), a_t.is_contiguous()), (vec![false], false));
-    let deep = disk.save("deep", &arange(120).view([2, 3, 4, 5]).unwrap());
+    let deep = disk.save("deep", &arange(&[120]).view([2, 3, 4, 5]).unwrap());
     assert_eq!((equations(&deep), deep.is_contiguous()), (vec![true; 3], true));
     let swapped = disk.save_view("swapped", &deep.transpose(1, 2).unwrap());
     assert_eq!((equations(&swapped), swapped.is_contiguous()), (vec![false; 3], false));
 }
 
 #[test]
-fn t_12_in_place_is_the_same_storage_and_other_processes_see_it() {
+fn t_12_in_place_changes_keep_the_storage_and_other_processes_see_them() {
     let disk = OnDisk::new();
     let points = disk.save_mutable("x", &points());
     let data_bytes = disk.data_bytes();
-    let mut other = processes::start("watch", &disk.path);
-    let mut said = BufReader::new(other.stdout.take().unwrap());
-    assert_eq!(processes::hear(&mut said), "[1.0, 4.0, 2.0, 1.0, 3.0, 5.0]");
+    let mut other = OtherProcess::start("watch", &disk.path);
+    assert_eq!(other.read_line(), "[1.0, 4.0, 2.0, 1.0, 3.0, 5.0]");
 
     let ones = Tensor::from_vec(vec![1f32, 1.], &[2]).unwrap();
     points.lock_exclusive().unwrap().add_(&ones).unwrap();
-    writeln!(other.stdin.as_mut().unwrap()).unwrap();
-    assert_eq!(processes::hear(&mut said), "[2.0, 5.0, 3.0, 2.0, 4.0, 6.0]");
+    other.resume();
+    assert_eq!(other.read_line(), "[2.0, 5.0, 3.0, 2.0, 4.0, 6.0]");
     points.index(ix![..]).unwrap().lock_exclusive().unwrap().copy_(&ones).unwrap();
-    writeln!(other.stdin.as_mut().unwrap()).unwrap();
-    assert_eq!(processes::hear(&mut said), "[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]");
-    drop(other.stdin.take());
-    assert!(other.wait().unwrap().success());
+    other.resume();
+    assert_eq!(other.read_line(), "[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]");
+    other.assert_success();
 
     assert_eq!(disk.load("x").storage_id(), points.storage_id());
     assert_eq!(disk.data_bytes(), data_bytes);
 }
 
 #[test]
-fn t_13_sum_is_a_new_storage_and_the_old_one_is_unchanged() {
+fn t_13_sum_has_a_new_storage_and_the_old_one_is_unchanged() {
     let disk = OnDisk::holding("t1", &points());
     disk.save("t2", &points().flip(0).unwrap());
     let old = disk.save_view("old", &disk.load("t1"));
     {
-        // SAFETY: nobody else knows this directory.
-        let store = unsafe { Store::open_mapped(&disk.path).unwrap() };
+        let store = open_mapped(&disk.path);
         let (t1, t2) = (store.load("t1").unwrap(), store.load("t2").unwrap());
         let (t1, t2): (ArrayViewD<f32>, ArrayViewD<f32>) = (t1.as_array().unwrap(), t2.as_array().unwrap());
         store.save("t1", &(&t1 + &t2)).unwrap();
@@ -290,8 +283,8 @@ fn t_15_slice_is_a_view() {
 }
 
 #[test]
-fn t_16_reshape_stays_on_the_storage_while_strides_can_say_it() {
-    let disk = OnDisk::holding("p1", &arange(12));
+fn t_16_reshape_shares_the_storage_if_strides_allow_it() {
+    let disk = OnDisk::holding("p1", &arange(&[12]));
     let p1 = disk.load("p1");
     let p2 = disk.save_view("p2", &p1.reshape([3, 4]).unwrap());
     let p3 = disk.save_view("p3", &p2.index(ix![..;2, ..;2]).unwrap());
@@ -314,7 +307,7 @@ fn t_16_reshape_stays_on_the_storage_while_strides_can_say_it() {
 #[test]
 fn t_17_write_through_a_slice_is_a_write_to_the_whole() {
     let disk = OnDisk::new();
-    let a = disk.save_mutable("a", &arange(5));
+    let a = disk.save_mutable("a", &arange(&[5]));
     let b = disk.save_view("b", &a.index(ix![2..]).unwrap());
     b.select(0, 1).unwrap().lock_exclusive().unwrap().fill_(0).unwrap();
     assert_eq!(ints(&disk.load("a")), [0, 1, 2, 0, 4]);
@@ -323,8 +316,8 @@ fn t_17_write_through_a_slice_is_a_write_to_the_whole() {
 }
 
 #[test]
-fn t_18_view_gives_the_strides_of_its_size() {
-    let disk = OnDisk::holding("two_by_three", &arange(6).view([2, 3]).unwrap());
+fn t_18_view_has_the_strides_of_its_size() {
+    let disk = OnDisk::holding("two_by_three", &arange(&[6]).view([2, 3]).unwrap());
     let x = disk.load("two_by_three");
     let y = disk.save_view("three_by_two", &x.view([3, 2]).unwrap());
     assert_eq!((x.stride(), y.stride()), (&[3, 1][..], &[2, 1][..]));
@@ -333,7 +326,7 @@ fn t_18_view_gives_the_strides_of_its_size() {
 
 /// `a`, three by three, and `b`, its transpose.
 fn nine() -> (OnDisk, Tensor, Tensor) {
-    let disk = OnDisk::holding("a", &arange(9).view([3, 3]).unwrap());
+    let disk = OnDisk::holding("a", &arange(&[9]).view([3, 3]).unwrap());
     let a = disk.load("a");
     let b = disk.save_view("b", &a.permute([1, 0]).unwrap());
     (disk, a, b)
@@ -349,7 +342,7 @@ fn t_19_permute_leaves_the_bytes_in_order() {
 }
 
 #[test]
-fn t_20_view_that_strides_cannot_say_is_refused_with_advice() {
+fn t_20_view_without_matching_strides_is_refused_with_advice() {
     let (_disk, _, b) = nine();
     let refusal = b.view([9]).unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::NeedsCopy);
@@ -368,7 +361,7 @@ fn t_21_contiguous_copy_can_be_viewed_and_reshape_does_both() {
 }
 
 #[test]
-fn t_22_contiguous_of_what_is_contiguous_is_no_copy() {
+fn t_22_contiguous_of_a_contiguous_tensor_is_not_a_copy() {
     let (disk, a, _) = nine();
     let same = disk.save_view("same", &a.contiguous().unwrap());
     assert!(same.shares_storage(&a));
@@ -387,7 +380,7 @@ fn t_23_million_floats_are_four_million_bytes_and_a_small_header() {
 }
 
 #[test]
-fn t_24_storage_takes_one_index_whatever_tensors_stand_on_it() {
+fn t_24_storage_takes_one_index_for_any_tensor() {
     let disk = OnDisk::holding("points", &points());
     let points = disk.load("points");
     for tensor in [points.clone(), points.t().unwrap(), points.unfold(0, 2, 1).unwrap()] {
@@ -402,7 +395,7 @@ fn t_24_storage_takes_one_index_whatever_tensors_stand_on_it() {
 
 #[test]
 fn t_25_names_of_dimensions_are_kept_and_used() {
-    let image = arange(24).view([2, 3, 4]).unwrap().rename(&["channel", "row", "column"]).unwrap();
+    let image = arange(&[24]).view([2, 3, 4]).unwrap().rename(&["channel", "row", "column"]).unwrap();
     let disk = OnDisk::holding("image", &image);
     let image = disk.load("image");
     assert_eq!(image.names(), [Some("channel"), Some("row"), Some("column")]);
@@ -466,7 +459,7 @@ fn t_26_floats_of_every_width_hold_and_indices_are_int64() {
 
 #[test]
 fn t_27_view_onto_a_larger_storage_keeps_it_whole() {
-    let disk = OnDisk::holding("large", &arange(1000));
+    let disk = OnDisk::holding("large", &arange(&[1000]));
     let view = disk.save_view("view", &disk.load("large").narrow(0, 600, 3).unwrap());
     disk.open().remove("large").unwrap();
     let view = {

@@ -1,15 +1,13 @@
-//! What adopting asks and writes, what becomes of the file, and how to be without it again.
-
-use std::io::BufReader;
-use std::io::Write as _;
+//! Adopting files: conditions, bytes written, and materializing.
 
 use stridemap::{DType, Index};
 
 use super::*;
-use crate::processes::{hear, say, start, wait_for_a_line};
+use crate::harness::assert_refused;
+use crate::harness::processes::{OtherProcess, send_line, wait_for_line};
 
 #[test]
-fn without_the_option_nothing_is_adopted_or_loaded() {
+fn external_files_need_the_option_to_be_adopted_or_loaded() {
     let adopted = Adopted::new();
     let store = Store::open(&adopted.path).unwrap();
     let before = store.generation();
@@ -32,7 +30,7 @@ fn file_elsewhere_is_adopted_by_its_absolute_path_where_anywhere_is_allowed() {
     let (dir, elsewhere) = (crate::support::temporary(), crate::support::temporary());
     let (file, path) = (elsewhere.path().join("model.safetensors"), dir.path().join("model.smap"));
     write_model(&file);
-    let store = beside().create(&path).unwrap();
+    let store = external_beside().create(&path).unwrap();
     assert_refused(
         stridemap_interop::adopt(&store, &file, ""),
         ErrorKind::ExternalRefused,
@@ -43,16 +41,16 @@ fn file_elsewhere_is_adopted_by_its_absolute_path_where_anywhere_is_allowed() {
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&file, &link).unwrap();
     assert_refused(stridemap_interop::adopt(&store, &link, ""), ErrorKind::ExternalRefused, &["adopt"]);
-    stridemap_interop::adopt(&anywhere().open(&path).unwrap(), &link, "").unwrap();
+    stridemap_interop::adopt(&external_anywhere().open(&path).unwrap(), &link, "").unwrap();
     fs::remove_file(&link).unwrap();
-    let store = anywhere().open(&path).unwrap();
+    let store = external_anywhere().open(&path).unwrap();
     assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight());
     let storage = store.snapshot().storages().next().unwrap().unwrap();
     assert_eq!(storage.file, fs::canonicalize(&file).unwrap());
 }
 
 #[test]
-fn name_that_is_taken_leaves_the_transaction_as_it_was() {
+fn adopting_an_existing_name_keeps_the_transaction() {
     let adopted = Adopted::new();
     let store = adopted.open();
     let file = ForeignFile::open(&adopted.file).unwrap();
@@ -107,7 +105,7 @@ fn file_that_changes_before_the_commit_is_not_adopted() {
 }
 
 #[test]
-fn files_are_never_collected_and_names_keep_nothing_of_the_store() {
+fn external_files_are_never_collected() {
     let adopted = Adopted::new();
     let bytes = fs::read(&adopted.file).unwrap();
     let store = adopted.open();
@@ -118,7 +116,7 @@ fn files_are_never_collected_and_names_keep_nothing_of_the_store() {
     store.save("own", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
     store.gc().unwrap();
     assert_eq!(store.snapshot().storages().count(), 1);
-    // Who is on the older generation still reads it.
+    // A reader of the older generation still reads it.
     assert_eq!(pinned.load("weight").unwrap().read::<f32>().unwrap(), weight());
     drop(pinned);
     store.save("own", &Tensor::from_vec(vec![2f32], &[1]).unwrap()).unwrap();
@@ -129,7 +127,7 @@ fn files_are_never_collected_and_names_keep_nothing_of_the_store() {
 }
 
 #[test]
-fn stats_and_compaction_leave_external_storages_out() {
+fn stats_and_compaction_skip_external_storages() {
     let adopted = Adopted::new();
     let store = adopted.open();
     store.save_view("row", &store.load("weight").unwrap().select(0, 1).unwrap()).unwrap();
@@ -141,7 +139,7 @@ fn stats_and_compaction_leave_external_storages_out() {
 }
 
 #[test]
-fn materialized_tensors_need_the_file_no_more() {
+fn materialized_tensors_no_longer_need_the_file() {
     let adopted = Adopted::new();
     let store = adopted.open();
     let w = store.load("weight").unwrap();
@@ -173,10 +171,10 @@ fn changed_file_is_not_materialized() {
 }
 
 #[test]
-fn tensor_of_size_zero_and_file_of_none_are_adopted() {
+fn empty_tensors_and_files_without_tensors_are_adopted() {
     let dir = crate::support::temporary();
     let path = dir.path().join("model.smap");
-    let store = beside().create(&path).unwrap();
+    let store = external_beside().create(&path).unwrap();
     for (name, tensors) in [
         ("none", Vec::new()),
         ("empty", vec![("empty".to_owned(), Tensor::zeros(DType::F32, &[0, 3]).unwrap())]),
@@ -186,19 +184,19 @@ fn tensor_of_size_zero_and_file_of_none_are_adopted() {
         stridemap_interop::adopt(&store, &file, "").unwrap();
     }
     assert_eq!(store.names().unwrap(), ["empty"]);
-    assert!(mapped(&beside(), &path).load("empty").unwrap().as_slice::<f32>().unwrap().is_empty());
+    assert!(mapped(&external_beside(), &path).load("empty").unwrap().as_slice::<f32>().unwrap().is_empty());
     assert_eq!(store.materialize(|_| ()).unwrap().storage_count, 1);
     assert_eq!(store.load("empty").unwrap().size(), [0, 3]);
 }
 
 #[test]
-fn store_that_is_opened_by_a_link_or_by_a_path_of_dots_has_its_file_where_it_is() {
+fn store_opened_through_a_link_or_dots_finds_its_external_file() {
     let adopted = Adopted::new();
     let elsewhere = crate::support::temporary();
     let link = elsewhere.path().join("link.smap");
     std::os::unix::fs::symlink(&adopted.path, &link).unwrap();
     for path in [link, adopted.path.join("storages/..")] {
-        let store = beside().open(&path).unwrap();
+        let store = external_beside().open(&path).unwrap();
         assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight(), "{}", path.display());
         let shown = store.snapshot().storages().next().unwrap().unwrap().file;
         assert_eq!(fs::canonicalize(shown).unwrap(), fs::canonicalize(&adopted.file).unwrap());
@@ -206,25 +204,24 @@ fn store_that_is_opened_by_a_link_or_by_a_path_of_dots_has_its_file_where_it_is(
 }
 
 /// What the other process does: loads, and loads again when it is told to.
-pub(crate) fn play(path: &Path) {
-    let store = beside().open(path).unwrap();
+pub(crate) fn run_role(path: &Path) {
+    let store = external_beside().open(path).unwrap();
     let tensor = store.load("weight").unwrap();
-    say(format!("{:?}", tensor.read::<f32>().unwrap()));
-    assert!(wait_for_a_line());
-    say(format!("{:?}", tensor.read::<f32>().unwrap_err().kind()));
+    send_line(format!("{:?}", tensor.read::<f32>().unwrap()));
+    assert!(wait_for_line());
+    send_line(format!("{:?}", tensor.read::<f32>().unwrap_err().kind()));
     drop(tensor);
-    say(format!("{:?}", store.load("weight").unwrap_err().kind()));
+    send_line(format!("{:?}", store.load("weight").unwrap_err().kind()));
 }
 
 #[test]
-fn other_process_reads_what_was_adopted_and_notices_the_change() {
+fn other_process_reads_an_adopted_file_and_notices_its_change() {
     let adopted = Adopted::new();
-    let mut other = start("external", &adopted.path);
-    let mut lines = BufReader::new(other.stdout.take().unwrap());
-    assert_eq!(hear(&mut lines), format!("{:?}", weight()));
+    let mut other = OtherProcess::start("external", &adopted.path);
+    assert_eq!(other.read_line(), format!("{:?}", weight()));
     set_mtime(&adopted.file, Duration::from_secs(60));
-    writeln!(other.stdin.as_mut().unwrap()).unwrap();
-    assert_eq!(hear(&mut lines), "ExternalChanged");
-    assert_eq!(hear(&mut lines), "ExternalChanged");
-    assert!(other.wait().unwrap().success());
+    other.resume();
+    assert_eq!(other.read_line(), "ExternalChanged");
+    assert_eq!(other.read_line(), "ExternalChanged");
+    other.assert_success();
 }

@@ -1,4 +1,4 @@
-//! The file is not any more what was adopted: the cases 25 to 28, and 44.
+//! External files that changed after adoption: cases 25 to 28, and 44.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -6,8 +6,9 @@ use rustix::fs::{CWD, FileType, mknodat};
 use stridemap::Rule;
 
 use super::*;
+use crate::harness::assert_refused;
 
-fn cut(path: &Path, by: u64) {
+fn truncate_by(path: &Path, by: u64) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_len(file.metadata().unwrap().len() - by).unwrap();
 }
@@ -16,11 +17,11 @@ fn cut(path: &Path, by: u64) {
 fn case_25_external_file_that_is_shorter_or_longer_when_it_is_opened_is_refused_before_it_is_mapped() {
     let adopted = Adopted::new();
     let whole = fs::read(&adopted.file).unwrap();
-    cut(&adopted.file, 8);
+    truncate_by(&adopted.file, 8);
     let advice =
         ["load \"weight\"", "model.safetensors", "size in bytes", "adopt this one again", "import it"];
     adopted.assert_changed(&advice);
-    cut(&adopted.file, whole.len() as u64 - 8);
+    truncate_by(&adopted.file, whole.len() as u64 - 8);
     adopted.assert_changed(&advice);
     fs::write(&adopted.file, [&whole[..], &[0; 8]].concat()).unwrap();
     adopted.assert_changed(&["size in bytes", "mtime in ns"]);
@@ -28,11 +29,11 @@ fn case_25_external_file_that_is_shorter_or_longer_when_it_is_opened_is_refused_
 
 /// Outside the contract of a mapped store; here it is an error.
 #[test]
-fn case_26_external_file_that_is_cut_while_a_tensor_stands_on_it_gives_an_error() {
+fn case_26_reading_an_external_file_truncated_after_loading_returns_an_error() {
     let adopted = Adopted::new();
     let weight = adopted.open().load("weight").unwrap();
     assert_eq!(weight.get::<f32>(&[2, 3]).unwrap(), 11.);
-    cut(&adopted.file, 40);
+    truncate_by(&adopted.file, 40);
     let parts = ["model.safetensors", "changed since it was opened", "size in bytes"];
     assert_refused(weight.read::<f32>(), ErrorKind::ExternalChanged, &parts);
     // Nor are the bytes given that are still there: nobody knows whether they are the same.
@@ -57,7 +58,7 @@ fn case_27_external_file_that_is_rewritten_in_place_is_refused_by_its_mtime_and_
 
 /// A change in the same tick of the kernel's clock would leave the mtime.
 #[test]
-fn case_27_external_file_that_is_rewritten_right_after_it_was_adopted_is_refused() {
+fn case_27_external_file_rewritten_right_after_adoption_is_refused() {
     for _ in 0..5 {
         let adopted = Adopted::new();
         let file = File::options().write(true).open(&adopted.file).unwrap();
@@ -67,7 +68,7 @@ fn case_27_external_file_that_is_rewritten_right_after_it_was_adopted_is_refused
 }
 
 #[test]
-fn touched_file_is_refused_until_it_has_its_time_again() {
+fn touched_external_file_is_refused_until_its_mtime_is_restored() {
     let adopted = Adopted::new();
     let time = fs::metadata(&adopted.file).unwrap().modified().unwrap();
     set_mtime(&adopted.file, Duration::from_secs(3600));
@@ -77,9 +78,9 @@ fn touched_file_is_refused_until_it_has_its_time_again() {
 }
 
 #[test]
-fn case_28_external_file_that_is_replaced_keeps_its_bytes_for_who_has_it_and_is_refused_to_the_next() {
+fn case_28_replaced_external_file_keeps_its_bytes_for_open_tensors_and_is_refused_afterwards() {
     let adopted = Adopted::new();
-    let (store, lending) = (adopted.open(), mapped(&beside(), &adopted.path));
+    let (store, lending) = (adopted.open(), mapped(&external_beside(), &adopted.path));
     let (read, lent) = (store.load("weight").unwrap(), lending.load("weight").unwrap());
     let slice = lent.as_slice::<f32>().unwrap();
     let other = adopted.dir.path().join("other");
@@ -94,7 +95,7 @@ fn case_28_external_file_that_is_replaced_keeps_its_bytes_for_who_has_it_and_is_
 }
 
 #[test]
-fn file_that_is_deleted_is_missed_and_taken_again_when_it_is_back() {
+fn deleted_external_file_is_an_error_until_it_is_restored() {
     let adopted = Adopted::new();
     let away = adopted.dir.path().join("away");
     fs::rename(&adopted.file, &away).unwrap();
@@ -105,13 +106,13 @@ fn file_that_is_deleted_is_missed_and_taken_again_when_it_is_back() {
 }
 
 #[test]
-fn case_44_external_what_is_no_regular_file_is_refused_at_once() {
+fn case_44_external_path_that_is_not_a_regular_file_is_refused_at_once() {
     let adopted = Adopted::new();
     fs::remove_file(&adopted.file).unwrap();
     mknodat(CWD, &adopted.file, FileType::Fifo, 0o600.into(), 0).unwrap();
     adopted.assert_changed(&["not a regular file"]);
     assert_refused(
-        stridemap_interop::adopt(&beside().open(&adopted.path).unwrap(), &adopted.file, ""),
+        stridemap_interop::adopt(&external_beside().open(&adopted.path).unwrap(), &adopted.file, ""),
         ErrorKind::BadFile,
         &["not a regular file"],
     );
@@ -120,12 +121,12 @@ fn case_44_external_what_is_no_regular_file_is_refused_at_once() {
     adopted.assert_changed(&["not a regular file"]);
     fs::remove_dir(&adopted.file).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &adopted.file).unwrap();
-    let load = || anywhere().open(&adopted.path).unwrap().load("weight");
+    let load = || external_anywhere().open(&adopted.path).unwrap().load("weight");
     assert_refused(load(), ErrorKind::ExternalChanged, &["not a regular file"]);
 }
 
 #[test]
-fn store_that_is_moved_with_its_file_works_and_a_copy_of_both_is_refused() {
+fn store_moved_with_its_external_file_works_but_a_copy_of_both_is_refused() {
     let adopted = Adopted::new();
     let moved = adopted.dir.path().join("moved");
     fs::create_dir(&moved).unwrap();
@@ -133,12 +134,15 @@ fn store_that_is_moved_with_its_file_works_and_a_copy_of_both_is_refused() {
         fs::rename(path, moved.join(path.file_name().unwrap())).unwrap();
     }
     let path = moved.join("model.smap");
-    assert_eq!(beside().open(&path).unwrap().load("weight").unwrap().read::<f32>().unwrap(), weight());
+    assert_eq!(
+        external_beside().open(&path).unwrap().load("weight").unwrap().read::<f32>().unwrap(),
+        weight()
+    );
     let copy = adopted.dir.path().join("copy");
     let copied =
         std::process::Command::new("cp").args(["-a".as_ref(), moved.as_os_str(), copy.as_os_str()]).status();
     assert!(copied.unwrap().success());
-    let store = beside().open(copy.join("model.smap")).unwrap();
+    let store = external_beside().open(copy.join("model.smap")).unwrap();
     assert_refused(store.load("weight"), ErrorKind::ExternalChanged, &["inode", "adopt this one again"]);
     // As it advises.
     stridemap_interop::adopt(&store, copy.join("model.safetensors"), "").unwrap();
@@ -146,7 +150,7 @@ fn store_that_is_moved_with_its_file_works_and_a_copy_of_both_is_refused() {
 }
 
 #[test]
-fn verify_leaves_what_it_may_not_open_and_says_so() {
+fn verify_skips_and_reports_files_it_may_not_open() {
     let adopted = Adopted::new();
     fs::remove_file(&adopted.file).unwrap();
     let store = Store::open(&adopted.path).unwrap();

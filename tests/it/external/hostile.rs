@@ -1,4 +1,4 @@
-//! Stores whose records name files that they should not: the case 43.
+//! Malformed stores whose records name forbidden files: case 43.
 
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
@@ -6,15 +6,16 @@ use stridemap::{DType, Element, StorageKind};
 use stridemap_format::{External, FileStamp, Manifest, StorageKind as RecordKind, Uuid};
 
 use super::*;
+use crate::harness::{assert_refused, filled};
 
 /// A directory in which a store stands beside a file that it adopted.
-struct Liar {
+struct MalformedStore {
     adopted: Adopted,
 }
 
-impl Liar {
+impl MalformedStore {
     fn new() -> Self {
-        Liar { adopted: Adopted::new() }
+        MalformedStore { adopted: Adopted::new() }
     }
 
     fn dir(&self) -> &Path {
@@ -22,7 +23,7 @@ impl Liar {
     }
 
     /// Makes the record say that the adopted bytes begin the file of this path, and that it is as it should be.
-    fn claim(&self, path: &str, length_bytes: u64) {
+    fn write_record_of(&self, path: &str, length_bytes: u64) {
         let meta = self.adopted.path.join("meta");
         let newest = fs::read_dir(&meta).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
         let number = u64::from_str_radix(newest.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
@@ -45,7 +46,10 @@ impl Liar {
 
     #[track_caller]
     fn assert_refused_beside(&self, parts: &[&str]) {
-        for store in [beside().open(&self.adopted.path).unwrap(), mapped(&beside(), &self.adopted.path)] {
+        for store in [
+            external_beside().open(&self.adopted.path).unwrap(),
+            mapped(&external_beside(), &self.adopted.path),
+        ] {
             assert_refused(store.load("weight"), ErrorKind::ExternalRefused, parts);
         }
     }
@@ -56,12 +60,12 @@ fn zeros(path: &Path) {
 }
 
 #[test]
-fn case_43_beside_refuses_paths_that_lead_out_and_anywhere_does_not() {
-    let liar = Liar::new();
+fn case_43_only_the_option_anywhere_allows_paths_outside_the_directory() {
+    let malformed = MalformedStore::new();
     let outside = crate::support::temporary();
     zeros(&outside.path().join("file"));
-    symlink(outside.path().join("file"), liar.dir().join("link")).unwrap();
-    symlink(outside.path(), liar.dir().join("dir")).unwrap();
+    symlink(outside.path().join("file"), malformed.dir().join("link")).unwrap();
+    symlink(outside.path(), malformed.dir().join("dir")).unwrap();
     let absolute = outside.path().join("file");
     let up = format!("../{}/file", outside.path().file_name().unwrap().to_str().unwrap());
     for (path, why) in [
@@ -70,50 +74,50 @@ fn case_43_beside_refuses_paths_that_lead_out_and_anywhere_does_not() {
         ("link", "leads out"),
         ("dir/file", "leads out"),
     ] {
-        liar.claim(path, 80);
-        liar.assert_refused_beside(&[why, "ExternalFiles::Anywhere", "--external anywhere"]);
-        assert_eq!(liar.load(&anywhere()).unwrap().read::<f32>().unwrap(), [0.; 12], "{path}");
+        malformed.write_record_of(path, 80);
+        malformed.assert_refused_beside(&[why, "ExternalFiles::Anywhere", "--external anywhere"]);
+        assert_eq!(malformed.load(&external_anywhere()).unwrap().read::<f32>().unwrap(), [0.; 12], "{path}");
     }
     // Inside, a link and `..` are as good as any path.
-    zeros(&liar.dir().join("near"));
-    symlink("near", liar.dir().join("near_link")).unwrap();
+    zeros(&malformed.dir().join("near"));
+    symlink("near", malformed.dir().join("near_link")).unwrap();
     for path in ["near_link", "model.smap/../near"] {
-        liar.claim(path, 80);
-        assert_eq!(liar.load(&beside()).unwrap().read::<f32>().unwrap(), [0.; 12], "{path}");
+        malformed.write_record_of(path, 80);
+        assert_eq!(malformed.load(&external_beside()).unwrap().read::<f32>().unwrap(), [0.; 12], "{path}");
     }
 }
 
 #[test]
-fn case_43_absolute_path_beneath_the_directory_is_refused_too() {
-    let liar = Liar::new();
-    zeros(&liar.dir().join("near"));
-    liar.claim(liar.dir().join("near").to_str().unwrap(), 80);
-    liar.assert_refused_beside(&["absolute"]);
+fn case_43_absolute_path_inside_the_directory_is_refused_too() {
+    let malformed = MalformedStore::new();
+    zeros(&malformed.dir().join("near"));
+    malformed.write_record_of(malformed.dir().join("near").to_str().unwrap(), 80);
+    malformed.assert_refused_beside(&["absolute"]);
 }
 
 #[test]
 fn case_43_files_of_stores_are_refused_by_their_own_paths() {
-    let liar = Liar::new();
-    let other = Store::create(liar.dir().join("other.smap")).unwrap();
-    for store in [&other, &liar.adopted.open()] {
+    let malformed = MalformedStore::new();
+    let other = Store::create(malformed.dir().join("other.smap")).unwrap();
+    for store in [&other, &malformed.adopted.open()] {
         let path =
             format!("{}/storages/00000000000000ff.bin", store.path().file_name().unwrap().to_str().unwrap());
-        zeros(&liar.dir().join(&path));
-        liar.claim(&path, 80);
-        liar.assert_refused_beside(&["one of a store"]);
-        assert_refused(liar.load(&anywhere()), ErrorKind::ExternalRefused, &["one of a store"]);
+        zeros(&malformed.dir().join(&path));
+        malformed.write_record_of(&path, 80);
+        malformed.assert_refused_beside(&["one of a store"]);
+        assert_refused(malformed.load(&external_anywhere()), ErrorKind::ExternalRefused, &["one of a store"]);
     }
 }
 
-/// A store of a tensor that is not sealed, whose file has a second name beside the liar.
-fn linked(liar: &Liar, kind: StorageKind) -> (Store, Tensor, PathBuf) {
-    let path = liar.dir().join("other.smap");
+/// A store of a tensor that is not sealed, whose file has a second name beside the malformed.
+fn linked(malformed: &MalformedStore, kind: StorageKind) -> (Store, Tensor, PathBuf) {
+    let path = malformed.dir().join("other.smap");
     Store::create(&path).unwrap();
     let store = mapped(&StoreOptions::new(), &path);
     let tensor = store.create_tensor("x", DType::F32, &[20], kind).unwrap();
-    let link = liar.dir().join("link");
+    let link = malformed.dir().join("link");
     fs::hard_link(path.join("storages/0000000000000001.bin"), &link).unwrap();
-    liar.claim("link", 80);
+    malformed.write_record_of("link", 80);
     (store, tensor, link)
 }
 
@@ -122,10 +126,10 @@ fn assert_lent<T: Element + PartialEq>(tensor: &Tensor, expected: T) {
 }
 
 #[test]
-fn case_43_hard_link_to_a_mutable_storage_is_lent_or_changed_but_not_both() {
-    let liar = Liar::new();
-    let (_store, mutable, link) = linked(&liar, StorageKind::Mutable);
-    let lending = mapped(&beside(), &liar.adopted.path);
+fn case_43_hard_link_to_a_mutable_storage_is_borrowed_or_changed_but_not_both() {
+    let malformed = MalformedStore::new();
+    let (_store, mutable, link) = linked(&malformed, StorageKind::Mutable);
+    let lending = mapped(&external_beside(), &malformed.adopted.path);
     let lent = lending.load("weight").unwrap();
     assert_lent(&lent, 0f32);
     // The name that betrays it goes while the loan lasts.
@@ -139,7 +143,7 @@ fn case_43_hard_link_to_a_mutable_storage_is_lent_or_changed_but_not_both() {
     drop(lent);
 
     let guard = mutable.lock_exclusive().unwrap();
-    fs::hard_link(liar.dir().join("other.smap/storages/0000000000000001.bin"), &link).unwrap();
+    fs::hard_link(malformed.dir().join("other.smap/storages/0000000000000001.bin"), &link).unwrap();
     let load = || lending.load("weight");
     assert_refused(load(), ErrorKind::ExternalRefused, &["link", "locked in this process"]);
     drop(guard);
@@ -147,19 +151,19 @@ fn case_43_hard_link_to_a_mutable_storage_is_lent_or_changed_but_not_both() {
 }
 
 #[test]
-fn case_43_hard_link_to_a_live_storage_is_lent_or_live_but_not_both() {
-    let liar = Liar::new();
-    let (_store, tensor, link) = linked(&liar, StorageKind::Live);
-    let lending = mapped(&beside(), &liar.adopted.path);
+fn case_43_hard_link_to_a_live_storage_is_borrowed_or_live_but_not_both() {
+    let malformed = MalformedStore::new();
+    let (_store, tensor, link) = linked(&malformed, StorageKind::Live);
+    let lending = mapped(&external_beside(), &malformed.adopted.path);
     let lent = lending.load("weight").unwrap();
     fs::remove_file(&link).unwrap();
     assert_refused(tensor.as_live::<f32>(), ErrorKind::Corrupt, &["or an external file"]);
     drop(lent);
     let live = tensor.as_live::<f32>().unwrap();
-    fs::hard_link(liar.dir().join("other.smap/storages/0000000000000001.bin"), &link).unwrap();
+    fs::hard_link(malformed.dir().join("other.smap/storages/0000000000000001.bin"), &link).unwrap();
     // Its room on the disk was made sure of, which is a change of the file.
-    liar.claim("link", 80);
-    let lending = mapped(&beside(), &liar.adopted.path);
+    malformed.write_record_of("link", 80);
+    let lending = mapped(&external_beside(), &malformed.adopted.path);
     assert_refused(
         lending.load("weight"),
         ErrorKind::ExternalRefused,
@@ -170,34 +174,38 @@ fn case_43_hard_link_to_a_live_storage_is_lent_or_live_but_not_both() {
 }
 
 #[test]
-fn case_43_hard_link_to_a_storage_that_grows_is_not_lent_past_what_stays() {
-    let liar = Liar::new();
-    let path = liar.dir().join("other.smap");
+fn case_43_hard_link_to_a_growing_storage_is_borrowed_only_up_to_its_sealed_rows() {
+    let malformed = MalformedStore::new();
+    let path = malformed.dir().join("other.smap");
     let store = Store::create(&path).unwrap();
     store.create_growable("log", DType::F32, &[20], 1000).unwrap();
-    let link = liar.dir().join("link");
+    let link = malformed.dir().join("link");
     let bin = path.join("storages/0000000000000001.bin");
-    let row = Tensor::from_vec(vec![5f32; 4], &[4]).unwrap();
+    let row = filled(4, 5f32);
     let mut txn = store.begin().unwrap();
     txn.append("log", &row).unwrap();
     // Written or not, the bytes past the record's length are the writer's.
     File::options().append(true).open(&bin).unwrap().set_len(96).unwrap();
     fs::hard_link(&bin, &link).unwrap();
-    liar.claim("link", 80);
-    let lending = mapped(&beside(), &liar.adopted.path);
+    malformed.write_record_of("link", 80);
+    let lending = mapped(&external_beside(), &malformed.adopted.path);
     assert_refused(lending.load("weight"), ErrorKind::ExternalRefused, &["locked in this process"]);
     drop(txn);
-    liar.claim("link", 80);
-    let lending = mapped(&beside(), &liar.adopted.path);
+    malformed.write_record_of("link", 80);
+    let lending = mapped(&external_beside(), &malformed.adopted.path);
     assert_lent(&lending.load("weight").unwrap(), 0f32);
 }
 
 #[test]
-fn case_43_record_that_reaches_past_its_file_does_not_open() {
-    let liar = Liar::new();
-    zeros(&liar.dir().join("near"));
-    liar.claim("near", 80);
-    let file = File::options().write(true).open(liar.dir().join("near")).unwrap();
+fn case_43_record_past_the_end_of_its_file_does_not_open() {
+    let malformed = MalformedStore::new();
+    zeros(&malformed.dir().join("near"));
+    malformed.write_record_of("near", 80);
+    let file = File::options().write(true).open(malformed.dir().join("near")).unwrap();
     file.set_len(40).unwrap();
-    assert_refused(liar.load(&beside()), ErrorKind::ExternalChanged, &["size in bytes 80, now 40"]);
+    assert_refused(
+        malformed.load(&external_beside()),
+        ErrorKind::ExternalChanged,
+        &["size in bytes 80, now 40"],
+    );
 }

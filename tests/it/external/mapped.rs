@@ -1,4 +1,4 @@
-//! What is lent of external files, and files of more than memory holds.
+//! Elements borrowed from external files, and files larger than memory.
 
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stridemap::disk::Counted;
 
 use super::*;
+use crate::harness::assert_refused;
 
 /// A safetensors file whose header is this text, padded to `header_bytes`, with so many bytes of elements, all zero.
 fn write_raw(path: &Path, json: &str, header_bytes: usize, elements_bytes: u64) -> File {
@@ -31,9 +32,9 @@ fn open_count(path: &Path) -> usize {
 }
 
 #[test]
-fn mapped_store_lends_elements_of_the_file_itself() {
+fn mapped_store_borrows_elements_from_the_external_file() {
     let adopted = Adopted::new();
-    let store = mapped(&beside(), &adopted.path);
+    let store = mapped(&external_beside(), &adopted.path);
     let tensor = store.load("weight").unwrap();
     assert_eq!(tensor.as_slice::<f32>().unwrap(), weight());
     let t = tensor.t().unwrap();
@@ -45,7 +46,7 @@ fn mapped_store_lends_elements_of_the_file_itself() {
 
 /// Each tensor of these has a storage of its own, because none is a multiple of its item's size away from the first.
 #[test]
-fn file_is_mapped_or_open_once_however_many_storages_are_in_it() {
+fn external_file_with_many_storages_is_mapped_or_opened_once() {
     let dir = crate::support::temporary();
     let (file, path) = (dir.path().join("many.safetensors"), dir.path().join("many.smap"));
     let count = 300;
@@ -57,8 +58,10 @@ fn file_is_mapped_or_open_once_however_many_storages_are_in_it() {
     let json =
         format!(r#"{{"pad":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},{}}}"#, entries.join(","));
     write_raw(&file, &json, json.len(), 1 + 4 * count);
-    stridemap_interop::adopt(&beside().create(&path).unwrap(), &file, "").unwrap();
-    for (store, is_mapped) in [(beside().open(&path).unwrap(), false), (mapped(&beside(), &path), true)] {
+    stridemap_interop::adopt(&external_beside().create(&path).unwrap(), &file, "").unwrap();
+    for (store, is_mapped) in
+        [(external_beside().open(&path).unwrap(), false), (mapped(&external_beside(), &path), true)]
+    {
         let snapshot = store.snapshot();
         let tensors: Vec<_> = snapshot.load_all("").unwrap().map(|entry| entry.unwrap().1).collect();
         assert_eq!((tensors.len(), store.snapshot().storages().count()), (301, 301));
@@ -70,15 +73,15 @@ fn file_is_mapped_or_open_once_however_many_storages_are_in_it() {
 }
 
 #[test]
-fn case_39_elements_that_no_address_suits_are_copied_and_not_lent() {
+fn case_39_misaligned_elements_are_copied_and_not_borrowed() {
     let dir = crate::support::temporary();
     let (file, path) = (dir.path().join("odd.safetensors"), dir.path().join("odd.smap"));
     let json = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
     let written = write_raw(&file, json, 57, 8);
     written.write_all_at(&2.5f32.to_le_bytes(), 65 + 4).unwrap();
     drop(written);
-    stridemap_interop::adopt(&beside().create(&path).unwrap(), &file, "").unwrap();
-    let store = mapped(&beside(), &path);
+    stridemap_interop::adopt(&external_beside().create(&path).unwrap(), &file, "").unwrap();
+    let store = mapped(&external_beside(), &path);
     let odd = store.load("a").unwrap();
     assert_refused(odd.as_slice::<f32>(), ErrorKind::Misaligned, &["as_slice", "read", "clone_data"]);
     assert_refused(odd.as_array::<f32>().map(drop), ErrorKind::Misaligned, &["as_array", "clone_data"]);
@@ -90,7 +93,7 @@ fn case_39_elements_that_no_address_suits_are_copied_and_not_lent() {
 }
 
 #[test]
-fn file_of_4_gib_is_adopted_by_writing_next_to_nothing() {
+fn adopting_a_4_gib_file_writes_almost_nothing() {
     let dir = crate::support::temporary();
     let (file, path) = (dir.path().join("big.safetensors"), dir.path().join("big.smap"));
     let big: u64 = 4 << 30;
@@ -105,7 +108,7 @@ fn file_of_4_gib_is_adopted_by_writing_next_to_nothing() {
     drop(written);
 
     let disk = Counted::default();
-    let options = beside().disk(Arc::new(disk.clone()));
+    let options = external_beside().disk(Arc::new(disk.clone()));
     let store = options.create(&path).unwrap();
     disk.take();
     stridemap_interop::adopt(&store, &file, "").unwrap();
@@ -113,12 +116,12 @@ fn file_of_4_gib_is_adopted_by_writing_next_to_nothing() {
     assert!(counts.metadata_written_bytes < 100 << 10, "{counts:?}");
     assert_eq!((counts.data_written_bytes, counts.data_read_bytes), (0, 0), "{counts:?}");
 
-    for store in [beside().open(&path).unwrap(), mapped(&beside(), &path)] {
+    for store in [external_beside().open(&path).unwrap(), mapped(&external_beside(), &path)] {
         assert_eq!(store.load("first").unwrap().get::<f32>(&[0]).unwrap(), 7.);
         assert_eq!(store.load("last").unwrap().get::<i64>(&[1, 3]).unwrap(), -9);
         assert_eq!(store.load("big").unwrap().get::<u8>(&[-1]).unwrap(), 0);
     }
-    assert_eq!(mapped(&beside(), &path).load("last").unwrap().as_slice::<i64>().unwrap()[7], -9);
+    assert_eq!(mapped(&external_beside(), &path).load("last").unwrap().as_slice::<i64>().unwrap()[7], -9);
     File::options().write(true).open(&file).unwrap().write_all_at(&[1], big).unwrap();
     assert_refused(store.load("big"), ErrorKind::ExternalChanged, &["mtime in ns"]);
 }
@@ -127,7 +130,7 @@ fn file_of_4_gib_is_adopted_by_writing_next_to_nothing() {
 #[test]
 fn case_29_export_over_a_file_that_is_mapped_as_its_source_writes_the_right_bytes() {
     let adopted = Adopted::new();
-    let store = mapped(&beside(), &adopted.path);
+    let store = mapped(&external_beside(), &adopted.path);
     let tensor = store.load("weight").unwrap();
     let lent = tensor.as_slice::<f32>().unwrap();
     let turned = [("t".to_owned(), tensor.t().unwrap())];

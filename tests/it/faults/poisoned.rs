@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -13,6 +13,7 @@ use stridemap::{
 };
 
 use crate::external::write_model;
+use crate::harness::filled;
 use crate::support::temporary;
 
 const MIB: usize = 1 << 20;
@@ -21,12 +22,15 @@ fn options(disk: &SimulatedDisk) -> StoreOptions {
     StoreOptions::new().external(ExternalFiles::Anywhere).disk(Arc::new(disk.clone()))
 }
 
-fn vector(value: i64) -> Tensor {
-    Tensor::from_vec(vec![value; 5], &[5]).unwrap()
+fn bytes(count: usize) -> Tensor {
+    filled(count, 7u8)
 }
 
-fn bytes(count: usize) -> Tensor {
-    Tensor::from_vec(vec![7u8; count], &[count]).unwrap()
+fn model_file() -> (tempfile::TempDir, PathBuf) {
+    let dir = temporary();
+    let file = dir.path().join("model.safetensors");
+    write_model(&file);
+    (dir, file)
 }
 
 fn is_sync(op: &Op) -> bool {
@@ -34,10 +38,10 @@ fn is_sync(op: &Op) -> bool {
 }
 
 /// A store of every kind of tensor, and a handle on it.
-fn prepared(file: &Path) -> (SimulatedDisk, Store) {
+fn create_store(file: &Path) -> (SimulatedDisk, Store) {
     let disk = SimulatedDisk::new();
     let store = options(&disk).create("x").unwrap();
-    store.save("old", &vector(1)).unwrap();
+    store.save("old", &filled(5, 1i64)).unwrap();
     store.create_growable("log", DType::U8, &[MIB - 100], 0).unwrap();
     store.create_growable("long", DType::U8, &[MIB], 0).unwrap();
     store.create_tensor("weights", DType::I64, &[5], StorageKind::Mutable).unwrap();
@@ -47,16 +51,16 @@ fn prepared(file: &Path) -> (SimulatedDisk, Store) {
     let mut txn = store.begin().unwrap();
     txn.remove("all").unwrap();
     txn.remove("old").unwrap();
-    txn.save("kept", &vector(2)).unwrap();
+    txn.save("kept", &filled(5, 2i64)).unwrap();
     txn.commit().unwrap();
     (disk, store)
 }
 
 /// A store as it is, and the last commit of it without a sync.
-fn unsynced(file: &Path) -> (SimulatedDisk, Store) {
-    let (disk, _) = prepared(file);
+fn create_unsynced_store(file: &Path) -> (SimulatedDisk, Store) {
+    let (disk, _) = create_store(file);
     let fast = options(&disk).durability(Durability::Process).open("x").unwrap();
-    fast.save("unsynced", &vector(3)).unwrap();
+    fast.save("unsynced", &filled(5, 3i64)).unwrap();
     let store = options(&disk).open("x").unwrap();
     (disk, store)
 }
@@ -65,11 +69,11 @@ type Write = fn(&Store, &Path) -> Result<()>;
 
 /// Everything that syncs.
 const WRITES: [(&str, Write); 14] = [
-    ("save", |store, _| store.save("new", &vector(3))),
+    ("save", |store, _| store.save("new", &filled(5, 3i64))),
     ("save of a chunk", |store, _| store.save("new", &bytes(MIB + 1))),
     ("table", |store, _| {
         let mut txn = store.begin()?;
-        (0..80).try_for_each(|row| txn.save(&format!("row.{row}"), &vector(row)))?;
+        (0..80i64).try_for_each(|row| txn.save(&format!("row.{row}"), &filled(5, row)))?;
         txn.commit().map(drop)
     }),
     ("remove", |store, _| store.remove("kept")),
@@ -78,7 +82,7 @@ const WRITES: [(&str, Write); 14] = [
     ("save and append in one", |store, _| {
         let mut txn = store.begin()?;
         txn.append("log", &bytes(200))?;
-        txn.save("new", &vector(3))?;
+        txn.save("new", &filled(5, 3i64))?;
         txn.commit().map(drop)
     }),
     ("create_tensor", |store, _| {
@@ -96,7 +100,7 @@ const WRITES: [(&str, Write); 14] = [
     }),
 ];
 
-/// Has the sync of this number fail; gives the failure, which operation it was, and where in the log that would stand.
+/// Makes the sync of this number fail. Returns the operation that failed, once it has.
 fn fail_nth(disk: &SimulatedDisk, nth: usize) -> Arc<Mutex<Option<Op>>> {
     let failed = Arc::new(Mutex::new(None));
     let (seen, told) = (AtomicUsize::new(0), Arc::clone(&failed));
@@ -116,11 +120,9 @@ fn names(disk: &SimulatedDisk) -> Vec<String> {
 
 #[test]
 fn case_04_case_05_after_any_failed_sync_everything_is_refused_and_nothing_is_synced_again() {
-    let dir = temporary();
-    let file = dir.path().join("model.safetensors");
-    write_model(&file);
+    let (_dir, file) = model_file();
     let mut failures = BTreeMap::new();
-    for prepare in [prepared, unsynced] {
+    for prepare in [create_store, create_unsynced_store] {
         for (what, write) in WRITES {
             let (before, after, count) = {
                 let (disk, store) = prepare(&file);
@@ -142,7 +144,7 @@ fn case_04_case_05_after_any_failed_sync_everything_is_refused_and_nothing_is_sy
     assert!(of("Io") > 40 && of("CommitUnknown") > 20, "{failures:?}");
 }
 
-/// One sync fails; gives the kind of the error that tells of it.
+/// Makes one sync fail. Returns the kind of the error that reports it.
 fn fail_one(
     (disk, store): &(SimulatedDisk, Store),
     (what, write): (&str, Write),
@@ -152,7 +154,7 @@ fn fail_one(
 ) -> ErrorKind {
     // Begun before, and with something to commit each.
     let mut saved = store.begin().unwrap();
-    saved.save("of a transaction", &vector(4)).unwrap();
+    saved.save("of a transaction", &filled(5, 4i64)).unwrap();
     let mut renamed = store.begin().unwrap();
     renamed.copy("kept", "copied").unwrap();
     let weights = store.load("weights").unwrap();
@@ -166,7 +168,7 @@ fn fail_one(
 
     let mut refusals: Vec<(&str, Result<()>)> =
         WRITES.iter().map(|(name, write)| (*name, write(store, file))).collect();
-    refusals.push(("save in a transaction", saved.save("more", &vector(5))));
+    refusals.push(("save in a transaction", saved.save("more", &filled(5, 5i64))));
     refusals.push(("commit of a save", saved.commit().map(drop)));
     refusals.push(("commit of a copy", renamed.commit().map(drop)));
     refusals.push(("rename", store.rename("some", "renamed")));
@@ -187,7 +189,7 @@ fn fail_one(
     let found = names(disk);
     assert!(expected.contains(&&found), "{told}: {found:?} is neither of {expected:?}");
     let another = options(disk).open("x").unwrap();
-    another.save("later", &vector(6)).unwrap();
+    another.save("later", &filled(5, 6i64)).unwrap();
     assert_eq!(another.verify(|_| ()).unwrap().findings, [], "{told}");
     assert!(names(disk).contains(&"later".to_owned()), "{told}");
     first.kind()
@@ -195,10 +197,8 @@ fn fail_one(
 
 #[test]
 fn case_06_failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard() {
-    let dir = temporary();
-    let file = dir.path().join("model.safetensors");
-    write_model(&file);
-    let (disk, store) = prepared(&file);
+    let (_dir, file) = model_file();
+    let (disk, store) = create_store(&file);
     let weights = store.load("weights").unwrap();
     let mut guard = weights.lock_exclusive().unwrap();
     guard.fill_(7).unwrap();
@@ -209,7 +209,7 @@ fn case_06_failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard
     for (what, refused) in [
         ("flush", guard.flush()),
         ("fill_", guard.fill_(8).map(drop)),
-        ("save", store.save("new", &vector(3))),
+        ("save", store.save("new", &filled(5, 3i64))),
         ("gc", store.gc().map(drop)),
     ] {
         let refused = refused.expect_err(what);
@@ -219,27 +219,25 @@ fn case_06_failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard
     drop(guard);
     assert_eq!(disk.log().len(), began, "something was done after the failed flush");
     assert_eq!(weights.read::<i64>().unwrap(), [7; 5], "a poisoned handle reads on");
-    // Whoever loads the storage again in this process gets the same pages.
+    // Another handle of this process that loads the storage gets the same pages.
     let another = options(&disk).open("x").unwrap();
     let mut guard = another.load("weights").unwrap().lock_exclusive().unwrap();
     let refused = guard.flush().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Poisoned, "{refused}");
     assert_eq!(refused.source().unwrap().to_string(), first.to_string());
     drop(guard);
-    another.save("new", &vector(3)).unwrap();
+    another.save("new", &filled(5, 3i64)).unwrap();
     assert_eq!(another.verify(|_| ()).unwrap().findings, []);
 }
 
 #[test]
-fn case_04_failed_commit_refuses_what_an_open_guard_would_write_and_flush() {
-    let dir = temporary();
-    let file = dir.path().join("model.safetensors");
-    write_model(&file);
-    let (disk, store) = prepared(&file);
+fn case_04_failed_commit_refuses_writes_and_flushes_of_an_open_guard() {
+    let (_dir, file) = model_file();
+    let (disk, store) = create_store(&file);
     let weights = store.load("weights").unwrap();
     let mut guard = weights.lock_exclusive().unwrap();
     fail_nth(&disk, 0);
-    let first = store.save("new", &vector(3)).unwrap_err();
+    let first = store.save("new", &filled(5, 3i64)).unwrap_err();
     let began = disk.log().len();
     for refused in [guard.fill_(7).map(drop), guard.flush()] {
         let refused = refused.unwrap_err();
@@ -251,7 +249,7 @@ fn case_04_failed_commit_refuses_what_an_open_guard_would_write_and_flush() {
 }
 
 #[test]
-fn case_04_any_sync_of_a_creation_that_fails_leaves_nothing_or_a_whole_store() {
+fn case_04_failed_sync_during_creation_leaves_nothing_or_a_complete_store() {
     let count = {
         let disk = SimulatedDisk::new();
         options(&disk).create("x").unwrap();
@@ -266,7 +264,7 @@ fn case_04_any_sync_of_a_creation_that_fails_leaves_nothing_or_a_whole_store() {
         let syncs = disk.log().iter().filter(|op| Some(*op) == failed.as_ref()).count();
         assert_eq!(syncs, 0, "sync {nth} failed, and was tried again");
         let store = options(&disk).create("x").or_else(|_| options(&disk).open("x")).unwrap();
-        store.save("new", &vector(1)).unwrap();
+        store.save("new", &filled(5, 1i64)).unwrap();
         assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     }
     println!("{count} syncs of a creation failed in turn");

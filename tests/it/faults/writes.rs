@@ -1,4 +1,4 @@
-//! Writes of the real disk that fail, or are done by half.
+//! Writes of the real disk that fail or are short.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,18 +7,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stridemap::{ErrorKind, Store, StoreOptions, Tensor};
+use stridemap::{ErrorKind, Store, StoreOptions};
 
-use crate::hooked::Hooked;
-use crate::support::temporary;
-
-fn vector(value: i64) -> Tensor {
-    Tensor::from_vec(vec![value; 5], &[5]).unwrap()
-}
+use crate::harness::hooked::Hooked;
+use crate::harness::{filled, new_path};
 
 /// Opens a store on a disk on which the write of this number is done by half, and ends in this error; gives how many there
 /// were, too.
-fn half_written(path: &Path, nth: usize, errno: i32, is_due: fn(&Path) -> bool) -> (Store, Arc<AtomicUsize>) {
+fn open_with_short_write(
+    path: &Path,
+    nth: usize,
+    errno: i32,
+    is_due: fn(&Path) -> bool,
+) -> (Store, Arc<AtomicUsize>) {
     let writes = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&writes);
     let disk = Hooked::before(move |operation, path| {
@@ -40,18 +41,17 @@ fn files(path: &Path) -> usize {
 }
 
 /// A commit that fails at a write leaves nothing, and the same handle commits it again: no sync has failed.
-fn leaves_the_old_content(errno: i32, is_due: fn(&Path) -> bool) -> usize {
+fn assert_old_content_remains(errno: i32, is_due: fn(&Path) -> bool) -> usize {
     let mut nth = 0;
     loop {
-        let dir = temporary();
-        let path = dir.path().join("x.smap");
-        Store::create(&path).unwrap().save("old", &vector(1)).unwrap();
+        let (_dir, path) = new_path();
+        Store::create(&path).unwrap().save("old", &filled(5, 1i64)).unwrap();
         let before = files(&path);
-        let (store, writes) = half_written(&path, nth, errno, is_due);
+        let (store, writes) = open_with_short_write(&path, nth, errno, is_due);
         let save = || {
             let mut txn = store.begin()?;
             // Many enough for a table.
-            (0..70).try_for_each(|row| txn.save(&format!("row.{row}"), &vector(row)))?;
+            (0..70i64).try_for_each(|row| txn.save(&format!("row.{row}"), &filled(5, row)))?;
             txn.commit()
         };
         let saved = save();
@@ -78,8 +78,8 @@ fn leaves_the_old_content(errno: i32, is_due: fn(&Path) -> bool) -> usize {
 }
 
 #[test]
-fn case_08_disk_that_is_full_when_metadata_is_written_leaves_the_old_content() {
-    let count = leaves_the_old_content(libc::ENOSPC, is_metadata);
+fn case_08_full_disk_while_writing_metadata_leaves_the_old_content() {
+    let count = assert_old_content_remains(libc::ENOSPC, is_metadata);
     println!("{count} writes of a table and a manifest found the disk full in turn");
     assert!(count >= 3, "{count}");
 }
@@ -87,8 +87,8 @@ fn case_08_disk_that_is_full_when_metadata_is_written_leaves_the_old_content() {
 /// What the system writes by parts, or is interrupted at, is gone on with by the standard library, under the disk that
 /// tests can change. Here the part stays the only one.
 #[test]
-fn case_10_write_that_ends_half_way_leaves_the_old_content() {
-    let count = leaves_the_old_content(libc::EINTR, |_| true);
+fn case_10_short_write_leaves_the_old_content() {
+    let count = assert_old_content_remains(libc::EINTR, |_| true);
     println!("{count} writes of a commit ended half-way in turn");
     assert!(count >= 4, "{count}");
 }

@@ -214,7 +214,7 @@ impl Content {
     }
 }
 
-/// Compares the elements where they lie; gives whether they could be borrowed there.
+/// Compares borrowed elements. Returns whether they could be borrowed.
 fn check_borrowed<T: Element + PartialEq + fmt::Debug>(
     tensor: &Tensor,
     expected: impl Fn(usize) -> T,

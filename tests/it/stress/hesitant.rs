@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::hooked::{Hooked, die};
+use crate::harness::hooked::{Hooked, die};
 use crate::random::mixed;
 
 /// One operation in so many comes after a wait.

@@ -32,7 +32,7 @@ pub(super) fn own_prefix(writer: usize) -> String {
     format!("own {writer}-")
 }
 
-/// The tensor that a writer's numbered commit adds: the same for whoever asks.
+/// The tensor that a writer's numbered commit adds: the same in every process.
 pub(super) fn own_name(writer: usize, commit: u64) -> String {
     name(format!("{}{commit}", own_prefix(writer)), &own_content(writer, commit), 0)
 }
@@ -60,7 +60,7 @@ pub(super) struct Writer<'a> {
     pub(super) random: Random,
     pub(super) diary: &'a mut Diary,
     ledger: Ledger,
-    /// Loaded some time ago: what they stand on may be gone.
+    /// Loaded some time ago: their storages may be deleted.
     kept: Vec<(String, Tensor)>,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn write(path: &Path, shared: &Path, number: usize, seed: u64, diary:
         (acknowledged..=begun).contains(&commits),
         "{commits} commits; {acknowledged} returned, {begun} began"
     );
-    // The one who was killed may have had no time to.
+    // The killed process may have had no time to.
     ledger.acknowledge(commits);
     let mut writer = Writer { number, random, diary, ledger, kept: Vec::new() };
     loop {

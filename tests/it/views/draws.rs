@@ -9,7 +9,7 @@ use super::model::{Expected, Model, Name, place};
 /// A step that would give more elements is not taken: `expand` and `unfold` multiply.
 const MOST_ELEMENTS: usize = 1000;
 
-/// What one operation gives: a view, or several.
+/// The result of one operation: a view, or several.
 pub(super) struct Step {
     pub(super) op: String,
     pub(super) viewed: stridemap::Result<Vec<Tensor>>,

@@ -1,10 +1,11 @@
 //! Chains on a live storage: what is read and written through the last view is where the model says.
 
 use proptest::prelude::*;
-use stridemap::{Durability, ErrorKind, LiveTensor, StorageKind, StoreOptions};
+use stridemap::{ErrorKind, LiveTensor, StorageKind};
 
 use super::model::{Model, number, place};
 use super::{Draws, chains, config, counted, follow};
+use crate::harness::fast;
 use crate::support::temporary;
 
 /// Does everything to a view; `held` is what its storage then holds, element by element.
@@ -52,8 +53,8 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn chain_on_a_live_storage_reads_and_writes_what_the_model_does((size, chain) in chains()) {
-        let (dir, options) = (temporary(), StoreOptions::new().durability(Durability::Process));
+    fn chain_on_a_live_storage_reads_and_writes_like_the_model((size, chain) in chains()) {
+        let (dir, options) = (temporary(), fast());
         let path = dir.path().join("live.smap");
         let (base, of_base) = counted(&size, chain[0]);
         let of_base = Model { is_borrowable: false, ..of_base };

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use stridemap::{Durability, Store, StoreOptions, Tensor};
+use stridemap::{Store, Tensor};
 
 use super::{Draws, Model, follow};
+use crate::harness::{fast, open_mapped};
 use crate::support::{scaled, temporary};
 
 const STORE: &str = "STRIDEMAP_TEST_VIEWS";
@@ -47,7 +48,7 @@ fn start(draws: &mut Draws, base: &Tensor, model: &Model) -> (Tensor, Model) {
 
 /// Follows chains in memory and on the store, and saves what they come to, as a header where that is possible.
 fn save_chains(path: &Path, numbers: Range<usize>, counts: &mut Counts) {
-    let options = StoreOptions::new().durability(Durability::Process);
+    let options = fast();
     let in_memory = Tensor::from_vec((0..BASE).collect(), &[BASE as usize]).unwrap();
     let of_base = |is_borrowable| Model {
         is_borrowable,
@@ -84,13 +85,12 @@ fn save_chains(path: &Path, numbers: Range<usize>, counts: &mut Counts) {
     fs::write(expected_file(path), expected).unwrap();
 }
 
-/// Not a test: what the started process does.
+/// Not a test: runs the role of a started process.
 #[test]
 fn other_process() {
     let Ok(path) = env::var(STORE) else { return };
     let expected = fs::read_to_string(expected_file(path.as_ref())).unwrap();
-    // SAFETY: the test that started this process writes no more.
-    let mapped = unsafe { Store::open_mapped(&path).unwrap() };
+    let mapped = open_mapped(&path);
     let mut compared = 0;
     for store in [Store::open(&path).unwrap(), mapped] {
         for line in expected.lines() {

@@ -1,0 +1,412 @@
+//! The damaged stores: each a small store that is right in everything but one thing, with checksums that are right unless they
+//! are what is wrong.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use stridemap_format::digest;
+
+use super::frame::{digested, manifest_of};
+use super::wire::{
+    self, Change, GENERATION, NEXT_ID, UUID, changed, external, ints, long, overwritten, some,
+    storage_fields, tensor_fields, text, uint, uints,
+};
+
+const MAN: &str = "meta/0000000000000007.man";
+const TAB: &str = "meta/0000000000000007.tab";
+const BIN: &str = "storages/0000000000000001.bin";
+const MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
+
+/// What stands at a path of a store.
+enum Node {
+    File(Vec<u8>),
+    Link(&'static str),
+}
+
+type Files = BTreeMap<String, Node>;
+
+/// When a store is refused, by which rule, and which file is to blame.
+enum Refused {
+    /// It does not open.
+    Open(u8, &'static str),
+    /// The store opens, but its tensor `t` cannot be loaded; and the finding of `verify`.
+    Load(u8, &'static str, &'static [(u8, &'static str)]),
+    /// The tensor can be loaded: only `verify` finds the damage.
+    Verify(&'static [(u8, &'static str)]),
+    /// It opens, and its tensor is not loaded for what the handle does not allow.
+    External,
+}
+use Refused::{External, Load, Open, Verify};
+
+pub(super) struct Damaged {
+    name: &'static str,
+    case: u8,
+    files: Files,
+    refused: Refused,
+}
+
+fn elements() -> Vec<u8> {
+    (0..6u8).flat_map(|i| f32::from(i).to_le_bytes()).collect()
+}
+
+/// The kind of a sealed storage of these bytes.
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    [uint(0), vec![0; 16], digest(bytes).to_vec(), uint(0)].concat()
+}
+
+/// A manifest of the storage and the tensor, right in everything but `changes`.
+fn manifest(changes: &[Change]) -> Vec<u8> {
+    let mut all = changes.to_vec();
+    if !all.iter().any(|(field, _)| *field == "kind") {
+        all.push(("kind", sealed(&elements())));
+    }
+    wire::manifest(&all)
+}
+
+fn store(manifest: Vec<u8>) -> Files {
+    let files =
+        [("FORMAT", wire::marker(MAGIC, 1, 0)), ("LOCK", Vec::new()), (MAN, manifest), (BIN, elements())];
+    files.into_iter().map(|(path, bytes)| (path.to_owned(), Node::File(bytes))).collect()
+}
+
+/// The store with another thing at one of its paths.
+fn with_file(path: &str, node: Node) -> Files {
+    let mut files = store(manifest(&[]));
+    files.insert(path.to_owned(), node);
+    files
+}
+
+fn without(path: &str) -> Files {
+    let mut files = store(manifest(&[]));
+    files.remove(path).unwrap();
+    files
+}
+
+/// A body without changes, on a table.
+fn body_over_table(table: &[u8]) -> Vec<u8> {
+    let header = digest(&table[..64.min(table.len())]).to_vec();
+    let reference = some([uint(GENERATION), uint(table.len() as u64), header].concat());
+    let none = || uint(0);
+    [UUID.to_vec(), uint(GENERATION), uint(6), uint(NEXT_ID), reference, none(), none(), none(), none()]
+        .concat()
+}
+
+/// A store on a table; the manifest states the header and the length of `stated`.
+fn on_table(table: Vec<u8>, stated: &[u8]) -> Files {
+    let mut files = store(manifest_of(&body_over_table(stated)));
+    files.insert(TAB.to_owned(), Node::File(table));
+    files
+}
+
+/// A table of a storage and of tensors of these names, all right but for `changes` of each.
+fn table(names: &[&str], changes: &[Change]) -> Vec<u8> {
+    let own = [("kind", sealed(&elements())), ("count", uint(names.len() as u64))];
+    let (storage, _) = changed(storage_fields(), &own);
+    let tensor = |name: &&str| {
+        let all = [&[("name", text(name))], changes].concat();
+        changed(tensor_fields(), &all).0
+    };
+    wire::table(&[vec![storage], names.iter().map(tensor).collect()].concat(), 1)
+}
+
+fn store_with_table(table: Vec<u8>) -> Files {
+    let stated = table.clone();
+    on_table(table, &stated)
+}
+
+fn flipped(bytes: Vec<u8>, at: usize) -> Vec<u8> {
+    let byte = bytes[at] ^ 1;
+    overwritten(bytes, at, &[byte])
+}
+
+fn file(bytes: impl AsRef<[u8]>) -> Node {
+    Node::File(bytes.as_ref().to_vec())
+}
+
+/// Every damaged store.
+pub(super) fn all() -> Vec<Damaged> {
+    let made = [metadata(), records(), tables(), storages(), paths()].into_iter().flatten();
+    made.map(|(case, name, files, refused)| Damaged { name, case, files, refused }).collect()
+}
+
+type Row = (u8, &'static str, Files, Refused);
+
+fn metadata() -> Vec<Row> {
+    let good = || manifest(&[]);
+    let format = || wire::marker(MAGIC, 1, 0);
+    let mut older_is_good = other_generation_of(flipped(good(), 40));
+    older_is_good.insert(MAN.to_owned(), Node::File(good()));
+    vec![
+        (30, "format-bit-flipped", with_file("FORMAT", Node::File(flipped(format(), 20))), Open(2, "FORMAT")),
+        (30, "format-cut", with_file("FORMAT", file(&format()[..40])), Open(2, "FORMAT")),
+        (30, "format-empty", with_file("FORMAT", file("")), Open(1, "FORMAT")),
+        (30, "format-missing", without("FORMAT"), Open(1, "FORMAT")),
+        (30, "manifest-bit-flipped", store(flipped(good(), 40)), Open(16, MAN)),
+        (30, "manifest-cut", store(good()[..60].to_vec()), Open(15, MAN)),
+        (30, "manifest-empty", store(Vec::new()), Open(15, MAN)),
+        (30, "manifest-missing", without(MAN), Open(15, "meta")),
+        (30, "newest-manifest-bit-flipped", older_is_good, Open(16, "meta/0000000000000008.man")),
+        (
+            31,
+            "byte-after-format",
+            with_file("FORMAT", Node::File([format(), vec![0]].concat())),
+            Open(2, "FORMAT"),
+        ),
+        (31, "byte-after-manifest", store([good(), vec![0]].concat()), Open(15, MAN)),
+        (31, "byte-after-body", store(manifest(&[("end", vec![0])])), Open(14, MAN)),
+        (
+            32,
+            "body-of-2-to-64-bytes",
+            {
+                let covered = good()[..good().len() - 16].to_vec();
+                store(digested(&overwritten(covered, 16, &[255; 8])))
+            },
+            Open(15, MAN),
+        ),
+        (32, "name-of-2-to-60-bytes", store(manifest(&[("name", uint(1 << 60))])), Open(14, MAN)),
+        (
+            33,
+            "2-to-60-storages",
+            store(manifest_of(&[&good()[24..46], &uint(1 << 60)[..]].concat())),
+            Open(14, MAN),
+        ),
+        (33, "2-to-60-dimensions", store(manifest(&[("size", uint(1 << 60))])), Open(14, MAN)),
+        (
+            34,
+            "format-version-2",
+            with_file("FORMAT", Node::File(wire::marker(MAGIC, 2, 0))),
+            Open(3, "FORMAT"),
+        ),
+        (
+            34,
+            "manifest-version-2",
+            {
+                let covered = good()[..good().len() - 16].to_vec();
+                store(digested(&overwritten(covered, 8, &[2])))
+            },
+            Open(3, MAN),
+        ),
+        (34, "another-stores-manifest", store(manifest(&[("uuid", vec![9; 16])])), Open(17, MAN)),
+        (
+            34,
+            "generation-not-the-files-name",
+            other_generation_of(good()),
+            Open(18, "meta/0000000000000008.man"),
+        ),
+        (34, "parent-is-later", store(manifest(&[("parent", uint(8))])), Open(18, MAN)),
+    ]
+}
+
+/// The store with a manifest of generation 8 as well.
+fn other_generation_of(bytes: Vec<u8>) -> Files {
+    let mut files = without(MAN);
+    files.insert("meta/0000000000000008.man".to_owned(), Node::File(bytes));
+    files
+}
+
+fn records() -> Vec<Row> {
+    let one = |field, bytes| store(manifest(&[(field, bytes)]));
+    let broken = |rule, files| (files, Open(rule, MAN));
+    let outside = |files| (files, Load(8, BIN, &[(8, MAN)]));
+    let shaped =
+        |size: &[u64], stride: &[i64]| store(manifest(&[("size", uints(size)), ("stride", ints(stride))]));
+    let removal = [uint(2), text("t"), vec![0]].concat();
+    let rows = [
+        (32, "storage-of-2-to-63-bytes", broken(11, one("length", uint(1 << 63)))),
+        (33, "rank-65-of-few-bytes", broken(5, shaped(&[1; 65], &[1; 65]))),
+        (35, "sizes-multiply-to-2-to-64", broken(7, shaped(&[1 << 32, 1 << 32], &[0, 0]))),
+        (35, "sizes-multiply-to-2-to-63", broken(7, shaped(&[1 << 62, 2], &[0, 0]))),
+        (36, "view-past-the-end", outside(one("offset", uint(1)))),
+        (36, "view-below-0", outside(one("stride", ints(&[2, -1])))),
+        (
+            36,
+            "no-elements-past-the-end",
+            outside(store(manifest(&[("size", uints(&[3, 0])), ("offset", uint(7))]))),
+        ),
+        (
+            36,
+            "scalar-past-the-end",
+            outside(store(manifest(&[("size", uints(&[])), ("stride", ints(&[])), ("offset", uint(6))]))),
+        ),
+        (37, "strides-overflow-upwards", outside(shaped(&[5, 2], &[1 << 62, 1]))),
+        (37, "strides-overflow-downwards", outside(shaped(&[3, 2], &[i64::MIN, 1]))),
+        (37, "offset-in-bytes-overflows", outside(one("offset", uint(1 << 62)))),
+        (37, "stride-missing", broken(5, one("stride", ints(&[2])))),
+        (39, "dtype-21", broken(6, one("dtype", vec![21]))),
+        (39, "kind-4", broken(10, one("kind", uint(4)))),
+        (39, "live-by-3-bytes", broken(10, one("kind", wire::live(3)))),
+        (41, "name-with-nul", broken(4, one("name", text("a\0b")))),
+        (41, "name-empty", broken(4, one("name", text("")))),
+        (41, "name-twice-in-the-manifest", broken(14, one("tensors", removal))),
+        (41, "name-not-utf-8", broken(14, one("name", text(b"\xff")))),
+        (41, "dimension-names-twice", broken(9, one("dim_names", wire::dim_names(&["a", "a"])))),
+        (31, "integer-longer-than-needed", broken(14, one("length", long(24, 2)))),
+        (
+            36,
+            "storage-without-a-record",
+            (one("on", uint(2)), Load(27, "storages/0000000000000002.bin", &[(27, MAN)])),
+        ),
+        (36, "storage-counts-2-tensors-of-1", (one("count", uint(2)), Verify(&[(28, MAN)]))),
+    ];
+    rows.into_iter().map(|(case, name, (files, refused))| (case, name, files, refused)).collect()
+}
+
+fn tables() -> Vec<Row> {
+    let good = || table(&["s", "t"], &[]);
+    let index = good().len() - 4 * 8;
+    let header = |at, patch: &[u8]| store_with_table(overwritten(good(), at, patch));
+    vec![
+        (30, "table-bit-flipped-in-the-header", on_table(flipped(good(), 48), &good()), Open(21, TAB)),
+        (
+            30,
+            "table-bit-flipped-in-an-entry",
+            on_table(flipped(good(), index - 20), &good()),
+            Load(23, TAB, &[(23, TAB)]),
+        ),
+        (
+            30,
+            "table-bit-flipped-in-the-index",
+            on_table(flipped(good(), index + 16), &good()),
+            Load(23, TAB, &[(23, TAB)]),
+        ),
+        (30, "table-cut", on_table(good()[..index].to_vec(), &good()), Open(20, TAB)),
+        (
+            30,
+            "table-missing",
+            {
+                let mut files = store_with_table(good());
+                files.remove(TAB).unwrap();
+                files
+            },
+            Open(20, TAB),
+        ),
+        (31, "byte-after-table", on_table([good(), vec![0]].concat(), &good()), Open(20, TAB)),
+        (33, "table-of-2-to-61-tensors", header(48, &(1u64 << 61).to_le_bytes()), Open(20, TAB)),
+        (34, "table-of-another-store", header(16, &[9; 16]), Open(17, TAB)),
+        (34, "table-of-another-generation", header(32, &[6]), Open(18, TAB)),
+        (34, "table-version-2", header(8, &[2]), Open(3, TAB)),
+        (
+            36,
+            "table-view-past-the-end",
+            store_with_table(table(&["s", "t"], &[("offset", uint(1))])),
+            Load(8, BIN, &[(8, TAB)]),
+        ),
+        (41, "table-name-twice", store_with_table(table(&["t", "t"], &[])), Verify(&[(24, TAB)])),
+        (41, "table-names-descend", store_with_table(table(&["u", "t"], &[])), Verify(&[(24, TAB)])),
+    ]
+}
+
+fn storages() -> Vec<Row> {
+    let in_place = |kind: Vec<u8>| {
+        let mut files = store(manifest(&[("kind", kind)]));
+        files.insert(BIN.to_owned(), file(&elements()[..23]));
+        files
+    };
+    let no_bytes = store(manifest(&[("length", uint(0)), ("kind", sealed(b"")), ("size", uints(&[0, 2]))]));
+    let missing = |mut files: Files| {
+        files.remove(BIN).unwrap();
+        files
+    };
+    let mut chunked = store(manifest(&[
+        ("length", uint((1 << 20) + 24)),
+        ("kind", [uint(0), vec![7; 16], digest(&elements()).to_vec(), uint(0)].concat()),
+    ]));
+    chunked.insert(BIN.to_owned(), file(""));
+    let lost = Load(26, BIN, &[(26, BIN)]);
+    let again = || Load(26, BIN, &[(26, BIN)]);
+    vec![
+        (25, "storage-cut", with_file(BIN, file(&elements()[..23])), lost),
+        (25, "storage-empty", with_file(BIN, file("")), again()),
+        (25, "storage-missing", without(BIN), again()),
+        (25, "mutable-storage-cut", in_place(uint(1)), again()),
+        (25, "live-storage-cut", in_place(wire::live(4)), again()),
+        (25, "chunked-storage-cut", chunked, again()),
+        (27, "element-changed", with_file(BIN, Node::File(flipped(elements(), 9))), Verify(&[(25, BIN)])),
+        (27, "elements-zeroed", with_file(BIN, file([0; 24])), Verify(&[(25, BIN)])),
+        (32, "storage-longer-than-its-file", store(manifest(&[("length", uint(1 << 60))])), again()),
+        (40, "storage-of-no-bytes-missing", missing(no_bytes), again()),
+    ]
+}
+
+/// What stands where a file or a directory of the store should be.
+fn paths() -> Vec<Row> {
+    let link = |path| with_file(path, Node::Link("../../element"));
+    let mut directory = without(BIN);
+    directory.insert(format!("{BIN}/file"), file(elements()));
+    let mut linked_storages = without(BIN);
+    linked_storages.insert("storages".to_owned(), Node::Link("../elsewhere"));
+    linked_storages.insert("../elsewhere/0000000000000001.bin".to_owned(), file(elements()));
+    let mut manifest_is_a_directory = without(MAN);
+    manifest_is_a_directory.insert(format!("{MAN}/file"), file(""));
+    let reaches = |path: &str| {
+        let mut files = store(manifest(&[("kind", external(path.as_bytes(), 0, 24))]));
+        files.remove(BIN);
+        files.insert("../beside".to_owned(), file(elements()));
+        files.insert("../link".to_owned(), Node::Link("/etc/passwd"));
+        files
+    };
+    vec![
+        (43, "storage-is-a-link", link(BIN), Load(26, BIN, &[(26, BIN)])),
+        (43, "manifest-is-a-link", link(MAN), Open(15, MAN)),
+        (43, "format-is-a-link", link("FORMAT"), Open(1, "FORMAT")),
+        (43, "storages-is-a-link", linked_storages, Open(26, "storages")),
+        (43, "external-is-an-absolute-path", reaches("/etc/passwd"), External),
+        (43, "external-leads-up", reaches("../../../../../../../../etc/passwd"), External),
+        (
+            43,
+            "external-leads-up-from-below",
+            reaches("store/../../../../../../../../../etc/passwd"),
+            External,
+        ),
+        (43, "external-is-a-link-out", reaches("link"), External),
+        (43, "external-is-a-file-of-the-store", reaches("store/FORMAT"), External),
+        (44, "storage-is-a-directory", directory, Load(26, BIN, &[(26, BIN)])),
+        (44, "manifest-is-a-directory", manifest_is_a_directory, Open(15, MAN)),
+    ]
+}
+
+impl Damaged {
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Writes the store, and what is expected of it, into a directory.
+    pub(super) fn write(&self, dir: &Path) {
+        let root = dir.join("store");
+        for folder in ["meta", "storages"] {
+            if !matches!(self.files.get(folder), Some(Node::Link(_))) {
+                fs::create_dir_all(root.join(folder)).unwrap();
+            }
+        }
+        for (path, node) in &self.files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            match node {
+                Node::File(bytes) => fs::write(&path, bytes).unwrap(),
+                Node::Link(target) => symlink(target, &path).unwrap(),
+            }
+        }
+        let expected = serde_json::to_string_pretty(&self.expected()).unwrap() + "\n";
+        fs::write(dir.join(super::EXPECTED), expected).unwrap();
+    }
+
+    fn expected(&self) -> Value {
+        let said = |rule: u8, file: &str| {
+            let kind = if rule == 3 { "UnsupportedVersion" } else { "Corrupt" };
+            json!({"kind": kind, "rule": rule, "file": file})
+        };
+        let finding = |&(rule, file): &(u8, &str)| json!({"rule": rule, "file": file});
+        let findings = |found: &[(u8, &str)]| found.iter().map(finding).collect::<Vec<_>>();
+        let mut expected = match self.refused {
+            Open(rule, file) => json!({"open": said(rule, file)}),
+            Load(rule, file, found) => json!({"load": said(rule, file), "verify": findings(found)}),
+            Verify(found) => json!({"verify": findings(found)}),
+            External => json!({"load": {"kind": "ExternalRefused"}, "verify": []}),
+        };
+        expected["case"] = self.case.into();
+        expected
+    }
+}

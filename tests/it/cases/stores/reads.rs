@@ -1,0 +1,116 @@
+//! The good stores are read as they were written.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use serde_json::Value;
+use stridemap::{ErrorKind, Store, Tensor};
+use stridemap_format::{FileStamp, Manifest, StorageKind, Uuid};
+
+use super::digests::digests_of;
+use super::{copied, expected, good, opened, stores};
+
+/// The keys of what a store says, without what is written about it.
+fn stated(dir: &Path) -> Value {
+    let mut stated = expected(dir);
+    for key in ["about", "filled"] {
+        stated.as_object_mut().unwrap().remove(key);
+    }
+    stated
+}
+
+#[test]
+fn good_stores_read_as_when_they_were_written() {
+    for (name, dir) in stores("good") {
+        let copy = copied(&dir);
+        if name == "external" {
+            assert_stamp_is_asked_for(copy.path());
+            stamp(copy.path());
+        }
+        let before = digests_of(copy.path());
+        for store in opened(copy.path()) {
+            let store = store.unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(good::content(&store.snapshot()), stated(&dir), "{name}");
+            assert_eq!(store.verify(|_| ()).unwrap().findings, [], "{name}");
+            for tensor in store.names().unwrap() {
+                assert_lent(&store.load(&tensor).unwrap());
+            }
+        }
+        assert_eq!(digests_of(copy.path()), before, "{name}: reading changed something");
+    }
+}
+
+/// Elements that are lent are those that are read.
+fn assert_lent(tensor: &Tensor) {
+    let Ok(lent) = tensor.as_slice::<u8>() else { return };
+    assert_eq!(lent, tensor.read::<u8>().unwrap());
+}
+
+#[test]
+fn good_stores_accept_new_commits() {
+    for (name, dir) in stores("good") {
+        let copy = copied(&dir);
+        if name == "external" {
+            stamp(copy.path());
+        }
+        let store = opened(copy.path()).into_iter().next().unwrap().unwrap();
+        let mut expected = stated(&dir)["tensors"].clone();
+        store.save("~ added", &Tensor::from_vec(vec![1u8, 2, 3], &[3]).unwrap()).unwrap();
+        store.gc().unwrap();
+        store.compact(|_| ()).unwrap();
+        let again = opened(copy.path()).into_iter().next().unwrap().unwrap();
+        let found = good::content(&again.snapshot());
+        // A compaction may move a tensor; what it holds is the same.
+        let plain = |tensors: &mut Value| -> Vec<Value> {
+            let mut tensors = tensors.as_array().unwrap().clone();
+            for tensor in &mut tensors {
+                for place in ["stride", "storage", "storage_offset"] {
+                    tensor.as_object_mut().unwrap().remove(place);
+                }
+            }
+            tensors.retain(|tensor| tensor["name"] != "~ added");
+            tensors
+        };
+        assert_eq!(plain(&mut found["tensors"].clone()), plain(&mut expected), "{name}");
+        assert_eq!(again.load("~ added").unwrap().read::<u8>().unwrap(), [1, 2, 3], "{name}");
+        assert_eq!(again.verify(|_| ()).unwrap().findings, [], "{name}");
+        for foreign in ["lost+found/#1234", "README.txt", "storages/1.bin", "meta/7.man"] {
+            assert_eq!(
+                copy.path().join("store").join(foreign).exists(),
+                name == "foreign_files",
+                "{name}: {foreign}"
+            );
+        }
+        assert!(!copy.path().join("store/UNSYNCED").exists(), "{name}: the commit synced everything");
+    }
+}
+
+/// A copy of the file is another file, to a store: its headers are read, and its elements are not.
+fn assert_stamp_is_asked_for(copy: &Path) {
+    for store in opened(copy) {
+        let store = store.unwrap();
+        assert_eq!(store.names().unwrap(), ["t", "x"]);
+        assert_eq!(store.load("x").unwrap_err().kind(), ErrorKind::ExternalChanged);
+    }
+    let refused = Store::open(copy.join("store")).unwrap().load("x").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ExternalRefused);
+}
+
+/// Makes the records of external storages say how the file looks here.
+fn stamp(copy: &Path) {
+    let store = copy.join("store");
+    let uuid: Uuid = fs::read(store.join("FORMAT")).unwrap()[16..32].try_into().unwrap();
+    let newest = fs::read_dir(store.join("meta")).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    let number = u64::from_str_radix(newest.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
+    let mut manifest = Manifest::decode(&fs::read(&newest).unwrap(), uuid, number).unwrap();
+    for record in manifest.storages.values_mut().flatten() {
+        if let StorageKind::External(external) = &mut record.kind {
+            let found = fs::metadata(copy.join(&external.path)).unwrap();
+            let mtime_ns = found.mtime() * 1_000_000_000 + found.mtime_nsec();
+            external.stamp =
+                FileStamp { device: found.dev(), inode: found.ino(), size_bytes: found.len(), mtime_ns };
+        }
+    }
+    fs::write(&newest, manifest.encode().unwrap()).unwrap();
+}

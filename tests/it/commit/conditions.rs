@@ -1,0 +1,180 @@
+//! Commits on a condition: that a name is new, and that a generation is the newest. The other processes are this test
+//! binary, started again.
+
+use std::path::Path;
+
+use stridemap::{DType, ErrorKind, OnExisting, Result, StorageKind, Store};
+
+use crate::harness::processes::{send_line, start_together, wait_for_line};
+use crate::harness::{assert_refused, fast, new_fast_store, new_store, scalar};
+
+const NEW_NAMES: usize = 40;
+const INCREMENTS: i64 = 25;
+
+/// Runs a role in a started process. Returns false for a role of another module.
+pub(crate) fn run_role(role: &str, path: &Path) -> bool {
+    match role {
+        "save new names" => {
+            let store = fast().open(path).unwrap();
+            send_line("ready");
+            wait_for_line();
+            let mut won = 0;
+            for i in 0..NEW_NAMES {
+                match save_new(&store, &format!("name.{i}"), i64::from(std::process::id())) {
+                    Ok(()) => won += 1,
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::NameExists, "{e}"),
+                }
+            }
+            send_line(won);
+        }
+        "increment" => {
+            let store = fast().open(path).unwrap();
+            send_line("ready");
+            wait_for_line();
+            let mut conflicts = 0;
+            for _ in 0..INCREMENTS {
+                while !increment(&store) {
+                    conflicts += 1;
+                }
+            }
+            send_line(conflicts);
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Saves a scalar unless its name exists.
+fn save_new(store: &Store, name: &str, value: i64) -> Result<()> {
+    store.write(|txn| {
+        txn.on_existing(OnExisting::Refuse);
+        txn.save(name, &value)
+    })
+}
+
+/// Reads, adds and commits, if nobody else did meanwhile.
+fn increment(store: &Store) -> bool {
+    store.refresh().unwrap();
+    let seen = store.snapshot();
+    let count: i64 = seen.load("count").unwrap().item().unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.expect_generation(seen.generation());
+    txn.save("count", &scalar(count + 1)).unwrap();
+    match txn.commit() {
+        Ok(generation) => assert_eq!(generation, seen.generation() + 1),
+        Err(e) if e.kind() == ErrorKind::Conflict => return false,
+        Err(e) => panic!("{e}"),
+    }
+    true
+}
+
+#[test]
+fn only_one_of_several_processes_saves_a_new_name() {
+    let (_dir, path, store) = new_fast_store();
+    let mut won = 0;
+    for mut player in start_together("save new names", &path, 4) {
+        won += player.read_line().parse::<usize>().unwrap();
+        player.assert_success();
+    }
+    assert_eq!(won, NEW_NAMES);
+    store.refresh().unwrap();
+    assert_eq!(store.names().unwrap().len(), NEW_NAMES);
+    assert_eq!(store.generation(), 1 + NEW_NAMES as u64, "a save that lost was committed");
+}
+
+#[test]
+fn saving_a_new_name_is_refused_if_it_exists_or_another_commits_it_first() {
+    let (_dir, path, store) = new_store();
+    store.save("x", &1i64).unwrap();
+    let said = ["save \"x\"", "the name exists", "choose a different one"];
+    assert_refused(save_new(&store, "x", 2), ErrorKind::NameExists, &said);
+    let mut txn = store.begin().unwrap();
+    txn.on_existing(OnExisting::Refuse);
+    txn.save("y", &2i64).unwrap();
+    // The choice is that of the changes after it.
+    txn.on_existing(OnExisting::Replace);
+    txn.save("x", &3i64).unwrap();
+    Store::open(&path).unwrap().save("y", &9i64).unwrap();
+    assert_refused(txn.commit(), ErrorKind::NameExists, &["another commit, generation 3", "\"y\""]);
+    store.refresh().unwrap();
+    assert_eq!(store.load("x").unwrap().item::<i64>().unwrap(), 1);
+    assert_eq!(store.load("y").unwrap().item::<i64>().unwrap(), 9);
+}
+
+#[test]
+fn renames_and_copies_refuse_an_existing_name_unless_told_to_replace() {
+    let (_dir, _, store) = new_store();
+    store
+        .write(|txn| ["a", "b", "c.a", "d.a"].iter().zip(0i64..).try_for_each(|(name, i)| txn.save(name, &i)))
+        .unwrap();
+    let generation = store.generation();
+    assert_refused(store.rename("a", "b"), ErrorKind::NameExists, &["rename to \"b\""]);
+    assert_refused(store.copy("a", "b"), ErrorKind::NameExists, &["copy to \"b\""]);
+    assert_refused(store.rename_prefix("c.", "d."), ErrorKind::NameExists, &["rename_prefix", "\"d.a\""]);
+    store.rename("a", "a").unwrap();
+    assert_eq!(store.generation(), generation);
+
+    let mut overtaken = store.begin().unwrap();
+    overtaken.rename("a", "new").unwrap();
+    store.save("new", &9i64).unwrap();
+    assert_refused(overtaken.commit(), ErrorKind::NameExists, &["another commit"]);
+
+    let replaced = store.write(|txn| {
+        txn.on_existing(OnExisting::Replace);
+        txn.copy("a", "new")?;
+        txn.rename("a", "b")?;
+        txn.rename_prefix("c.", "d.")
+    });
+    assert_eq!(replaced.unwrap(), 1);
+    let items =
+        store.load_all("").unwrap().into_iter().map(|(name, tensor)| (name, tensor.item::<i64>().unwrap()));
+    let expected = [("b", 0), ("d.a", 2), ("new", 0)].map(|(name, i)| (name.to_owned(), i));
+    assert_eq!(items.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn stores_and_transactions_return_the_tensor_they_create() {
+    let (_dir, _, store) = new_store();
+    let log = store.create_growable("log", DType::I64, &[2], 100).unwrap();
+    assert_eq!((log.read::<i64>().unwrap(), log.storage_id()), (vec![0, 0], Some(1)));
+    let sizes = store.write(|txn| {
+        let counts = txn.create_tensor("counts", DType::I64, &[2, 3], StorageKind::Mutable)?;
+        txn.save_view("row", &counts.select(0, 1)?)?;
+        let rows = txn.create_growable("rows", DType::F32, &[0, 4], 0)?;
+        Ok((counts.size().to_vec(), rows.size().to_vec()))
+    });
+    assert_eq!(sizes.unwrap(), (vec![2, 3], vec![0, 4]));
+    store.load("row").unwrap().lock_exclusive().unwrap().fill_(1).unwrap();
+    assert_eq!(store.load("counts").unwrap().read::<i64>().unwrap(), [0, 0, 0, 1, 1, 1]);
+    assert_eq!(store.append("rows", &[[1f32; 4]]).unwrap(), 0..1);
+}
+
+#[test]
+fn increments_that_expect_a_generation_are_not_lost_between_processes() {
+    let (_dir, path, store) = new_fast_store();
+    store.save("count", &scalar(0)).unwrap();
+    for mut player in start_together("increment", &path, 3) {
+        println!("{} conflicts", player.read_line());
+        player.assert_success();
+    }
+    store.refresh().unwrap();
+    assert_eq!(store.load("count").unwrap().item::<i64>().unwrap(), 3 * INCREMENTS);
+}
+
+#[test]
+fn commit_that_expects_another_generation_is_a_conflict_and_writes_nothing() {
+    let (_dir, path, store) = new_store();
+    let mut txn = store.begin().unwrap();
+    txn.expect_generation(1);
+    txn.save("x", &scalar(1)).unwrap();
+    Store::open(&path).unwrap().save("y", &scalar(1)).unwrap();
+    let said = ["generation 1 only", "the newest is 2"];
+    assert_refused(txn.commit(), ErrorKind::Conflict, &said);
+    let mut idle = store.begin().unwrap();
+    idle.expect_generation(1);
+    assert_refused(idle.commit(), ErrorKind::Conflict, &said);
+    let mut txn = store.begin().unwrap();
+    txn.expect_generation(2);
+    txn.save("x", &scalar(1)).unwrap();
+    assert_eq!(txn.commit().unwrap(), 3);
+}

@@ -1,0 +1,128 @@
+//! Storages that a transaction stages before it saves headers over them, and tensors on ranges of files.
+
+use std::fs;
+use std::sync::Arc;
+
+use stridemap::import::{ExternalFile, Layout};
+use stridemap::{DType, Error, ErrorKind, ExternalFiles, Store, StoreOptions, Tensor};
+
+use crate::harness::new_store;
+use crate::support::temporary;
+
+fn contiguous(size: &[usize]) -> Layout {
+    Layout::contiguous(size).unwrap()
+}
+
+fn files(store: &Store) -> usize {
+    fs::read_dir(store.path().join("storages")).unwrap().count()
+}
+
+#[test]
+fn staged_storage_of_unknown_length_has_the_written_length() {
+    let (_dir, _, store) = new_store();
+    let mut txn = store.begin().unwrap();
+    let key = txn.stage(None, |sink| (0..=255u8).try_for_each(|byte| sink(&[byte; 10_000]))).unwrap();
+    let last = Layout::new(vec![2], vec![-1], 2_559_999).unwrap();
+    txn.save_header("last", DType::U8, &last, key).unwrap();
+    assert_eq!(txn.load("last").unwrap().read::<u8>().unwrap(), [255, 255]);
+    let beyond = Layout::new(vec![2], vec![1], 2_559_999).unwrap();
+    assert_eq!(txn.save_header("x", DType::U8, &beyond, key).unwrap_err().kind(), ErrorKind::OutOfRange);
+    txn.commit().unwrap();
+    assert_eq!(store.names().unwrap(), ["last"]);
+    assert_eq!(store.load("last").unwrap().storage_nbytes(), 2_560_000);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn writing_less_than_the_stated_length_ends_the_transaction() {
+    let (_dir, _, store) = new_store();
+    for pieces in [1, 3] {
+        let mut txn = store.begin().unwrap();
+        let error = txn.stage(Some(20), |sink| (0..pieces).try_for_each(|_| sink(&[7; 10]))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SizeMismatch, "{error}");
+        assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::SizeMismatch);
+    }
+    // Also if the importer ignores the error, and writes as many bytes as it stated.
+    let mut txn = store.begin().unwrap();
+    let staged = txn.stage(Some(20), |sink| {
+        assert!(sink(&[7; 30]).is_err());
+        let _ = sink(&[7; 20]);
+        Ok(())
+    });
+    assert_eq!(staged.unwrap_err().kind(), ErrorKind::SizeMismatch);
+    assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::SizeMismatch);
+    let mut txn = store.begin().unwrap();
+    let error = txn.stage(Some(u64::MAX), |_| Ok(())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    let error = txn.stage(None, |_| Err(Error::new(ErrorKind::BadFile, "read x"))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
+    drop(txn);
+    assert_eq!(files(&store), 0);
+}
+
+#[test]
+fn staged_storage_without_a_header_is_not_committed() {
+    let dir = temporary();
+    let file = dir.path().join("file");
+    fs::write(&file, [1; 100]).unwrap();
+    let options = StoreOptions::new().external(ExternalFiles::Beside);
+    let store = options.create(dir.path().join("x.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.stage(Some(10), |sink| sink(&[7; 10])).unwrap();
+    txn.adopt(&ExternalFile::open(&file).unwrap(), 0..10).unwrap();
+    txn.set_attribute("key", "value").unwrap();
+    txn.commit().unwrap();
+    assert_eq!((store.snapshot().storages().count(), files(&store)), (0, 0));
+}
+
+#[test]
+fn staged_key_of_another_transaction_is_refused() {
+    let (_dir, _, store) = new_store();
+    let (mut one, mut other) = (store.begin().unwrap(), store.begin().unwrap());
+    let key = one.stage(Some(1), |sink| sink(&[1])).unwrap();
+    other.stage(Some(1), |sink| sink(&[2])).unwrap();
+    let error = other.save_header("x", DType::U8, &contiguous(&[1]), key).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ForeignStorage, "{error}");
+}
+
+#[test]
+fn ranges_outside_the_file_are_refused_and_keep_the_transaction() {
+    let dir = temporary();
+    let path = dir.path().join("file");
+    fs::write(&path, b"0123456789").unwrap();
+    let options = StoreOptions::new().external(ExternalFiles::Beside);
+    let store = options.create(dir.path().join("x.smap")).unwrap();
+    let file = Arc::new(ExternalFile::open(&path).unwrap());
+    let mut txn = store.begin().unwrap();
+    #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+    for range in [0..11, 11..11, 5..4, 0..u64::MAX] {
+        let error = txn.adopt(&file, range.clone()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+        let error = Tensor::from_file(&file, range, DType::U8, contiguous(&[1])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+    }
+    let error = Tensor::from_file(&file, 2..4, DType::U8, contiguous(&[3])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+    let key = txn.adopt(&file, 4..10).unwrap();
+    txn.save_header("x", DType::U8, &contiguous(&[6]), key).unwrap();
+    txn.commit().unwrap();
+    assert_eq!(store.load("x").unwrap().read::<u8>().unwrap(), b"456789");
+}
+
+#[test]
+fn tensors_share_a_storage_when_their_ranges_are_the_same() {
+    let dir = temporary();
+    let path = dir.path().join("file");
+    fs::write(&path, b"0123456789").unwrap();
+    let open = || Arc::new(ExternalFile::open(&path).unwrap());
+    let tensor = |file: &Arc<ExternalFile>, range| {
+        Tensor::from_file(file, range, DType::U8, contiguous(&[2])).unwrap()
+    };
+    let (one, again) = (open(), open());
+    let first = tensor(&one, 0..4);
+    assert!(first.shares_storage(&tensor(&one, 0..4)) && first.shares_storage(&tensor(&again, 0..4)));
+    assert!(!first.shares_storage(&tensor(&one, 0..5)) && !first.shares_storage(&tensor(&one, 2..6)));
+    fs::write(dir.path().join("other"), b"0123456789").unwrap();
+    let other = Arc::new(ExternalFile::open(dir.path().join("other")).unwrap());
+    assert!(!first.shares_storage(&tensor(&other, 0..4)));
+}

@@ -1,0 +1,83 @@
+//! Descriptors and reads of compactions of many storages.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::disk::Counted;
+use stridemap::{Store, StoreOptions};
+
+use crate::compaction::{assert_intact, fast, vector};
+use crate::filesystems::limits::limited;
+use crate::harness::new_path;
+use crate::harness::processes::{OtherProcess, send_line};
+use crate::support::temporary;
+
+/// Not a test: runs the role of a started process.
+pub(crate) fn run_role(role: &str, path: &Path) -> bool {
+    match role {
+        "run short of descriptors" => {
+            let store = fast().open(path).unwrap();
+            let compacted = limited(libc::RLIMIT_NOFILE, 256, || store.compact(|_| ())).unwrap();
+            send_line(format!("{} {:?}", compacted.storage_count, compacted.skipped));
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// A store of so many storages of 20 KB, of each of which 40 bytes have a name, and of `names` on another. What its last
+/// commit changed is much, and in a table.
+fn create_sparse_storages(path: &Path, count: usize, names: usize, options: &StoreOptions) -> Store {
+    let store = options.create(path).unwrap();
+    for i in 0..count {
+        let mut txn = store.begin().unwrap();
+        txn.save("all", &vector(5000, i as u32)).unwrap();
+        let thin = txn.load("all").unwrap().narrow(0, 5, 10).unwrap();
+        txn.save_view(&format!("thin.{i}"), &thin).unwrap();
+        txn.commit().unwrap();
+    }
+    let mut txn = store.begin().unwrap();
+    txn.save("all", &vector(1, 1)).unwrap();
+    let all = txn.load("all").unwrap();
+    (0..names).for_each(|i| txn.save_view(&format!("other.{i}"), &all).unwrap());
+    txn.remove("all").unwrap();
+    txn.commit().unwrap();
+    store
+}
+
+#[test]
+fn many_small_storages_take_few_descriptors() {
+    let (_dir, path) = new_path();
+    let store = create_sparse_storages(&path, 200, 0, &fast());
+    let mut other = OtherProcess::start("run short of descriptors", &path);
+    assert_eq!(other.read_line(), "200 []");
+    other.assert_success();
+    store.refresh().unwrap();
+    for i in [0, 63, 64, 199] {
+        let expected = vector(5000, i).narrow(0, 5, 10).unwrap();
+        assert_eq!(
+            store.load(&format!("thin.{i}")).unwrap().to_bytes().unwrap(),
+            expected.to_bytes().unwrap()
+        );
+    }
+    assert_intact(&store);
+}
+
+#[test]
+fn names_on_other_storages_are_not_read_again_for_every_commit() {
+    let dir = temporary();
+    let disk = Counted::default();
+    let options = fast().disk(Arc::new(disk.clone()));
+    // So many names that the commits of the compaction stay below a table of their own.
+    let store = create_sparse_storages(&dir.path().join("x.smap"), 65, 50_000, &options);
+    let generation = store.generation();
+    disk.take();
+    // What was read before each storage was written; between the last two, a commit.
+    let mut read_bytes = Vec::new();
+    let compacted = store.compact(|_| read_bytes.push(disk.take().metadata_read_bytes)).unwrap();
+    assert_eq!((compacted.storage_count, store.generation()), (65, generation + 2), "{compacted:?}");
+    let [first, .., last] = read_bytes[..] else { panic!("{read_bytes:?}") };
+    println!("{first} bytes of metadata before the first commit, {last} from there to the second");
+    assert!(first > 50_000 * 2 * 20, "{first} bytes for two scans");
+    assert!(last < first / 8, "{last} bytes from one commit to the next, {first} before the first");
+}

@@ -1,0 +1,159 @@
+//! Files that are short, missing, empty, too long, or another storage's.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use stridemap::maintenance::SpaceReason;
+
+use super::support::{
+    Content, affected, assert_repaired, copy, create_small_store, files, lost_or_changed, setting, verify,
+};
+use crate::harness::{filled, new_path};
+
+/// `verify` finds that file, and names every tensor that loses data by it.
+fn check(store: &Path, file: &Path, expected: &Content, what: &str) {
+    let findings = verify(store).findings;
+    assert!(!findings.is_empty(), "{what}: not found");
+    assert!(findings.iter().all(|finding| finding.path == file), "{what}: {findings:#?}");
+    let named: BTreeSet<String> = findings.iter().flat_map(|finding| affected(finding, expected)).collect();
+    let gone = lost_or_changed(store, expected);
+    assert!(gone.is_subset(&named), "{what}: {:?}", gone.difference(&named));
+}
+
+fn is_storage(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "bin")
+}
+
+#[test]
+fn case_25_file_truncated_to_any_length_is_found_with_the_affected_tensors() {
+    let (_dir, path) = new_path();
+    let expected = create_small_store(&path);
+    let stride = setting("STRIDEMAP_TEST_FLIP_STRIDE", 31);
+    for file in files(&path) {
+        let whole = fs::read(&file).unwrap();
+        let step = if whole.len() < 100 { 1 } else { stride };
+        for length in (0..whole.len()).step_by(step) {
+            fs::write(&file, &whole[..length]).unwrap();
+            check(&path, &file, &expected, &format!("{} cut to {length} bytes", file.display()));
+        }
+        fs::remove_file(&file).unwrap();
+        let missing = verify(&path).findings;
+        // Which manifest is missing, nobody can know.
+        let said =
+            if file.extension().is_some_and(|e| e == "man") { path.join("meta") } else { file.clone() };
+        assert!(missing.iter().all(|finding| finding.path == said) && !missing.is_empty(), "{missing:?}");
+        fs::write(&file, [&whole[..], b"x"].concat()).unwrap();
+        if is_storage(&file) {
+            let verified = verify(&path);
+            assert_eq!(verified.findings, [], "a byte too many is nobody's");
+            assert_eq!(lost_or_changed(&path, &expected), BTreeSet::new());
+        } else {
+            check(&path, &file, &expected, &format!("{}: a byte too many", file.display()));
+        }
+        fs::write(&file, &whole).unwrap();
+    }
+    assert_eq!(verify(&path).findings, []);
+}
+
+#[test]
+fn case_27_file_of_another_storage_is_found() {
+    let (dir, path) = new_path();
+    let expected = create_small_store(&path);
+    let storages: Vec<_> = files(&path).into_iter().filter(|file| is_storage(file)).collect();
+    assert_eq!(storages.len(), 5);
+    let mut count = 0;
+    // The first three are sealed.
+    for file in &storages[..3] {
+        let whole = fs::read(file).unwrap();
+        for other in storages.iter().filter(|other| *other != file) {
+            let damaged = dir.path().join("damaged.smap");
+            fs::copy(other, file).unwrap();
+            check(&path, file, &expected, &format!("{} in place of {}", other.display(), file.display()));
+            copy(&path, &damaged);
+            let gone = assert_repaired(&damaged, &expected, "swapped");
+            assert!(!gone.is_empty());
+            fs::remove_dir_all(&damaged).unwrap();
+            fs::write(file, &whole).unwrap();
+            count += 1;
+        }
+    }
+    assert_eq!(count, 12);
+}
+
+#[test]
+fn store_with_a_truncated_or_missing_file_is_repaired() {
+    let (dir, path) = new_path();
+    let expected = create_small_store(&path);
+    for file in files(&path) {
+        // Without its manifest a store steps back: that is another test.
+        if file.extension().is_some_and(|extension| extension == "man") {
+            continue;
+        }
+        let whole = fs::read(&file).unwrap();
+        for cut in [None, Some(0), Some(whole.len() / 2), Some(whole.len() - 1)] {
+            let damaged = dir.path().join("damaged.smap");
+            copy(&path, &damaged);
+            let target = damaged.join(file.strip_prefix(&path).unwrap());
+            match cut {
+                None => fs::remove_file(&target).unwrap(),
+                Some(length) => fs::write(&target, &whole[..length]).unwrap(),
+            }
+            let what = format!("{} cut to {cut:?}", file.display());
+            let gone = assert_repaired(&damaged, &expected, &what);
+            assert_eq!(gone.is_empty(), file.ends_with("FORMAT"), "{what}: {gone:?}");
+            fs::remove_dir_all(&damaged).unwrap();
+        }
+    }
+}
+
+#[test]
+fn unneeded_files_are_orphans_and_not_damage() {
+    let (_dir, path) = new_path();
+    create_small_store(&path);
+    assert_eq!(verify(&path).orphans, []);
+    for (name, reason) in [
+        ("storages/.stage-abc", SpaceReason::Abandoned),
+        ("storages/0000000000000003.sum", SpaceReason::PastEnd),
+        ("storages/00000000000000ff.bin", SpaceReason::Orphaned),
+        ("meta/0000000000000001.man", SpaceReason::Garbage),
+        ("meta/0000000000000002.tab", SpaceReason::Garbage),
+        ("meta/notes.txt", SpaceReason::Foreign),
+        ("meta/00000000000000ff.bin", SpaceReason::Foreign),
+        ("storages/0000000000000003.man", SpaceReason::Foreign),
+    ] {
+        fs::write(path.join(name), b"12345").unwrap();
+        let verified = verify(&path);
+        assert_eq!(verified.findings, [], "{name}");
+        let [orphan] = verified.orphans.as_slice() else { panic!("{name}: {verified:?}") };
+        assert_eq!((&orphan.path, orphan.size_bytes, &orphan.reason), (&path.join(name), 5, &reason));
+        if reason == SpaceReason::Foreign {
+            stridemap::Store::open(&path).unwrap().gc().unwrap();
+            assert!(path.join(name).exists(), "{name}");
+        }
+        fs::remove_file(path.join(name)).unwrap();
+    }
+    // What a pinned generation needs, and what is being written, are none.
+    let store = stridemap::Store::open(&path).unwrap();
+    let snapshot = store.snapshot();
+    store.remove("later").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("more", &filled(9, 1u8)).unwrap();
+    assert_eq!(verify(&path).orphans, []);
+    drop(txn);
+    drop(snapshot);
+    let orphans = verify(&path).orphans;
+    assert!(!orphans.is_empty(), "{orphans:?}");
+    assert!(orphans.iter().all(|orphan| orphan.reason == SpaceReason::Garbage), "{orphans:?}");
+    store.gc().unwrap();
+    assert_eq!(verify(&path).orphans, []);
+}
+
+#[test]
+fn missing_lock_is_found_and_recreated() {
+    let (_dir, path) = new_path();
+    let expected = create_small_store(&path);
+    fs::remove_file(path.join("LOCK")).unwrap();
+    check(&path, &path.join("LOCK"), &expected, "LOCK");
+    assert_eq!(assert_repaired(&path, &expected, "LOCK"), BTreeSet::new());
+}

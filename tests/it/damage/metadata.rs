@@ -1,0 +1,264 @@
+//! Damaged metadata: a typed error, or the right content.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use stridemap::{ErrorKind, Result, Store, Tensor};
+use stridemap_format::{
+    ChunkChain, Manifest, Marker, Sealed, StorageKind, StorageRecord, TensorParts, TensorRecord, digest,
+};
+
+use crate::harness::{fast, filled, new_path, new_store};
+use crate::support::temporary;
+
+type Content = BTreeMap<String, (Vec<isize>, Vec<u8>)>;
+
+/// A store whose newest generation is a manifest with changes on a table.
+fn damaged_store(path: &Path) -> Content {
+    let store = fast().create(path).unwrap();
+    let mut txn = store.begin().unwrap();
+    for i in 0..66u8 {
+        txn.save(&format!("row.{i}"), &Tensor::from_vec(vec![i; 6], &[2, 3]).unwrap()).unwrap();
+    }
+    txn.set_attribute("author", "nobody").unwrap();
+    txn.commit().unwrap();
+    store.save_view("column", &store.load("row.7").unwrap().select(1, -1).unwrap()).unwrap();
+    store.remove("row.3").unwrap();
+    content(path).unwrap()
+}
+
+fn content(path: &Path) -> Result<Content> {
+    let store = Store::open(path)?;
+    let mut content = Content::new();
+    for name in store.names()? {
+        let tensor = store.load(&name)?;
+        content.insert(name, (tensor.stride().to_vec(), tensor.to_bytes()?));
+    }
+    Ok(content)
+}
+
+fn metadata_files(path: &Path) -> Vec<PathBuf> {
+    let in_meta = fs::read_dir(path.join("meta")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = in_meta.chain([path.join("FORMAT")]).collect();
+    files.sort();
+    files
+}
+
+/// Opens the damaged store and reads everything: whatever comes is an error of a kind that says damage, or right.
+fn check(path: &Path, expected: &Content, damage: &str) -> bool {
+    match content(path) {
+        Ok(found) => {
+            assert!(found == *expected, "{damage}: another content");
+            false
+        }
+        Err(e) => {
+            let kinds = [ErrorKind::Corrupt, ErrorKind::NotAStore, ErrorKind::UnsupportedVersion];
+            assert!(kinds.contains(&e.kind()), "{damage}: {e:?}");
+            assert!(!e.to_string().contains('\n'), "{damage}: {e}");
+            true
+        }
+    }
+}
+
+#[test]
+fn case_30_flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing() {
+    let (_dir, path) = new_path();
+    let expected = damaged_store(&path);
+    for file in metadata_files(&path) {
+        let whole = fs::read(&file).unwrap();
+        let mut refused = 0;
+        for at in 0..whole.len() {
+            for mask in [0x01, 0x80, 0xff] {
+                let mut flipped = whole.clone();
+                flipped[at] ^= mask;
+                fs::write(&file, flipped).unwrap();
+                let damage = format!("{}: byte {at} ^ {mask:#x}", file.display());
+                if check(&path, &expected, &damage) {
+                    refused += 1;
+                } else {
+                    // An entry of the table that a later change replaced is read by nobody but `verify`.
+                    let findings = Store::open(&path).unwrap().verify(|_| ()).unwrap().findings;
+                    assert!(!findings.is_empty(), "{damage}: not seen by verify");
+                }
+            }
+        }
+        fs::write(&file, &whole).unwrap();
+        println!(
+            "{}: {refused} of {} flips refused, the others found by verify",
+            file.display(),
+            3 * whole.len()
+        );
+    }
+}
+
+#[test]
+fn case_30_metadata_cut_to_any_length_is_an_error() {
+    let (_dir, path) = new_path();
+    let expected = damaged_store(&path);
+    for file in metadata_files(&path) {
+        let whole = fs::read(&file).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&file, &whole[..length]).unwrap();
+            let damage = format!("{} cut to {length} bytes", file.display());
+            assert!(check(&path, &expected, &damage), "{damage}: not refused");
+        }
+        fs::write(&file, [&whole[..], b"x"].concat()).unwrap();
+        assert!(check(&path, &expected, "a byte too many"), "{}: a byte too many", file.display());
+        fs::write(&file, &whole).unwrap();
+    }
+    assert_eq!(content(&path).unwrap(), expected);
+}
+
+#[test]
+fn case_27_verify_names_the_file_and_the_chunk_that_was_changed() {
+    let (_dir, path, store) = new_store();
+    store.save("x", &filled(3 << 20, 7u8)).unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+    let file = path.join("storages/0000000000000001.bin");
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[(1 << 20) + 5] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let findings = store.verify(|_| ()).unwrap().findings;
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!((&findings[0].path, findings[0].offset_bytes), (&file, Some(1 << 20)));
+    fs::write(&file, &bytes[..1 << 20]).unwrap();
+    let findings = store.verify(|_| ()).unwrap().findings;
+    assert_eq!(findings[0].rule.number(), 26, "{findings:?}");
+    assert_eq!(Store::open(&path).unwrap().load("x").unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn case_27_verify_by_an_open_handle_names_the_metadata_changed_since() {
+    let (_dir, path) = new_path();
+    damaged_store(&path);
+    let store = Store::open(&path).unwrap();
+    for (file, rule) in [("FORMAT", "F-2"), ("meta/0000000000000004.man", "F-16")] {
+        let file = path.join(file);
+        let whole = fs::read(&file).unwrap();
+        let mut changed = whole.clone();
+        changed[30] ^= 1;
+        fs::write(&file, changed).unwrap();
+        let findings = store.verify(|_| ()).unwrap().findings;
+        assert_eq!((findings.len(), &findings[0].path), (1, &file), "{findings:?}");
+        let line = findings[0].to_string();
+        assert_eq!(line.matches(rule).count(), 1, "{line}");
+        fs::write(&file, whole).unwrap();
+    }
+}
+
+#[test]
+fn verify_reads_digests_of_any_number_of_chunks() {
+    const CHUNKS: u64 = 300;
+    let dir = temporary();
+    let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
+    Store::create(&made).unwrap();
+    let of_zeros = digest(&[0; 1 << 20]);
+    let sums = of_zeros.repeat(CHUNKS as usize);
+    let mut chain = ChunkChain::default();
+    (0..CHUNKS).for_each(|_| chain.push(of_zeros));
+    let sealed = Sealed { chunks: chain.link(), tail: digest(&[]), reserved_bytes: 0 };
+    let record =
+        StorageRecord { length_bytes: CHUNKS << 20, tensor_count: 0, kind: StorageKind::Sealed(sealed) };
+    let mut manifest = Manifest { next_storage_id: 2, ..Manifest::first(uuid_of(&made)) };
+    manifest.storages.insert(1, Some(record));
+    store_of(&path, &manifest);
+    fs::copy(made.join("FORMAT"), path.join("FORMAT")).unwrap();
+    fs::write(path.join("storages/0000000000000001.sum"), &sums).unwrap();
+    let file = fs::File::create(path.join("storages/0000000000000001.bin")).unwrap();
+    file.set_len(CHUNKS << 20).unwrap();
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+    file.write_all_at(b"x", (280 << 20) + 5).unwrap();
+    let findings = store.verify(|_| ()).unwrap().findings;
+    assert_eq!((findings.len(), findings[0].offset_bytes), (1, Some(280 << 20)), "{findings:?}");
+}
+
+/// A store whose only manifest is this one.
+fn store_of(path: &Path, manifest: &Manifest) {
+    Store::create(path).unwrap();
+    let generation = manifest.generation;
+    fs::remove_file(path.join("meta/0000000000000001.man")).unwrap();
+    fs::write(path.join(format!("meta/{generation:016x}.man")), manifest.encode().unwrap()).unwrap();
+}
+
+fn uuid_of(path: &Path) -> [u8; 16] {
+    Marker::decode(&fs::read(path.join("FORMAT")).unwrap()).unwrap().uuid
+}
+
+#[test]
+fn store_that_used_up_its_numbers_can_be_read_but_not_written() {
+    let tensor = Tensor::from_vec(vec![1u8], &[1]).unwrap();
+    for (generation, next_storage_id) in [(u64::MAX, 1), (7, u64::MAX), (7, 1 << 63)] {
+        let dir = temporary();
+        let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
+        Store::create(&made).unwrap();
+        let manifest = Manifest { generation, next_storage_id, ..Manifest::first(uuid_of(&made)) };
+        store_of(&path, &manifest);
+        fs::copy(made.join("FORMAT"), path.join("FORMAT")).unwrap();
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.generation(), generation);
+        assert_eq!(store.save("a", &tensor).unwrap_err().kind(), ErrorKind::LimitExceeded);
+        assert_eq!(store.names().unwrap(), [""; 0]);
+    }
+}
+
+#[test]
+fn tensor_that_claims_an_enormous_size_is_refused_only_when_read() {
+    let dir = temporary();
+    let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
+    Store::create(&made).unwrap().save("real", &filled(16, 7u8)).unwrap();
+    let record = TensorRecord::new(TensorParts {
+        dtype: stridemap::DType::U8,
+        size: vec![1 << 31, 1 << 31],
+        stride: vec![0, 0],
+        offset_elems: 0,
+        storage_id: 1,
+        dim_names: None,
+    })
+    .unwrap();
+    let complex = TensorParts { dtype: stridemap::DType::C128, ..record.clone().into_parts() };
+    let mut manifest =
+        Manifest::decode(&fs::read(made.join("meta/0000000000000002.man")).unwrap(), uuid_of(&made), 2)
+            .unwrap();
+    manifest.tensors.insert("huge".to_owned(), Some(record));
+    manifest.tensors.insert("huge.complex".to_owned(), Some(TensorRecord::new(complex).unwrap()));
+    store_of(&path, &manifest);
+    fs::copy(made.join("FORMAT"), path.join("FORMAT")).unwrap();
+    fs::copy(made.join("storages/0000000000000001.bin"), path.join("storages/0000000000000001.bin")).unwrap();
+    let complex = Store::open(&path).unwrap().load("huge.complex").unwrap();
+    assert_eq!(complex.read::<num_complex::Complex<f64>>().unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(complex.to_bytes().unwrap_err().kind(), ErrorKind::LimitExceeded);
+    let huge = Store::open(&path).unwrap().load("huge").unwrap();
+    assert_eq!(huge.numel(), 1 << 62);
+    assert_eq!(huge.read::<u8>().unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(huge.contiguous().unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(
+        huge.slice(0, None, None, 1 << 30).unwrap().slice(1, None, Some(3), 1).unwrap().read::<u8>().unwrap(),
+        [7; 6]
+    );
+    assert!(huge.to_string().starts_with("tensor([[7, 7, 7,  ..., 7, 7, 7],"), "{huge}");
+}
+
+#[test]
+fn older_manifest_that_is_not_a_file_blocks_no_collection() {
+    for kind in ["directory", "symlink", "fifo"] {
+        let (_dir, path, store) = new_store();
+        let older = path.join("meta/0000000000000000.man");
+        match kind {
+            "directory" => fs::create_dir(&older).unwrap(),
+            "symlink" => symlink(path.join("FORMAT"), &older).unwrap(),
+            _ => assert!(Command::new("mkfifo").arg(&older).status().unwrap().success()),
+        }
+        store.save("x", &Tensor::from_vec(vec![1u8, 2, 3], &[3]).unwrap()).unwrap();
+        store.remove("x").unwrap();
+        store.gc().unwrap();
+        let left = fs::read_dir(path.join("storages")).unwrap().count();
+        assert_eq!(left, 0, "{kind}: what no generation has is collected");
+        let stats = store.stats().unwrap_or_else(|e| panic!("{kind}: {e}"));
+        assert_eq!(stats.reclaimable_bytes(), 0, "{kind}");
+        assert!(store.verify(|_| ()).unwrap().findings.is_empty(), "{kind}");
+    }
+}

@@ -1,0 +1,259 @@
+//! Tensors and files that cannot be live, flushes that fail, and guards.
+
+use super::{live, stdout_of};
+use crate::harness::hooked::Hooked;
+use crate::harness::processes::{run_to_end, start};
+use crate::harness::{assert_refused, new_path, new_store, open_mapped};
+use crate::support::temporary;
+use half::f16;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use stridemap::disk::SimulatedDisk;
+use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
+
+#[test]
+fn tensors_that_cannot_be_live_are_refused() {
+    let (_dir, path) = new_path();
+    Store::create(&path).unwrap();
+    let store = open_mapped(&path);
+    let heap = Tensor::from_vec(vec![1f32; 6], &[2, 3]).unwrap();
+    store.save("sealed", &heap).unwrap();
+    store.save_as("mutable", &heap, StorageKind::Mutable).unwrap();
+    store.save_as("live", &heap, StorageKind::Live).unwrap();
+    let load = |name| store.load(name).unwrap();
+
+    let not_live = ErrorKind::NotLive;
+    assert_refused(heap.as_live::<f32>(), not_live, &["as_live", "memory", "save_as", "StorageKind::Live"]);
+    assert_refused(load("sealed").as_live::<f32>(), not_live, &["0000000000000001", "sealed", "save_as"]);
+    assert_refused(load("mutable").as_live::<f32>(), not_live, &["mutable", "lock_exclusive", "save_as"]);
+    let mut txn = store.begin().unwrap();
+    txn.create_tensor("new", DType::F32, &[2], StorageKind::Live).unwrap();
+    assert_refused(txn.load("new").unwrap().as_live::<f32>(), not_live, &["not committed", "load it"]);
+    drop(txn);
+
+    let x = load("live");
+    let unmapped = Store::open(&path).unwrap().load("live").unwrap();
+    assert_refused(unmapped.as_live::<f32>(), ErrorKind::NotMapped, &["as_live", "open_mapped"]);
+    assert_refused(x.as_live::<i32>(), ErrorKind::DTypeMismatch, &["as_live::<i32>", "float32"]);
+    let wide = x.narrow(1, 0, 2).unwrap().view_dtype(DType::F16).unwrap();
+    assert_refused(wide.as_live::<f16>(), ErrorKind::DTypeMismatch, &["4 bytes at a time", "float16 has 2"]);
+    let same_width = x.view_dtype(DType::I32).unwrap().as_live::<i32>().unwrap();
+    assert_eq!(same_width.get([0, 0]).unwrap(), 1f32.to_bits() as i32);
+    for view in [x.expand([2, 2, 3]).unwrap(), x.unfold(1, 2, 1).unwrap()] {
+        let shown = format!("{:?}", view.stride());
+        assert_refused(view.as_live::<f32>(), ErrorKind::Overlapping, &["as_live", &shown]);
+    }
+
+    let live = x.as_live::<f32>().unwrap();
+    assert_refused(
+        live.at(&load("mutable")),
+        ErrorKind::InvalidArgument,
+        &["0000000000000002", "0000000000000003"],
+    );
+    assert_refused(live.at(&heap), ErrorKind::InvalidArgument, &["heap"]);
+    assert_refused(live.at(&wide), ErrorKind::DTypeMismatch, &["at", "float16"]);
+    assert_refused(live.at(&x.expand([2, 2, 3]).unwrap()), ErrorKind::Overlapping, &["at:"]);
+    let shown = ["size [2, 3] with stride [3, 1]"];
+    assert_refused(live.get([2, 0]), ErrorKind::OutOfRange, &["get([2, 0])", "index 2", "axis 0", shown[0]]);
+    assert_refused(live.set([0, -4], 1.), ErrorKind::OutOfRange, &["set([0, -4])", "axis 1"]);
+    assert_refused(
+        live.fetch_add([0], 1.),
+        ErrorKind::SizeMismatch,
+        &["fetch_add([0])", "1 positions", "2 axes"],
+    );
+    assert_refused(live.compare_exchange([0; 3], 1., 1.), ErrorKind::OutOfRange, &["3 positions", "2 axes"]);
+    assert_refused(
+        live.read_into(&mut [0.; 5]),
+        ErrorKind::SizeMismatch,
+        &["read_into", "6 elements", "has length 5"],
+    );
+    assert_refused(
+        live.write_from(&[0.; 7]),
+        ErrorKind::SizeMismatch,
+        &["write_from", "6 elements", "has length 7"],
+    );
+    assert_refused(live.read_row_into(2, &mut [0.; 3]), ErrorKind::OutOfRange, &["read_row_into", "index 2"]);
+    assert_refused(
+        live.write_row_from(0, &[0.; 2]),
+        ErrorKind::SizeMismatch,
+        &["write_row_from", "3 elements"],
+    );
+    let row = live.at(&live.select(0, 0).unwrap()).unwrap();
+    let number = row.at(&row.select(0, 0).unwrap()).unwrap();
+    assert_refused(number.read_row_into(0, &mut []), ErrorKind::OutOfRange, &["read_row_into"]);
+    assert_eq!(live.read().unwrap(), [1.; 6]);
+
+    for refused in [x.as_slice::<f32>().map(drop), x.as_array::<f32>().map(drop)] {
+        assert_refused(refused, ErrorKind::NotMapped, &["live storage", "as_live", "read"]);
+    }
+    for refused in [x.lock_shared().map(drop), x.lock_exclusive().map(drop)] {
+        assert_refused(refused, ErrorKind::NotMutable, &["lock_", "live", "as_live"]);
+    }
+
+    let simulated = StoreOptions::new().disk(Arc::new(SimulatedDisk::new())).create("/x.smap").unwrap();
+    let x = simulated.create_tensor("x", DType::I32, &[2], StorageKind::Live).unwrap();
+    assert_refused(x.as_live::<i32>(), ErrorKind::NotMapped, &["as_live", "open_mapped"]);
+}
+
+#[test]
+fn unnamed_or_renamed_storage_is_not_mapped_for_writing() {
+    let (dir, path) = new_path();
+    Store::create(&path).unwrap();
+    let store = open_mapped(&path);
+    let x = store.create_tensor("x", DType::U8, &[4], StorageKind::Live).unwrap();
+    let file = path.join("storages/0000000000000001.bin");
+    fs::hard_link(&file, dir.path().join("backup")).unwrap();
+    assert_refused(x.as_live::<u8>(), ErrorKind::Conflict, &["as_live", "2 names", "copy"]);
+    fs::remove_file(dir.path().join("backup")).unwrap();
+    let live = x.as_live::<u8>().unwrap();
+    fs::copy(&file, dir.path().join("copy")).unwrap();
+    fs::rename(dir.path().join("copy"), &file).unwrap();
+    assert_refused(x.as_live::<u8>(), ErrorKind::Replaced, &["replaced", "load it again"]);
+    let (reader, x) = (open_mapped(&path), open_mapped(&path).load("x").unwrap());
+    let snapshot = reader.snapshot();
+    store.remove("x").unwrap();
+    assert_refused(x.as_live::<u8>(), ErrorKind::Conflict, &["lost", "new name"]);
+    drop((snapshot, reader));
+    // What is held goes on, for nobody else.
+    live.fill(3);
+    assert_eq!(live.read().unwrap(), [3; 4]);
+}
+
+#[test]
+fn short_file_is_corrupt_and_holes_are_filled_before_mapping() {
+    let (_dir, path) = new_path();
+    Store::create(&path).unwrap();
+    let store = open_mapped(&path);
+    let x = store.create_tensor("x", DType::U8, &[1 << 20], StorageKind::Live).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(path.join("storages/0000000000000001.bin")).unwrap();
+    file.set_len(9).unwrap();
+    assert_refused(x.as_live::<u8>(), ErrorKind::Corrupt, &["as_live", "9 bytes", "1048576"]);
+    file.set_len(1 << 20).unwrap();
+    assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20, "no hole");
+    let live = x.as_live::<u8>().unwrap();
+    assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20, "a full disk would be a fault");
+    assert_eq!(live.get([-1]).unwrap(), 0);
+}
+
+#[test]
+fn read_only_file_can_be_read_but_is_not_live() {
+    let (dir, path, store) = new_store();
+    let vector = Tensor::from_vec(vec![7i64, 8], &[2]).unwrap();
+    store.save_as("x", &vector, StorageKind::Live).unwrap();
+    if fs::metadata(&path).unwrap().uid() != 0 {
+        println!("skipped: only root can give its rights up");
+        return;
+    }
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    run_to_end("live as nobody", &path);
+}
+
+#[test]
+fn view_of_a_live_tensor_of_a_copied_store_is_refused() {
+    let dir = temporary();
+    let (original, copy) = (dir.path().join("a.smap"), dir.path().join("b.smap"));
+    let store = Store::create(&original).unwrap();
+    let x = store.create_tensor("x", DType::I64, &[4], StorageKind::Live).unwrap();
+    assert!(Command::new("cp").arg("-r").args([&original, &copy]).status().unwrap().success());
+    let (mapped_copy, mapped_original) = (open_mapped(&copy), open_mapped(&original));
+    let other = mapped_copy.load("x").unwrap();
+    other.as_live::<i64>().unwrap().fill(2);
+    assert_refused(store.save_view("view", &other), ErrorKind::ForeignStorage, &["copy", "use save"]);
+    let live = mapped_original.load("x").unwrap().as_live::<i64>().unwrap();
+    assert_refused(live.at(&other), ErrorKind::InvalidArgument, &["at", "0000000000000001"]);
+    store.save_view("view", &x.flip([0]).unwrap()).unwrap();
+    live.set([0], 9).unwrap();
+    assert_eq!(store.load("view").unwrap().read::<i64>().unwrap(), [0, 0, 0, 9]);
+    assert_eq!(format!("{}", store.load("view").unwrap()), "tensor([0, 0, 0, 9])");
+}
+
+#[test]
+fn case_04_failed_commit_refuses_the_flush_of_live_elements() {
+    let (_dir, path) = new_path();
+    Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
+    let disk = Hooked::before(|operation, path| match operation == "sync_dir" && path.ends_with("meta") {
+        true => Err(io::Error::other("injected fault")),
+        false => Ok(()),
+    });
+    // SAFETY: the tests write through the library only.
+    let store = unsafe { StoreOptions::new().disk(Arc::new(disk)).open_mapped(&path).unwrap() };
+    let x = store.load("x").unwrap().as_live::<i32>().unwrap();
+    assert_refused(store.copy("x", "y"), ErrorKind::CommitUnknown, &["injected fault"]);
+    assert_refused(x.flush(), ErrorKind::Poisoned, &["this handle can no longer write", "injected fault"]);
+    // Another handle of the process may: the elements were not what failed.
+    open_mapped(&path).load("x").unwrap().as_live::<i32>().unwrap().flush().unwrap();
+}
+
+#[test]
+fn case_06_failed_flush_of_live_elements_is_reported_to_every_handle() {
+    let (_dir, path) = new_path();
+    Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
+    let fails = Arc::new(AtomicBool::new(false));
+    let hook = {
+        let fails = Arc::clone(&fails);
+        move |operation: &str, _: &Path| match operation == "sync" && fails.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("injected fault")),
+            false => Ok(()),
+        }
+    };
+    let options = StoreOptions::new().disk(Arc::new(Hooked::before(hook)));
+    // SAFETY: the tests write through the library only.
+    let store = unsafe { options.open_mapped(&path).unwrap() };
+    let x = store.load("x").unwrap().as_live::<i32>().unwrap();
+    x.fill(1);
+    x.flush().unwrap();
+    fails.store(true, Ordering::Relaxed);
+    assert_refused(x.flush(), ErrorKind::Io, &["flush", "0000000000000001.bin", "injected fault"]);
+    fails.store(false, Ordering::Relaxed);
+    assert_refused(x.flush(), ErrorKind::Poisoned, &["earlier flush", "lost"]);
+    let live = store.load("x").unwrap().as_live::<i32>().map(drop);
+    for refused in [store.copy("x", "y"), store.remove("x"), live] {
+        assert_refused(refused, ErrorKind::Poisoned, &["this handle can no longer write", "flush storage"]);
+    }
+    drop(x);
+    let again = open_mapped(&path).load("x").unwrap().as_live::<i32>().unwrap();
+    assert_refused(again.flush(), ErrorKind::Poisoned, &["earlier flush"]);
+    again.set([0], 2).unwrap();
+    assert_eq!(again.read().unwrap(), [2, 1, 1, 1]);
+}
+
+#[test]
+fn case_23_exclusive_guard_against_a_live_view_or_another_guard_is_refused_or_waits() {
+    let (_dir, path) = new_path();
+    Store::create(&path).unwrap();
+    let options = StoreOptions::new().lock_timeout(Duration::from_millis(50));
+    // SAFETY: the tests write through the library only.
+    let store = unsafe { options.open_mapped(&path).unwrap() };
+    // A storage is mutable or live, never both: a guard never meets a live view of the same storage.
+    let live = live(&store, "live", vec![1i64; 3], &[3]);
+    for refused in [live.lock_exclusive().map(drop), live.lock_shared().map(drop)] {
+        assert_refused(refused, ErrorKind::NotMutable, &["live", "as_live"]);
+    }
+    let x = store.create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
+    let mut holder = start("live hold", &path);
+    let _said = stdout_of(&mut holder);
+    assert_refused(x.as_live::<i64>(), ErrorKind::NotLive, &["mutable", "lock_exclusive"]);
+    for refused in [x.lock_shared().map(drop), x.lock_exclusive().map(drop)] {
+        assert_refused(refused, ErrorKind::Busy, &["50ms", "try again"]);
+    }
+    let patient = open_mapped(&path).load("x").unwrap();
+    let waiting =
+        thread::spawn(move || patient.lock_exclusive().and_then(|mut guard| guard.add_(1).map(drop)));
+    thread::sleep(Duration::from_millis(50));
+    assert!(!waiting.is_finished(), "two guards, one of them exclusive");
+    writeln!(holder.stdin.as_mut().unwrap()).unwrap();
+    assert!(holder.wait().unwrap().success());
+    waiting.join().unwrap().unwrap();
+    assert_eq!(x.read::<i64>().unwrap(), [6; 3]);
+    let mut guard = x.lock_exclusive().unwrap();
+    assert_refused(x.as_live::<i64>(), ErrorKind::NotLive, &["mutable"]);
+    guard.fill_(0).unwrap();
+    live.fill(5);
+}

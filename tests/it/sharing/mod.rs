@@ -1,0 +1,7 @@
+//! Processes and threads that share a store.
+
+pub(crate) mod forks;
+pub(crate) mod hazards;
+pub(crate) mod memory;
+pub(crate) mod processes;
+pub(crate) mod threads;
