@@ -1,12 +1,13 @@
 //! Maintenance of a store: which files are needed, garbage collection, compaction, verification and repair.
 
+mod candidates;
 mod collect;
 mod compact;
-mod compact_candidates;
 mod external_check;
 mod inventory;
 mod materialize;
 mod repair;
+mod rewrite;
 mod storage_tensors;
 mod verify;
 

@@ -15,6 +15,7 @@ mod mapping;
 mod mutable;
 mod poison;
 mod queue;
+mod rewrite;
 mod staged;
 mod stored;
 mod verified;

@@ -1,10 +1,11 @@
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
 
 use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage};
-use crate::disk::{Disk, Staged, Step, StorePaths, write_in_place};
+use crate::disk::{Disk, Staged, Step, StorePaths, dir_of, write_in_place};
 use crate::error::{Error, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
@@ -225,12 +226,8 @@ impl StorageWriter {
 
     /// Finishes the storage: writes its last chunk, sets its length, and writes the digests of a sealed one. Syncs
     /// the files unless `durable` is false.
-    pub(crate) fn finish(
-        mut self,
-        disk: &Arc<dyn Disk>,
-        paths: &StorePaths,
-        durable: bool,
-    ) -> Result<StagedStorage> {
+    pub(crate) fn finish(mut self, durable: bool) -> Result<StagedStorage> {
+        let disk = &Arc::clone(self.staged.disk());
         let length_bytes = self.length_bytes();
         let last = std::mem::take(&mut self.pending);
         if !last.is_empty() {
@@ -249,11 +246,8 @@ impl StorageWriter {
         let (kind, sum) = match self.future {
             Future::InPlace(kind) => (kind, None),
             Future::Sealed(sealing) => {
-                let Sealing { sealer, digests, reserved_bytes } = &*sealing;
-                (
-                    StorageKind::Sealed(sealer.sealed(*reserved_bytes)),
-                    stage_sum(disk, paths, digests, durable)?,
-                )
+                let sum = stage_sum(disk, dir_of(self.staged.path()), &sealing.digests, durable)?;
+                (StorageKind::Sealed(sealing.sealer.sealed(sealing.reserved_bytes)), sum)
             }
         };
         let record = StorageRecord { length_bytes, tensor_count: 0, kind };
@@ -265,16 +259,15 @@ impl StorageWriter {
 /// chunk.
 pub(super) fn stage_sum(
     disk: &Arc<dyn Disk>,
-    paths: &StorePaths,
+    dir: &Path,
     digests: &[Digest],
     durable: bool,
 ) -> Result<Option<Staged>> {
     if digests.is_empty() {
         return Ok(None);
     }
-    let dir = paths.storages_dir();
-    let failed = |e| Error::io("stage chunk digests in", &dir, e);
-    let sum = Staged::create(disk, &dir).map_err(failed)?;
+    let failed = |e| Error::io("stage chunk digests in", dir, e);
+    let sum = Staged::create(disk, dir).map_err(failed)?;
     sum.file().write_all_at(digests.as_flattened(), 0).map_err(failed)?;
     if durable {
         let synced = Step::SyncDigests.on(&**disk, || sum.file().sync());

@@ -117,9 +117,8 @@ impl Transaction<'_> {
         }
         let history = &self.loader.history;
         let shared = StorageWriter::sharing(&history.disk, &history.paths, file, progress);
-        let shared = shared.and_then(|writer| {
-            writer.map(|it| it.finish(&history.disk, &history.paths, history.is_durable())).transpose()
-        });
+        let shared =
+            shared.and_then(|writer| writer.map(|writer| writer.finish(history.is_durable())).transpose());
         let shared = self.kept(shared)?;
         Ok(shared.map(|whole| {
             let id = self.stage_whole(whole);

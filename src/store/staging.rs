@@ -78,7 +78,7 @@ impl Transaction<'_> {
         let mut writer = create(&history.disk, &history.paths)?;
         writer.reserve(size_bytes)?;
         write(&mut writer)?;
-        let whole = writer.finish(&history.disk, &history.paths, history.is_durable())?;
+        let whole = writer.finish(history.is_durable())?;
         Ok((self.stage_whole(whole), 0))
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord, TensorRecord};
+use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
 
 use super::Repair;
 use super::content::{Content, files};
@@ -64,9 +64,9 @@ pub(super) fn apply(
     }
     for (&id, sum) in &content.sums {
         let Some(record) = content.storages.get(&id) else { continue };
-        let StorageKind::Sealed(sealed) = &record.kind else { continue };
-        let stated = (record.length_bytes, sealed);
-        let storage = VerifiedStorage::open_corrected(&**disk, paths, id, stated, &sum.corrected)?;
+        let none_lost = BTreeSet::new();
+        let storage =
+            VerifiedStorage::open_salvaged(&**disk, paths, (id, record), &sum.corrected, &none_lost)?;
         let bytes = storage.corrected_sum()?;
         work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, written again
         work.sync(&paths.storages_dir())?;
@@ -83,15 +83,11 @@ pub(super) fn apply(
     for (id, copy) in &copies {
         let Some(record) = storages.remove(id) else { continue };
         let Copied { lock, mut storage, tensors: moved } =
-            copy_storage(disk, paths, (*id, &record), copy, &tensors)?;
+            copy_storage(&work.history, (*id, &record), copy, &tensors, next_storage_id)?;
         storage.publish(paths, next_storage_id)?; // crash: an orphan, deleted later
         let copied = StorageRecord { tensor_count: record.tensor_count, ..storage.record().clone() };
         storages.insert(next_storage_id, copied);
-        for (name, mut parts) in moved {
-            parts.storage_id = next_storage_id;
-            let record = TensorRecord::new(parts).map_err(|e| Error::refused("repair", e))?;
-            tensors.insert(name, record);
-        }
+        tensors.extend(moved);
         next_storage_id = next_storage_id.saturating_add(1);
         locks.push(lock);
     }

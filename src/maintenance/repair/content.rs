@@ -79,11 +79,10 @@ pub(super) fn content(
     let survey = Survey::of(&source.manifest, source.table.as_ref())?;
     let mut content = Content { is_changed: !source.is_newest, ..Content::default() };
     entries(source, &survey, &mut content, repair);
-    let own = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
-    let own = own.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)));
+    let records = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     content.has_lost_storages = survey.has_lost_storages();
     let mut salvageable = BTreeMap::new();
-    for (id, damage) in check_all(disk, paths, own.collect(), progress)? {
+    for (id, damage) in check_all(disk, paths, records, progress)? {
         let Some(storage) = survey.storages.get(&id) else { continue };
         let found = salvage(paths, id, &storage.record, damage, &mut content.sums)?;
         salvageable.extend(found.map(|found| (id, found)));

@@ -94,12 +94,9 @@ pub(crate) fn verify(
     };
     let mut external = ExternalCheck::default();
     metadata(history, generation, &survey, &mut external, &mut findings)?;
-    let own = || {
-        let all = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
-        all.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)))
-    };
+    let storages = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     let mut read_bytes = 0;
-    let damage = check_all(&*history.disk, &history.paths, own().collect(), &mut |bytes| {
+    let damage = check_all(&*history.disk, &history.paths, storages, &mut |bytes| {
         read_bytes += bytes;
         progress(bytes);
     })?;
