@@ -1,87 +1,17 @@
 //! Rewrites sealed storages without the bytes that no tensor refers to.
 
-use std::fmt;
 use std::time::Duration;
 
 use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord};
 
 use super::candidates::Candidate;
 use super::collect::collect_all;
-use super::rewrite::{Copied, Rewrite, rewrite_all, rewrite_group};
+use super::rewrite::{Compacted, Copied, Rewrite, SkipReason, rewrite_all, rewrite_group};
 use super::storage_tensors::{StorageTensors, Worth, each_storage, worth};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Collected, History, by, holders, newest_for_certain};
+use crate::generation::{History, holders, newest_for_certain};
 use crate::layout::Repacked;
 use crate::storage::{GrowthLock, VerifiedStorage, open_whole};
-
-/// What a compaction did.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Compacted {
-    /// The number of storages that were rewritten.
-    pub storage_count: u64,
-    /// Their total length before, in bytes.
-    pub before_bytes: u64,
-    /// Their total length after, in bytes.
-    pub after_bytes: u64,
-    /// What was deleted first, as by [`Store::gc`](crate::Store::gc).
-    pub collected: Collected,
-    /// The storages that have bytes to free but were not rewritten, and why.
-    pub skipped: Vec<Skipped>,
-}
-
-impl Compacted {
-    /// How many bytes were freed by rewriting storages.
-    #[must_use]
-    pub fn reclaimed_bytes(&self) -> u64 {
-        self.before_bytes.saturating_sub(self.after_bytes)
-    }
-}
-
-/// A storage that a compaction did not rewrite.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Skipped {
-    /// The storage's id.
-    pub storage_id: u64,
-    /// How many bytes a rewrite would have freed.
-    pub reclaimable_bytes: u64,
-    /// Why it was not rewritten.
-    pub reason: SkipReason,
-}
-
-/// Why a compaction does not rewrite a storage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SkipReason {
-    /// The storage is mutable: it is changed in place, and its file may be guarded or mapped.
-    Mutable,
-    /// The storage is live: other processes may write to it at any time.
-    Live,
-    /// A process is appending to it or compacting it: these processes, as far as the system reports them.
-    Busy(Vec<u32>),
-    /// Another commit changed the storage or its tensors meanwhile. A later compaction can rewrite it.
-    Changed,
-    /// Bytes that would be kept are damaged; this is the finding. A rewrite would give the damaged bytes valid
-    /// digests.
-    Damaged(String),
-}
-
-impl fmt::Display for SkipReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SkipReason::Mutable => {
-                f.write_str("mutable: its file is changed in place, and cannot be replaced")
-            }
-            SkipReason::Live => {
-                f.write_str("live: its file may be written at any time, and cannot be replaced")
-            }
-            SkipReason::Busy(processes) => write!(f, "in use{}; try again", by(processes)),
-            SkipReason::Changed => f.write_str("another commit changed it meanwhile; try again"),
-            SkipReason::Damaged(finding) => write!(f, "damaged: {finding}"),
-        }
-    }
-}
 
 /// Rewrites sealed storages that have many unreferenced bytes, dropping those bytes.
 ///
@@ -129,7 +59,7 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candid
         compacted.skip(id, length_bytes - new_bytes, reason);
         Ok(())
     };
-    each_storage(&*history.newest()?, visit)?;
+    each_storage(&*history.newest()?, false, visit)?;
     Ok(candidates)
 }
 
@@ -200,11 +130,5 @@ impl Rewrite for Compaction<'_> {
         let mut writer = old.start_copy(disk, paths)?;
         writer.copy_from(&mut old, repacked, self.progress)?;
         Ok(Some((writer.finish(self.history.is_durable())?, Some(lock))))
-    }
-}
-
-impl Compacted {
-    pub(super) fn skip(&mut self, storage_id: u64, reclaimable_bytes: u64, reason: SkipReason) {
-        self.skipped.push(Skipped { storage_id, reclaimable_bytes, reason });
     }
 }

@@ -1,9 +1,9 @@
 use stridemap_format::{StorageKind, StorageRecord};
 
 use super::candidates::Candidate;
-use super::compact::{Compacted, Skipped, repacked};
-use super::rewrite::{Copied, Rewrite, rewrite_all};
-use super::storage_tensors::{StorageTensors, each_external};
+use super::compact::repacked;
+use super::rewrite::{Compacted, Copied, Rewrite, Skipped, rewrite_all};
+use super::storage_tensors::{StorageTensors, each_storage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::History;
 use crate::layout::Repacked;
@@ -33,7 +33,7 @@ fn materialize_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<M
     history.check_poison()?;
     let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
     let mut candidates = Vec::new();
-    each_external(&*history.newest()?, |standing| {
+    each_storage(&*history.newest()?, true, |standing| {
         let StorageTensors { id, record, .. } = &standing;
         // Checked before any byte is copied: one file that may not be read fails the whole call.
         if let StorageKind::External(external) = &record.kind {

@@ -13,13 +13,13 @@ mod verify;
 
 pub(crate) use collect::collect_all;
 pub(crate) use compact::compact;
-pub use compact::{Compacted, SkipReason, Skipped};
 pub(crate) use inventory::{Inventory, ListedFile};
 pub use inventory::{Reclaimable, SpaceReason};
 pub use materialize::Materialized;
 pub(crate) use materialize::materialize;
 pub use repair::{Loss, Remedy, Repair};
-pub(crate) use repair::{Mode as RepairMode, repair};
+pub(crate) use repair::{plan_repair, repair};
+pub use rewrite::{Compacted, SkipReason, Skipped};
 pub(crate) use storage_tensors::{StorageTensors, Worth, each_storage, worth};
 pub use verify::{Affected, Finding, Orphan, Verification};
 pub(crate) use verify::{verify, verify_path, verify_tensors};

@@ -1,22 +1,95 @@
 //! Moves the tensors of storages to new storages that have only the bytes that they reach.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 use stridemap_format::{StorageRecord, TensorRecord};
 
 use super::candidates::{Candidate, Candidates};
-use super::compact::{Compacted, SkipReason};
 use super::storage_tensors::{StorageTensors, storages_named};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    Change, Changes, Draft, Generation, History, Moved, OnExisting, Relocation, check_ids_left,
-    publish_taking,
+    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, by,
+    check_ids_left, publish,
 };
 use crate::layout::{Placed, Repacked};
 use crate::storage::{GrowthLock, StagedStorage};
+
+/// What a compaction did.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// The number of storages that were rewritten.
+    pub storage_count: u64,
+    /// Their total length before, in bytes.
+    pub before_bytes: u64,
+    /// Their total length after, in bytes.
+    pub after_bytes: u64,
+    /// What was deleted first, as by [`Store::gc`](crate::Store::gc).
+    pub collected: Collected,
+    /// The storages that have bytes to free but were not rewritten, and why.
+    pub skipped: Vec<Skipped>,
+}
+
+impl Compacted {
+    /// How many bytes were freed by rewriting storages.
+    #[must_use]
+    pub fn reclaimed_bytes(&self) -> u64 {
+        self.before_bytes.saturating_sub(self.after_bytes)
+    }
+
+    pub(super) fn skip(&mut self, storage_id: u64, reclaimable_bytes: u64, reason: SkipReason) {
+        self.skipped.push(Skipped { storage_id, reclaimable_bytes, reason });
+    }
+}
+
+/// A storage that a compaction did not rewrite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// The storage's id.
+    pub storage_id: u64,
+    /// How many bytes a rewrite would have freed.
+    pub reclaimable_bytes: u64,
+    /// Why it was not rewritten.
+    pub reason: SkipReason,
+}
+
+/// Why a compaction does not rewrite a storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SkipReason {
+    /// The storage is mutable: it is changed in place, and its file may be guarded or mapped.
+    Mutable,
+    /// The storage is live: other processes may write to it at any time.
+    Live,
+    /// A process is appending to it or compacting it: these processes, as far as the system reports them.
+    Busy(Vec<u32>),
+    /// Another commit changed the storage or its tensors meanwhile. A later compaction can rewrite it.
+    Changed,
+    /// Bytes that would be kept are damaged; this is the finding. A rewrite would give the damaged bytes valid
+    /// digests.
+    Damaged(String),
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SkipReason::Mutable => {
+                f.write_str("mutable: its file is changed in place, and cannot be replaced")
+            }
+            SkipReason::Live => {
+                f.write_str("live: its file may be written at any time, and cannot be replaced")
+            }
+            SkipReason::Busy(processes) => write!(f, "in use{}; try again", by(processes)),
+            SkipReason::Changed => f.write_str("another commit changed it meanwhile; try again"),
+            SkipReason::Damaged(finding) => write!(f, "damaged: {finding}"),
+        }
+    }
+}
 
 /// A staged copy of a storage, and the lock under which the original does not grow, if it can grow.
 pub(super) type Copied = (StagedStorage, Option<GrowthLock>);
@@ -112,7 +185,7 @@ pub(super) fn rewrite_group(
     if changes.is_empty() {
         return Ok(left);
     }
-    let (_, taken) = publish_taking(history, &changes, draft, staged, Vec::new())?;
+    let (_, taken) = publish(history, &changes, draft, staged, Vec::new())?;
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
         if taken.contains(&index) {
             done.storage_count += 1;

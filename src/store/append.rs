@@ -11,7 +11,7 @@ use super::loader::layout_of;
 use super::staging::{record_of, write_elements};
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes, Draft};
+use crate::generation::{self, Change, Changes};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
@@ -172,10 +172,7 @@ impl Transaction<'_> {
             let left = history.options.lock_timeout.saturating_sub(began.elapsed());
             let lock = GrowthLock::take(&history.disk, &path, left);
             let lock = lock.map_err(|e| e.context(op))?;
-            let newest = generation::newest_for_certain(history)?;
-            if newest.number() != self.draft.generation().number() {
-                self.draft = Draft::rebased(&self.changes, newest)?;
-            }
+            self.rebase()?;
             record = self.draft.existing("append to", name)?;
             if record.storage_id != id && !left.is_zero() {
                 continue;
@@ -200,14 +197,10 @@ impl Transaction<'_> {
 
     fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {
         let generation = self.draft.generation();
-        generation.storage(id)?.ok_or_else(|| {
-            if self.changes.expected.contains_key(&id) {
-                return generation::storage_gone(op, id, generation.number());
-            }
-            let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
-            let missing = stridemap_format::Error::new(stridemap_format::Rule::StorageMissing, detail);
-            Error::corrupt(&self.loader.history.paths.storage(id), missing).context(op)
-        })
+        if self.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
+            return Err(generation::storage_gone(op, id, generation.number()));
+        }
+        self.loader.record(generation, id).map_err(|e| e.context(op))
     }
 
     /// Checks that the tensor ends at `length_bytes` of its storage, so that rows appended there follow its own.

@@ -382,6 +382,15 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns the generation that the changes apply to until the commit.
+    /// Repeats the changes on the newest generation.
+    pub(super) fn rebase(&mut self) -> Result<()> {
+        let newest = generation::newest_for_certain(&self.loader.history)?;
+        if newest.number() != self.generation().number() {
+            self.draft = Draft::rebased(&self.changes, newest)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn generation(&self) -> &Arc<Generation> {
         self.draft.generation()
     }
@@ -458,8 +467,7 @@ impl<'a> Transaction<'a> {
         let grown =
             self.growths.into_values().map(|growth| growth.finish(&history.disk, &history.paths, durable));
         let grown: Result<Vec<Grown>> = grown.collect();
-        history.watched(
-            grown.and_then(|grown| generation::publish(history, &self.changes, self.draft, staged, grown)),
-        )
+        let publish = |grown| generation::publish(history, &self.changes, self.draft, staged, grown);
+        Ok(history.watched(grown.and_then(publish))?.0)
     }
 }

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid, limits};
 
-use super::plan::no_directory;
-use super::{Repair, said};
+use super::{PUT_BACK, Repair, no_directory, said};
 use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Table, manifest_numbers};
@@ -39,7 +38,7 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
     let dir = paths.meta_dir();
     if matches!(disk.is_dir(&dir), Ok(false)) {
         // A link could lead anywhere, and files would be written and moved there.
-        return Err(no_directory(&dir, "not a directory of its own; put the directory back"));
+        return Err(no_directory(&dir, PUT_BACK));
     }
     let numbers = match (manifest_numbers(disk, paths), &marker) {
         (Err(_), Err(e)) if e.kind() == ErrorKind::NotAStore => return Err(e.clone()),

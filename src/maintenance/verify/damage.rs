@@ -11,6 +11,7 @@ use super::survey::{Survey, Tensor};
 use crate::error::{Error, Result};
 use crate::generation::History;
 use crate::layout::ReachedBytes;
+use crate::maintenance::external_check::Fault;
 use crate::storage::{Damage, DamagedChunk};
 
 /// How many times it is computed exactly whether a tensor reaches a range. After that, a tensor counts as reaching
@@ -26,17 +27,25 @@ struct DamageIndex {
     ranges: Vec<(Range<u64>, Index)>,
 }
 
-/// Adds findings for the damage to each storage, with the names of the tensors that each affects.
+/// Adds findings for the damage to each storage and each external file, with the names of the tensors that each
+/// affects.
 pub(super) fn report(
     history: &History,
     survey: &Survey<'_>,
     damage: &[(u64, Damage)],
+    faults: Vec<Fault>,
     findings: &mut Findings,
 ) -> Result<()> {
     let length_bytes = |id: &u64| survey.storages.get(id).map_or(0, |storage| storage.record.length_bytes);
     let mut indices: BTreeMap<u64, DamageIndex> = BTreeMap::new();
     for (id, damage) in damage {
         indices.insert(*id, index(history, *id, length_bytes(id), damage, findings));
+    }
+    for Fault { path, detail, ids } in faults {
+        let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail), Affected::NOTHING);
+        for id in ids {
+            indices.entry(id).or_default().whole.push(finding);
+        }
     }
     if indices.is_empty() {
         return Ok(());

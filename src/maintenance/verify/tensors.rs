@@ -7,7 +7,7 @@ use super::finding::{Affected, Finding, Findings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Generation, History, not_found};
 use crate::layout::ReachedBytes;
-use crate::maintenance::external_check::{ExternalCheck, Fault};
+use crate::maintenance::external_check::{Fault, check_external};
 use crate::storage::check_chunks;
 
 /// Verifies only the given tensors: the entries that their lookups read, and the chunks that they refer to.
@@ -58,10 +58,8 @@ fn verify_one(
     record
         .extent(storage.length_bytes)
         .map_err(|e| wrong(e.rule(), format!("tensor {name:?}: {}", e.detail())))?;
-    if let StorageKind::External(external) = &storage.kind {
-        let mut check = ExternalCheck::default();
-        check.add_storage(id, external);
-        let (faults, refused) = check.check(history);
+    if matches!(storage.kind, StorageKind::External(_)) {
+        let (faults, refused) = check_external(history, std::iter::once((id, &storage)));
         if let Some(path) = refused.first() {
             let message = format!("verify {name:?}: {} may not be opened by this handle", path.display());
             return Err(Error::new(ErrorKind::ExternalRefused, message));
