@@ -19,7 +19,7 @@ mod writer_lock;
 pub(crate) use building::Building;
 pub use changes::NameChanges;
 pub(crate) use changes::changes_between;
-pub(crate) use create::{create, hold, read_marker};
+pub(crate) use create::{create, hold, read_format, read_marker};
 pub use garbage::Collected;
 pub(crate) use garbage::OlderManifests;
 pub use history::Durability;

@@ -28,8 +28,8 @@ pub(crate) struct Damage {
 #[derive(Debug)]
 pub(crate) struct DigestDamage {
     pub(crate) error: Error,
-    /// The correct digests for those that are wrong or missing. They are computed from the chunks, and are known only
-    /// if the record confirms them all. Otherwise nothing is known about any full chunk.
+    /// The correct digests to replace wrong or missing ones. They are computed from the chunks, and are known only if
+    /// the record confirms the result. Otherwise nothing is known about any full chunk.
     pub(crate) corrected: Option<Vec<(u64, Digest)>>,
 }
 
@@ -38,7 +38,8 @@ impl Damage {
         self.file.is_none() && self.chunks.is_empty() && self.sum.is_none()
     }
 
-    /// If this process or the machine has run out of descriptors or memory, that is an error, not damage.
+    /// Returns an error instead if this process or the machine has run out of descriptors or memory: that is not
+    /// damage.
     fn unless_out_of_resources(self) -> Result<Self> {
         let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
         let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
@@ -77,8 +78,8 @@ impl SealedCheck {
         Ok(SealedCheck { storage, length_bytes, sum_error, file_error })
     }
 
-    /// The number of chunks to verify, including the tail, which may be empty. A record may state any length, so a
-    /// short file counts only the full chunks that it has, and one more.
+    /// Returns the number of chunks to verify, including the tail, which may be empty. A record may state any length,
+    /// so for a short file this is the number of full chunks in the file, plus one.
     fn chunk_count(&self) -> u64 {
         full_chunk_count(self.length_bytes.min(self.storage.found_bytes())) + 1
     }
@@ -86,8 +87,8 @@ impl SealedCheck {
     /// Verifies some chunks, adds those that do not match to `damaged`, and returns the number of bytes read. Skips
     /// chunks that reach past the end of a short file.
     ///
-    /// Without a `.sum` file that is every chunk. They take one part in 30,000 of the memory that the storage takes on
-    /// disk, and no less would do to write the file again.
+    /// Without a `.sum` file, no chunk matches. Each takes 32 bytes of memory per MiB that was read, and its digest is
+    /// needed to write the file again, so their number is not limited.
     fn check(&self, chunks: Range<u64>, buffer: &mut Vec<u8>, damaged: &mut Vec<DamagedChunk>) -> u64 {
         let mut bytes = 0;
         for index in chunks {
@@ -105,7 +106,8 @@ impl SealedCheck {
         let full = full_chunk_count(self.length_bytes);
         let sum = self.sum_error.clone().map(|error| {
             let corrected = if is_all { self.corrected(&chunks) } else { None };
-            // For a full chunk that was read, either its digest is corrected or nothing is known about it.
+            // Of the full chunks, keep only those that could not be read. For the others, either the digest is
+            // corrected or nothing is known.
             chunks.retain(|chunk| chunk.index >= full || chunk.found.is_err());
             DigestDamage { error, corrected }
         });
@@ -178,11 +180,11 @@ pub(crate) type Found = (u64, Damage);
 /// More threads would only wait for the disk.
 const MOST_THREADS: usize = 8;
 
-/// How many bytes, or how many storages, justify one more thread.
+/// The number of bytes, or of storages, that justifies one more thread.
 const BYTES_A_THREAD: u64 = 4 * PART_BYTES;
 const STORAGES_A_THREAD: u64 = 64;
 
-/// How many chunks, or how many storages, a thread reads at a time.
+/// The number of chunks, or of storages, that a thread reads at a time.
 const PART_CHUNKS: u64 = 8;
 const PART_BYTES: u64 = PART_CHUNKS * CHUNK_BYTES;
 const STORAGES_A_PART: usize = 16;
@@ -255,7 +257,7 @@ fn for_each_part<'a>(
     let (mut small, mut small_bytes) = (Vec::new(), 0u64);
     for (id, record) in storages {
         let is_large = matches!(record.kind, StorageKind::Sealed(_)) && record.length_bytes > PART_BYTES;
-        // One that cannot be opened is no work: the thread that fails to open it, too, returns the damage.
+        // If it cannot be opened, a thread tries again, and returns the damage.
         if is_large && let Ok(storage) = SealedCheck::open(disk, paths, (id, record)).map(Arc::new) {
             let count = storage.chunk_count();
             for start in (0..count).step_by(PART_CHUNKS as usize) {

@@ -6,9 +6,9 @@ use std::time::Instant;
 use stridemap_format::limits::{MAX_RESERVED_BYTES, MAX_STORAGE_BYTES};
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
+use super::elements::{record_of, write_elements};
 use super::handle::Store;
 use super::loader::layout_of;
-use super::staging::{record_of, write_elements};
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes};
@@ -89,7 +89,7 @@ impl Transaction<'_> {
         self.check_writable(&op)?;
         let record = self.draft.existing("append to", name)?;
         if check_rows(&op, &record, source)? == 0 {
-            let end = row_count(&op, &record)?;
+            let end = row_count(&record);
             return Ok(end..end);
         }
         let record = self.hold_storage(&op, name, record)?;
@@ -109,7 +109,7 @@ impl Transaction<'_> {
             return self.loader.history.watched(Err(e));
         }
         self.failure = None;
-        let new_rows = row_count(&op, &record)?..row_count(&op, &to)?;
+        let new_rows = row_count(&record)..row_count(&to);
         self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
         Ok(new_rows)
     }
@@ -281,9 +281,8 @@ fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) 
     }
 }
 
-fn row_count(op: &str, record: &TensorRecord) -> Result<usize> {
-    let layout = layout_of(record).map_err(|e| e.context(op))?;
-    Ok(layout.size().first().copied().unwrap_or_default())
+fn row_count(record: &TensorRecord) -> usize {
+    record.size.first().copied().unwrap_or_default() as usize
 }
 
 /// Returns the tensor with `rows` more rows, and the size of those in bytes.

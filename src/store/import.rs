@@ -5,8 +5,8 @@ use std::ops::Range;
 use stridemap_format::DType;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 
-use super::staging::{Stage, record_of, write_to_sink};
-use super::transaction::Transaction;
+use super::elements::{record_of, write_to_sink};
+use super::transaction::{Stage, Transaction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Change, Changes};
 use crate::layout::Layout;

@@ -4,6 +4,7 @@ mod append;
 mod changes;
 mod conditions;
 mod copy;
+mod elements;
 mod handle;
 mod import;
 mod loader;

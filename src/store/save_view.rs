@@ -4,7 +4,7 @@ use std::io;
 
 use stridemap_format::{StorageKind as RecordKind, StorageRecord};
 
-use super::staging::record_of;
+use super::elements::record_of;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change};

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use stridemap_format::{DType, TensorRecord, check_name};
 
+use super::elements::{in_place_kind, layout_for, write_elements};
 use super::loader::{Loader, layout_of};
 use super::snapshot::StorageKind;
-use super::staging::{Stage, in_place_kind, layout_for, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting};
 use crate::layout::Layout;
-use crate::storage::{Grown, Growth, StagedStorage, Storage};
+use crate::storage::{Grown, Growth, StagedStorage, Storage, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that are committed together or not at all.
@@ -32,6 +32,13 @@ pub struct Transaction<'a> {
     pub(super) pack: Option<usize>,
     /// Why the transaction cannot be committed: half-written elements may be among those of other tensors.
     pub(super) failure: Option<Error>,
+}
+
+/// A storage that a transaction writes or has written.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Open(StorageWriter),
+    Whole(StagedStorage),
 }
 
 impl fmt::Debug for Transaction<'_> {

@@ -1,5 +1,6 @@
 //! Transactions that began before others committed: what they append to and what their views stand on.
 
+use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::Command;
@@ -81,6 +82,36 @@ fn repair_of_a_store_in_use_looks_again_when_a_commit_takes_what_it_listed() {
     });
     let repair = fast().disk(Arc::new(disk)).repair(&path, |_| ()).unwrap();
     assert!(repair.is_empty(), "{repair:?}");
+}
+
+#[test]
+fn repair_is_refused_when_a_reader_comes_that_needs_a_file_to_be_moved() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let writer = fast().create(&path).unwrap();
+    writer.save("x", &bytes(9, 1)).unwrap();
+    writer.save("y", &bytes(9, 2)).unwrap();
+    let before = writer.generation();
+    drop(writer);
+    fs::write(path.join("storages/0000000000000001.bin"), [7; 9]).unwrap();
+    let reader: Arc<Mutex<Option<Store>>> = Arc::default();
+    let (opened, root) = (Arc::clone(&reader), path.clone());
+    let disk = Hooked::before(move |operation, path| {
+        // The repair has chosen the files to be moved, and no reader needed one.
+        if operation == "create_dir" && path.ends_with("lost+found") {
+            *opened.lock().unwrap() = Some(fast().open(&root).unwrap());
+        }
+        Ok(())
+    });
+    let options = fast().disk(Arc::new(disk));
+    assert_refused(options.repair(&path, |_| ()), ErrorKind::Busy, &["a reader", "repair again"]);
+    let store = reader.lock().unwrap().take().unwrap();
+    assert!(!store.refresh().unwrap());
+    assert_eq!((store.generation(), read(&store, "y")), (before, vec![2; 9]));
+    drop(store);
+    let repair = options.repair(&path, |_| ()).unwrap();
+    assert_eq!(repair.losses.iter().flat_map(|loss| &loss.names).collect::<Vec<_>>(), ["x"]);
+    assert_eq!(read(&fast().open(&path).unwrap(), "y"), [2; 9]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid, limits};
+use stridemap_format::{self as format, Manifest, Rule, Uuid, limits};
 
 use super::{PUT_BACK, Repair, no_directory, said};
 use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
@@ -162,20 +162,12 @@ fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
 fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Result<Uuid>> {
     match generation::read_marker(disk, paths) {
         // FORMAT may be whole: a missing directory is repaired.
-        Err(e) if e.broken_path() == Some(&paths.storages_dir()) => Ok(marker_alone(disk, paths)),
+        Err(e) if e.broken_path() == Some(&paths.storages_dir()) => Ok(generation::read_format(disk, paths)),
         Err(e) if e.broken_path() == Some(&paths.meta_dir()) => Err(e),
         Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotAStore) => Ok(Err(e)),
         Err(e) => Err(e),
         Ok(uuid) => Ok(Ok(uuid)),
     }
-}
-
-fn marker_alone(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
-    let path = paths.marker();
-    let failed = |e| Error::io("read", &path, e);
-    let file = disk.open(&path, Access::Read).map_err(failed)?;
-    let bytes = read_capped(&*file, Marker::LENGTH as u64).map_err(failed)?;
-    Marker::decode(&bytes).map(|marker| marker.uuid).map_err(|e| Error::corrupt(&path, e))
 }
 
 /// Returns the uuid in FORMAT if a manifest has it too, and otherwise that of the newest manifest that can be read.

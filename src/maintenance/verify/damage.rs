@@ -20,11 +20,11 @@ const MOST_EXACT: u64 = 1 << 23;
 
 /// The findings about one storage, by the tensors that they affect.
 #[derive(Debug, Default)]
-struct DamageIndex {
+pub(super) struct DamageIndex {
     /// Findings that affect every tensor on the storage.
-    whole: Vec<Index>,
+    pub(super) whole: Vec<Index>,
     /// Findings that affect the tensors that reach a byte of the range.
-    ranges: Vec<(Range<u64>, Index)>,
+    pub(super) ranges: Vec<(Range<u64>, Index)>,
 }
 
 /// Adds findings for the damage to each storage and each external file, with the names of the tensors that each
@@ -84,7 +84,8 @@ fn affect(
     }
 }
 
-fn index(
+/// Adds a finding for each defect of a storage's files.
+pub(super) fn index(
     history: &History,
     id: u64,
     length_bytes: u64,
