@@ -105,13 +105,7 @@ pub(crate) fn publish_manifest(
         manifest.storages.clear();
         manifest.tensors.clear();
         manifest.table = Some(reference);
-        table = Some(Arc::new(Table::open(
-            disk,
-            &history.paths,
-            history.uuid,
-            reference,
-            manifest.next_storage_id,
-        )?));
+        table = Table::of(disk, &history.paths, &manifest)?.map(Arc::new);
     }
     let (mut file, pin) = write_manifest(history, &manifest)?; // crash: an unfinished file, deleted later
 

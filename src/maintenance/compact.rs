@@ -17,10 +17,6 @@ use crate::storage::{GrowthLock, VerifiedStorage, open_whole};
 ///
 /// `progress` is called with the bytes written since the last call.
 pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
-    history.watched(compact_all(history, progress))
-}
-
-fn compact_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
     let mut compacted = Compacted { collected: collect_all(history)?, ..Compacted::default() };
     let mut compaction = Compaction { history, held: None, progress };
     let candidates = candidates(history, &mut compacted)?;

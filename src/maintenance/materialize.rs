@@ -26,10 +26,6 @@ pub struct Materialized {
 ///
 /// `progress` is called with the bytes written since the last call.
 pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
-    history.watched(materialize_all(history, progress))
-}
-
-fn materialize_all(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
     history.check_poison()?;
     let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
     let mut candidates = Vec::new();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use stridemap_format::CHUNK_BYTES;
 
 use super::{Storage, StorageWriter};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::layout::Repacked;
 
 /// How many bytes are written between two calls of `progress`.
@@ -59,6 +59,6 @@ impl StorageWriter {
             })
         })?;
         progress(pending_bytes);
-        Ok::<_, Error>(())
+        Ok(())
     }
 }

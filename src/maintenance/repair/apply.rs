@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
 
 use super::content::{Content, files};
-use super::copy::{Copied, copy_storage};
+use super::copy::{Copied, copy_storage, take_growth_lock};
 use super::metadata::{NUMBER_LIMIT, Source, exists, numbers_of, read};
 use super::plan::{Plan, check_dirs, is_lock_lost, plan, undisturbed};
 use super::{Remedy, Repair, has_dir};
@@ -49,7 +49,8 @@ pub(super) fn apply(
     }
     let mut moves = if content.is_changed { work.moves(&source, &content)? } else { Moves::default() };
     work.make_lost_found()?; // crash: the same, with an empty directory
-    let held_sums = work.hold(content.sums.keys())?;
+    let held_sums: Vec<GrowthLock> =
+        content.sums.keys().map(|&id| take_growth_lock(&work.history, id)).collect::<Result<_>>()?;
     unsynced::settle(&work.history, &lock)?; // crash: the same, now durable
 
     // 2. The files that need no new generation. Each is unchanged, missing, or correct.
@@ -64,9 +65,8 @@ pub(super) fn apply(
     }
     for (&id, sum) in &content.sums {
         let Some(record) = content.storages.get(&id) else { continue };
-        let none_lost = BTreeSet::new();
-        let storage =
-            VerifiedStorage::open_salvaged(&**disk, paths, (id, record), &sum.corrected, &none_lost)?;
+        let (corrected, none_lost) = (&sum.corrected, BTreeSet::new());
+        let storage = VerifiedStorage::open_salvaged(&**disk, paths, (id, record), corrected, &none_lost)?;
         let bytes = storage.corrected_sum()?;
         work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, written again
         work.sync(&paths.storages_dir())?;
@@ -180,21 +180,6 @@ impl Work {
             created => created.map_err(|e| Error::io("create", &dir, e))?,
         }
         self.sync(self.paths().root())
-    }
-
-    /// Takes the growth locks of storages: an append writes digests after the existing ones.
-    fn hold<'a>(&self, ids: impl Iterator<Item = &'a u64>) -> Result<Vec<GrowthLock>> {
-        let take = |id: &u64| {
-            let path = self.paths().storage(*id);
-            let busy = || {
-                format!(
-                    "repair {}: another process is appending to it; repair again when it is done",
-                    path.display()
-                )
-            };
-            GrowthLock::try_take(self.disk(), &path)?.ok_or_else(|| Error::new(ErrorKind::Busy, busy()))
-        };
-        ids.map(take).collect()
     }
 
     /// Moves a file to lost+found, under its own name or the next free one.

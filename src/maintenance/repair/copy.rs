@@ -28,12 +28,7 @@ pub(super) fn copy_storage(
 ) -> Result<Copied> {
     let (disk, paths) = (&history.disk, &history.paths);
     let path = paths.storage(id);
-    let lock = GrowthLock::try_take(disk, &path)?.ok_or_else(|| {
-        Error::new(
-            ErrorKind::Busy,
-            format!("copy {}: another process is appending to it; repair again", path.display()),
-        )
-    })?;
+    let lock = take_growth_lock(history, id)?;
     let (corrected, damaged) = (&copy.corrected, &copy.damaged);
     let mut old = VerifiedStorage::open_salvaged(&**disk, paths, (id, record), corrected, damaged)?;
     let kept: Vec<(&String, &TensorRecord)> =
@@ -49,4 +44,16 @@ pub(super) fn copy_storage(
     });
     let tensors = moved.collect::<Result<_>>()?;
     Ok(Copied { lock, storage: writer.finish(true)?, tensors })
+}
+
+/// Takes the growth lock of a storage: an append writes past its end, and digests after the existing ones.
+pub(super) fn take_growth_lock(history: &History, id: u64) -> Result<GrowthLock> {
+    let path = history.paths.storage(id);
+    GrowthLock::try_take(&history.disk, &path)?.ok_or_else(|| {
+        let message = format!(
+            "repair {}: another process is appending to it; repair again when it is done",
+            path.display()
+        );
+        Error::new(ErrorKind::Busy, message)
+    })
 }

@@ -68,24 +68,16 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         manifests.extend(read_manifest(disk, paths, number)?.map(|manifest| (number, manifest)));
     }
     let uuid = uuid_of(&marker, &manifests).ok_or_else(|| nothing_left(paths, &manifests))?;
-    let is_marker_lost = match marker {
-        Ok(stated) if stated == uuid => false,
-        Ok(_) => {
-            repair.remedy(
-                paths.marker(),
-                "it belongs to a different store; written again from the uuid of the \
-                manifests",
-            );
-            true
-        }
-        Err(e) => {
-            repair.remedy(
-                paths.marker(),
-                format!("written again from the uuid of the manifests: {}", said(&e)),
-            );
-            true
-        }
+    let written_again = "written again from the uuid of the manifests";
+    let detail = match marker {
+        Ok(stated) if stated == uuid => None,
+        Ok(_) => Some(format!("it belongs to a different store; {written_again}")),
+        Err(e) => Some(format!("{written_again}: {}", said(&e))),
     };
+    let is_marker_lost = detail.is_some();
+    if let Some(detail) = detail {
+        repair.remedy(paths.marker(), detail);
+    }
     let source = newest_readable(disk, paths, uuid, manifests, repair)?;
     Ok(Source { is_marker_lost, highest, ..source })
 }
@@ -122,8 +114,7 @@ fn newest_readable(
                 continue;
             }
         };
-        let open = |reference| Table::open(disk, paths, uuid, reference, manifest.next_storage_id);
-        match manifest.table.map(open).transpose() {
+        match Table::of(disk, paths, &manifest) {
             Ok(table) => {
                 let then = format!("steps back to generation {number}, and later commits are lost");
                 repair.lose_files(unread, &then);

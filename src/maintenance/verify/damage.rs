@@ -141,7 +141,7 @@ fn push(path: &Path, error: &Error, findings: &mut Findings) -> Index {
 }
 
 /// Returns the byte range of a run of chunks.
-pub(in crate::maintenance) fn bytes_of_chunks(run: &Range<u64>, length_bytes: u64) -> Range<u64> {
+pub(crate) fn bytes_of_chunks(run: &Range<u64>, length_bytes: u64) -> Range<u64> {
     run.start * CHUNK_BYTES..run.end.saturating_mul(CHUNK_BYTES).min(length_bytes)
 }
 
