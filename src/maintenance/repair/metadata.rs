@@ -5,10 +5,10 @@ use std::path::Path;
 
 use stridemap_format::{self as format, Manifest, Rule, Uuid, limits};
 
-use super::{PUT_BACK, Repair, no_directory, said};
+use super::{PUT_BACK, Repair, has_dir, said};
 use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Table, manifest_numbers};
+use crate::generation::{self, Table};
 
 /// Ids and generations count from 1, so no real store reaches this.
 pub(super) const NUMBER_LIMIT: u64 = 1 << 62;
@@ -35,16 +35,12 @@ type Numbered = (u64, Result<Manifest>);
 /// Finds the newest generation that can be read, and records what is wrong with FORMAT and with newer generations.
 pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
     let marker = read_marker(disk, paths)?;
-    let dir = paths.meta_dir();
-    if matches!(disk.is_dir(&dir), Ok(false)) {
-        // A link could lead anywhere, and files would be written and moved there.
-        return Err(no_directory(&dir, PUT_BACK));
-    }
-    let numbers = match (manifest_numbers(disk, paths), &marker) {
+    has_dir(disk, &paths.meta_dir(), PUT_BACK)?;
+    let names = match (generation::list(disk, paths), &marker) {
         (Err(_), Err(e)) if e.kind() == ErrorKind::NotAStore => return Err(e.clone()),
-        (numbers, _) => numbers?,
+        (names, _) => names?,
     };
-    let tables = numbers_of(&disk.list(&dir).map_err(|e| Error::io("list", &dir, e))?, "tab");
+    let (numbers, tables) = (numbers_of(&names, "man"), numbers_of(&names, "tab"));
     if numbers.is_empty()
         && let Err(e) = &marker
         && e.kind() == ErrorKind::NotAStore

@@ -128,12 +128,6 @@ pub(crate) fn repair(
 /// What to do about something that is not a directory.
 const PUT_BACK: &str = "put the directory back";
 
-/// Returns the error for something other than a directory where the store has one.
-fn no_directory(dir: &Path, what_to_do: &str) -> Error {
-    let detail = format!("not a directory of its own; {what_to_do}");
-    Error::corrupt(dir, FormatError::new(Rule::StorageFile, detail))
-}
-
 /// Whether a directory exists.
 ///
 /// # Errors
@@ -141,7 +135,10 @@ fn no_directory(dir: &Path, what_to_do: &str) -> Error {
 fn has_dir(disk: &dyn Disk, dir: &Path, what_to_do: &str) -> Result<bool> {
     match disk.is_dir(dir) {
         Ok(true) => Ok(true),
-        Ok(false) => Err(no_directory(dir, what_to_do)),
+        Ok(false) => {
+            let detail = format!("not a directory of its own; {what_to_do}");
+            Err(Error::corrupt(dir, FormatError::new(Rule::StorageFile, detail)))
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(Error::io("examine", dir, e)),
     }
