@@ -185,10 +185,24 @@ pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, 
     Ok((held, StorePaths::new(path)))
 }
 
-/// Reads FORMAT, which makes a directory a store.
-///
-/// A directory without a valid FORMAT is not a store, unless it has manifests: then it is a damaged store.
+/// Reads FORMAT, which makes a directory a store, and checks that the store has its directories.
 pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
+    let uuid = read_format(disk, paths)?;
+    for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::ManifestFrame)] {
+        let broken = |what| Err(Error::corrupt(&dir, format::Error::new(rule, what)));
+        match disk.is_dir(&dir) {
+            Ok(true) => {}
+            // A link could lead anywhere, and files would be written and deleted there.
+            Ok(false) => return broken("not a directory of its own"),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return broken("the directory is missing"),
+            Err(e) => return Err(Error::io("examine", &dir, e)),
+        }
+    }
+    Ok(uuid)
+}
+
+/// Reads FORMAT. A directory without a valid one is not a store, unless it has manifests: then it is a damaged store.
+pub(crate) fn read_format(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     let (root, path) = (paths.root().display(), paths.format_file());
     let unmarked = |why: &str| {
         if recover::manifest_numbers(disk, paths).is_ok_and(|numbers| !numbers.is_empty()) {
@@ -202,19 +216,8 @@ pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
         opened => opened.map_err(|e| Error::io("open", &path, e))?,
     };
     let bytes = read_capped(&*file, Marker::LENGTH as u64).map_err(|e| Error::io("read", &path, e))?;
-    let marker = Marker::decode(&bytes).map_err(|e| match e.rule() {
+    Marker::decode(&bytes).map(|marker| marker.uuid).map_err(|e| match e.rule() {
         Rule::MarkerMagic => unmarked("FORMAT has a different magic"),
         _ => Error::corrupt(&path, e),
-    })?;
-    for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::ManifestFrame)] {
-        let broken = |what| Err(Error::corrupt(&dir, format::Error::new(rule, what)));
-        match disk.is_dir(&dir) {
-            Ok(true) => {}
-            // A link could lead anywhere, and files would be written and deleted there.
-            Ok(false) => return broken("not a directory of its own"),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return broken("the directory is missing"),
-            Err(e) => return Err(Error::io("examine", &dir, e)),
-        }
-    }
-    Ok(marker.uuid)
+    })
 }

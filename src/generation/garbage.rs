@@ -7,6 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use stridemap_format::{Manifest, ManifestHead, limits};
 
+use super::pins::ManifestNeeds;
 use super::pins::Pin;
 use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
@@ -55,29 +56,6 @@ pub(crate) struct OlderManifests {
     tables: Vec<u64>,
     /// The unfinished files that were listed. Only the holder of the writers' lock creates any in `meta/`.
     unfinished: Vec<String>,
-}
-
-/// The files that the readers of a manifest need, as far as the manifest says. It stays true while the file exists.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ManifestNeeds {
-    next_storage_id: u64,
-    pub(crate) table: Option<u64>,
-}
-
-impl ManifestNeeds {
-    /// Whether the generation may have a storage that was removed later. Ids only grow.
-    pub(crate) fn has_storage(self, id: u64) -> bool {
-        id < self.next_storage_id
-    }
-}
-
-impl From<ManifestHead> for ManifestNeeds {
-    fn from(head: ManifestHead) -> Self {
-        ManifestNeeds {
-            next_storage_id: head.next_storage_id,
-            table: head.table.map(|table| table.generation),
-        }
-    }
 }
 
 impl OlderManifests {

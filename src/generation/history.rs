@@ -7,7 +7,7 @@ use stridemap_format::Uuid;
 
 use super::garbage::OlderManifests;
 use super::writer_lock::WriterLock;
-use super::{Generation, idle_watch, recover};
+use super::{Generation, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
@@ -79,30 +79,24 @@ pub(crate) struct History {
 impl History {
     pub(crate) fn open(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Result<Self> {
         let newest = recover::newest(&*disk, &paths, uuid, None)?;
-        Ok(History {
-            number: AtomicU64::new(newest.number()),
-            disk,
-            paths,
-            uuid,
-            options,
-            current: Mutex::new(newest),
-            poison: Poison::default(),
-            is_swept: AtomicBool::new(false),
-            older: Mutex::default(),
-            listed: Mutex::default(),
-            owner: OwnerProcess::current(),
-        })
+        Ok(Self::at(disk, paths, options, newest))
     }
 
-    /// Returns a history without a readable generation, to repair a store.
-    pub(crate) fn of(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Self {
+    /// Returns the history of a handle on `current`. A repair passes a generation without content, before it knows any
+    /// that can be read.
+    pub(crate) fn at(
+        disk: Arc<dyn Disk>,
+        paths: StorePaths,
+        options: Options,
+        current: Arc<Generation>,
+    ) -> Self {
         History {
-            number: AtomicU64::new(0),
+            number: AtomicU64::new(current.number()),
             disk,
             paths,
-            uuid,
-            options: Options { durability: Durability::Full, ..options },
-            current: Mutex::new(Arc::new(Generation::stand_in(uuid, 0))),
+            uuid: current.manifest().uuid,
+            options,
+            current: Mutex::new(current),
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
@@ -192,16 +186,6 @@ impl History {
             *current = generation;
         }
         moves
-    }
-
-    /// Returns a watch that reports new generations from this call on, or `None` if the system has no watches left.
-    pub(crate) fn watch(&self) -> Option<Box<dyn Watch>> {
-        idle_watch::watch(&self.disk, &self.paths.meta_dir())
-    }
-
-    /// Keeps a watch for the next wait.
-    pub(crate) fn keep_watch(&self, watch: Box<dyn Watch>) {
-        idle_watch::keep(&self.disk, self.paths.meta_dir(), watch);
     }
 
     /// Whether commits are synced.

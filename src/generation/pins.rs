@@ -4,7 +4,6 @@ use std::path::Path;
 
 use stridemap_format::{ManifestHead, limits};
 
-use super::garbage::ManifestNeeds;
 use super::recover::manifest_numbers;
 use super::{Generation, History};
 use crate::disk::{Access, DiskFile, LockHolders, LockMode, read_capped};
@@ -31,6 +30,29 @@ impl Pin {
     }
 }
 
+/// The files that the readers of a manifest need, as far as the manifest says. It stays true while the file exists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ManifestNeeds {
+    next_storage_id: u64,
+    pub(crate) table: Option<u64>,
+}
+
+impl ManifestNeeds {
+    /// Whether the generation may have a storage that was removed later. Ids only grow.
+    pub(crate) fn has_storage(self, id: u64) -> bool {
+        id < self.next_storage_id
+    }
+}
+
+impl From<ManifestHead> for ManifestNeeds {
+    fn from(head: ManifestHead) -> Self {
+        ManifestNeeds {
+            next_storage_id: head.next_storage_id,
+            table: head.table.map(|table| table.generation),
+        }
+    }
+}
+
 /// Returns the generations before `newest` that a process uses. Changes nothing, and keeps no lock.
 pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
     let (mut pins, holders) = (Vec::new(), LazyCell::new(|| history.disk.lock_holders()));
@@ -52,16 +74,18 @@ pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
 /// Returns the processes that use the generation of a manifest, as far as the system reports them, or `None` if no
 /// process does.
 pub(crate) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>> {
-    let failed = |e| Error::io("open manifest", path, e);
-    let file = match history.disk.open(path, Access::Read) {
+    match users(history, path, LockMode::Exclusive) {
         // It is not a file of the store, so no process uses it.
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
-            return Ok(None);
-        }
-        opened => opened.map_err(failed)?,
-    };
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Ok(None),
+        users => users.map_err(|e| Error::io("open manifest", path, e)),
+    }
+}
+
+/// Returns the processes whose lock of a file refuses one of this mode, or `None` if no process has one.
+fn users(history: &History, path: &Path, mode: LockMode) -> io::Result<Option<Vec<u32>>> {
+    let file = history.disk.open(path, Access::Read)?;
     let processes = file.lock_holders();
-    let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Exclusive).map_err(failed)?;
+    let is_held = !processes.is_empty() || is_locked(&*file, mode)?;
     Ok(is_held.then_some(processes))
 }
 
@@ -93,10 +117,7 @@ pub(crate) fn holders(history: &History, path: &Path) -> Vec<u32> {
 
 /// Returns the processes that are writing an unfinished file, by its exclusive lock, or `None` if no process is.
 pub(crate) fn writers_of(history: &History, path: &Path) -> Option<Vec<u32>> {
-    let file = history.disk.open(path, Access::Read).ok()?;
-    let processes = file.lock_holders();
-    let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Shared).ok()?;
-    is_held.then_some(processes)
+    users(history, path, LockMode::Shared).ok().flatten()
 }
 
 /// " by process 12 and 13", or nothing.

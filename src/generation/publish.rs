@@ -22,21 +22,10 @@ use crate::storage::{Grown, StagedStorage};
 ///
 /// The storages are whole and synced, including those that have `grown`, whose growth locks are held until this
 /// returns. `draft` was made on some generation, and is rebased if another writer has published since. Returns the
-/// generation, whose files stay for as long as it is held.
+/// generation, whose files stay for as long as it is held, and the indices of the staged storages that it uses.
 ///
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
-    history: &History,
-    changes: &Changes,
-    draft: Draft,
-    staged: Vec<StagedStorage>,
-    grown: Vec<Grown>,
-) -> Result<Arc<Generation>> {
-    Ok(publish_taking(history, changes, draft, staged, grown)?.0)
-}
-
-/// Like [`publish`], and also returns the indices of the staged storages that the generation uses.
-pub(crate) fn publish_taking(
     history: &History,
     changes: &Changes,
     draft: Draft,
@@ -116,13 +105,7 @@ pub(crate) fn publish_manifest(
         manifest.storages.clear();
         manifest.tensors.clear();
         manifest.table = Some(reference);
-        table = Some(Arc::new(Table::open(
-            disk,
-            &history.paths,
-            history.uuid,
-            reference,
-            manifest.next_storage_id,
-        )?));
+        table = Table::of(disk, &history.paths, &manifest)?.map(Arc::new);
     }
     let (mut file, pin) = write_manifest(history, &manifest)?; // crash: an unfinished file, deleted later
 

@@ -8,7 +8,7 @@ use stridemap_format::{
     self as format, Attributes, Manifest, Rule, StorageKind, StorageRecord, TensorRecord,
 };
 
-use super::pinned::Merged;
+use super::pinned::{Merged, not_found};
 use super::relocate::Relocation;
 use super::{Generation, History};
 use crate::disk::step;
@@ -235,7 +235,7 @@ impl Draft {
     }
 
     pub(crate) fn existing(&self, action: &str, name: &str) -> Result<TensorRecord> {
-        self.tensor(name)?.ok_or_else(|| super::names::not_found(action, name, |prefix| self.tensors(prefix)))
+        self.tensor(name)?.ok_or_else(|| not_found(action, name, |prefix| self.tensors(prefix)))
     }
 
     /// Repeats the changes on a newer generation.

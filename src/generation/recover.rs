@@ -71,20 +71,17 @@ pub(crate) fn newest_listed(
 
 /// Reads the newest generation from disk again. If it is still `known`, its manifest is compared with the one in
 /// memory, so that memory does not hold two copies.
-pub(crate) fn reread(history: &History, known: &Generation) -> Result<()> {
-    let History { disk, paths, uuid, .. } = history;
+pub(crate) fn reread(disk: &dyn Disk, paths: &StorePaths, uuid: Uuid, known: &Generation) -> Result<()> {
     let manifest = known.manifest();
-    if manifest_numbers(&**disk, paths)?.last() == Some(&known.number()) {
+    if manifest_numbers(disk, paths)?.last() == Some(&known.number()) {
         let file = disk.open(&paths.manifest(known.number()), Access::Read);
         let bytes = file.and_then(|file| read_capped(&*file, limits::MAX_MANIFEST_BYTES));
         if bytes.is_ok_and(|bytes| manifest.is_encoded_in(&bytes)) {
-            return manifest.table.map_or(Ok(()), |reference| {
-                Table::open(&**disk, paths, *uuid, reference, manifest.next_storage_id).map(drop)
-            });
+            return Table::of(disk, paths, manifest).map(drop);
         }
     }
     // Another commit, or damage: opened as by any new reader.
-    newest(&**disk, paths, *uuid, None).map(drop)
+    newest(disk, paths, uuid, None).map(drop)
 }
 
 /// Finds the newest generation while no other writer commits. A listing during a commit may miss names that are
@@ -190,11 +187,6 @@ pub(crate) fn pin(
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(failed)?;
     let manifest = Manifest::decode(&bytes, uuid, number).map_err(|e| Error::corrupt(&path, e))?;
-    let table = match manifest.table {
-        Some(reference) => {
-            Some(Arc::new(Table::open(disk, paths, uuid, reference, manifest.next_storage_id)?))
-        }
-        None => None,
-    };
+    let table = Table::of(disk, paths, &manifest)?.map(Arc::new);
     Ok(Some(Generation::new(manifest, table, pin, false)))
 }

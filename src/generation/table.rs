@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stridemap_format::limits::MAX_ENTRY_BYTES;
 use stridemap_format::{
-    self as format, StorageRecord, TABLE_HEADER_BYTES, TableHeader, TableRef, TensorRecord, Uuid,
+    self as format, Manifest, StorageRecord, TABLE_HEADER_BYTES, TableHeader, TableRef, TensorRecord,
 };
 
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
@@ -26,13 +26,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn open(
-        disk: &dyn Disk,
-        paths: &StorePaths,
-        uuid: Uuid,
-        reference: TableRef,
-        next_storage_id: u64,
-    ) -> Result<Self> {
+    /// Opens the table of a manifest, if it has one.
+    pub(crate) fn of(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
+        let Some(reference) = manifest.table else { return Ok(None) };
         let path = paths.table(reference.generation);
         let failed = |e| Error::io("open table", &path, e);
         let file = disk.open(&path, Access::Read).map_err(|e| match e.kind() {
@@ -49,8 +45,9 @@ impl Table {
         }
         let mut header = [0; TABLE_HEADER_BYTES];
         file.read_exact_at(&mut header, 0).map_err(failed)?;
-        let header = TableHeader::decode(&header, uuid, &reference).map_err(|e| Error::corrupt(&path, e))?;
-        Ok(Table { file, path, header, reference, next_storage_id })
+        let header =
+            TableHeader::decode(&header, manifest.uuid, &reference).map_err(|e| Error::corrupt(&path, e))?;
+        Ok(Some(Table { file, path, header, reference, next_storage_id: manifest.next_storage_id }))
     }
 
     pub(crate) fn reference(&self) -> &TableRef {

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use stridemap_format::{Result, limits};
+use stridemap_format::{Result, TensorParts, TensorRecord, limits};
 
 use super::footprint::{Footprint, View};
 
@@ -43,6 +43,17 @@ pub(crate) struct Repacked {
 pub(crate) struct Placed {
     pub(crate) stride: Vec<i64>,
     pub(crate) offset_elems: u64,
+}
+
+impl Placed {
+    /// Returns the header of the view over the new storage.
+    ///
+    /// # Errors
+    /// Those of [`TensorRecord::new`].
+    pub(crate) fn header(self, record: &TensorRecord, storage_id: u64) -> Result<TensorRecord> {
+        let Placed { stride, offset_elems } = self;
+        TensorRecord::new(TensorParts { stride, offset_elems, storage_id, ..record.clone().into_parts() })
+    }
 }
 
 /// The time and stack space used so far. Both are limited, because the store may be untrusted.
@@ -95,6 +106,12 @@ pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> 
 }
 
 impl Repacked {
+    /// Returns the layout of a storage of which every byte is kept. It has no views, because none moves.
+    pub(crate) fn whole(length_bytes: u64) -> Self {
+        let segments = vec![Segment { old: 0..length_bytes, new_start: 0, kept: None }];
+        Repacked { length_bytes, views: Vec::new(), segments }
+    }
+
     /// Visits every kept range of old bytes with its new offset, in order. Bytes between the ranges in the new
     /// storage are padding.
     pub(crate) fn each_move<E>(

@@ -57,14 +57,15 @@
 //! [`StoreOptions::repair`]: crate::StoreOptions::repair
 //! [`StoreOptions::verify`]: crate::StoreOptions::verify
 
+mod candidates;
 mod collect;
 mod compact;
-mod compact_candidates;
 mod copied;
 mod external_check;
 mod inventory;
 mod materialize;
 mod repair;
+mod rewrite;
 mod storage_tensors;
 mod usage;
 mod verify;
@@ -72,13 +73,13 @@ mod verify;
 pub use crate::generation::Collected;
 pub(crate) use collect::collect_all;
 pub(crate) use compact::compact;
-pub use compact::{Compacted, SkipReason, Skipped};
 pub use copied::Copied;
 pub use inventory::{Reclaimable, SpaceReason};
 pub use materialize::Materialized;
 pub(crate) use materialize::materialize;
 pub use repair::{Loss, Remedy, Repair};
-pub(crate) use repair::{Mode as RepairMode, repair};
+pub(crate) use repair::{plan_repair, repair};
+pub use rewrite::{Compacted, SkipReason, Skipped};
 pub(crate) use usage::usage;
 pub use usage::{Stats, StorageStats};
 pub use verify::{Affected, Finding, Orphan, Verification};

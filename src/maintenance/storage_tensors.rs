@@ -32,33 +32,18 @@ impl StorageTensors {
     }
 }
 
-/// Visits the storages of a generation that are the store's own, each with all its tensors.
+/// Visits the external storages of a generation, or all others, each with all its tensors.
 ///
 /// The tensors are found by scanning. There may be millions, so each scan covers only some of the storages.
 pub(crate) fn each_storage(
     generation: &Generation,
-    visit: impl FnMut(StorageTensors) -> Result<()>,
-) -> Result<()> {
-    each(generation, |kind| !matches!(kind, StorageKind::External(_)), visit)
-}
-
-/// Visits the external storages of a generation, each with all its tensors.
-pub(super) fn each_external(
-    generation: &Generation,
-    visit: impl FnMut(StorageTensors) -> Result<()>,
-) -> Result<()> {
-    each(generation, |kind| matches!(kind, StorageKind::External(_)), visit)
-}
-
-fn each(
-    generation: &Generation,
-    is_wanted: fn(&StorageKind) -> bool,
+    is_external: bool,
     mut visit: impl FnMut(StorageTensors) -> Result<()>,
 ) -> Result<()> {
     let mut records = Vec::new();
     for entry in generation.storages() {
         let (id, record) = entry?;
-        if is_wanted(&record.kind) {
+        if matches!(record.kind, StorageKind::External(_)) == is_external {
             records.push((id, record));
         }
     }

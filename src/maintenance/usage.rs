@@ -152,7 +152,7 @@ pub(crate) fn usage(history: &History) -> Result<Stats> {
             stats.external_bytes = stats.external_bytes.saturating_add(record.length_bytes);
         }
     }
-    each_storage(&newest, |standing| {
+    each_storage(&newest, false, |standing| {
         let files = storages.remove(&standing.id).unwrap_or_default();
         let storage = of_standing(history, standing, files)?;
         stats.reachable_bytes = stats.reachable_bytes.saturating_add(storage.reachable_bytes);

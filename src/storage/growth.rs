@@ -231,7 +231,7 @@ impl Growth {
         self.flush()?; // crash: bytes past the record's length, which the next growth overwrites
         let new_sum = match &self.sum {
             // The new file is published under the writers' lock.
-            None => stage_sum(disk, paths, &self.digests, durable)?, // crash: an unfinished file, deleted later
+            None => stage_sum(disk, &paths.storages_dir(), &self.digests, durable)?, // crash: an unfinished file, deleted later
             Some((file, path)) => {
                 if !self.digests.is_empty() {
                     let offset_bytes = full_chunk_count(self.from.length_bytes) * DIGEST_BYTES;

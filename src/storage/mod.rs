@@ -17,6 +17,7 @@ mod mapping;
 mod mutable;
 mod poison;
 mod queue;
+mod rewrite;
 mod staged;
 mod verified;
 mod writer;

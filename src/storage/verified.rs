@@ -1,6 +1,7 @@
 //! Reads chunks of a sealed storage and checks their digests. Compaction, copies, verify and repair read this way;
 //! loads do not.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -9,13 +10,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use stridemap_format::{
-    CHUNK_BYTES, ChunkChain, Digest, Error as FormatError, Rule, Sealed, digest, digests_of_chunks,
-    full_chunk_count,
+    CHUNK_BYTES, ChunkChain, Digest, Error as FormatError, Rule, Sealed, StorageKind, StorageRecord, digest,
+    digests_of_chunks, full_chunk_count,
 };
 
 use super::file::{broken, check_length, open_error, read_error};
+use super::rewrite::{ByteSource, Sink};
+use super::writer::StorageWriter;
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The number of chunk digests in memory at a time. It is limited because a record may claim any number of chunks.
 const PIECE_DIGESTS: u64 = 256;
@@ -34,7 +37,9 @@ pub(crate) struct VerifiedStorage {
     sum: Option<Sum>,
     /// Digests that replace those of the file, in ascending order of chunk.
     corrected: Vec<(u64, Digest)>,
-    /// The index of the chunk that [`read`](Self::read) has in memory. Ascending ranges read each chunk once.
+    /// Damaged chunks that read as zeros.
+    lost: BTreeSet<u64>,
+    /// The index of the chunk that [`read`](ByteSource::read) has in memory. Ascending ranges read each chunk once.
     chunk_index: Option<u64>,
     chunk: Vec<u8>,
 }
@@ -60,14 +65,9 @@ impl VerifiedStorage {
     /// # Errors
     /// `Corrupt` if a file is missing or short ([`Rule::StorageFile`]), or if the record does not confirm the chunk
     /// digests ([`Rule::ChunkDigest`]); `Io`.
-    pub(crate) fn open(
-        disk: &dyn Disk,
-        paths: &StorePaths,
-        id: u64,
-        (length_bytes, sealed): (u64, &Sealed),
-    ) -> Result<Self> {
-        let (storage, error) = Self::open_damaged(disk, paths, id, (length_bytes, sealed))?;
-        check_length(&storage.path, storage.found_bytes, length_bytes)?;
+    pub(crate) fn open(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Result<Self> {
+        let (storage, error) = Self::open_damaged(disk, paths, id, record)?;
+        check_length(&storage.path, storage.found_bytes, record.length_bytes)?;
         error.map_or(Ok(storage), Err)
     }
 
@@ -80,9 +80,12 @@ impl VerifiedStorage {
         disk: &dyn Disk,
         paths: &StorePaths,
         id: u64,
-        (length_bytes, sealed): (u64, &Sealed),
+        record: &StorageRecord,
     ) -> Result<(Self, Option<Error>)> {
-        let path = paths.storage(id);
+        let (path, length_bytes) = (paths.storage(id), record.length_bytes);
+        let StorageKind::Sealed(sealed) = record.kind else {
+            return Err(Error::new(ErrorKind::NotGrowable, format!("read {}: not sealed", path.display())));
+        };
         let failed = |e| open_error("open storage", &path, Access::Read, e);
         let file = disk.open(&path, Access::Read).map_err(failed)?;
         let found_bytes = file.stat().map_err(failed)?.size_bytes;
@@ -98,9 +101,10 @@ impl VerifiedStorage {
             path,
             found_bytes,
             length_bytes,
-            sealed: *sealed,
+            sealed,
             sum,
             corrected: Vec::new(),
+            lost: BTreeSet::new(),
             chunk_index: None,
             chunk: Vec::new(),
         };
@@ -114,17 +118,24 @@ impl VerifiedStorage {
         Ok((storage, error))
     }
 
-    /// Opens a damaged storage whose chunks can all be verified, because `corrected` has the digests that are wrong
-    /// or missing in the `.sum` file.
-    pub(crate) fn open_corrected(
+    /// Opens a damaged storage. `corrected` has the digests that are wrong or missing in the `.sum` file. The chunks
+    /// in `lost` read as zeros, and all others can be verified.
+    pub(crate) fn open_salvaged(
         disk: &dyn Disk,
         paths: &StorePaths,
-        id: u64,
-        record: (u64, &Sealed),
+        (id, record): (u64, &StorageRecord),
         corrected: &[(u64, Digest)],
+        lost: &BTreeSet<u64>,
     ) -> Result<Self> {
         let (storage, _) = Self::open_damaged(disk, paths, id, record)?;
-        Ok(VerifiedStorage { corrected: corrected.to_vec(), ..storage })
+        Ok(VerifiedStorage { corrected: corrected.to_vec(), lost: lost.clone(), ..storage })
+    }
+
+    /// Starts a storage that is to replace this one. It reserves the same address space.
+    pub(crate) fn start_copy(&self, disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<StorageWriter> {
+        let mut writer = StorageWriter::sealed(disk, paths)?;
+        writer.reserve_address_space(self.sealed.reserved_bytes);
+        Ok(writer)
     }
 
     /// Returns the operating system's file, to share its blocks, or `None` for a simulated file.
@@ -136,42 +147,14 @@ impl VerifiedStorage {
         self.found_bytes
     }
 
-    /// Passes the bytes of a range to `take`, in order, once their chunks are verified.
-    ///
-    /// # Errors
-    /// The errors of `take`; `Corrupt` by [`Rule::ChunkDigest`] at the first damaged chunk, and by
-    /// [`Rule::StorageFile`] for a range past the end; `Io`.
-    pub(crate) fn read(
-        &mut self,
-        range: Range<u64>,
-        mut take: impl FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
-        if range.end > self.length_bytes {
-            let detail = format!("{} bytes, but {} were requested", self.length_bytes, range.end);
-            return Err(broken(&self.path, detail));
-        }
-        let mut start = range.start;
-        while start < range.end {
-            let (index, within) = (start / CHUNK_BYTES, start % CHUNK_BYTES);
-            let count = (range.end - start).min(CHUNK_BYTES - within);
-            if self.chunk_index != Some(index) {
-                self.chunk_index = None;
-                let mut chunk = std::mem::take(&mut self.chunk);
-                let read = self.read_chunk(index, &mut chunk);
-                self.chunk = chunk;
-                read.map_err(|damaged| self.damage(damaged))?;
-                self.chunk_index = Some(index);
-            }
-            take(&self.chunk[within as usize..][..count as usize])?;
-            start += count;
-        }
-        Ok(())
-    }
-
     /// Reads a chunk into `buffer`. The buffer may be used only if this returns `Ok`.
     pub(super) fn read_chunk(&self, index: u64, buffer: &mut Vec<u8>) -> Result<(), DamagedChunk> {
         let offset_bytes = index * CHUNK_BYTES;
         buffer.resize(self.length_bytes.saturating_sub(offset_bytes).min(CHUNK_BYTES) as usize, 0);
+        if self.lost.contains(&index) {
+            buffer.fill(0);
+            return Ok(());
+        }
         let read = self.file.read_exact_at(buffer, offset_bytes).map_err(|e| read_error(&self.path, e));
         let unread = |e| DamagedChunk { index, found: Err(e) };
         read.map_err(unread)?;
@@ -249,6 +232,35 @@ impl VerifiedStorage {
     }
 }
 
+/// Every chunk is verified before any of its bytes are passed on.
+impl ByteSource for VerifiedStorage {
+    /// # Errors
+    /// The errors of `sink`; `Corrupt` by [`Rule::ChunkDigest`] at the first damaged chunk, and by
+    /// [`Rule::StorageFile`] for a range past the end; `Io`.
+    fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
+        if range.end > self.length_bytes {
+            let detail = format!("{} bytes, but {} are to be read", self.length_bytes, range.end);
+            return Err(broken(&self.path, detail));
+        }
+        let mut start = range.start;
+        while start < range.end {
+            let (index, within) = (start / CHUNK_BYTES, start % CHUNK_BYTES);
+            let count = (range.end - start).min(CHUNK_BYTES - within);
+            if self.chunk_index != Some(index) {
+                self.chunk_index = None;
+                let mut chunk = std::mem::take(&mut self.chunk);
+                let read = self.read_chunk(index, &mut chunk);
+                self.chunk = chunk;
+                read.map_err(|damaged| self.damage(damaged))?;
+                self.chunk_index = Some(index);
+            }
+            sink(&self.chunk[within as usize..][..count as usize])?;
+            start += count;
+        }
+        Ok(())
+    }
+}
+
 impl Sum {
     /// Opens a file that may be short. If it is, also returns an error.
     fn open(disk: &dyn Disk, path: PathBuf, chunk_count: u64) -> Result<(Self, Option<Error>)> {
@@ -290,8 +302,6 @@ mod tests {
 
     use super::*;
     use crate::disk::{SimulatedDisk, StorePaths};
-    use crate::storage::StorageWriter;
-    use stridemap_format::{StorageKind, StorageRecord};
 
     const CHUNK: usize = CHUNK_BYTES as usize;
 
@@ -304,20 +314,15 @@ mod tests {
             (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let mut writer = StorageWriter::sealed(&disk, &paths).unwrap();
         writer.write(&bytes).unwrap();
-        let mut staged = writer.finish(&disk, &paths, true).unwrap();
+        let mut staged = writer.finish(true).unwrap();
         staged.publish(&paths, 1).unwrap();
         let record = staged.record().clone();
         (disk, paths, record, bytes)
     }
 
-    fn open(disk: &Arc<dyn Disk>, paths: &StorePaths, record: &StorageRecord) -> Result<VerifiedStorage> {
-        let StorageKind::Sealed(sealed) = &record.kind else { panic!("{record:?}") };
-        VerifiedStorage::open(&**disk, paths, 1, (record.length_bytes, sealed))
-    }
-
     fn read(storage: &mut VerifiedStorage, range: Range<usize>) -> Result<Vec<u8>> {
         let mut read = Vec::new();
-        storage.read(range.start as u64..range.end as u64, |bytes| {
+        storage.read(range.start as u64..range.end as u64, &mut |bytes| {
             read.extend_from_slice(bytes);
             Ok(())
         })?;
@@ -328,7 +333,7 @@ mod tests {
     fn any_range_can_be_read_back() {
         for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
             let (disk, paths, record, bytes) = storage(length);
-            let mut storage = open(&disk, &paths, &record).unwrap();
+            let mut storage = VerifiedStorage::open(&*disk, &paths, 1, &record).unwrap();
             for range in
                 [0..0, 0..1, 0..length, length..length, length / 2..length, CHUNK - 3..CHUNK + 2, 5..9]
             {
@@ -350,7 +355,7 @@ mod tests {
             [(CHUNK + 5, CHUNK..CHUNK + 1, 0..CHUNK), (2 * CHUNK + 8, 2 * CHUNK..2 * CHUNK + 1, 7..9)]
         {
             file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
-            let mut storage = open(&disk, &paths, &record).unwrap();
+            let mut storage = VerifiedStorage::open(&*disk, &paths, 1, &record).unwrap();
             for _ in 0..2 {
                 let damage = read(&mut storage, chunk.clone()).unwrap_err();
                 assert_eq!(damage.rule(), Some(Rule::ChunkDigest), "{damage}");
@@ -361,7 +366,7 @@ mod tests {
         }
         let sum = disk.open(&paths.sum(1), Access::Write).unwrap();
         sum.write_all_at(b"x", 17).unwrap();
-        let damage = open(&disk, &paths, &record).unwrap_err();
+        let damage = VerifiedStorage::open(&*disk, &paths, 1, &record).unwrap_err();
         assert_eq!((damage.rule(), damage.broken_path()), (Some(Rule::ChunkDigest), Some(&*paths.sum(1))));
     }
 }

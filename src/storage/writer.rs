@@ -1,12 +1,13 @@
 //! Writes new storages.
 
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
 
 use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage};
-use crate::disk::{Disk, Staged, StorePaths, step, write_in_place};
+use crate::disk::{Disk, Staged, StorePaths, dir_of, step, write_in_place};
 use crate::error::{Error, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
@@ -229,12 +230,8 @@ impl StorageWriter {
 
     /// Finishes the storage: writes its last chunk, sets its length, and writes the digests of a sealed one. Syncs
     /// the files unless `durable` is false.
-    pub(crate) fn finish(
-        mut self,
-        disk: &Arc<dyn Disk>,
-        paths: &StorePaths,
-        durable: bool,
-    ) -> Result<StagedStorage> {
+    pub(crate) fn finish(mut self, durable: bool) -> Result<StagedStorage> {
+        let disk = &Arc::clone(self.staged.disk());
         let length_bytes = self.length_bytes();
         let last = std::mem::take(&mut self.pending);
         if !last.is_empty() {
@@ -254,11 +251,8 @@ impl StorageWriter {
         let (kind, sum) = match self.mutability {
             Mutability::InPlace(kind) => (kind, None),
             Mutability::Sealed(sealing) => {
-                let Sealing { sealer, digests, reserved_bytes } = &*sealing;
-                (
-                    StorageKind::Sealed(sealer.sealed(*reserved_bytes)),
-                    stage_sum(disk, paths, digests, durable)?,
-                )
+                let sum = stage_sum(disk, dir_of(self.staged.path()), &sealing.digests, durable)?;
+                (StorageKind::Sealed(sealing.sealer.sealed(sealing.reserved_bytes)), sum)
             }
         };
         let record = StorageRecord { length_bytes, tensor_count: 0, kind };
@@ -269,16 +263,15 @@ impl StorageWriter {
 /// Writes the digests of full chunks to an unfinished `.sum` file. Returns `None` if there is no full chunk.
 pub(super) fn stage_sum(
     disk: &Arc<dyn Disk>,
-    paths: &StorePaths,
+    dir: &Path,
     digests: &[Digest],
     durable: bool,
 ) -> Result<Option<Staged>> {
     if digests.is_empty() {
         return Ok(None);
     }
-    let dir = paths.storages_dir();
-    let failed = |e| Error::io("stage chunk digests in", &dir, e);
-    let sum = Staged::create(disk, &dir).map_err(failed)?;
+    let failed = |e| Error::io("stage chunk digests in", dir, e);
+    let sum = Staged::create(disk, dir).map_err(failed)?;
     sum.file().write_all_at(digests.as_flattened(), 0).map_err(failed)?;
     if durable {
         let synced = step!("sync-digests", sum.file().sync()); // otherwise `verify` could find them missing

@@ -6,12 +6,12 @@ use std::time::Instant;
 use stridemap_format::limits::{MAX_RESERVED_BYTES, MAX_STORAGE_BYTES};
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
+use super::elements::{record_of, write_elements};
 use super::handle::Store;
 use super::loader::layout_of;
-use super::staging::{record_of, write_elements};
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes, Draft};
+use crate::generation::{self, Change, Changes};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
@@ -113,7 +113,7 @@ impl Transaction<'_> {
         self.check_writable(&op)?;
         let record = self.draft.existing("append to", name)?;
         if check_rows(&op, &record, source)? == 0 {
-            let end = row_count(&op, &record)?;
+            let end = row_count(&record);
             return Ok(end..end);
         }
         let record = self.hold_storage(&op, name, record)?;
@@ -133,7 +133,7 @@ impl Transaction<'_> {
             return self.loader.history.watched(Err(e));
         }
         self.failure = None;
-        let new_rows = row_count(&op, &record)?..row_count(&op, &to)?;
+        let new_rows = row_count(&record)..row_count(&to);
         self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
         Ok(new_rows)
     }
@@ -210,10 +210,7 @@ impl Transaction<'_> {
             let left = history.options.lock_timeout.saturating_sub(began.elapsed());
             let lock = GrowthLock::take(&history.disk, &path, left);
             let lock = lock.map_err(|e| e.context(op))?;
-            let newest = generation::newest_for_certain(history)?;
-            if newest.number() != self.draft.generation().number() {
-                self.draft = Draft::rebased(&self.changes, newest)?;
-            }
+            self.rebase()?;
             record = self.draft.existing("append to", name)?;
             if record.storage_id != id && !left.is_zero() {
                 continue;
@@ -238,14 +235,10 @@ impl Transaction<'_> {
 
     fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {
         let generation = self.draft.generation();
-        generation.storage(id)?.ok_or_else(|| {
-            if self.changes.expected.contains_key(&id) {
-                return generation::storage_gone(op, id, generation.number());
-            }
-            let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
-            let missing = stridemap_format::Error::new(stridemap_format::Rule::StorageMissing, detail);
-            Error::corrupt(&self.loader.history.paths.storage(id), missing).context(op)
-        })
+        if self.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
+            return Err(generation::storage_gone(op, id, generation.number()));
+        }
+        self.loader.record(generation, id).map_err(|e| e.context(op))
     }
 
     /// Checks that the tensor ends at `length_bytes` of its storage, so that rows appended there follow its own.
@@ -326,9 +319,8 @@ fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) 
     }
 }
 
-fn row_count(op: &str, record: &TensorRecord) -> Result<usize> {
-    let layout = layout_of(record).map_err(|e| e.context(op))?;
-    Ok(layout.size().first().copied().unwrap_or_default())
+fn row_count(record: &TensorRecord) -> usize {
+    record.size.first().copied().unwrap_or_default() as usize
 }
 
 /// Returns the tensor with `rows` more rows, and the size of those in bytes.

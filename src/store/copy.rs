@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::ops::{Bound, Range};
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::{Attributes, Sealed, StorageKind, StorageRecord, TensorRecord};
+use stridemap_format::{Attributes, StorageKind, StorageRecord, TensorRecord};
 
 use super::handle::Store;
 use super::options::StoreOptions;
@@ -15,9 +15,9 @@ use super::transaction::Transaction;
 use crate::disk::LockMode;
 use crate::error::{Error, Result};
 use crate::generation::{self, Building, Change};
-use crate::layout::{Placed, View, footprint_bytes, repack};
+use crate::layout::{Placed, Repacked, View, footprint_bytes, repack};
 use crate::maintenance::Copied;
-use crate::storage::{StagedStorage, StorageWriter, VerifiedStorage};
+use crate::storage::{StagedStorage, VerifiedStorage};
 
 /// The most storages that are copied per commit: each has two files open until then. The copy is invisible before its
 /// last commit, so there can be several commits.
@@ -25,9 +25,6 @@ const COMMIT_STORAGES: usize = 64;
 
 /// The most headers that are in memory at a time.
 const COMMIT_TENSORS: usize = 1 << 17;
-
-/// The most bytes of a mutable or live storage that are in memory at a time.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// Views of more runs of bytes than this are not counted; they are assumed to leave some bytes out.
 const MOST_RUNS: u64 = 1 << 20;
@@ -211,12 +208,9 @@ impl Snapshot {
                         new_id
                     }
                 };
-                let mut moved = record.into_parts();
-                moved.storage_id = new_id;
-                if let Some(placed) = part.placed.remove(&name) {
-                    (moved.stride, moved.offset_elems) = (placed.stride, placed.offset_elems);
-                }
-                let record = TensorRecord::new(moved).map_err(|e| Error::refused("copy", e))?;
+                let (stride, offset_elems) = (record.stride.clone(), record.offset_elems);
+                let placed = part.placed.remove(&name).unwrap_or(Placed { stride, offset_elems });
+                let record = placed.header(&record, new_id).map_err(|e| Error::refused("copy", e))?;
                 txn.apply(Change::Put { name, record })?;
                 copied.tensor_count += 1;
                 tensor_count += 1;
@@ -250,23 +244,13 @@ impl Snapshot {
                     StagedStorage::external(disk, (path, &file), external.offset_bytes, record.length_bytes);
                 Ok(txn.stage_whole(adopted))
             }
-            StorageKind::Sealed(sealed) => {
-                self.stage_sealed(txn, (id, &record, &sealed), part, copied, progress)
-            }
+            StorageKind::Sealed(_) => self.stage_sealed(txn, (id, &record), part, copied, progress),
             kind => {
                 let storage = self.loader.open(self.inner(), id)?;
                 let (new_id, _) = txn.stage_in_place(kind, record.length_bytes, |writer| {
                     // A live storage has no lock: any process writes it at any time.
                     let guard = storage.as_mutable().map(|file| file.lock(LockMode::Shared)).transpose()?;
-                    let mut piece = vec![0; PIECE_BYTES];
-                    let mut at = 0;
-                    while at < record.length_bytes {
-                        piece.truncate((record.length_bytes - at).min(PIECE_BYTES as u64) as usize);
-                        storage.read_at(&mut piece, at)?;
-                        writer.write(&piece)?;
-                        at += piece.len() as u64;
-                        progress(piece.len() as u64);
-                    }
+                    writer.copy_from(&mut &*storage, &Repacked::whole(record.length_bytes), progress)?;
                     drop(guard);
                     Ok(())
                 })?;
@@ -281,28 +265,23 @@ impl Snapshot {
     fn stage_sealed(
         &self,
         txn: &mut Transaction<'_>,
-        (id, record, sealed): (u64, &StorageRecord, &Sealed),
+        (id, record): (u64, &StorageRecord),
         part: &mut Part,
         copied: &mut Copied,
         progress: &mut dyn FnMut(u64),
     ) -> Result<u64> {
         let (source, target) = (&self.loader.history, &txn.loader.history);
         let length_bytes = record.length_bytes;
-        let mut old = VerifiedStorage::open(&*source.disk, &source.paths, id, (length_bytes, sealed))?;
-        let create = || {
-            let mut writer = StorageWriter::sealed(&target.disk, &target.paths)?;
-            writer.reserve_address_space(sealed.reserved_bytes);
-            Ok::<_, Error>(writer)
-        };
+        let mut old = VerifiedStorage::open(&*source.disk, &source.paths, id, record)?;
         let views: Vec<View<'_>> = part.tensors.iter().map(|(_, tensor)| View::from(tensor)).collect();
         let broken = |e| Error::corrupt(&source.paths.storage(id), e);
         let is_whole = part.tensors.is_empty()
             || footprint_bytes(&views, length_bytes, MOST_RUNS).map_err(broken)? == Some(length_bytes);
         if is_whole {
-            let mut writer = create()?;
+            let mut writer = old.start_copy(&target.disk, &target.paths)?;
             if writer.share(old.as_file(), length_bytes)? {
                 writer.digest_shared(length_bytes, progress)?;
-                let shared = writer.finish(&target.disk, &target.paths, target.is_durable())?;
+                let shared = writer.finish(target.is_durable())?;
                 // Otherwise the copy below reads it chunk by chunk and reports which one is damaged.
                 if shared.record().kind == record.kind {
                     copied.shared_bytes += length_bytes;
@@ -310,27 +289,16 @@ impl Snapshot {
                 }
             }
         }
-        let mut writer = create()?;
-        let mut put = |writer: &mut StorageWriter, range: Range<u64>, new_start| {
-            writer.pad_to(new_start)?;
-            old.read(range, |bytes| {
-                writer.write(bytes)?;
-                progress(bytes.len() as u64);
-                Ok(())
-            })
+        let repacked = match is_whole {
+            true => Repacked::whole(length_bytes),
+            false => repack(&views, length_bytes).map_err(broken)?,
         };
-        if is_whole {
-            writer.reserve(length_bytes)?;
-            put(&mut writer, 0..length_bytes, 0)?;
-        } else {
-            let repacked = repack(&views, length_bytes).map_err(broken)?;
-            writer.reserve(repacked.length_bytes)?;
-            repacked.each_move(&mut |range, new_start| put(&mut writer, range, new_start))?;
-            let names = part.tensors.iter().map(|(name, _)| name.clone());
-            part.placed = names.zip(repacked.views).collect();
-        }
+        let mut writer = old.start_copy(&target.disk, &target.paths)?;
+        writer.copy_from(&mut old, &repacked, progress)?;
         copied.copied_bytes += writer.length_bytes();
-        Ok(txn.stage_whole(writer.finish(&target.disk, &target.paths, target.is_durable())?))
+        let names = part.tensors.iter().map(|(name, _)| name.clone());
+        part.placed = names.zip(repacked.views).collect();
+        Ok(txn.stage_whole(writer.finish(target.is_durable())?))
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stridemap_format::DType;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 
-use super::staging::{Stage, record_of, write_to_sink};
-use super::transaction::Transaction;
+use super::elements::{record_of, write_to_sink};
+use super::transaction::{Stage, Transaction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Change, Changes};
 use crate::layout::Layout;
@@ -120,9 +120,8 @@ impl Transaction<'_> {
         }
         let history = &self.loader.history;
         let shared = StorageWriter::sharing(&history.disk, &history.paths, file, progress);
-        let shared = shared.and_then(|writer| {
-            writer.map(|it| it.finish(&history.disk, &history.paths, history.is_durable())).transpose()
-        });
+        let shared =
+            shared.and_then(|writer| writer.map(|writer| writer.finish(history.is_durable())).transpose());
         let shared = self.kept(shared)?;
         Ok(shared.map(|whole| {
             let id = self.stage_whole(whole);

@@ -70,8 +70,9 @@ impl Store {
     /// # Errors
     /// See [`Store`]. What was compacted before the error stays compacted, and nothing else has changed.
     pub fn compact(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
-        self.loader.history.check_process()?;
-        maintenance::compact(&self.loader.history, &mut progress)
+        let history = &self.loader.history;
+        history.check_process()?;
+        history.watched(maintenance::compact(history, &mut progress))
     }
 
     /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store
@@ -105,7 +106,8 @@ impl Store {
     /// See [`Store`]; `ExternalRefused` if this handle may not open one of the files; `ExternalChanged` if a file
     /// changed since it was adopted. What was committed before the error stays.
     pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
-        self.loader.history.check_process()?;
-        maintenance::materialize(&self.loader.history, &mut progress)
+        let history = &self.loader.history;
+        history.check_process()?;
+        history.watched(maintenance::materialize(history, &mut progress))
     }
 }

@@ -5,6 +5,7 @@ mod attributes;
 mod changes;
 mod conditions;
 mod copy;
+mod elements;
 mod handle;
 mod import;
 mod loader;

@@ -4,10 +4,10 @@ use std::io;
 
 use stridemap_format::{StorageKind as RecordKind, StorageRecord};
 
-use super::staging::record_of;
+use super::elements::record_of;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, Draft};
+use crate::generation::{self, Change};
 use crate::storage::Identity;
 use crate::tensor::Tensor;
 
@@ -83,10 +83,7 @@ impl Transaction<'_> {
         if known.is_some_and(|known| known.length_bytes >= seen.length_bytes) {
             return Ok(());
         }
-        let newest = generation::newest_for_certain(&self.loader.history)?;
-        if newest.number() != self.draft.generation().number() {
-            self.draft = Draft::rebased(&self.changes, newest)?;
-        }
+        self.rebase()?;
         match self.draft.generation().storage(id)? {
             Some(_) => Ok(()),
             None => Err(generation::storage_gone(op, id, self.draft.generation().number())),

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use stridemap_format::{DType, TensorRecord};
 
+use super::elements::{in_place_kind, layout_for, write_elements};
 use super::loader::{Loader, layout_of};
-use super::staging::{Stage, in_place_kind, layout_for, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting};
 use crate::layout::Layout;
-use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, Storage, StorageKind};
+use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, Storage, StorageKind, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that are committed together or not at all.
@@ -33,6 +33,13 @@ pub struct Transaction<'a> {
     pub(super) adopted: Option<(String, Arc<ExternalFile>)>,
     /// Why the transaction cannot be committed: half-written elements may be among those of other tensors.
     pub(super) failure: Option<Error>,
+}
+
+/// A storage that a transaction writes or has written.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Open(StorageWriter),
+    Whole(StagedStorage),
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -345,6 +352,15 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns the generation that the changes apply to until the commit.
+    /// Repeats the changes on the newest generation.
+    pub(super) fn rebase(&mut self) -> Result<()> {
+        let newest = generation::newest_for_certain(&self.loader.history)?;
+        if newest.number() != self.generation().number() {
+            self.draft = Draft::rebased(&self.changes, newest)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn generation(&self) -> &Arc<Generation> {
         self.draft.generation()
     }
@@ -411,7 +427,7 @@ impl<'a> Transaction<'a> {
             return Ok(Arc::clone(self.draft.generation()));
         }
         let seal = |stage| match stage {
-            Stage::Open(writer) => writer.finish(&history.disk, &history.paths, history.is_durable()),
+            Stage::Open(writer) => writer.finish(history.is_durable()),
             Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
@@ -421,8 +437,7 @@ impl<'a> Transaction<'a> {
         let grown =
             self.growths.into_values().map(|growth| growth.finish(&history.disk, &history.paths, durable));
         let grown: Result<Vec<Grown>> = grown.collect();
-        history.watched(
-            grown.and_then(|grown| generation::publish(history, &self.changes, self.draft, staged, grown)),
-        )
+        let publish = |grown| generation::publish(history, &self.changes, self.draft, staged, grown);
+        Ok(history.watched(grown.and_then(publish))?.0)
     }
 }

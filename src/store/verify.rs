@@ -3,7 +3,7 @@ use std::path::Path;
 use super::handle::Store;
 use super::options::StoreOptions;
 use crate::error::Result;
-use crate::maintenance::{self, Repair, RepairMode, Verification};
+use crate::maintenance::{self, Repair, Verification};
 
 impl Store {
     /// Reads all metadata and elements of the generation that this handle is on, and reports a finding for each
@@ -117,7 +117,7 @@ impl StoreOptions {
     /// read, or if `meta` or `storages` is not a directory; `LimitExceeded` for a file whose generation number no
     /// store can reach; `Io`.
     pub fn plan_repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
-        maintenance::repair(&self.disk, path.as_ref(), self.options, RepairMode::Plan, &mut progress)
+        maintenance::plan_repair(&self.disk, path.as_ref(), &mut progress)
     }
 
     /// Makes a damaged store usable again, and returns what was done and what was lost. Afterwards
@@ -163,6 +163,6 @@ impl StoreOptions {
     /// file that would be moved; `CommitUnknown` if the new generation may or may not have been published;
     /// `ReadOnly`, `Io`. Until the new generation is published, the content is unchanged.
     pub fn repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
-        maintenance::repair(&self.disk, path.as_ref(), self.options, RepairMode::Apply, &mut progress)
+        maintenance::repair(&self.disk, path.as_ref(), self.options, &mut progress)
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::handle::Store;
 use crate::disk::Watch;
 use crate::error::Result;
+use crate::generation::idle_watch;
 
 /// The polling interval if the system does not report changes.
 const UNTOLD_PAUSE: Duration = Duration::from_millis(50);
@@ -52,7 +53,8 @@ impl Store {
         if has_moved()? || timeout.is_zero() {
             return Ok(history.number() != before);
         }
-        let mut watch = history.watch();
+        let meta = history.paths.meta_dir();
+        let mut watch = idle_watch::watch(&history.disk, &meta);
         // Check again: a commit may have come before the watch began. Later ones end the wait.
         let mut was_told = true;
         let has_changed = loop {
@@ -70,7 +72,7 @@ impl Store {
         };
         // Do not keep a watch that missed a change.
         if let Some(watch) = watch.filter(|_| was_told || !has_changed) {
-            history.keep_watch(watch);
+            idle_watch::keep(&history.disk, meta, watch);
         }
         Ok(has_changed)
     }

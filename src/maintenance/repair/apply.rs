@@ -5,17 +5,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord, TensorRecord};
+use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
 
-use super::Repair;
 use super::content::{Content, files};
-use super::copy::{Copied, copy_storage};
+use super::copy::{Copied, copy_storage, take_growth_lock};
 use super::metadata::{NUMBER_LIMIT, Source, exists, numbers_of, read};
-use super::plan::{Plan, check_dirs, is_lock_lost, no_directory, plan, undisturbed};
+use super::plan::{Plan, check_dirs, is_lock_lost, plan, undisturbed};
+use super::{Remedy, Repair, has_dir};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    self, Generation, History, Options, WriterLock, by, held_by, publish_manifest, unsynced,
+    self, Durability, Generation, History, Options, WriterLock, by, held_by, publish_manifest, unsynced,
 };
 use crate::storage::{GrowthLock, VerifiedStorage};
 
@@ -29,7 +29,9 @@ pub(super) fn apply(
     // 1. The lock. A directory that is not a store does not get one.
     let look = || read(&**disk, paths, &mut Repair::default());
     let uuid = undisturbed(&**disk, paths, look, |_| true)?.uuid;
-    let work = Work { history: History::of(Arc::clone(disk), paths.clone(), uuid, options) };
+    let options = Options { durability: Durability::Full, ..options };
+    let nothing = Arc::new(Generation::stand_in(uuid, 0));
+    let work = Work { history: History::at(Arc::clone(disk), paths.clone(), options, nothing) };
     let lost_lock = is_lock_lost(&**disk, paths)?;
     let mut kept = Vec::new();
     if lost_lock.is_some() {
@@ -39,9 +41,7 @@ pub(super) fn apply(
     let lock = WriterLock::take(&work.history)?;
     let Plan { mut repair, source, content } = plan(&**disk, paths, progress)?;
     if let Some(why) = lost_lock {
-        repair
-            .remedies
-            .insert(0, super::Remedy { path: paths.lock(), detail: format!("created again: {why}") });
+        repair.remedies.insert(0, Remedy { path: paths.lock(), detail: format!("created again: {why}") });
     }
     repair.kept = kept;
     if repair.is_empty() {
@@ -49,7 +49,8 @@ pub(super) fn apply(
     }
     let mut moves = if content.is_changed { work.moves(&source, &content)? } else { Moves::default() };
     work.make_lost_found()?; // crash: the same, with an empty directory
-    let held_sums = work.hold(content.sums.keys())?;
+    let held_sums: Vec<GrowthLock> =
+        content.sums.keys().map(|&id| take_growth_lock(&work.history, id)).collect::<Result<_>>()?;
     unsynced::settle(&work.history, &lock)?; // crash: the same, now durable
 
     // 2. The files that need no new generation. Each is unchanged, missing, or correct.
@@ -64,9 +65,8 @@ pub(super) fn apply(
     }
     for (&id, sum) in &content.sums {
         let Some(record) = content.storages.get(&id) else { continue };
-        let StorageKind::Sealed(sealed) = &record.kind else { continue };
-        let stated = (record.length_bytes, sealed);
-        let storage = VerifiedStorage::open_corrected(&**disk, paths, id, stated, &sum.corrected)?;
+        let (corrected, none_lost) = (&sum.corrected, BTreeSet::new());
+        let storage = VerifiedStorage::open_salvaged(&**disk, paths, (id, record), corrected, &none_lost)?;
         let bytes = storage.corrected_sum()?;
         work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, written again
         work.sync(&paths.storages_dir())?;
@@ -83,15 +83,11 @@ pub(super) fn apply(
     for (id, copy) in &copies {
         let Some(record) = storages.remove(id) else { continue };
         let Copied { lock, mut storage, tensors: moved } =
-            copy_storage(disk, paths, (*id, &record), copy, &tensors)?;
+            copy_storage(&work.history, (*id, &record), copy, &tensors, next_storage_id)?;
         storage.publish(paths, next_storage_id)?; // crash: an orphan, deleted later
         let copied = StorageRecord { tensor_count: record.tensor_count, ..storage.record().clone() };
         storages.insert(next_storage_id, copied);
-        for (name, mut parts) in moved {
-            parts.storage_id = next_storage_id;
-            let record = TensorRecord::new(parts).map_err(|e| Error::refused("repair", e))?;
-            tensors.insert(name, record);
-        }
+        tensors.extend(moved);
         next_storage_id = next_storage_id.saturating_add(1);
         locks.push(lock);
     }
@@ -123,7 +119,8 @@ pub(super) fn apply(
     }
     work.sync(&work.lost_found())?; // crash: the same, now durable
     // Copies take time, and readers need no lock to open the store.
-    work.check_unneeded(&moves, &source)?;
+    let in_meta = generation::list(&**disk, paths)?;
+    work.check_unneeded(&moves, &work.held(&in_meta, &source)?)?;
     drop(publish_manifest(&work.history, manifest, None, &lock)?); // crash: as before, or repaired
     repair.generation = Some(generation);
 
@@ -150,28 +147,6 @@ struct Moves {
     files: Vec<PathBuf>,
 }
 
-/// The files of the generations that readers use.
-#[derive(Debug, Default)]
-struct Held {
-    generations: Vec<u64>,
-    tables: Vec<u64>,
-    storages: BTreeSet<u64>,
-}
-
-impl Held {
-    fn add(&mut self, generation: &Generation) -> Result<()> {
-        self.generations.push(generation.number());
-        self.tables.extend(generation.manifest().table.map(|table| table.generation));
-        for entry in generation.storages() {
-            let (id, record) = entry?;
-            if !matches!(record.kind, StorageKind::External(_)) {
-                self.storages.insert(id);
-            }
-        }
-        Ok(())
-    }
-}
-
 struct Work {
     history: History,
 }
@@ -196,34 +171,15 @@ impl Work {
     /// Creates lost+found before anything is moved. A link in its place would lead out of the store, and is refused.
     fn make_lost_found(&self) -> Result<()> {
         let dir = self.lost_found();
-        match self.disk().is_dir(&dir) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(no_directory(&dir, "not a directory of its own; move it away")),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                match self.disk().create_dir(&dir) {
-                    // Another repair created it, and is about to wait for the lock.
-                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                    created => created.map_err(|e| Error::io("create", &dir, e))?,
-                }
-                self.sync(self.paths().root())
-            }
-            Err(e) => Err(Error::io("examine", &dir, e)),
+        if has_dir(&**self.disk(), &dir, "move it away")? {
+            return Ok(());
         }
-    }
-
-    /// Takes the growth locks of storages: an append writes digests after the existing ones.
-    fn hold<'a>(&self, ids: impl Iterator<Item = &'a u64>) -> Result<Vec<GrowthLock>> {
-        let take = |id: &u64| {
-            let path = self.paths().storage(*id);
-            let busy = || {
-                format!(
-                    "repair {}: another process is appending to it; repair again when it is done",
-                    path.display()
-                )
-            };
-            GrowthLock::try_take(self.disk(), &path)?.ok_or_else(|| Error::new(ErrorKind::Busy, busy()))
-        };
-        ids.map(take).collect()
+        match self.disk().create_dir(&dir) {
+            // Another repair created it, and is about to wait for the lock.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            created => created.map_err(|e| Error::io("create", &dir, e))?,
+        }
+        self.sync(self.paths().root())
     }
 
     /// Moves a file to lost+found, under its own name or the next free one.
@@ -325,53 +281,38 @@ impl Work {
             listed => listed.map_err(|e| Error::io("list", dir, e)),
         };
         let in_storages = list(&paths.storages_dir())?;
-        let held = self.held(&list(&paths.meta_dir())?, source)?;
+        let in_meta = list(&paths.meta_dir())?;
+        let held = self.held(&in_meta, source)?;
         moves.storages.extend(content.dropped.iter().chain(content.copies.keys()));
-        moves.storages.retain(|id| !content.outgrown.contains(id) || !held.storages.contains(id));
+        let is_held = |id: &u64| held.contains(&paths.storage(*id));
+        moves.storages.retain(|id| !content.outgrown.contains(id) || !is_held(id));
         if !source.is_newest || content.has_lost_storages {
             // It may belong to a generation or a record that cannot be read.
             let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
-            let is_free = |id: &u64| !content.storages.contains_key(id) && !held.storages.contains(id);
-            moves.storages.extend(ids.filter(is_free));
-        }
-        if let Some(id) = moves.storages.iter().find(|id| held.storages.contains(id)) {
-            return Err(self.needed(&paths.storage(*id)));
+            moves.storages.extend(ids.filter(|id| !content.storages.contains_key(id) && !is_held(id)));
         }
         moves.files.extend(moves.storages.iter().flat_map(|&id| files(paths, id)));
-        let is_held = |name: &str| {
-            number_in(name, "man").is_some_and(|number| held.generations.contains(&number))
-                || number_in(name, "tab").is_some_and(|number| held.tables.contains(&number))
-        };
-        let old = list(&paths.meta_dir())?.into_iter().filter(|name| {
-            (number_in(name, "man").is_some() || number_in(name, "tab").is_some()) && !is_held(name)
-        });
-        moves.files.extend(old.map(|name| paths.meta_dir().join(name)));
+        self.check_unneeded(&moves, &held)?;
+        let is_old = |name: &&String| number_in(name, "man").or(number_in(name, "tab")).is_some();
+        let old = in_meta.iter().filter(is_old).map(|name| paths.meta_dir().join(name));
+        moves.files.extend(old.filter(|file| !held.contains(file)));
         Ok(moves)
     }
 
-    /// Refuses to go on if a reader has come that needs one of the files to be moved.
-    fn check_unneeded(&self, moves: &Moves, source: &Source) -> Result<()> {
-        let dir = self.paths().meta_dir();
-        let names = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;
-        let held = self.held(&names, source)?;
-        let storages = held.storages.iter().flat_map(|&id| files(self.paths(), id));
-        let manifests = held.generations.iter().map(|&number| self.paths().manifest(number));
-        let mut needed = manifests.chain(storages).filter(|file| moves.files.contains(file));
-        needed.next().map_or(Ok(()), |file| Err(self.needed(&file)))
-    }
-
-    fn needed(&self, file: &Path) -> Error {
+    /// Refuses to move a file that a reader needs.
+    fn check_unneeded(&self, moves: &Moves, held: &BTreeSet<PathBuf>) -> Result<()> {
+        let Some(file) = moves.files.iter().find(|file| held.contains(*file)) else { return Ok(()) };
         let message = format!(
             "repair {}: a reader is on an older generation, and needs {}, which is to be moved away; end it, and repair again",
             self.paths().root().display(),
             file.display()
         );
-        Error::new(ErrorKind::Busy, message)
+        Err(Error::new(ErrorKind::Busy, message))
     }
 
     /// Returns the files that generations in use by readers need.
-    fn held(&self, in_meta: &[String], source: &Source) -> Result<Held> {
-        let mut held = Held::default();
+    fn held(&self, in_meta: &[String], source: &Source) -> Result<BTreeSet<PathBuf>> {
+        let mut held = BTreeSet::new();
         for number in numbers_of(in_meta, "man") {
             let path = self.paths().manifest(number);
             let Some(processes) = held_by(&self.history, &path)? else { continue };
@@ -384,9 +325,9 @@ impl Work {
                 Error::new(ErrorKind::Busy, message)
             };
             match generation::pin(&**self.disk(), self.paths(), source.uuid, number) {
-                Ok(Some(generation)) => match held.add(&generation) {
+                Ok(Some(generation)) => match self.files_of(&generation) {
                     Err(e) if e.kind() == ErrorKind::Corrupt => return Err(refused("its table is damaged")),
-                    added => added?,
+                    files => held.extend(files?),
                 },
                 Ok(None) => {}
                 Err(e) if e.broken().is_some() => return Err(refused("can no longer be read")),
@@ -394,6 +335,20 @@ impl Work {
             }
         }
         Ok(held)
+    }
+
+    /// Returns the files that a generation needs.
+    fn files_of(&self, generation: &Generation) -> Result<Vec<PathBuf>> {
+        let paths = self.paths();
+        let mut needed = vec![paths.manifest(generation.number())];
+        needed.extend(generation.manifest().table.map(|table| paths.table(table.generation)));
+        for entry in generation.storages() {
+            let (id, record) = entry?;
+            if !matches!(record.kind, StorageKind::External(_)) {
+                needed.extend(files(paths, id));
+            }
+        }
+        Ok(needed)
     }
 
     /// Returns an id that no file and no record has. Files with an id that no store can reach are ignored.

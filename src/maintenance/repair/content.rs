@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, TensorRecord, full_chunk_count};
 
-use super::losses::Losses;
 use super::metadata::Source;
 use super::{Loss, Repair, said};
 use crate::disk::{Disk, StorePaths};
@@ -79,19 +78,18 @@ pub(super) fn content(
     let survey = Survey::of(&source.manifest, source.table.as_ref())?;
     let mut content = Content { is_changed: !source.is_newest, ..Content::default() };
     entries(source, &survey, &mut content, repair);
-    let own = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
-    let own = own.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)));
+    let records = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     content.has_lost_storages = survey.has_lost_storages();
     let mut salvageable = BTreeMap::new();
-    for (id, damage) in check_all(disk, paths, own.collect(), progress)? {
+    for (id, damage) in check_all(disk, paths, records, progress)? {
         let Some(storage) = survey.storages.get(&id) else { continue };
         let found = salvage(paths, id, &storage.record, damage, &mut content.sums)?;
         salvageable.extend(found.map(|found| (id, found)));
     }
-    let mut losses = Losses::default();
+    let mut lost: BTreeMap<Reason, Vec<String>> = BTreeMap::new();
     survey.each_tensor(|tensor| {
         match keep(paths, source, &survey, &salvageable, tensor.record) {
-            Err((path, reason)) => losses.add(&path, &reason, tensor.name),
+            Err(reason) => lost.entry(reason).or_default().push(tensor.name.to_owned()),
             Ok(record) => drop(content.tensors.insert(tensor.name.to_owned(), record)),
         }
         Ok(())
@@ -104,9 +102,11 @@ pub(super) fn content(
         let detail = format!("chunk digests written again, as their record confirms: {}", said(&sum.error));
         repair.remedy(paths.sum(*id), detail);
     }
-    let before = repair.losses.len();
-    repair.losses.extend(losses.finish());
-    content.is_changed |= repair.losses.len() > before;
+    content.is_changed |= !lost.is_empty();
+    repair.losses.extend(lost.into_iter().map(|((path, reason), mut names)| {
+        names.sort_unstable();
+        Loss { path, reason, names }
+    }));
     Ok(content)
 }
 
@@ -161,6 +161,7 @@ fn salvage(
             }
         }
     }
+    let of = |reason, lost, copy, shortened_to| Salvageable { path, reason, lost, copy, shortened_to };
     let chunks = damage.chunks.iter().map(|chunk| chunk.index);
     let bytes_of_chunk = |&index: &u64| bytes_of_chunks(&(index..index + 1), record.length_bytes);
     let Some(error) = damage.file else {
@@ -171,7 +172,7 @@ fn salvage(
         let lost = damaged.iter().map(bytes_of_chunk).collect();
         let copy = Some(PartialCopy { length_bytes: record.length_bytes, damaged, corrected: Vec::new() });
         let reason = "elements were changed since they were sealed".to_owned();
-        return Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }));
+        return Ok(Some(of(reason, lost, copy, None)));
     };
     if error.broken().is_none() {
         return Err(error);
@@ -179,12 +180,10 @@ fn salvage(
     let reason = said(&error);
     let past_end = |length_bytes: u64| std::iter::once(length_bytes..u64::MAX);
     let Some(found_bytes) = damage.found_bytes else {
-        let lost = past_end(0).collect();
-        return Ok(Some(Salvageable { path, reason, lost, copy: None, shortened_to: None }));
+        return Ok(Some(of(reason, past_end(0).collect(), None, None)));
     };
     if !matches!(record.kind, StorageKind::Sealed(_)) {
-        let lost = past_end(found_bytes).collect();
-        return Ok(Some(Salvageable { path, reason, lost, copy: None, shortened_to: Some(found_bytes) }));
+        return Ok(Some(of(reason, past_end(found_bytes).collect(), None, Some(found_bytes))));
     }
     // The chunk that was cut off has no digest to verify it with.
     let whole = full_chunk_count(found_bytes).min(full_chunk_count(record.length_bytes));
@@ -192,7 +191,7 @@ fn salvage(
     let length_bytes = whole * CHUNK_BYTES;
     let lost = damaged.iter().map(bytes_of_chunk).chain(past_end(length_bytes)).collect();
     let copy = Some(PartialCopy { length_bytes, damaged, corrected: Vec::new() });
-    Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }))
+    Ok(Some(of(reason, lost, copy, None)))
 }
 
 /// Returns the record with which a tensor is kept, or why it is lost.

@@ -3,13 +3,12 @@
 use std::io;
 use std::path::Path;
 
-use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid, limits};
+use stridemap_format::{self as format, Manifest, Rule, Uuid, limits};
 
-use super::plan::no_directory;
-use super::{Repair, said};
+use super::{PUT_BACK, Repair, has_dir, said};
 use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Table, manifest_numbers};
+use crate::generation::{self, Table};
 
 /// Ids and generations count from 1, so no real store reaches this.
 pub(super) const NUMBER_LIMIT: u64 = 1 << 62;
@@ -36,16 +35,12 @@ type Numbered = (u64, Result<Manifest>);
 /// Finds the newest generation that can be read, and records what is wrong with FORMAT and with newer generations.
 pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
     let marker = read_marker(disk, paths)?;
-    let dir = paths.meta_dir();
-    if matches!(disk.is_dir(&dir), Ok(false)) {
-        // A link could lead anywhere, and files would be written and moved there.
-        return Err(no_directory(&dir, "not a directory of its own; put the directory back"));
-    }
-    let numbers = match (manifest_numbers(disk, paths), &marker) {
+    has_dir(disk, &paths.meta_dir(), PUT_BACK)?;
+    let names = match (generation::list(disk, paths), &marker) {
         (Err(_), Err(e)) if e.kind() == ErrorKind::NotAStore => return Err(e.clone()),
-        (numbers, _) => numbers?,
+        (names, _) => names?,
     };
-    let tables = numbers_of(&disk.list(&dir).map_err(|e| Error::io("list", &dir, e))?, "tab");
+    let (numbers, tables) = (numbers_of(&names, "man"), numbers_of(&names, "tab"));
     if numbers.is_empty()
         && let Err(e) = &marker
         && e.kind() == ErrorKind::NotAStore
@@ -69,24 +64,16 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         manifests.extend(read_manifest(disk, paths, number)?.map(|manifest| (number, manifest)));
     }
     let uuid = uuid_of(&marker, &manifests).ok_or_else(|| nothing_left(paths, &manifests))?;
-    let is_marker_lost = match marker {
-        Ok(stated) if stated == uuid => false,
-        Ok(_) => {
-            repair.remedy(
-                paths.format_file(),
-                "it belongs to a different store; written again from the uuid of the \
-                manifests",
-            );
-            true
-        }
-        Err(e) => {
-            repair.remedy(
-                paths.format_file(),
-                format!("written again from the uuid of the manifests: {}", said(&e)),
-            );
-            true
-        }
+    let written_again = "written again from the uuid of the manifests";
+    let detail = match marker {
+        Ok(stated) if stated == uuid => None,
+        Ok(_) => Some(format!("it belongs to a different store; {written_again}")),
+        Err(e) => Some(format!("{written_again}: {}", said(&e))),
     };
+    let is_marker_lost = detail.is_some();
+    if let Some(detail) = detail {
+        repair.remedy(paths.format_file(), detail);
+    }
     let source = newest_readable(disk, paths, uuid, manifests, repair)?;
     Ok(Source { is_marker_lost, highest, ..source })
 }
@@ -123,8 +110,7 @@ fn newest_readable(
                 continue;
             }
         };
-        let open = |reference| Table::open(disk, paths, uuid, reference, manifest.next_storage_id);
-        match manifest.table.map(open).transpose() {
+        match Table::of(disk, paths, &manifest) {
             Ok(table) => {
                 let then = format!("steps back to generation {number}, and later commits are lost");
                 repair.lose_files(unread, &then);
@@ -163,20 +149,12 @@ fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
 fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Result<Uuid>> {
     match generation::read_marker(disk, paths) {
         // FORMAT may be whole: a missing directory is repaired.
-        Err(e) if e.broken_path() == Some(&paths.storages_dir()) => Ok(marker_alone(disk, paths)),
+        Err(e) if e.broken_path() == Some(&paths.storages_dir()) => Ok(generation::read_format(disk, paths)),
         Err(e) if e.broken_path() == Some(&paths.meta_dir()) => Err(e),
         Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotAStore) => Ok(Err(e)),
         Err(e) => Err(e),
         Ok(uuid) => Ok(Ok(uuid)),
     }
-}
-
-fn marker_alone(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
-    let path = paths.format_file();
-    let failed = |e| Error::io("read", &path, e);
-    let file = disk.open(&path, Access::Read).map_err(failed)?;
-    let bytes = read_capped(&*file, Marker::LENGTH as u64).map_err(failed)?;
-    Marker::decode(&bytes).map(|marker| marker.uuid).map_err(|e| Error::corrupt(&path, e))
 }
 
 /// Returns the uuid in FORMAT if a manifest has it too, and otherwise that of the newest manifest that can be read.

@@ -7,13 +7,15 @@
 mod apply;
 mod content;
 mod copy;
-mod losses;
 mod metadata;
 mod plan;
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use stridemap_format::{Error as FormatError, Rule};
 
 use crate::disk::Disk;
 use crate::error::{Error, Result, one_line};
@@ -106,14 +108,20 @@ fn said(error: &Error) -> String {
         .map_or_else(|| error.to_string(), |broken| format!("{} ({})", broken.detail(), broken.rule()))
 }
 
-/// Whether to make a repair, or only to plan it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Plan,
-    Apply,
+/// Plans the repair of a store, and changes nothing.
+///
+/// # Errors
+/// As for [`StoreOptions::plan_repair`](crate::StoreOptions::plan_repair).
+pub(crate) fn plan_repair(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Repair> {
+    let (disk, paths) = hold(disk, path)?;
+    Ok(plan::plan(&*disk, &paths, progress)?.repair)
 }
 
-/// Plans the repair of a store, and makes it in [`Mode::Apply`].
+/// Repairs a store.
 ///
 /// # Errors
 /// As for [`StoreOptions::repair`](crate::StoreOptions::repair).
@@ -121,12 +129,27 @@ pub(crate) fn repair(
     disk: &Arc<dyn Disk>,
     path: &Path,
     options: Options,
-    mode: Mode,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Repair> {
     let (disk, paths) = hold(disk, path)?;
-    match mode {
-        Mode::Plan => Ok(plan::plan(&*disk, &paths, progress)?.into_repair()),
-        Mode::Apply => apply::apply(&disk, &paths, options, progress),
+    apply::apply(&disk, &paths, options, progress)
+}
+
+/// What to do about something that is not a directory.
+const PUT_BACK: &str = "put the directory back";
+
+/// Whether a directory exists.
+///
+/// # Errors
+/// `Corrupt` for anything else, such as a link: it could lead anywhere, and files would be written and moved there.
+fn has_dir(disk: &dyn Disk, dir: &Path, what_to_do: &str) -> Result<bool> {
+    match disk.is_dir(dir) {
+        Ok(true) => Ok(true),
+        Ok(false) => {
+            let detail = format!("not a directory of its own; {what_to_do}");
+            Err(Error::corrupt(dir, FormatError::new(Rule::StorageFile, detail)))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::io("examine", dir, e)),
     }
 }

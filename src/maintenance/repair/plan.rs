@@ -1,11 +1,8 @@
 use std::io;
-use std::path::Path;
 
-use stridemap_format::{self as format, Rule};
-
-use super::Repair;
 use super::content::{Content, content};
 use super::metadata::{Source, read};
+use super::{PUT_BACK, Repair, has_dir};
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{Error, Result};
 use crate::generation::manifest_numbers;
@@ -18,12 +15,6 @@ pub(super) struct Plan {
     pub(super) repair: Repair,
     pub(super) source: Source,
     pub(super) content: Content,
-}
-
-impl Plan {
-    pub(super) fn into_repair(self) -> Repair {
-        self.repair
-    }
 }
 
 /// Reads everything, and changes nothing.
@@ -67,18 +58,8 @@ fn plan_once(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64))
 
 /// Refuses directories that are links. Returns whether `storages/` exists.
 pub(super) fn check_dirs(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
-    let is_there = |dir: &Path| match disk.is_dir(dir) {
-        Ok(true) => Ok(true),
-        Ok(false) => Err(no_directory(dir, "not a directory of its own; put the directory back")),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(Error::io("examine", dir, e)),
-    };
-    is_there(&paths.meta_dir())?;
-    is_there(&paths.storages_dir())
-}
-
-pub(super) fn no_directory(dir: &Path, detail: &str) -> Error {
-    Error::corrupt(dir, format::Error::new(Rule::StorageFile, detail))
+    has_dir(disk, &paths.meta_dir(), PUT_BACK)?;
+    has_dir(disk, &paths.storages_dir(), PUT_BACK)
 }
 
 /// Returns why LOCK must be created again, if it must be.

@@ -11,6 +11,7 @@ use super::survey::{Survey, Tensor};
 use crate::error::{Error, Result};
 use crate::generation::History;
 use crate::layout::Coverage;
+use crate::maintenance::external_check::Fault;
 use crate::storage::{Damage, DamagedChunk};
 
 /// How many times it is computed exactly whether a tensor reaches a range. After that, a tensor counts as reaching
@@ -19,24 +20,32 @@ const MOST_EXACT: u64 = 1 << 23;
 
 /// The findings about one storage, by the tensors that they affect.
 #[derive(Debug, Default)]
-struct DamageIndex {
+pub(super) struct DamageIndex {
     /// Findings that affect every tensor on the storage.
-    whole: Vec<Index>,
+    pub(super) whole: Vec<Index>,
     /// Findings that affect the tensors that reach a byte of the range.
-    ranges: Vec<(Range<u64>, Index)>,
+    pub(super) ranges: Vec<(Range<u64>, Index)>,
 }
 
-/// Adds findings for the damage to each storage, with the names of the tensors that each affects.
+/// Adds findings for the damage to each storage and each external file, with the names of the tensors that each
+/// affects.
 pub(super) fn report(
     history: &History,
     survey: &Survey<'_>,
     damage: &[(u64, Damage)],
+    faults: Vec<Fault>,
     findings: &mut Findings,
 ) -> Result<()> {
     let length_bytes = |id: &u64| survey.storages.get(id).map_or(0, |storage| storage.record.length_bytes);
     let mut indices: BTreeMap<u64, DamageIndex> = BTreeMap::new();
     for (id, damage) in damage {
         indices.insert(*id, index(history, *id, length_bytes(id), damage, findings));
+    }
+    for Fault { path, detail, ids } in faults {
+        let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail), Affected::NOTHING);
+        for id in ids {
+            indices.entry(id).or_default().whole.push(finding);
+        }
     }
     if indices.is_empty() {
         return Ok(());
@@ -75,7 +84,8 @@ fn affect(
     }
 }
 
-fn index(
+/// Adds a finding for each defect of a storage's files.
+pub(super) fn index(
     history: &History,
     id: u64,
     length_bytes: u64,
@@ -131,7 +141,7 @@ fn push(path: &Path, error: &Error, findings: &mut Findings) -> Index {
 }
 
 /// Returns the byte range of a run of chunks.
-pub(in crate::maintenance) fn bytes_of_chunks(run: &Range<u64>, length_bytes: u64) -> Range<u64> {
+pub(crate) fn bytes_of_chunks(run: &Range<u64>, length_bytes: u64) -> Range<u64> {
     run.start * CHUNK_BYTES..run.end.saturating_mul(CHUNK_BYTES).min(length_bytes)
 }
 

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{Error as FormatError, Rule, StorageKind};
+use stridemap_format::{Error as FormatError, Rule};
 
-use super::external_check::ExternalCheck;
+use super::external_check::check_external;
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{ErrorKind, Result};
 use crate::generation::{self, Generation, History, Options, hold, read_marker};
@@ -91,7 +91,8 @@ pub(crate) fn verify(
     let mut findings = Findings::default();
     // Read from disk again, instead of using the handle's copy in memory.
     let reread = read_marker(&*history.disk, &history.paths);
-    let reread = reread.and_then(|_| generation::reread(history, generation));
+    let History { disk, paths, uuid, .. } = history;
+    let reread = reread.and_then(|_| generation::reread(&**disk, paths, *uuid, generation));
     if let Err(e) = reread {
         findings.metadata(e, Affected::Everything)?;
     }
@@ -103,23 +104,15 @@ pub(crate) fn verify(
         }
         survey => survey?,
     };
-    let mut external = ExternalCheck::default();
-    metadata(history, generation, &survey, &mut external, &mut findings)?;
-    let own = || {
-        let all = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
-        all.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_)))
-    };
+    metadata(history, generation, &survey, &mut findings)?;
+    let storages = || survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     let mut read_bytes = 0;
-    let damage = check_all(&*history.disk, &history.paths, own().collect(), &mut |bytes| {
+    let damage = check_all(&*history.disk, &history.paths, storages(), &mut |bytes| {
         read_bytes += bytes;
         progress(bytes);
     })?;
-    damage::report(history, &survey, &damage, &mut findings)?;
-    let (faults, unchecked_files) = external.check(history);
-    for fault in faults {
-        let affected = Affected::Tensors { names: fault.names, more: fault.more };
-        findings.push(fault.path, &FormatError::new(Rule::ExternalFile, fault.detail), affected);
-    }
+    let (faults, unchecked_files) = check_external(history, storages());
+    damage::report(history, &survey, &damage, faults, &mut findings)?;
     let orphans = match orphans::orphans(history) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
         orphans => orphans?,
@@ -141,7 +134,6 @@ fn metadata(
     history: &History,
     generation: &Generation,
     survey: &Survey<'_>,
-    external_check: &mut ExternalCheck,
     findings: &mut Findings,
 ) -> Result<()> {
     let table_path = generation.table().map_or_else(
@@ -156,9 +148,6 @@ fn metadata(
     let broken = broken_entries(survey, findings)?;
     let unordered = out_of_order(&table_path, survey, findings);
     for (id, storage) in &survey.storages {
-        if let StorageKind::External(external) = &storage.record.kind {
-            external_check.add_storage(*id, external);
-        }
         if storage.tensor_count != storage.record.tensor_count && survey.broken.is_empty() {
             let detail = format!(
                 "storage {id:016x} has {} tensors and a record of {}",
@@ -169,7 +158,6 @@ fn metadata(
     }
     survey.each_tensor(|tensor| {
         let (name, record) = (tensor.shared_name(), tensor.record);
-        external_check.add_tensor(record.storage_id, &name);
         let damaged = survey.damaged_lookups_of(&tensor);
         for ordinal in &damaged {
             if let Some(&index) = broken.get(ordinal) {

@@ -8,32 +8,32 @@ use crate::error::{Error, Result};
 use crate::generation::{Table, lookup_path};
 
 /// The metadata of a generation, read entry by entry, so that a damaged entry hides no other.
-pub(in crate::maintenance) struct Survey<'a> {
+pub(crate) struct Survey<'a> {
     manifest: &'a Manifest,
     table: Option<&'a Table>,
     /// All storages whose record can be read.
-    pub(in crate::maintenance) storages: BTreeMap<u64, SurveyedStorage>,
+    pub(crate) storages: BTreeMap<u64, SurveyedStorage>,
     /// The table entries that cannot be read, by ordinal, and why.
-    pub(in crate::maintenance) broken: BTreeMap<u64, Error>,
+    pub(crate) broken: BTreeMap<u64, Error>,
     /// The ids of the table's storages by ordinal; `None` for an entry that cannot be read.
     ids: Vec<Option<u64>>,
     /// The ordinals of entries that are not greater than the one before.
-    pub(in crate::maintenance) unordered: Vec<u64>,
+    pub(crate) unordered: Vec<u64>,
     /// Whether a tensor refers to a storage without a record.
     has_unknown_storages: bool,
 }
 
 #[derive(Debug)]
-pub(in crate::maintenance) struct SurveyedStorage {
-    pub(in crate::maintenance) record: StorageRecord,
+pub(crate) struct SurveyedStorage {
+    pub(crate) record: StorageRecord,
     /// How many tensors refer to it, whatever its record says.
-    pub(in crate::maintenance) tensor_count: u64,
+    pub(crate) tensor_count: u64,
 }
 
 /// A name and its record.
-pub(in crate::maintenance) struct Tensor<'a> {
-    pub(in crate::maintenance) name: &'a str,
-    pub(in crate::maintenance) record: &'a TensorRecord,
+pub(crate) struct Tensor<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) record: &'a TensorRecord,
     /// Its ordinal in the table; `None` if it is in the manifest.
     ordinal: Option<u64>,
 }
@@ -43,7 +43,7 @@ impl<'a> Survey<'a> {
     ///
     /// # Errors
     /// `Io`. A broken rule is not an error, but part of the survey.
-    pub(in crate::maintenance) fn of(manifest: &'a Manifest, table: Option<&'a Table>) -> Result<Self> {
+    pub(crate) fn of(manifest: &'a Manifest, table: Option<&'a Table>) -> Result<Self> {
         let mut survey = Survey {
             manifest,
             table,
@@ -82,45 +82,39 @@ impl<'a> Survey<'a> {
     fn read_storages(&mut self, table: &Table) -> Result<()> {
         let mut last = None;
         table.each_one(table.storages(), |ordinal, entry: Result<(u64, StorageRecord)>| {
-            let (id, record) = match entry {
-                Ok(entry) => entry,
-                Err(error) => {
-                    self.broken.insert(ordinal, error);
-                    self.ids.push(None);
-                    return Ok(());
-                }
-            };
-            if last.is_some_and(|last| last >= id) {
-                self.unordered.push(ordinal);
-            }
-            last = Some(id);
-            self.ids.push(Some(id));
-            self.storages.insert(id, SurveyedStorage { record, tensor_count: 0 });
+            let entry = self.check_entry(ordinal, entry, &mut last);
+            self.ids.push(entry.as_ref().map(|(id, _)| *id));
+            let entry = entry.map(|(id, record)| (id, SurveyedStorage { record, tensor_count: 0 }));
+            self.storages.extend(entry);
             Ok(())
         })
     }
 
     fn find_broken_tensors(&mut self, table: &Table) -> Result<()> {
-        let mut last: Option<String> = None;
+        let mut last = None;
         table.each_one(table.tensors(), |ordinal, entry: Result<(String, TensorRecord)>| {
-            match entry {
-                Ok((name, _)) => {
-                    if last.as_ref().is_some_and(|last| *last >= name) {
-                        self.unordered.push(ordinal);
-                    }
-                    last = Some(name);
-                }
-                Err(error) => drop(self.broken.insert(ordinal, error)),
-            }
+            self.check_entry(ordinal, entry, &mut last);
             Ok(())
         })
     }
 
+    /// Records whether an entry can be read, and whether it follows `last`, the key of the one before.
+    fn check_entry<K: Ord + Clone, V>(
+        &mut self,
+        ordinal: u64,
+        entry: Result<(K, V)>,
+        last: &mut Option<K>,
+    ) -> Option<(K, V)> {
+        let (key, value) = entry.map_err(|error| self.broken.insert(ordinal, error)).ok()?;
+        if last.as_ref().is_some_and(|last| *last >= key) {
+            self.unordered.push(ordinal);
+        }
+        *last = Some(key.clone());
+        Some((key, value))
+    }
+
     /// Visits all tensors whose record can be read, those of a table before those of its manifest.
-    pub(in crate::maintenance) fn each_tensor(
-        &self,
-        mut visit: impl FnMut(Tensor<'_>) -> Result<()>,
-    ) -> Result<()> {
+    pub(crate) fn each_tensor(&self, mut visit: impl FnMut(Tensor<'_>) -> Result<()>) -> Result<()> {
         if let Some(table) = self.table {
             table.each_one(
                 table.tensors(),
@@ -141,7 +135,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Returns the damaged entries that a lookup of a tensor and its storage reads.
-    pub(in crate::maintenance) fn damaged_lookups_of(&self, tensor: &Tensor<'_>) -> Vec<u64> {
+    pub(crate) fn damaged_lookups_of(&self, tensor: &Tensor<'_>) -> Vec<u64> {
         let (Some(table), false) = (self.table, self.broken.is_empty()) else { return Vec::new() };
         let by_name = tensor
             .ordinal
@@ -162,13 +156,13 @@ impl<'a> Survey<'a> {
     }
 
     /// Whether there may be storages that are not in [`storages`](Self::storages).
-    pub(in crate::maintenance) fn has_lost_storages(&self) -> bool {
+    pub(crate) fn has_lost_storages(&self) -> bool {
         self.ids.iter().any(Option::is_none) || self.has_unknown_storages
     }
 }
 
 impl Tensor<'_> {
-    pub(in crate::maintenance) fn shared_name(&self) -> Arc<str> {
+    pub(crate) fn shared_name(&self) -> Arc<str> {
         Arc::from(self.name)
     }
 }

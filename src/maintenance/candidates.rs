@@ -1,4 +1,4 @@
-//! The storages that are worth compacting, in groups of bounded memory.
+//! The storages that are to be rewritten, in groups of bounded memory.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ const COMMIT_STORAGES: usize = 64;
 /// How many names are kept in memory, unless one storage has more.
 const KEPT_NAMES: u64 = 1 << 20;
 
-/// A storage that is worth rewriting.
+/// A storage that is to be rewritten.
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) id: u64,

@@ -1,0 +1,226 @@
+//! Moves the tensors of storages to new storages that have only the bytes that they reach.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use stridemap_format::{StorageRecord, TensorRecord};
+
+use super::candidates::{Candidate, Candidates};
+use super::storage_tensors::{StorageTensors, storages_named};
+use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{
+    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, by,
+    check_ids_left, publish,
+};
+use crate::layout::{Placed, Repacked};
+use crate::storage::{GrowthLock, StagedStorage};
+
+/// What a compaction did.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// The number of storages that were rewritten.
+    pub storage_count: u64,
+    /// Their total length before, in bytes.
+    pub before_bytes: u64,
+    /// Their total length after, in bytes.
+    pub after_bytes: u64,
+    /// What was deleted first, as by [`Store::gc`](crate::Store::gc).
+    pub collected: Collected,
+    /// The storages that have bytes to free but were not rewritten, and why.
+    pub skipped: Vec<Skipped>,
+}
+
+impl Compacted {
+    /// Returns the number of bytes that were freed by rewriting storages.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![0u8; 10_000])?;
+    /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
+    /// assert_eq!(store.compact(|_| ())?.reclaimed_bytes(), 9_900);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn reclaimed_bytes(&self) -> u64 {
+        self.before_bytes.saturating_sub(self.after_bytes)
+    }
+
+    pub(super) fn skip(&mut self, storage_id: u64, reclaimable_bytes: u64, reason: SkipReason) {
+        self.skipped.push(Skipped { storage_id, reclaimable_bytes, reason });
+    }
+}
+
+/// A storage that a compaction did not rewrite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// The storage's id.
+    pub storage_id: u64,
+    /// How many bytes a rewrite would have freed.
+    pub reclaimable_bytes: u64,
+    /// Why it was not rewritten.
+    pub reason: SkipReason,
+}
+
+/// Why a compaction does not rewrite a storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SkipReason {
+    /// The storage is mutable: it is changed in place, and its file may be guarded or mapped.
+    Mutable,
+    /// The storage is live: other processes may write to it at any time.
+    Live,
+    /// A process is appending to it or compacting it: these processes, as far as the system reports them.
+    Busy(Vec<u32>),
+    /// Another commit changed the storage or its tensors meanwhile. A later compaction can rewrite it.
+    Changed,
+    /// Bytes that would be kept are damaged; this is the finding. A rewrite would give the damaged bytes valid
+    /// digests.
+    Damaged(String),
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SkipReason::Mutable => {
+                f.write_str("mutable: its file is changed in place, and cannot be replaced")
+            }
+            SkipReason::Live => {
+                f.write_str("live: its file may be written at any time, and cannot be replaced")
+            }
+            SkipReason::Busy(processes) => write!(f, "in use{}; try again", by(processes)),
+            SkipReason::Changed => f.write_str("another commit changed it meanwhile; try again"),
+            SkipReason::Damaged(finding) => write!(f, "damaged: {finding}"),
+        }
+    }
+}
+
+/// A staged copy of a storage, and the lock under which the original does not grow, if it can grow.
+pub(super) type Copied = (StagedStorage, Option<GrowthLock>);
+
+/// How storages of one kind are rewritten.
+pub(super) trait Rewrite {
+    /// Whether a storage with this record is still to be rewritten, if it then has `new_bytes`.
+    fn is_wanted(&self, record: &StorageRecord, new_bytes: u64) -> bool;
+
+    /// Copies what `repacked` keeps to a staged storage. Returns `None` if another process appends to the storage.
+    fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>>;
+}
+
+/// Rewrites storages, a group of them in each commit. Returns those that another process appends to.
+pub(super) fn rewrite_all(
+    history: &History,
+    rewrite: &mut dyn Rewrite,
+    candidates: Vec<Candidate>,
+    done: &mut Compacted,
+) -> Result<Vec<Candidate>> {
+    let (mut rest, mut busy) = (Candidates::new(candidates), Vec::new());
+    while !rest.is_empty() {
+        let newest = history.newest()?;
+        let group = rest.next_group(&newest)?;
+        let left = rewrite_group(history, rewrite, (newest, group), done)?;
+        busy.extend(left.busy);
+        rest.put_back(left.without_room);
+    }
+    Ok(busy)
+}
+
+/// The storages of a group that are still to be rewritten.
+#[derive(Default)]
+pub(super) struct Left {
+    /// A process is appending to them.
+    busy: Vec<Candidate>,
+    /// The disk was full, but may have room after the commit.
+    without_room: VecDeque<Candidate>,
+}
+
+/// Rewrites a group of storages in one commit. They are planned again, on the newest generation. Only the names of the
+/// group are looked up: a storage that has other names by now has changed.
+pub(super) fn rewrite_group(
+    history: &History,
+    rewrite: &mut dyn Rewrite,
+    (newest, mut group): (Arc<Generation>, VecDeque<Candidate>),
+    done: &mut Compacted,
+) -> Result<Left> {
+    check_ids_left(&newest)?;
+    let names = group.iter().map(|candidate| (candidate.id, candidate.names.as_deref().unwrap_or_default()));
+    let mut storages = storages_named(&newest, names)?;
+    let mut left = Left::default();
+    let (mut changes, mut draft) = (Changes::default(), Draft::new(newest));
+    let (mut staged, mut moved) = (Vec::new(), Vec::new());
+    // The locks are released after the commit.
+    let mut locks = Vec::new();
+    while let Some(candidate) = group.pop_front() {
+        let id = candidate.id;
+        let Some(storage) = storages.remove(&id) else { continue };
+        if storage.tensors.len() as u64 != storage.record.tensor_count {
+            done.skip(id, candidate.gain_bytes(), SkipReason::Changed);
+            continue;
+        }
+        let repacked = storage.repacked(history)?;
+        let (before_bytes, after_bytes) = (storage.record.length_bytes, repacked.length_bytes);
+        // It may have changed, and no longer be worth a rewrite.
+        if !rewrite.is_wanted(&storage.record, after_bytes) {
+            continue;
+        }
+        match rewrite.copy(&storage, &repacked) {
+            Ok(Some((copy, lock))) => {
+                let new_id = Changes::provisional_id(staged.len());
+                let change = Change::Move(relocation(storage, repacked.views, new_id)?);
+                draft.apply(&change, OnExisting::Replace)?;
+                changes.names.push((change, OnExisting::Replace));
+                staged.push(copy);
+                locks.extend(lock);
+                moved.push((id, before_bytes, after_bytes));
+            }
+            Ok(None) => left.busy.push(candidate),
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                done.skip(id, before_bytes - after_bytes, SkipReason::Damaged(e.to_string()));
+            }
+            // The commit frees the space of the storages before it; then there may be room for the others.
+            Err(e) if is_disk_full(&e) && !staged.is_empty() => {
+                group.push_front(candidate);
+                left.without_room = group;
+                break;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    if changes.is_empty() {
+        return Ok(left);
+    }
+    let (_, taken) = publish(history, &changes, draft, staged, Vec::new())?;
+    for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
+        if taken.contains(&index) {
+            done.storage_count += 1;
+            done.before_bytes += before_bytes;
+            done.after_bytes += after_bytes;
+        } else {
+            done.skip(id, before_bytes - after_bytes, SkipReason::Changed);
+        }
+    }
+    drop(locks);
+    Ok(left)
+}
+
+fn is_disk_full(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+}
+
+/// Returns the move of a storage's tensors to the storage with the provisional id `new_id`.
+fn relocation(storage: StorageTensors, views: Vec<Placed>, new_id: u64) -> Result<Relocation> {
+    let StorageTensors { id, record, tensors } = storage;
+    let moved = |((name, before), placed): ((String, TensorRecord), Placed)| {
+        let after = placed.header(&before, new_id).map_err(|e| Error::refused("compact", e))?;
+        Ok((name, Moved { before, after }))
+    };
+    let tensors: BTreeMap<String, Moved> =
+        tensors.into_iter().zip(views).map(moved).collect::<Result<_>>()?;
+    Ok(Relocation { storage_id: id, record, tensors })
+}

@@ -1,0 +1,294 @@
+//! Verifies the files of storages against their records, on several threads.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, full_chunk_count};
+
+use super::file::{check_length, open_error};
+use super::verified::{DamagedChunk, VerifiedStorage};
+use crate::disk::{Access, Disk, StorePaths};
+use crate::error::{Error, Result};
+use crate::parallel;
+
+/// The damage found in the files of a storage.
+#[derive(Debug, Default)]
+pub(crate) struct Damage {
+    /// Why the storage cannot be opened: the `.bin` file is missing, short or not a regular file.
+    pub(crate) file: Option<Error>,
+    /// The length of the `.bin` file, if it is a regular file.
+    pub(crate) found_bytes: Option<u64>,
+    /// The chunks, including the tail, that are in the file but do not match their digests, in ascending order.
+    pub(crate) chunks: Vec<DamagedChunk>,
+    /// The damage to the `.sum` file.
+    pub(crate) sum: Option<DigestDamage>,
+}
+
+/// A `.sum` file whose digests the record does not confirm.
+#[derive(Debug)]
+pub(crate) struct DigestDamage {
+    pub(crate) error: Error,
+    /// The correct digests to replace wrong or missing ones. They are computed from the chunks, and are known only if
+    /// the record confirms the result. Otherwise nothing is known about any full chunk.
+    pub(crate) corrected: Option<Vec<(u64, Digest)>>,
+}
+
+impl Damage {
+    fn is_none(&self) -> bool {
+        self.file.is_none() && self.chunks.is_empty() && self.sum.is_none()
+    }
+
+    /// Returns an error instead if this process or the machine has run out of descriptors or memory: that is not
+    /// damage.
+    fn unless_out_of_resources(self) -> Result<Self> {
+        let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
+        let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
+        match errors.find(|error| error.is_out_of_resources()) {
+            Some(error) => Err(error.clone()),
+            None => Ok(self),
+        }
+    }
+
+    /// Returns the damage of a storage that cannot be opened.
+    fn unusable(error: Error) -> Self {
+        Damage { file: Some(error), ..Damage::default() }
+    }
+}
+
+/// A sealed storage whose chunks are being verified.
+#[derive(Debug)]
+struct SealedCheck {
+    storage: VerifiedStorage,
+    length_bytes: u64,
+    /// Why the record does not confirm the `.sum` file.
+    sum_error: Option<Error>,
+    file_error: Option<Error>,
+}
+
+impl SealedCheck {
+    fn open(
+        disk: &dyn Disk,
+        paths: &StorePaths,
+        (id, record): (u64, &StorageRecord),
+    ) -> Result<Self, Damage> {
+        let length_bytes = record.length_bytes;
+        let opened = VerifiedStorage::open_damaged(disk, paths, id, record);
+        let (storage, sum_error) = opened.map_err(Damage::unusable)?;
+        let file_error = check_length(&paths.storage(id), storage.found_bytes(), length_bytes).err();
+        Ok(SealedCheck { storage, length_bytes, sum_error, file_error })
+    }
+
+    /// Returns the number of chunks to verify, including the tail, which may be empty. A record may state any length,
+    /// so for a short file this is the number of full chunks in the file, plus one.
+    fn chunk_count(&self) -> u64 {
+        full_chunk_count(self.length_bytes.min(self.storage.found_bytes())) + 1
+    }
+
+    /// Verifies some chunks, adds those that do not match to `damaged`, and returns the number of bytes read. Skips
+    /// chunks that reach past the end of a short file.
+    ///
+    /// Without a `.sum` file, no chunk matches. Each takes 32 bytes of memory per MiB that was read, and its digest is
+    /// needed to write the file again, so their number is not limited.
+    fn check(&self, chunks: Range<u64>, buffer: &mut Vec<u8>, damaged: &mut Vec<DamagedChunk>) -> u64 {
+        let mut bytes = 0;
+        for index in chunks {
+            let end_bytes = ((index + 1) * CHUNK_BYTES).min(self.length_bytes);
+            if end_bytes <= self.storage.found_bytes() {
+                damaged.extend(self.storage.read_chunk(index, buffer).err());
+                bytes += buffer.len() as u64;
+            }
+        }
+        bytes
+    }
+
+    /// Returns the damage, given the mismatching chunks in ascending order. `is_all`: whether every chunk was checked.
+    fn finish(&self, mut chunks: Vec<DamagedChunk>, is_all: bool) -> Damage {
+        let full = full_chunk_count(self.length_bytes);
+        let sum = self.sum_error.clone().map(|error| {
+            let corrected = if is_all { self.corrected(&chunks) } else { None };
+            // Of the full chunks, keep only those that could not be read. For the others, either the digest is
+            // corrected or nothing is known.
+            chunks.retain(|chunk| chunk.index >= full || chunk.found.is_err());
+            DigestDamage { error, corrected }
+        });
+        Damage { file: self.file_error.clone(), found_bytes: Some(self.storage.found_bytes()), chunks, sum }
+    }
+
+    /// Returns corrections for the `.sum` file: the digests computed from the mismatching chunks, if the record
+    /// confirms the result.
+    fn corrected(&self, damaged: &[DamagedChunk]) -> Option<Vec<(u64, Digest)>> {
+        let full = damaged.iter().filter(|chunk| chunk.index < full_chunk_count(self.length_bytes));
+        let found: Vec<_> =
+            full.filter_map(|chunk| Some((chunk.index, *chunk.found.as_ref().ok()?))).collect();
+        self.storage.is_confirmed(&found).unwrap_or_default().then_some(found)
+    }
+}
+
+/// Checks a mutable or live storage. It has no digests, so only the length of its file is checked.
+fn check_in_place(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Damage {
+    let path = paths.storage(id);
+    let found = disk.open(&path, Access::Read).and_then(|file| file.stat());
+    match found.map_err(|e| open_error("open storage", &path, Access::Read, e)) {
+        Err(e) => Damage::unusable(e),
+        Ok(stat) => Damage {
+            file: check_length(&path, stat.size_bytes, record.length_bytes).err(),
+            found_bytes: Some(stat.size_bytes),
+            ..Damage::default()
+        },
+    }
+}
+
+/// Verifies all chunk digests of a storage, and the chunks that `is_wanted` selects, or all of them. `progress` is
+/// called with the bytes read since the last call.
+fn check(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    (id, record): (u64, &StorageRecord),
+    is_wanted: Option<&dyn Fn(u64) -> bool>,
+    progress: &mut dyn FnMut(u64),
+) -> Damage {
+    if !matches!(record.kind, StorageKind::Sealed(_)) {
+        return check_in_place(disk, paths, id, record);
+    }
+    let storage = match SealedCheck::open(disk, paths, (id, record)) {
+        Ok(storage) => storage,
+        Err(damage) => return damage,
+    };
+    let (mut buffer, mut damaged) = (Vec::new(), Vec::new());
+    (0..storage.chunk_count())
+        .filter(|&index| is_wanted.is_none_or(|is_wanted| is_wanted(index)))
+        .for_each(|index| progress(storage.check(index..index + 1, &mut buffer, &mut damaged)));
+    storage.finish(damaged, is_wanted.is_none())
+}
+
+/// Verifies all chunk digests of one storage that is not external, and the chunks that `is_wanted` selects. Returns the
+/// damage, if any. If the record does not confirm the chunk digests, it is not known which of them are wrong.
+pub(crate) fn check_chunks(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    storage: (u64, &StorageRecord),
+    is_wanted: impl Fn(u64) -> bool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Option<Damage>> {
+    let damage = check(disk, paths, storage, Some(&is_wanted), progress);
+    (!damage.is_none()).then(|| damage.unless_out_of_resources()).transpose()
+}
+
+/// The id of a storage, and its damage.
+pub(crate) type Found = (u64, Damage);
+
+/// More threads would only wait for the disk.
+const MOST_THREADS: usize = 8;
+
+/// The number of bytes, or of storages, that justifies one more thread.
+const BYTES_A_THREAD: u64 = 4 * PART_BYTES;
+const STORAGES_A_THREAD: u64 = 64;
+
+/// The number of chunks, or of storages, that a thread reads at a time.
+const PART_CHUNKS: u64 = 8;
+const PART_BYTES: u64 = PART_CHUNKS * CHUNK_BYTES;
+const STORAGES_A_PART: usize = 16;
+
+/// The work that a thread takes at a time.
+enum Part<'a> {
+    Storages(Vec<(u64, &'a StorageRecord)>),
+    /// Some chunks of the large storage with this id.
+    Chunks(u64, Arc<SealedCheck>, Range<u64>),
+}
+
+/// What a thread found.
+#[derive(Default)]
+struct Checked {
+    read_bytes: u64,
+    found: Vec<Found>,
+    /// The mismatching chunks of a large storage.
+    chunks: Vec<DamagedChunk>,
+    /// The large storage, if this was its last part.
+    finished: Option<(u64, Arc<SealedCheck>)>,
+}
+
+/// Verifies all storages that are not external, a few MiB at a time on each thread. Returns the damage, in ascending
+/// order of id.
+///
+/// `progress` is called on this thread, with the bytes read since the last call.
+///
+/// # Errors
+/// `Io` if the process runs out of descriptors or memory.
+pub(crate) fn check_all<'a>(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    storages: impl Iterator<Item = (u64, &'a StorageRecord)>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<Found>> {
+    let storages: Vec<(u64, &StorageRecord)> =
+        storages.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_))).collect();
+    let bytes = storages.iter().fold(0u64, |sum, (_, record)| sum.saturating_add(record.length_bytes));
+    let worth = 1 + bytes / BYTES_A_THREAD + storages.len() as u64 / STORAGES_A_THREAD;
+    let thread_count =
+        parallel::thread_count(MOST_THREADS.min(usize::try_from(worth).unwrap_or(MOST_THREADS)));
+    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+    parallel::in_order(
+        thread_count,
+        |push| for_each_part(disk, paths, storages, push),
+        |part| check_part(disk, paths, part),
+        |checked: Checked| {
+            progress(checked.read_bytes);
+            found.extend(checked.found);
+            // The parts of a storage come in order, with none of another between them.
+            damaged.extend(checked.chunks);
+            if let Some((id, storage)) = checked.finished {
+                found.push((id, storage.finish(std::mem::take(&mut damaged), true)));
+            }
+            Ok(())
+        },
+    )?;
+    found.retain(|(_, damage)| !damage.is_none());
+    found.sort_by_key(|(id, _)| *id);
+    found.into_iter().map(|(id, damage)| Ok((id, damage.unless_out_of_resources()?))).collect()
+}
+
+/// Groups small storages, and splits large ones into parts.
+fn for_each_part<'a>(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    storages: Vec<(u64, &'a StorageRecord)>,
+    push: &mut dyn FnMut(Part<'a>) -> Result<()>,
+) -> Result<()> {
+    let (mut small, mut small_bytes) = (Vec::new(), 0u64);
+    for (id, record) in storages {
+        let is_large = matches!(record.kind, StorageKind::Sealed(_)) && record.length_bytes > PART_BYTES;
+        // If it cannot be opened, a thread tries again, and returns the damage.
+        if is_large && let Ok(storage) = SealedCheck::open(disk, paths, (id, record)).map(Arc::new) {
+            let count = storage.chunk_count();
+            for start in (0..count).step_by(PART_CHUNKS as usize) {
+                let chunks = start..(start + PART_CHUNKS).min(count);
+                push(Part::Chunks(id, Arc::clone(&storage), chunks))?;
+            }
+            continue;
+        }
+        small.push((id, record));
+        small_bytes = small_bytes.saturating_add(record.length_bytes);
+        if small.len() == STORAGES_A_PART || small_bytes >= PART_BYTES {
+            push(Part::Storages(std::mem::take(&mut small)))?;
+            small_bytes = 0;
+        }
+    }
+    push(Part::Storages(small))
+}
+
+fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> Checked {
+    let mut checked = Checked::default();
+    match part {
+        Part::Chunks(id, storage, chunks) => {
+            let is_last = chunks.end == storage.chunk_count();
+            checked.read_bytes = storage.check(chunks, &mut Vec::new(), &mut checked.chunks);
+            checked.finished = is_last.then_some((id, storage));
+        }
+        Part::Storages(storages) => {
+            let mut read = |bytes| checked.read_bytes += bytes;
+            let check = |(id, record)| (id, check(disk, paths, (id, record), None, &mut read));
+            checked.found = storages.into_iter().map(check).collect();
+        }
+    }
+    checked
+}

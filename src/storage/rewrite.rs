@@ -1,0 +1,64 @@
+//! Copies the bytes of one storage to another, whole or without the bytes that no tensor reaches.
+
+use std::ops::Range;
+
+use stridemap_format::CHUNK_BYTES;
+
+use super::{Storage, StorageWriter};
+use crate::error::Result;
+use crate::layout::Repacked;
+
+/// How many bytes are written between two calls of `progress`.
+const PROGRESS_BYTES: u64 = 1 << 20;
+
+/// Receives the bytes of a source, in order.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// The bytes of a storage that is copied.
+pub(crate) trait ByteSource {
+    /// Passes the bytes of a range to `sink`, at most a chunk at a time.
+    fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()>;
+}
+
+/// These bytes have no digests.
+impl ByteSource for &Storage {
+    fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
+        let mut piece = vec![0; (range.end - range.start).min(CHUNK_BYTES) as usize];
+        let mut start = range.start;
+        while start < range.end {
+            piece.truncate((range.end - start).min(CHUNK_BYTES) as usize);
+            self.read_at(&mut piece, start)?;
+            sink(&piece)?;
+            start += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl StorageWriter {
+    /// Writes the bytes that `repacked` keeps of a source, each at its new place. Disk space is reserved first.
+    ///
+    /// `progress` is called with the bytes written since the last call.
+    pub(crate) fn copy_from(
+        &mut self,
+        source: &mut dyn ByteSource,
+        repacked: &Repacked,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        self.reserve(repacked.length_bytes)?;
+        let mut pending_bytes = 0;
+        repacked.each_move(&mut |range, new_start| {
+            self.pad_to(new_start)?;
+            source.read(range, &mut |bytes| {
+                self.write(bytes)?;
+                pending_bytes += bytes.len() as u64;
+                if pending_bytes >= PROGRESS_BYTES {
+                    progress(std::mem::take(&mut pending_bytes));
+                }
+                Ok(())
+            })
+        })?;
+        progress(pending_bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! Writes elements in row-major order, and makes headers for them.
+
+use stridemap_format::{DType, StorageKind as RecordKind, TensorParts, TensorRecord};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::storage::StorageKind;
+use crate::tensor::{Source, is_live};
+
+/// Returns the layout of a row-major copy.
+pub(super) fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
+    let layout = Layout::contiguous(&source.size())?;
+    match source.names().as_slice() {
+        [] => Ok(layout),
+        names => layout.rename(names),
+    }
+}
+
+/// Returns the kind of record for elements of this dtype that are changed in place, or `None` for a sealed storage.
+pub(super) fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result<Option<RecordKind>> {
+    let why = match kind {
+        StorageKind::Sealed => return Ok(None),
+        StorageKind::Mutable => return Ok(Some(RecordKind::Mutable)),
+        StorageKind::Live if is_live(dtype) => {
+            return Ok(Some(RecordKind::Live { access_bytes: dtype.itemsize() as u8 }));
+        }
+        StorageKind::Live => {
+            format!(
+                "elements of {dtype} cannot be live; those that can are integers of 8 to 64 bits, float16, bfloat16, \
+                 float32 and float64"
+            )
+        }
+        StorageKind::External => {
+            "an external storage is a file outside the store; choose Mutable or Live, or save the elements as \
+             Sealed"
+                .to_owned()
+        }
+    };
+    Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")))
+}
+
+/// Calls `write` with a sink, and returns the first error of the sink even if `write` ignores it: what it has written
+/// would not be what it was given.
+pub(super) fn write_to_sink(
+    mut sink: impl FnMut(&[u8]) -> Result<()>,
+    write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let mut failure = None;
+    let written = write(&mut |bytes| match &failure {
+        Some(e) => Err(Error::clone(e)),
+        None => sink(bytes).inspect_err(|e| failure = Some(e.clone())),
+    });
+    failure.map_or(written, Err)
+}
+
+/// Passes all elements to `write`. They must be `size_bytes` bytes.
+pub(super) fn write_elements(
+    source: &(impl Source + ?Sized),
+    size_bytes: u64,
+    mut write: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut written_bytes = 0u64;
+    let sink = |bytes: &[u8]| {
+        written_bytes = written_bytes.saturating_add(bytes.len() as u64);
+        if written_bytes > size_bytes { Ok(()) } else { write(bytes) }
+    };
+    write_to_sink(sink, |sink| source.write_to(sink))?;
+    if written_bytes == size_bytes {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::SizeMismatch,
+        format!("the size says {size_bytes} bytes of elements, but the source wrote {written_bytes}"),
+    ))
+}
+
+pub(super) fn record_of(
+    action: &str,
+    dtype: DType,
+    layout: &Layout,
+    offset_elems: u64,
+    storage_id: u64,
+) -> Result<TensorRecord> {
+    TensorRecord::new(TensorParts {
+        dtype,
+        size: layout.size().iter().map(|&n| n as u64).collect(),
+        stride: layout.stride().iter().map(|&n| n as i64).collect(),
+        offset_elems,
+        storage_id,
+        dim_names: layout
+            .has_names()
+            .then(|| layout.names().map(|name| name.as_deref().map(str::to_owned)).collect()),
+    })
+    .map_err(|e| Error::refused(action, e))
+}
