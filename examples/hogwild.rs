@@ -69,7 +69,7 @@ fn lead() -> Outcome {
     txn.create_tensor("steps", DType::U64, &[PROCESSES], StorageKind::Live)?;
     txn.commit()?;
 
-    // SAFETY: only stridemap writes this store.
+    // SAFETY: only stridemap writes to this store.
     let store = unsafe { Store::open_mapped(&path)? };
     let parameters = store.load("parameters")?.as_live::<f32>()?;
     let steps = store.load("steps")?.as_live::<u64>()?;
@@ -120,7 +120,7 @@ fn loss(store: &Store, parameters: &[f32]) -> Outcome<f32> {
 
 /// A worker process: trains on its share of the points, once in each epoch.
 fn train(path: &str, process: usize) -> Outcome {
-    // SAFETY: only stridemap writes this store.
+    // SAFETY: only stridemap writes to this store.
     let store = unsafe { Store::open_mapped(path)? };
     let (known, weights, targets) = (store.load("known")?, store.load("weights")?, store.load("targets")?);
     let (known, weights) = (known.as_slice::<i64>()?, weights.as_slice::<f32>()?);

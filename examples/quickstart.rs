@@ -57,7 +57,7 @@ fn write() -> Outcome {
 
 /// The second process: maps the storage once, and borrows every view of it.
 fn read(path: &str) -> Outcome {
-    // SAFETY: only stridemap writes this store.
+    // SAFETY: only stridemap writes to this store.
     let store = unsafe { Store::open_mapped(path)? };
     let points = store.load("points")?;
     for name in store.names()? {

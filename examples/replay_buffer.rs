@@ -61,7 +61,7 @@ impl Ring {
     }
 
     fn open(path: &str) -> Result<Ring> {
-        // SAFETY: only stridemap writes this store.
+        // SAFETY: only stridemap writes to this store.
         let store = unsafe { Store::open_mapped(path)? };
         Ok(Ring {
             rows: store.load("rows")?.as_live()?,
@@ -189,7 +189,8 @@ fn learn() -> Outcome {
     assert_eq!(ring.cursor.get(())?, given);
     let mut last = BTreeSet::new();
     for row in 0..ROWS as u64 {
-        let ticket = ring.sample(row, &mut sampled)?.ok_or("a row is not whole, and nobody writes")?;
+        let ticket =
+            ring.sample(row, &mut sampled)?.ok_or("a row is not complete, although no process is writing")?;
         assert_eq!(sampled, transition(sampled[1] as usize, ticket));
         last.insert(ticket);
     }

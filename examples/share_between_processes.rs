@@ -78,7 +78,7 @@ fn produce() -> Outcome {
 
 /// The other processes: follow the producer batch by batch, on mapped pages.
 fn consume(path: &Path, name: &str) -> Outcome {
-    // SAFETY: only stridemap writes this store.
+    // SAFETY: only stridemap writes to this store.
     let store = unsafe { Store::open_mapped(path)? };
     let (mut seen_rows, mut wakes, mut total) = (0, 0, 0f64);
     loop {

@@ -78,7 +78,7 @@ fn data_bytes(path: &Path) -> Result<u64, Box<dyn Error>> {
 
 /// The second process: checks that the weights are tied, runs them, and trains one row.
 fn use_weights(path: &Path) -> Outcome {
-    // SAFETY: only stridemap writes this store.
+    // SAFETY: only stridemap writes to this store.
     let store = unsafe { Store::open_mapped(path)? };
     println!("\nin another process:");
     for tensor in store.snapshot().tensors("")? {

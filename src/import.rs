@@ -9,7 +9,7 @@
 //! 3. [`Transaction::save_header`] saves a tensor over that storage, with a [`Layout`]: size, stride and offset.
 //! 4. [`Transaction::commit`] makes all of them visible at once.
 //!
-//! [`Tensor::from_file`] reads a tensor from a file without a store. The crate `stridemap-interop` uses these
+//! [`Tensor::from_file`] reads a tensor from a file without a store. The `stridemap-interop` crate uses these
 //! functions to import safetensors, NumPy and PyTorch files.
 //!
 //! ```

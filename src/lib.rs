@@ -42,7 +42,7 @@
 //! # Modules
 //!
 //! - [`maintenance`]: disk usage, compaction, copies, verification and repair.
-//! - [`import`]: types for importers of other file formats. The crate `stridemap-interop` imports safetensors, NumPy
+//! - [`import`]: types for importers of other file formats. The `stridemap-interop` crate imports safetensors, NumPy
 //!   and PyTorch files.
 //! - [`small_float`]: element types of 8 and 4 bits. [`half`] and [`num_complex`] have other element types.
 //!
@@ -77,7 +77,7 @@ compile_error!("stridemap lends the bytes of files as elements, and these are li
 #[cfg(feature = "simulation")]
 pub mod disk;
 #[cfg(not(feature = "simulation"))]
-#[expect(unreachable_pub, reason = "public with the feature `simulation`")]
+#[expect(unreachable_pub, reason = "public with the `simulation` feature")]
 mod disk;
 mod error;
 mod generation;

@@ -9,10 +9,10 @@ use stridemap::Tensor;
 use crate::output::counted;
 
 /// The maximum number of names in a note.
-const MOST_NAMES: usize = 4;
+const MAX_NAMES: usize = 4;
 
 /// The maximum number of tensors that a tensor is compared with.
-const MOST_COMPARED: usize = 64;
+const MAX_COMPARED: usize = 64;
 
 /// Returns a note about tensors that share bytes, if there are any.
 pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
@@ -32,14 +32,14 @@ pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
         for reach in reaches {
             apart.retain(|other| other.end > reach.first);
             let other =
-                apart.iter().rev().take(MOST_COMPARED).find(|other| other.tensor.overlaps(reach.tensor));
+                apart.iter().rev().take(MAX_COMPARED).find(|other| other.tensor.overlaps(reach.tensor));
             let Some(other) = other else {
                 apart.push(reach);
                 continue;
             };
             count += 1;
             more_bytes = more_bytes.saturating_add(reach.tensor.nbytes().min(other.tensor.nbytes()) as u64);
-            if pairs.len() < MOST_NAMES {
+            if pairs.len() < MAX_NAMES {
                 pairs.push(format!("{:?} with {:?}", reach.name, other.name));
             }
         }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn sealer_gives_the_chain_and_the_tail_however_the_bytes_come() {
+    fn digests_do_not_depend_on_the_pieces_in_which_bytes_arrive() {
         for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5] {
             let bytes = bytes(len);
             for piece in [1000, CHUNK - 1, CHUNK, CHUNK + 1, 4 * CHUNK] {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn sealer_that_resumes_ends_as_one_that_saw_everything() {
+    fn resumed_sealer_returns_the_digests_of_all_bytes() {
         let bytes = bytes(2 * CHUNK + 300);
         for cut in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, bytes.len()] {
             let (before, known) = expected(&bytes[..cut]);

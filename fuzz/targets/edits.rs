@@ -24,7 +24,7 @@ struct Plan {
     table: Option<(u8, u8, u8)>,
     removals: Vec<(u8, bool)>,
     garbage: Vec<u8>,
-    lies: Vec<(Field, Number)>,
+    wrong_values: Vec<(Field, Number)>,
     damages: Vec<Damage>,
     has_older: bool,
     work: u8,
@@ -259,7 +259,7 @@ impl Plan {
         if let Some(&n) = self.garbage.first() {
             model.garbage.push((model.next_id - 2, u64::from(n) % model.generation));
         }
-        self.lies.iter().take(4).for_each(|(field, number)| set_wrong_value(&mut model, field, number));
+        self.wrong_values.iter().take(4).for_each(|(field, number)| set_wrong_value(&mut model, field, number));
         model
     }
 }
@@ -329,7 +329,7 @@ fn damage(root: &Path, paths: &[PathBuf], damage: &Damage) -> std::io::Result<()
         let path = path(file);
         let mut bytes = fs::read(&path)?;
         change(&mut bytes);
-        match path.extension().and_then(|ending| ending.to_str()) {
+        match path.extension().and_then(|extension| extension.to_str()) {
             Some("tab") if is_mended => table::mend(&mut bytes),
             Some("man") | None if is_mended => fix_digest(&mut bytes),
             _ => {}
@@ -337,8 +337,8 @@ fn damage(root: &Path, paths: &[PathBuf], damage: &Damage) -> std::io::Result<()
         fs::write(path, bytes)
     };
     // A reader of a FIFO would block.
-    let is_file = |n: u8| fs::symlink_metadata(path(n)).is_ok_and(|there| there.is_file());
-    let replaced = |n: u8| fs::remove_file(path(n));
+    let is_file = |n: u8| fs::symlink_metadata(path(n)).is_ok_and(|stat| stat.is_file());
+    let remove = |n: u8| fs::remove_file(path(n));
     match *damage {
         Damage::Flip { file, at, bit, is_mended } if is_file(file) => change(file, is_mended, &|bytes| {
             let length = bytes.len().max(1);
@@ -352,7 +352,7 @@ fn damage(root: &Path, paths: &[PathBuf], damage: &Damage) -> std::io::Result<()
         Damage::Extend { file, by } if is_file(file) => {
             change(file, false, &|bytes| bytes.extend(vec![1; by.into()]))
         }
-        Damage::Delete { file } => replaced(file),
+        Damage::Delete { file } => remove(file),
         Damage::Swap { one, other } => {
             let aside = root.join("aside");
             fs::rename(path(one), &aside)?;
@@ -361,19 +361,19 @@ fn damage(root: &Path, paths: &[PathBuf], damage: &Damage) -> std::io::Result<()
         }
         Damage::Copy { from, to } if is_file(from) && is_file(to) => fs::copy(path(from), path(to)).map(drop),
         Damage::Link { from, to } => {
-            replaced(to)?;
+            remove(to)?;
             fs::hard_link(path(from), path(to))
         }
         Damage::Symlink { from, to } => {
-            replaced(to)?;
+            remove(to)?;
             unix::fs::symlink(path(from), path(to))
         }
         Damage::Directory { file } => {
-            replaced(file)?;
+            remove(file)?;
             fs::create_dir(path(file))
         }
         Damage::Fifo { file } => {
-            replaced(file)?;
+            remove(file)?;
             rustix::fs::mknodat(
                 rustix::fs::CWD,
                 path(file),

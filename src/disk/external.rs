@@ -44,7 +44,7 @@ impl From<io::Error> for ExternalError {
 }
 
 /// The limit on attempts if renames by other processes interfere.
-const MOST_TRIES: u32 = 100;
+const MAX_TRIES: u32 = 100;
 
 /// Opens a regular file for reading. A relative path starts in the directory that holds `store`.
 pub(super) fn open(store: &OwnedFd, path: &Path, scope: ExternalScope) -> Result<File, ExternalError> {
@@ -62,7 +62,7 @@ pub(super) fn open(store: &OwnedFd, path: &Path, scope: ExternalScope) -> Result
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file").into());
     }
-    // Files of a store are read only through that store: they may be changed in place, grow, or be deleted.
+    // Refuse the files of a store. They may be changed in place, grow or be deleted, so only that store may read them.
     let place = place_of(&found)?;
     let is_own = place.starts_with(place_of(store)?);
     if is_own || place.ancestors().skip(1).take(2).any(is_store) {
@@ -78,7 +78,7 @@ fn find_beneath(holder: &OwnedFd, path: &Path) -> Result<OwnedFd, ExternalError>
     loop {
         tries += 1;
         match rustix::fs::openat2(holder, path, flags, Mode::empty(), resolve) {
-            Err(Errno::AGAIN | Errno::INTR) if tries < MOST_TRIES => {}
+            Err(Errno::AGAIN | Errno::INTR) if tries < MAX_TRIES => {}
             Err(Errno::XDEV) => {
                 return Err(ExternalError::Outside(
                     "the path leads out of the directory that holds the store",
@@ -231,8 +231,11 @@ mod tests {
         for path in ["fifo", "dir", "/dev/null"] {
             let scope = if path.starts_with('/') { ExternalScope::Anywhere } else { ExternalScope::Beside };
             let refused = read(&inside.join("store"), path, scope);
-            let is_told = |e: &io::Error| e.kind() == io::ErrorKind::InvalidInput;
-            assert!(matches!(&refused, Err(ExternalError::Io(e)) if is_told(e)), "{path}: {refused:?}");
+            let is_invalid_input = |e: &io::Error| e.kind() == io::ErrorKind::InvalidInput;
+            assert!(
+                matches!(&refused, Err(ExternalError::Io(e)) if is_invalid_input(e)),
+                "{path}: {refused:?}"
+            );
         }
     }
 
@@ -265,7 +268,7 @@ mod tests {
             // Stop the other thread first: it would never stop if an assertion failed.
             is_done.store(true, Ordering::Relaxed);
             assert!(!texts.contains_key("outside"), "{texts:?}");
-            assert!(refused_count > 0, "the link was never met: {texts:?}");
+            assert!(refused_count > 0, "the link was never followed: {texts:?}");
         });
     }
 }

@@ -19,8 +19,8 @@ pub(crate) enum FileSystem {
     Marked,
     /// Writes to new blocks.
     CopyOnWrite,
-    /// Copies a file of a lower layer when it is first opened for writing. A mapping of a file that was opened before
-    /// that still shows the lower layer (overlayfs).
+    /// Copies a file of a lower layer when it is first opened for writing. A mapping that was made before the copy
+    /// still shows the lower layer (overlayfs).
     Overlay,
 }
 

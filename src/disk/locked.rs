@@ -34,7 +34,7 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // Closing the file is not enough: a forked child, or one that is just starting, may also have it open.
+        // Closing the file is not enough: a forked child may also have it open, even one that is about to call `exec`.
         if self.owner.is_current() {
             let _ = self.file.unlock();
         }

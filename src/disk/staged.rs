@@ -51,8 +51,8 @@ impl Staged {
         Ok(())
     }
 
-    /// Renames the file to its final name, which must be free. This still protects a store if LOCK was replaced while
-    /// it was held.
+    /// Renames the file to its final name, which must be free. If LOCK was replaced while it was held, and two writers
+    /// publish under the same name, the second one therefore fails.
     pub(crate) fn publish(&mut self, target: &Path) -> io::Result<()> {
         without_step!("never-replace", drop(self.disk.remove(target)));
         self.disk.rename_new(&self.path, target)?;

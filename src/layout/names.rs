@@ -113,7 +113,7 @@ impl Layout {
 
     /// Checks that the names of two tensors allow elementwise operations. Dimensions are aligned from the last one.
     /// Two aligned names must be equal, and no name may occur in both tensors without being aligned.
-    pub(crate) fn check_names_meet(&self, op: &str, other: &Layout) -> Result<()> {
+    pub(crate) fn check_names_match(&self, op: &str, other: &Layout) -> Result<()> {
         if !self.has_names() || !other.has_names() {
             return Ok(());
         }
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn aligned_dimensions_must_have_equal_names() {
         let meet =
-            |a: &[Option<&str>], b: &[Option<&str>]| named(a).check_names_meet("add_", &named(b)).is_ok();
+            |a: &[Option<&str>], b: &[Option<&str>]| named(a).check_names_match("add_", &named(b)).is_ok();
         assert!(meet(&[Some("n"), Some("c")], &[Some("c")]));
         assert!(meet(&[Some("n"), Some("c")], &[None]));
         assert!(meet(&[Some("n"), None], &[Some("n"), Some("c")]));

@@ -5,8 +5,8 @@ use super::{Axes, Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
-    /// Returns all windows of `size` along an axis, `step` apart. The axis becomes the number of windows, and a new
-    /// last axis of length `size` holds their elements.
+    /// Returns all windows of `size` along an axis, `step` apart. The axis then has one position per window, and a new
+    /// last axis of length `size` holds the elements of each.
     pub(crate) fn unfold(&self, axis: Axis<'_>, size: usize, step: usize) -> Result<Layout> {
         let op = format_args!("unfold({axis}, {size}, {step})");
         let axis = self.axis(op, axis)?;
@@ -32,8 +32,8 @@ impl Layout {
         self.moved(op, dims, 0)
     }
 
-    /// Returns all windows of the given size along each of the axes, 1 apart. The sizes of the window become the last
-    /// axes.
+    /// Returns all windows of the given size along each of the axes, 1 apart. New last axes, of these sizes,
+    /// hold the elements of each window.
     pub(crate) fn sliding_window_view(&self, window: &[usize], axes: &Axes<'_>) -> Result<Layout> {
         let op = format_args!("sliding_window_view({window:?}, {axes})");
         // An axis may be listed twice, for windows of windows.

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The address space, in bytes, that all mappings of a process together may reserve past the ends of their files: a
 /// quarter of the address space of a 64-bit process. A malformed store must not use up all of it.
-const RESERVED_PER_PROCESS: usize = if usize::BITS == 64 { 1 << 45 } else { 0 };
+const MAX_RESERVED_BYTES: usize = if usize::BITS == 64 { 1 << 45 } else { 0 };
 
 /// The bytes that are reserved now.
-static RESERVED: AtomicUsize = AtomicUsize::new(0);
+static RESERVED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// A reserved part of that address space, released on drop.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub(super) struct Reservation(usize);
 impl Reservation {
     /// Reserves `bytes`, but at most half of the bytes that are left.
     pub(super) fn of(bytes: usize) -> Self {
-        let granted = |reserved: usize| bytes.min(RESERVED_PER_PROCESS.saturating_sub(reserved) / 2);
-        let taken = RESERVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |reserved| {
+        let granted = |reserved: usize| bytes.min(MAX_RESERVED_BYTES.saturating_sub(reserved) / 2);
+        let taken = RESERVED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |reserved| {
             Some(reserved + granted(reserved))
         });
         Reservation(taken.map_or(0, granted))
@@ -30,6 +30,6 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        RESERVED.fetch_sub(self.0, Ordering::Relaxed);
+        RESERVED_BYTES.fetch_sub(self.0, Ordering::Relaxed);
     }
 }

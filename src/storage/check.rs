@@ -178,7 +178,7 @@ pub(crate) fn check_chunks(
 pub(crate) type Found = (u64, Damage);
 
 /// More threads would only wait for the disk.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
 /// The number of bytes, or of storages, that justifies one more thread.
 const BYTES_A_THREAD: u64 = 4 * PART_BYTES;
@@ -224,8 +224,7 @@ pub(crate) fn check_all<'a>(
         storages.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_))).collect();
     let bytes = storages.iter().fold(0u64, |sum, (_, record)| sum.saturating_add(record.length_bytes));
     let worth = 1 + bytes / BYTES_A_THREAD + storages.len() as u64 / STORAGES_A_THREAD;
-    let thread_count =
-        parallel::thread_count(MOST_THREADS.min(usize::try_from(worth).unwrap_or(MOST_THREADS)));
+    let thread_count = parallel::thread_count(MAX_THREADS.min(usize::try_from(worth).unwrap_or(MAX_THREADS)));
     let (mut found, mut damaged) = (Vec::new(), Vec::new());
     parallel::in_order(
         thread_count,

@@ -96,9 +96,9 @@ impl ExternalFile {
         Self::settled(path, file).map_err(failed)
     }
 
-    /// Waits until a later change would get a different mtime.
+    /// Waits until a later change would get a different mtime, then wraps the file.
     fn settled(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Self> {
-        for _ in 0..MOST_WAITS {
+        for _ in 0..MAX_WAITS {
             let Some(left) = until_settled(file.stat()?.mtime_ns) else { break };
             thread::sleep(left);
         }
@@ -137,7 +137,7 @@ impl ExternalFile {
     }
 
     /// Returns the operating system's file, for mapping, and its metadata.
-    pub(super) fn to_map(&self) -> Result<Option<(&File, FileStat)>> {
+    pub(super) fn file_to_map(&self) -> Result<Option<(&File, FileStat)>> {
         let stat = self.file.stat().map_err(|e| Error::io("map", &self.path, e))?;
         Ok(self.file.as_file().map(|file| (file, stat)))
     }
@@ -216,8 +216,8 @@ fn not_regular(path: &Path) -> Error {
 /// The kernel's clock for file times ticks at least every 10 milliseconds, or slightly later under load.
 const SETTLED_AFTER: Duration = Duration::from_millis(12);
 
-/// The limit on waits for a process that keeps writing. A later read then finds a change.
-const MOST_WAITS: u32 = 3;
+/// The limit on waits while another process keeps writing to the file. After that, a later read detects the change.
+const MAX_WAITS: u32 = 3;
 
 /// Returns how long a later change could still get the same mtime, or `None` if it no longer could. Also returns
 /// `None` for an mtime in the future, because no later change will get it.

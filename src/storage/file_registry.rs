@@ -11,7 +11,7 @@
 //! Each new use is checked against the others and recorded without unlocking the mutex in between.
 //!
 //! While the mutex is locked, code may map a file or try to lock it, but must not drop a [`Region`], because that
-//! would lock the mutex again. So a weak region is upgraded only to be returned.
+//! would lock the mutex again. A weak region is therefore upgraded only if the caller gets the result.
 
 use std::collections::HashMap;
 use std::io;
@@ -333,7 +333,8 @@ impl Drop for FileLock {
             held.threads.swap_remove(own);
         }
         if held.threads.is_empty() {
-            // Closing the file is not enough: a forked child, or one that is just starting, may also have it open.
+            // Closing the file is not enough: a forked child may also have it open, even one that is about to call
+            // `exec`.
             let _ = held.file.unlock();
             let held = file_use.lock.take();
             registry.remove_if_unused(self.id);

@@ -20,7 +20,7 @@ pub(crate) trait ByteSource {
     fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()>;
 }
 
-/// These bytes have no digests.
+/// Reads a mutable, live or external storage, whose bytes have no digests to verify.
 impl ByteSource for &Storage {
     fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
         let mut piece = vec![0; (range.end - range.start).min(CHUNK_BYTES) as usize];

@@ -71,7 +71,7 @@ impl StorageWriter {
     /// each piece.
     ///
     /// # Errors
-    /// `ExternalChanged` if the file has changed since it was opened: the blocks are shared as of a later moment.
+    /// `ExternalChanged` if the file has changed since it was opened, because the blocks are shared as they are now;
     /// `Io`.
     pub(crate) fn sharing(
         disk: &Arc<dyn Disk>,
@@ -202,7 +202,7 @@ impl StorageWriter {
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        // Space is not reserved for small tensors, which are written individually.
+        // Tensors that share a storage are written without a call to `reserve`.
         self.allocate(self.written_bytes + chunk.len() as u64)?;
         if let Mutability::Sealed(sealing) = &mut self.mutability {
             let Sealing { sealer, digests, .. } = &mut **sealing;

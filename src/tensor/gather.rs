@@ -21,8 +21,8 @@ const WHOLE_ROW_BYTES: usize = 256;
 /// the message; [`ErrorKind::DTypeMismatch`] for indices of a different dtype; [`ErrorKind::SizeMismatch`];
 /// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
 impl Tensor {
-    /// Copies positions along an axis to the heap: those that a vector of indices lists, in that order. The indices
-    /// may also be `int32`.
+    /// Selects the positions along an axis that a vector of indices lists, in that order, and copies them to the heap.
+    /// The indices may also be `int32`.
     ///
     /// ```
     /// use stridemap::Tensor;
@@ -41,7 +41,7 @@ impl Tensor {
         let mut size = by.tensor.size().to_vec();
         size.splice(by.axis..=by.axis, [by.index.numel()]);
         let picked = match by.rows()? {
-            Some(rows) => Tensor::filled(self.dtype(), by.kept(&size)?, |out| {
+            Some(rows) => Tensor::filled(self.dtype(), by.result_layout(&size)?, |out| {
                 let rows_out = out.chunks_exact_mut(row_bytes(&by.tensor));
                 rows.iter()
                     .zip(rows_out)
@@ -52,8 +52,8 @@ impl Tensor {
         if self.ndim() == 0 { picked.view(()) } else { Ok(picked) }
     }
 
-    /// Copies one element per index to the heap. Its position is that of the index, except along `axis`, where it is
-    /// the value of the index: `out[i][j] = x[index[i][j]][j]` for axis 0 of two.
+    /// Copies one element per index to the heap. Along `axis`, the element is at the position that the index states;
+    /// along the other axes, it is at the position where the index is: `out[i][j] = x[index[i][j]][j]` for axis 0 of two.
     ///
     /// ```
     /// use stridemap::Tensor;
@@ -126,9 +126,9 @@ impl ExclusiveGuard<'_> {
         Ok(self)
     }
 
-    /// Writes one element per index. Its position is that of the index, except along `axis`, where it is the value of
-    /// the index: `x[index[i][j]][j] = source[i][j]` for axis 0 of two. A number as the source is written to every
-    /// selected element.
+    /// Writes one element per index. Along `axis`, it is written to the position that the index states; along the other
+    /// axes, to the position where the index is: `x[index[i][j]][j] = source[i][j]` for axis 0 of two. If the source is
+    /// a number, it is written to every selected element.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store, Tensor};
@@ -298,14 +298,14 @@ impl Indices {
     }
 
     /// Returns the layout of a new result, with the dimension names of the tensor.
-    fn kept(&self, size: &[usize]) -> Result<Layout> {
+    fn result_layout(&self, size: &[usize]) -> Result<Layout> {
         Ok(Layout::contiguous(size)?.named(self.tensor.layout().names().cloned()))
     }
 
     /// Copies the selected elements to the heap.
     fn look_up(&self) -> Result<Tensor> {
         let itemsize = self.tensor.dtype().itemsize();
-        Tensor::filled(self.tensor.dtype(), self.kept(self.index.size())?, |mut rest| {
+        Tensor::filled(self.tensor.dtype(), self.result_layout(self.index.size())?, |mut rest| {
             self.for_each_piece(None, |places, _| {
                 let (out, after) = std::mem::take(&mut rest).split_at_mut(places.len() * itemsize);
                 rest = after;

@@ -37,7 +37,7 @@ impl Tensor {
     /// # let path = dir.path().join("x.smap");
     /// # let elements = Tensor::from_vec(vec![1f32, 2.], &[2])?;
     /// # Store::create(&path)?.save_as("x", &elements, StorageKind::Mutable)?;
-    /// // SAFETY: only stridemap writes this store.
+    /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
     /// assert_eq!(store.load("x")?.lock_shared()?.as_slice::<f32>()?, [1., 2.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -178,7 +178,7 @@ impl SharedGuard {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// // SAFETY: only stridemap writes this store.
+    /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
     /// store.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable)?;
     /// let guard = store.load("x")?.lock_shared()?;
@@ -325,7 +325,7 @@ impl ExclusiveGuard<'_> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// // SAFETY: only stridemap writes this store.
+    /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
     /// store.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable)?;
     /// let guard = store.load("x")?.lock_exclusive()?;
@@ -347,7 +347,7 @@ impl ExclusiveGuard<'_> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// // SAFETY: only stridemap writes this store.
+    /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
     /// store.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable)?;
     /// let mut guard = store.load("x")?.lock_exclusive()?;

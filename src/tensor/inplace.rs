@@ -210,7 +210,7 @@ impl ExclusiveGuard<'_> {
             Operand::Tensor(tensor) => (Some(self.broadcast_operand(op_name, tensor)?), Vec::new()),
         };
         let (mut left, mut buffer, mut narrow) = (Vec::new(), Vec::new(), Vec::new());
-        self.rewrite(op_name, Given::AsTheyAre, operand.as_slice(), |elements, operands| {
+        self.rewrite(op_name, Given::Current, operand.as_slice(), |elements, operands| {
             let lent = operands.first().filter(|operand| operand.dtype() == wide);
             let lent = lent.and_then(Tensor::borrow_bytes);
             if let (Some(operand), None) = (operands.first(), lent) {
@@ -237,7 +237,7 @@ impl ExclusiveGuard<'_> {
 
     /// Broadcasts `operand` to this size. Copies it first if it overlaps the elements that will change.
     fn broadcast_operand(&self, op: &str, operand: &Tensor) -> Result<Tensor> {
-        self.layout().check_names_meet(op, operand.layout())?;
+        self.layout().check_names_match(op, operand.layout())?;
         let is_same = operand.dtype() == self.dtype() && operand.layout() == self.layout();
         let operand = if is_same { operand.clone() } else { self.copy_if_overlapping(operand)? };
         operand.expand_as(self).map_err(|e| match e.kind() {
@@ -269,7 +269,7 @@ impl ExclusiveGuard<'_> {
         let (tensor, storage) = self.parts();
         let views = in_storage_order(tensor, operands)?;
         let is_in_memory = operands.iter().all(|operand| operand.storage().borrow().is_some());
-        let limit = if given == Given::AsTheyAre && is_in_memory && storage.bytes_mut()?.is_some() {
+        let limit = if given == Given::Current && is_in_memory && storage.bytes_mut()?.is_some() {
             CACHED_ELEMS
         } else {
             PIECE_BYTES / views.iter().map(|view| view.dtype().itemsize()).fold(1, usize::max)
@@ -283,7 +283,7 @@ impl ExclusiveGuard<'_> {
                 return body(bytes.get_mut(piece.byte_span(op)?).unwrap_or_default(), operands);
             }
             resize_discarding(&mut buffer, piece.nbytes())?;
-            if given == Given::AsTheyAre {
+            if given == Given::Current {
                 copy::gather_locked(piece, storage, &mut buffer)?;
             }
             body(&mut buffer, operands)?;
@@ -296,7 +296,8 @@ impl ExclusiveGuard<'_> {
 /// The contents that an operation expects of the elements that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
-    AsTheyAre,
+    /// The current elements.
+    Current,
     /// Any contents of the buffer.
     Any,
 }

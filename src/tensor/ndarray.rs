@@ -231,7 +231,7 @@ impl SharedGuard {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// // SAFETY: only stridemap writes this store.
+    /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
     /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
     /// let guard = store.load("x")?.t()?.lock_shared()?;
@@ -256,7 +256,7 @@ impl ExclusiveGuard<'_> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// // SAFETY: only stridemap writes this store.
+    /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
     /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
     /// let guard = store.load("x")?.lock_exclusive()?;
@@ -278,7 +278,7 @@ impl ExclusiveGuard<'_> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// // SAFETY: only stridemap writes this store.
+    /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
     /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
     /// let mut guard = store.load("x")?.lock_exclusive()?;

@@ -56,7 +56,7 @@ impl Tensor {
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("model.smap");
 /// # Store::create(&path)?.save("embedding", &[[1f32, 2.], [3., 4.], [5., 6.]])?;
-/// // SAFETY: only stridemap writes this store.
+/// // SAFETY: only stridemap writes to this store.
 /// let store = unsafe { Store::open_mapped(&path)? };
 /// let model = Model { embedding: store.load("embedding")?.typed()? };
 /// drop(store);

@@ -110,7 +110,7 @@ fn operations_are_applied_from_left_to_right() {
 
 #[test]
 fn refusal_to_copy_is_told_without_copying() {
-    // One element is repeated so often that a copy would not fit in memory.
+    // One element is repeated so many times that a copy would not fit in memory.
     let x = Tensor::zeros(DType::U8, &[1]).unwrap().as_strided([1i64 << 40, 1i64 << 20], [0, 0], 0).unwrap();
     for text in ["x.contiguous()", "x.ravel()", "x[:, None].expand(-1, 3, -1)[:, :2].contiguous()"] {
         let e = parsed(text).apply(x.clone(), Copies::Refused).unwrap_err();

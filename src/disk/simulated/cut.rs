@@ -50,7 +50,7 @@ pub struct PowerCut {
 }
 
 /// With more pending name changes than this, not every combination is listed.
-const MOST_NAMES: usize = 20;
+const MAX_NAMES: usize = 20;
 
 impl PowerCut {
     /// Applies one more operation before the power cut.
@@ -165,7 +165,7 @@ impl PowerCut {
 
     fn all(&self, most: usize) -> Option<Vec<(Survivors, u64)>> {
         let count = self.pending_names();
-        if count > MOST_NAMES || 1 << count > 4 * most {
+        if count > MAX_NAMES || 1 << count > 4 * most {
             return None;
         }
         let (mut found, mut seen) = (Vec::new(), HashSet::new());

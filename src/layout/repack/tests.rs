@@ -51,7 +51,7 @@ fn views(owned: &[Owned]) -> Vec<View<'_>> {
 fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
     let repacked = repack(&views(owned), length_bytes).unwrap();
     assert!(repacked.length_bytes <= length_bytes, "{repacked:?}");
-    // Each new byte records its old byte, so views that read the same bytes also share them.
+    // Records the old offset of each new byte, to check that every view still reads the same bytes.
     let mut from = vec![None; repacked.length_bytes as usize];
     let (mut old_end, mut new_end) = (0, 0);
     repacked
@@ -240,7 +240,7 @@ fn several_dtypes_over_the_same_bytes_stay_aligned() {
         Owned::new(DType::U8, &[(3, 1)], 2_000),
     ];
     let new_length = checked(&owned, 4096);
-    // Eight of every forty bytes, and three more with the same remainder as before.
+    // Eight of every forty bytes, and three more, whose offset modulo 64 is unchanged.
     assert_eq!(new_length, next_like(8 + 30 * 8, 2_000, 64) + 3);
 }
 
@@ -296,7 +296,7 @@ fn depth_is_bounded_whatever_the_views_are() {
     let small_stack = std::thread::Builder::new().stack_size(512 << 10);
     let packed = small_stack.spawn(move || {
         assert!(checked(&ladder(2000), (1 << 20) + 1) <= (1 << 20) + 1);
-        // A ladder as deep as the highest rank is followed completely.
+        // Up to `MAX_DEPTH` levels, every gap is dropped.
         assert_eq!(checked(&ladder(MAX_DEPTH as i64), (1 << 20) + 1), MAX_DEPTH as u64 + 1);
     });
     packed.unwrap().join().unwrap();

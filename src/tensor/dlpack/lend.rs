@@ -89,7 +89,7 @@ impl Tensor {
         Ok(unsafe { lent.finish() })
     }
 
-    /// Creates a tensor on the heap from elements that another library lends, without copying them, whatever the
+    /// Creates a tensor over elements in memory that another library lends, without copying them, whatever the
     /// strides. The lender's deleter is called when the last tensor on the storage is dropped, on any thread, or when
     /// this returns an error.
     ///

@@ -20,7 +20,7 @@ impl Tensor {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// // SAFETY: only stridemap writes this store.
+    /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
     /// store.save_as("steps", &[0u64; 2], StorageKind::Live)?;
     /// let steps = store.load("steps")?.as_live::<u64>()?;

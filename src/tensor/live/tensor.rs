@@ -24,7 +24,7 @@ use crate::tensor::Tensor;
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("x.smap");
 /// # Store::create(&path)?;
-/// // SAFETY: only stridemap writes this store.
+/// // SAFETY: only stridemap writes to this store.
 /// let store = unsafe { Store::open_mapped(&path)? };
 /// let counts = store.create_tensor("counts", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
 /// std::thread::scope(|scope| {
@@ -74,7 +74,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// let column = x.at(&x.select(1, 0)?)?;
@@ -104,7 +104,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// assert_eq!(x.get([0, 2])?, 0);
@@ -125,7 +125,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// x.set([-1, -1], 5)?; // the last element
@@ -147,7 +147,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// assert_eq!(x.fetch_add([0, 0], 5)?, 0);
@@ -172,7 +172,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// assert_eq!(x.compare_exchange([0, 0], 0, 1)?, Ok(0));  // this caller claims the slot
@@ -193,7 +193,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// x.set([0, 1], 4)?;
@@ -216,7 +216,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// x.fill(3);
@@ -240,7 +240,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// x.set([1, 0], 8)?;
@@ -263,7 +263,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// x.write_from(&[1, 2, 3, 4, 5, 6])?;
@@ -285,7 +285,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// x.write_row_from(-1, &[4, 5, 6])?;
@@ -306,7 +306,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// x.fill(-1);
@@ -329,7 +329,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes this store.
+    /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
     /// x.fill(1);

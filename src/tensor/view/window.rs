@@ -6,8 +6,8 @@ use crate::tensor::Tensor;
 
 /// Views that may contain an element more than once.
 impl Tensor {
-    /// Returns all windows of `size` along an axis, `step` apart. The axis becomes the number of windows, and a new
-    /// last axis of length `size` holds their elements.
+    /// Returns all windows of `size` along an axis, `step` apart. The axis then has one position per window, and a new
+    /// last axis of length `size` holds the elements of each.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -33,7 +33,7 @@ impl Tensor {
     }
 
     /// Returns all windows of the given size along each of the axes, 1 apart, as NumPy's `sliding_window_view` does.
-    /// The sizes of the window become the last axes. `..` means all axes.
+    /// New last axes, of these sizes, hold the elements of each window. `..` means all axes.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
