@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A reader of stridemap stores, written from SPEC.md alone. Digests are checked if the module xxhash is there.
+"""A reader of stridemap stores, written only from SPEC.md. Digests are checked if the xxhash module is installed.
 
-    python3 reader.py STORE            one JSON object a line for each tensor
-    python3 reader.py STORE NAME       one tensor with its elements, row-major
-    python3 reader.py --verify STORE   check everything; exit 1 if the store is broken
+    python3 reader.py STORE            print one JSON object per line for each tensor
+    python3 reader.py STORE NAME       print one tensor with its elements, in row-major order
+    python3 reader.py --verify STORE   verify the whole store; exit with 1 if it is damaged
 """
 import fcntl
 import heapq
@@ -30,11 +30,11 @@ MAX_CHANGES = 4096
 MAX_GARBAGE = 1 << 20
 MAX_ATTRIBUTES = 1 << 20
 CHUNK = 1 << 20
-ATTEMPTS = 20  # to open the newest manifest while a writer replaces it
+ATTEMPTS = 20  # attempts to open the newest manifest while writers delete older ones
 MAX_RESERVED = 1 << 46
 SEALED, LIVE, EXTERNAL = 0, 2, 3
 
-# By code: the name of a dtype and the numpy dtype of its elements, or of its raw bits if it is one of RAW.
+# The name of each dtype, by code, and the numpy dtype of its elements, or of their raw bits for a dtype in RAW.
 DTYPES = [dtype.split(":") for dtype in (
     "bool:? uint8:u1 uint16:<u2 uint32:<u4 uint64:<u8 int8:i1 int16:<i2 int32:<i4 int64:<i8 float16:<f2 bfloat16:<u2 "
     "float32:<f4 float64:<f8 complex64:<c8 complex128:<c16 float8_e4m3fn:u1 float8_e5m2:u1 float8_e4m3fnuz:u1 "
@@ -42,8 +42,8 @@ DTYPES = [dtype.split(":") for dtype in (
 NUMPY = {name: np.dtype(code) for name, code in DTYPES}
 RAW = {name for name in NUMPY if name.startswith(("bfloat", "float8", "float4"))}
 
-# What a store says about a tensor, offset and strides in elements; about a storage; and about a sealed storage, which
-# is the detail of its kind, as the size of an access is that of a live one.
+# The records of tensors (offset and strides in elements) and storages. The `detail` of a storage is a `Sealed` for a
+# sealed one, the access size in bytes for a live one, and None for others.
 Header = namedtuple("Header", "dtype size stride offset storage_id dim_names")
 Storage = namedtuple("Storage", "length tensor_count kind detail")
 Sealed = namedtuple("Sealed", "chunks tail reserved")
@@ -58,7 +58,7 @@ class FormatError(Exception):
 
 
 class MissingFile(FormatError):
-    """A file of the store is not there; or not any more, if a writer is at work."""
+    """A file of the store is missing. A writer may have deleted it in the meantime."""
 
 
 def require(condition, rule, message):
@@ -67,11 +67,11 @@ def require(condition, rule, message):
 
 
 def check_digest(rule, what, data, digest):
-    require(not xxhash or xxhash.xxh3_128(data).digest() == digest, rule, f"{what} does not have its digest")
+    require(not xxhash or xxhash.xxh3_128(data).digest() == digest, rule, f"{what} does not match its digest")
 
 
 def open_regular(path, rule):
-    """Open a file and give its size. Links are not followed, and pipes are not waited for."""
+    """Open a regular file and return it with its size. Links are refused, and so are pipes, without blocking."""
     try:
         require(stat.S_ISREG(os.lstat(path).st_mode), rule, f"{path} is not a regular file")
         file = open(path, "rb", buffering=0)
@@ -87,7 +87,7 @@ def read_at(file, count, offset, rule):
 
 
 class Record:
-    """The values of a record (section 3), taken from its bytes one after the other."""
+    """Decodes the values of a record (section 3) one after another."""
 
     def __init__(self, data, next_id):
         self.data, self.next_id, self.at = data, next_id, 0
@@ -107,7 +107,7 @@ class Record:
         require(first <= 253, 14, f"{first} does not begin an integer")
         width, shorter = {251: (2, 250), 252: (4, 2**16 - 1), 253: (8, 2**32 - 1)}[first]
         value = int.from_bytes(self.take(width), "little")
-        require(value > shorter, 14, "an integer is not the shortest")
+        require(value > shorter, 14, "an integer does not have its shortest encoding")
         return value
 
     def int(self):
@@ -115,7 +115,7 @@ class Record:
         return -(value >> 1) - 1 if value & 1 else value >> 1
 
     def count(self):
-        """The number of things that follow, each of a byte at least."""
+        """Return the number of items that follow. Each takes at least one byte."""
         count = self.uint()
         require(count <= len(self.data) - self.at, 14, "a record ends early")
         return count
@@ -124,10 +124,10 @@ class Record:
         try:
             return self.take(self.uint()).decode()
         except UnicodeDecodeError:
-            raise FormatError(14, "a text is not UTF-8") from None
+            raise FormatError(14, "text is not UTF-8") from None
 
     def name(self, rule=4, least=1):
-        """The bytes of a name, or of a text that is bound by `rule` to the same."""
+        """Return the bytes of a name, or of other text that `rule` limits in the same way."""
         raw = self.text().encode()
         require(least <= len(raw) <= 4096 and 0 not in raw, rule,
                 f"{raw[:80]!r} is not {least} to 4096 bytes without NUL")
@@ -140,7 +140,7 @@ class Record:
 
     def map(self, read_key, read_value, most):
         result, last, count = {}, None, self.count()
-        require(count <= most, 15, f"a manifest holds {count} of something, where {most} are allowed")
+        require(count <= most, 15, f"a list of the manifest has {count} entries; at most {most} are allowed")
         for _ in range(count):
             key = read_key()
             require(last is None or last < key, 14, "the keys of a map do not ascend")
@@ -166,7 +166,7 @@ class Record:
             require(detail.reserved <= MAX_RESERVED, 11, f"a storage reserves {detail.reserved} bytes")
         if kind == LIVE:
             detail = self.take(1)[0]
-            require(detail in (1, 2, 4, 8), 10, f"a live storage is accessed by {detail} bytes")
+            require(detail in (1, 2, 4, 8), 10, f"a live storage has accesses of {detail} bytes")
         return Storage(length, tensor_count, kind, detail)
 
     def tensor(self):
@@ -181,17 +181,17 @@ class Record:
         return Header(DTYPES[code][0], size, stride, offset, storage_id, self.optional(lambda: self.dim_names(rank)))
 
     def dim_names(self, rank):
-        require(self.count() == rank, 9, "the dimension names are not as many as the dimensions")
+        require(self.count() == rank, 9, "the numbers of dimensions and of their names differ")
         names = tuple(self.optional(self.text) for _ in range(rank))
         given = [name for name in names if name is not None]
-        require(len(set(given)) == len(given), 9, "a dimension name stands twice")
+        require(len(set(given)) == len(given), 9, "a dimension name appears twice")
         require(all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,254}", name) for name in given), 9,
                 "a dimension name is not an identifier")
         return names
 
 
 class Manifest:
-    """A manifest (section 4), checked against the uuid of the store and the generation that names its file."""
+    """A manifest (section 4), checked against the uuid of the store and the generation in its file name."""
 
     def __init__(self, data, uuid, generation):
         require(40 <= len(data) <= MAX_MANIFEST, 15, "a manifest is too short or longer than 16 MiB")
@@ -200,13 +200,14 @@ class Manifest:
         check_digest(16, "the manifest", data[:-16], data[-16:])
         require(version == VERSION, 3, "the version of the manifest is unknown")
         record = Record(data[24:-16], 0)
-        require(record.take(16) == uuid, 17, "the manifest is of another store")
-        require(record.uint() == generation, 18, "the manifest is not of the generation that names it")
-        require(record.uint() < generation, 18, "the parent of the manifest is not below it")
+        require(record.take(16) == uuid, 17, "the manifest belongs to a different store")
+        require(record.uint() == generation, 18, "the generation of the manifest is not that of its file name")
+        require(record.uint() < generation, 18, "the parent of the manifest is not below its generation")
         self.next_id = record.next_id = record.uint()
         require(self.next_id >= 1, 12, "the next storage id is 0")
         self.table = record.optional(lambda: (record.uint(), record.uint(), record.take(16)))
-        require(not self.table or 1 <= self.table[0] <= generation, 18, "the table is of generation 0 or too late")
+        require(not self.table or 1 <= self.table[0] <= generation, 18,
+                "the generation of the table is 0, or above that of the manifest")
         self.storages = record.map(record.storage_id, lambda: record.optional(record.storage), MAX_CHANGES)
         self.tensors = record.map(record.name, lambda: record.optional(record.tensor), MAX_CHANGES)
         attributes = record.map(lambda: (record.name(19, least=0), record.name(19)), record.text, len(data))
@@ -214,12 +215,12 @@ class Manifest:
                 <= MAX_ATTRIBUTES, 19, "the attributes are too long")
         self.attributes = {(scope.decode(), key.decode()): value for (scope, key), value in attributes.items()}
         garbage = record.map(record.storage_id, record.uint, MAX_GARBAGE)
-        require(max(garbage.values(), default=0) <= generation, 18, "garbage is of a later generation")
+        require(max(garbage.values(), default=0) <= generation, 18, "garbage has a later generation than the manifest")
         record.end()
 
 
 class Table:
-    """An open table (section 5). Its entries are read one by one, when they are asked for."""
+    """An open table (section 5). Entries are read one at a time, on demand."""
 
     def __init__(self, path, uuid, next_id, generation, length, digest):
         self.next_id, self.generation = next_id, generation
@@ -232,25 +233,25 @@ class Table:
         require(size == length == own_length, 20, "the table is not as long as its header and the manifest state")
         check_digest(21, "the header of the table", header, digest)
         require(version == VERSION, 3, "the version of the table is unknown")
-        require(own_uuid == uuid, 17, "the table is of another store")
-        require(own_generation == generation, 18, "the table is not of the generation that names it")
+        require(own_uuid == uuid, 17, "the table belongs to a different store")
+        require(own_generation == generation, 18, "the generation of the table is not that of its file name")
         first, last = read_at(self.file, 8, self.index, 22), read_at(self.file, 8, length - 8, 22)
         require(struct.unpack("<QQ", first + last) == (64, self.index), 22, "the index does not span the entries")
 
     def bounds(self, ordinal):
-        """Where an entry starts and ends."""
+        """Return the offsets of the start and the end of an entry."""
         start, end = struct.unpack("<QQ", read_at(self.file, 16, self.index + 8 * ordinal, 22))
         require(64 <= start <= end - 8 and end <= self.index and end - start <= 32768, 22,
                 f"the index slots of entry {ordinal} do not ascend within the entries")
         return start, end
 
     def entry(self, ordinal, read):
-        """What `read` makes of the record of an entry."""
+        """Decode the record of an entry with `read`."""
         start, end = self.bounds(ordinal)
         data = read_at(self.file, end - start, start, 22)
         seed = (self.generation << 32 & 2**64 - 1 | self.generation >> 32) ^ ordinal
         require(not xxhash or xxhash.xxh3_64(data[:-8], seed=seed).digest() == data[-8:], 23,
-                f"entry {ordinal} of the table does not have its checksum")
+                f"entry {ordinal} of the table does not match its checksum")
         record = Record(data[:-8], self.next_id)
         value = read(record)
         record.end()
@@ -258,7 +259,7 @@ class Table:
 
 
 class Catalog:
-    """The storages or the tensors of a store: the changes of the manifest over `count` entries of the table."""
+    """The storages or the tensors of a store: the changes in the manifest, and `count` entries of the table."""
 
     def __init__(self, changes, table, first, count, read):
         self.changes, self.table, self.first, self.count, self.read = changes, table, first, count, read
@@ -267,7 +268,7 @@ class Catalog:
         return self.table.entry(self.first + position, self.read)
 
     def lower_bound(self, key):
-        """The position of the first entry of the table that is not below `key`."""
+        """Return the position of the first entry of the table whose key is not below `key`."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -275,7 +276,7 @@ class Catalog:
         return low
 
     def get(self, key):
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         if key in self.changes:
             return self.changes[key]
         position = self.lower_bound(key)
@@ -283,7 +284,7 @@ class Catalog:
         return value if found == key else None
 
     def scan(self, start):
-        """The keys that are not below `start`, ascending, and their values. A change hides the table's entry."""
+        """Iterate over keys from `start` on, ascending, and their values. A change hides the table's entry."""
         changes = ((key, 0, value) for key, value in self.changes.items() if key >= start)
         entries = map(self.entry, range(self.lower_bound(start), self.count))
         last = start, -1
@@ -295,7 +296,7 @@ class Catalog:
 
 
 class Store:
-    """A store, open at its newest generation. It stays on it as long as this object lives."""
+    """A store at the generation that was newest when it was opened. This object keeps that generation from deletion."""
 
     def __init__(self, path):
         self.path = os.fspath(path)
@@ -308,11 +309,11 @@ class Store:
         raise missing
 
     def names(self, prefix=""):
-        """The names that begin with `prefix`, ascending byte by byte."""
+        """Iterate over the names that begin with `prefix`, ascending byte by byte."""
         return (name.decode() for name, _ in self._scan(prefix))
 
     def items(self, prefix=""):
-        """Pairs of name and header, in the order of `names`."""
+        """Iterate over pairs of name and header, in the order of `names`."""
         return ((name.decode(), self._checked(header)) for name, header in self._scan(prefix))
 
     def header(self, name):
@@ -322,37 +323,37 @@ class Store:
         return self._checked(header)
 
     def attributes_of(self, scope):
-        """The attributes of a tensor, of a prefix, or of the store, whose scope is ""."""
+        """Return the attributes of a tensor, of a prefix, or of the store (scope "")."""
         return {key: value for (of, key), value in self._attributes.items() if of == scope}
 
     def tensor(self, name):
-        """A read-only strided view of the mapped storage; raw bits for a dtype that numpy lacks."""
+        """Return a read-only strided view of the mapped storage. Dtypes that numpy lacks are returned as raw bits."""
         header = self.header(name)
         dtype, data = NUMPY[header.dtype], self._map(header.storage_id)
         if 0 in header.size:
             return np.ndarray(header.size, dtype, buffer=b"")
-        # The stride of a dimension of size 1 is arbitrary: it may be more than numpy can hold.
+        # The stride of a dimension of size 1 is arbitrary, and may exceed numpy's limit.
         strides = [stride * dtype.itemsize if size > 1 else 0 for size, stride in zip(header.size, header.stride)]
         return np.ndarray(header.size, dtype, data, header.offset * dtype.itemsize, strides)
 
     def elements(self, name):
-        """The elements of a tensor, row-major, as a sequence of short flat arrays."""
+        """Iterate over the elements of a tensor in row-major order, as short flat arrays."""
         header = self.header(name)
-        if 0 in header.size:  # the other sizes may be more than numpy can hold
+        if 0 in header.size:  # the other sizes may exceed numpy's limit
             self._map(header.storage_id)
             return ()
         return np.nditer(self.tensor(name), flags=["external_loop", "buffered"], order="C")
 
     def verify(self):
-        """Check all there is: every entry of the table, every record and every sealed byte."""
+        """Verify every entry of the table, every record and every sealed byte."""
         if not xxhash:
-            raise RuntimeError("to verify a store takes the module xxhash")
+            raise RuntimeError("verifying a store needs the xxhash module")
         for ordinal in range(self._storages.count + self._tensors.count):
             self._tensors.table.bounds(ordinal)
         counts = Counter(header.storage_id for _, header in self.items())
         for storage_id, storage in self._storages.scan(0):
             require(counts[storage_id] == storage.tensor_count, 28, f"storage {storage_id:016x} counts "
-                    f"{storage.tensor_count} tensors, but {counts[storage_id]} stand on it")
+                    f"{storage.tensor_count} tensors, but {counts[storage_id]} refer to it")
             if storage.kind != EXTERNAL:
                 with self._open_storage(storage_id, storage) as file:
                     if storage.kind == SEALED:
@@ -362,19 +363,19 @@ class Store:
         file, size = open_regular(os.path.join(self.path, "FORMAT"), 1)
         with file:
             data = file.read(48)
-        require(data.startswith(b"\x89SMAP\r\n\x1a"), 1, "FORMAT is not that of a stridemap store")
+        require(data.startswith(b"\x89SMAP\r\n\x1a"), 1, "FORMAT does not begin with the magic of a stridemap store")
         require(len(data) == size == 48, 2, "FORMAT is not 48 bytes")
         check_digest(2, "FORMAT", data[:32], data[32:])
         require(data[8:16] == VERSION, 3, "the version of the store is unknown")
         return data[16:32]
 
     def _open_newest(self):
-        """Open the newest manifest and its table. MissingFile may mean that a writer was faster."""
+        """Open the newest manifest and its table. MissingFile may mean that a writer has just deleted a file."""
         meta = os.path.join(self.path, "meta")
         found = [name for name in os.listdir(meta) if re.fullmatch(r"[0-9a-f]{16}\.man", name)]
         path = os.path.join(meta, max(found, default=f"{0:016x}.man"))
         self.generation = int(path[-20:-4], 16)
-        self._file, _ = open_regular(path, 15)  # open, it holds the lock that keeps this generation
+        self._file, _ = open_regular(path, 15)  # kept open, because the lock on it keeps this generation
         fcntl.flock(self._file, fcntl.LOCK_SH)
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise MissingFile(15, f"{path} has been deleted")
@@ -397,7 +398,7 @@ class Store:
         return takewhile(lambda item: item[0].startswith(start), self._tensors.scan(start))
 
     def _checked(self, header):
-        """The header, if its storage has a record (F-27) and holds every element (F-8)."""
+        """Return the header, after checking that its storage has a record (F-27) and contains every element (F-8)."""
         storage = self._storages.get(header.storage_id)
         require(storage, 27, f"storage {header.storage_id:016x} has no record")
         lowest = end = header.offset
@@ -406,11 +407,11 @@ class Store:
             lowest += sum(min(0, step) for step in steps)
             end += sum(max(0, step) for step in steps) + 1
         require(0 <= lowest and end * NUMPY[header.dtype].itemsize <= storage.length, 8,
-                f"a tensor does not lie inside storage {header.storage_id:016x}")
+                f"a tensor is not inside storage {header.storage_id:016x}")
         return header
 
-    def _storage_path(self, storage_id, ending):
-        return os.path.join(self.path, "storages", f"{storage_id:016x}{ending}")
+    def _storage_path(self, storage_id, extension):
+        return os.path.join(self.path, "storages", f"{storage_id:016x}{extension}")
 
     def _open_storage(self, storage_id, storage):
         path = self._storage_path(storage_id, ".bin")
@@ -419,15 +420,15 @@ class Store:
         return file
 
     def _map(self, storage_id):
-        """The bytes of a storage, mapped read-only."""
+        """Return the bytes of a storage, mapped read-only."""
         storage = self._storages.get(storage_id)
         if storage.kind == EXTERNAL:
-            raise ValueError(f"storage {storage_id:016x} is external: this reader does not open files of others")
+            raise ValueError(f"storage {storage_id:016x} is external; this reader does not open files outside the store")
         with self._open_storage(storage_id, storage) as file:
             return np.memmap(file, np.uint8, "r", shape=(storage.length,)) if storage.length else b""
 
     def _check_sealed(self, file, storage_id, storage):
-        """F-25. The record has the digest of the tail, and the end of a chain over those of the full chunks."""
+        """Check F-25. The record has the digest of the tail, and the last link of a chain over the chunk digests."""
         what, (chunks, tail) = f"sealed storage {storage_id:016x}", divmod(storage.length, CHUNK)
         link = bytes(16)
         if chunks:
@@ -448,7 +449,7 @@ def describe(name, header):
 
 
 def plain(value):
-    """A value as JSON can say it."""
+    """Return a value in a form that JSON can represent."""
     if isinstance(value, complex):
         return [plain(value.real), plain(value.imag)]
     if isinstance(value, float) and not math.isfinite(value):
@@ -457,7 +458,7 @@ def plain(value):
 
 
 def print_tensor(store, name):
-    """Print a tensor piece by piece: it may have far more elements than its storage."""
+    """Print a tensor piece by piece, because it may have far more elements than its storage."""
     header, elements = store.header(name), store.elements(name)
     print(json.dumps(describe(name, header))[:-1], end=', "bits": [' if header.dtype in RAW else ', "values": [')
     comma = ""
@@ -474,7 +475,7 @@ def main(arguments):
         print("usage: reader.py STORE [NAME] | reader.py --verify STORE", file=sys.stderr)
         return 2
     if not xxhash and not verify:
-        print("reader.py: digests are not checked: there is no module xxhash", file=sys.stderr)
+        print("reader.py: digests are not checked, because the xxhash module is not installed", file=sys.stderr)
     try:
         store = Store(arguments[0])
         if verify:

@@ -1,7 +1,7 @@
-"""Makes seeds of the inputs that long runs have found: distil.py TARGET [CORPUS]
+"""Selects seeds from the inputs that long runs have found: distil.py TARGET [CORPUS]
 
-Of those in CORPUS (fuzz/target/corpus/TARGET without it) and the seeds that are there, seeds/TARGET/ is to have the few, and
-none long, that together reach the most edges of the code. The target is to be built: fuzz/run.sh 0 TARGET
+Chooses from CORPUS (default: fuzz/target/corpus/TARGET) and the current seeds, and replaces seeds/TARGET/ with a few
+short inputs that together reach the most edges of the code. Build the target first: fuzz/run.sh 0 TARGET
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-MOST_FILES, MOST_BYTES, MOST_BYTES_OF_ALL = 64, 4096, 48 << 10
+MAX_FILES, MAX_FILE_BYTES, MAX_TOTAL_BYTES = 64, 4096, 48 << 10
 
 here = Path(__file__).parent
 target = sys.argv[1]
@@ -25,13 +25,14 @@ with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") els
     out.mkdir()
     for folder in (seeds, corpus):
         for path in folder.iterdir():
-            if path.stat().st_size <= MOST_BYTES:
+            if path.stat().st_size <= MAX_FILE_BYTES:
                 shutil.copy(path, inputs)
     subprocess.run(
         [program, "-merge=1", "-use_counters=0", f"-merge_control_file={notes}", "-rss_limit_mb=1024",
          "-malloc_limit_mb=700", out, inputs],
         env={**os.environ, "STRIDEMAP_FUZZ_DIR": scratch, "TMPDIR": scratch}, check=True, capture_output=True)
-    # How many files, how many of them were merged before, and their paths; then for each the edges that it reaches.
+    # The control file has the number of files, the number already merged, the paths, and the edges that each file
+    # reaches.
     lines = notes.read_text().splitlines()
     paths = lines[2:2 + int(lines[0])]
     reached = {}
@@ -39,8 +40,8 @@ with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") els
         kind, index, *edges = line.split()
         if kind == "COV":
             reached[Path(paths[int(index)])] = set(edges)
-    chosen, known, room = [], set(), MOST_BYTES_OF_ALL
-    while reached and len(chosen) < MOST_FILES:
+    chosen, known, room = [], set(), MAX_TOTAL_BYTES
+    while reached and len(chosen) < MAX_FILES:
         best = max(reached, key=lambda path: (len(reached[path] - known), -path.stat().st_size, path.name))
         edges = reached.pop(best)
         if not edges - known:

@@ -1,4 +1,4 @@
-"""Prints a small store as an input of the target `store`: pack.py STORE > INPUT"""
+"""Prints a small store as an input of the `store` target: pack.py STORE > INPUT"""
 
 import re
 import sys
@@ -8,7 +8,7 @@ NAMES = re.findall(r'^    "(.+)",$', Path(__file__).with_name("src").joinpath("p
 MENDED = 0x80
 
 root = Path(sys.argv[1])
-# Written to as well as read.
+# The first byte selects the operations: 0 also writes to the store.
 out = bytes([0])
 for number, name in enumerate(NAMES):
     if (root / name).is_file():

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets and runs each for so many seconds: see fuzz/README.md.
+# Builds the fuzz targets and runs each for a number of seconds. See fuzz/README.md.
 #
 #   fuzz/run.sh [-j JOBS] [-s SEED] [-a] SECONDS [TARGET...]
 #
-#   -j JOBS   how many run at the same time; 2 without it
-#   -s SEED   what is tried, so that it can be tried again; by chance without it
-#   -a        with AddressSanitizer and its search for leaks
+#   -j JOBS   the number of targets to run at the same time (default: 2)
+#   -s SEED   the seed of the random choices, for a repeatable run (default: random)
+#   -a        run with AddressSanitizer and its leak check
 #
-# SECONDS 0 reads the seeds and nothing else. Fails when a target finds something; the input is then in
-# fuzz/target/found/, and in the target's log in fuzz/target/logs/ is what happened.
+# With SECONDS 0, only the seeds are run. If a target finds a failure, this exits with an error. The input is then in
+# fuzz/target/found/, and the target's log in fuzz/target/logs/.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -29,16 +29,17 @@ shift
 mapfile -t all < <(sed -n 's|^path = "targets/\(.*\)\.rs"|\1|p' Cargo.toml)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for target in "$@"; do
-    [ -f "targets/$target.rs" ] || { echo "no target $target; there are: ${all[*]}" >&2; exit 2; }
+    [ -f "targets/$target.rs" ] || { echo "no target $target; the targets are: ${all[*]}" >&2; exit 2; }
 done
 
-# libFuzzer comes as C++ source with the crate libfuzzer-sys.
+# The libfuzzer-sys crate contains libFuzzer as C++ source.
 command -v "${CXX:-c++}" >/dev/null || {
     echo "fuzz/run.sh needs a C++ compiler: apt-get install g++" >&2
     exit 2
 }
 
-# Coverage as libFuzzer counts it, from the stable compiler. Given for a target triple, the flags are not for build scripts.
+# The coverage flags that libFuzzer needs, for the stable compiler. With an explicit --target, they do not apply to
+# build scripts.
 host=$(rustc -vV | sed -n 's/^host: //p')
 flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
@@ -46,7 +47,7 @@ flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
 memory_factor=1
 built=target
 if [ -n "$address" ]; then
-    # The one option here that the stable compiler has only when it is told that it is not.
+    # The stable compiler accepts -Z options only with this variable.
     export RUSTC_BOOTSTRAP=1
     flags="$flags -Zsanitizer=address"
     memory_factor=4
@@ -57,17 +58,17 @@ for target in "$@"; do bins+=(--bin "$target"); done
 RUSTFLAGS=$(echo $flags) cargo build --locked --release --target "$host" --target-dir "$built" "${bins[@]}"
 built=$built/$host/release
 
-# Files and stores are made in memory, and go when this ends.
+# Files and stores are created in memory, and deleted when this script exits.
 scratch=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/stridemap-fuzz.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p target/{corpus,found,logs}
 
-# How long an input is, and what else a target asks for.
+# Returns the maximum input length and the other options of a target.
 options_of() {
     case $1 in
         marker) echo -max_len=96 ;;
         manifest | table) echo -max_len=8192 ;;
-        # Of what a view is parted into, each part is in memory.
+        # An operation that splits a view holds all parts in memory.
         expr) echo "-max_len=512 -dict=dicts/expr.dict -rss_limit_mb=$((1024 * memory_factor)) -malloc_limit_mb=700" ;;
         store) echo -max_len=20000 ;;
         edits) echo -max_len=600 ;;
@@ -76,7 +77,7 @@ options_of() {
     esac
 }
 
-# What the golden vectors have of a kind are seeds too.
+# Returns the golden vectors and checkpoints that are additional seeds of a target.
 seeds_of() {
     case $1 in
         marker) echo ../format/vectors/*/*.format ;;
@@ -92,7 +93,7 @@ run_one() {
     mkdir -p "$corpus" "$scratch/$target/more"
     local seed number=0
     for seed in $(seeds_of "$target"); do
-        # Two folders may have files of one name.
+        # Files in different folders may have the same name.
         number=$((number + 1))
         cp "$seed" "$scratch/$target/more/$number"
     done
@@ -124,7 +125,7 @@ for target in "$@"; do
     [ ! -e "$scratch/$target.failed" ] || failed="$failed $target"
 done
 for target in $failed; do
-    printf '\n%s found something:\n' "$target"
+    printf '\n%s found a failure:\n' "$target"
     grep -av '^#\|^DE: \|# Uses: ' "target/logs/$target.log" | tail -40
 done
 [ -z "$failed" ]

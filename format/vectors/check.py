@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Reads every vector with reader.py: the good ones must be read as their JSON says, the bad ones refused by their rule.
+"""Reads every vector with reader.py. Good vectors must match their JSON; bad ones must be refused by their rule.
 
-    python3 check.py        prints how many were read, exits 1 with a line for each that was not
+    python3 check.py   print the number of correct results, and a line for each wrong one; exit with 1 if there is one
 """
 import json
 import os
@@ -27,7 +27,7 @@ def read_marker(path):
 
 
 def read_table(path, uuid, next_id, reference):
-    """Everything in a table: storages and tensors."""
+    """Return all storages and tensors of a table."""
     table = reader.Table(path, uuid, next_id, *reference)
     for ordinal in range(table.storages + table.tensors):
         table.bounds(ordinal)
@@ -37,7 +37,7 @@ def read_table(path, uuid, next_id, reference):
 
 
 def check_extents(storages, tensors):
-    """F-8, where both the tensor and its storage are in the file."""
+    """Check F-8 for tensors whose storage is in the same file."""
     store = reader.Store.__new__(reader.Store)
     store._storages = storages
     for header in tensors.values():
@@ -68,7 +68,7 @@ def read(path, content):
 
 
 def as_json(storages, tensors, attributes):
-    """The parts of a decoded file that reader.py keeps, in the form of the vectors' JSON."""
+    """Return the parts of a decoded file that reader.py keeps, in the form of `expected`."""
     def tensor(header):
         return header and [header.dtype, list(header.size), list(header.stride), header.offset, header.storage_id,
                            None if header.dim_names is None else list(header.dim_names)]
@@ -95,12 +95,12 @@ def expected(content):
 
 
 def check(path):
-    """What is wrong with how the vector was read, or None."""
+    """Return what was wrong with the result of a vector, or None."""
     if path.parent.name == "good":
         content = json.loads(path.with_suffix(".json").read_text())
         found = read(path, content)
         is_right = found.hex() == content["uuid"] if path.suffix == ".format" else as_json(*found) == expected(content)
-        return None if is_right else "read otherwise than its JSON says"
+        return None if is_right else "does not match its JSON"
     rule = int(path.name.split("-")[1])
     try:
         read(path, None)
@@ -111,11 +111,11 @@ def check(path):
 
 def main():
     if not reader.xxhash:
-        print("check.py: skipped: there is no module xxhash", file=sys.stderr)
+        print("check.py: skipped: the xxhash module is not installed", file=sys.stderr)
         return 2
     vectors = [path for path in sorted(HERE.glob("*/*")) if path.suffix in (".format", ".man", ".tab")]
     wrong = [f"{os.path.relpath(path, HERE)}: {what}" for path in vectors if (what := check(path))]
-    print(*wrong, f"{len(vectors) - len(wrong)} of {len(vectors)} vectors read as they should be", sep="\n")
+    print(*wrong, f"{len(vectors) - len(wrong)} of {len(vectors)} vectors have the expected result", sep="\n")
     return 1 if wrong else 0
 
 
