@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_together_are_the_whole_and_know_where_they_begin() {
+    fn pieces_cover_the_views_and_state_their_positions() {
         for size in [&[][..], &[7], &[3, 5, 4], &[1, 1, 30], &[2, 1, 0, 3], &[16, 17]] {
             let numel: usize = size.iter().product();
             let whole: Vec<i64> = (0..numel as i64).collect();

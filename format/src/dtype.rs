@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_names_lead_back_to_their_dtype() {
+    fn codes_and_names_convert_back_to_their_dtype() {
         for (position, &dtype) in DType::ALL.iter().enumerate() {
             assert_eq!(usize::from(dtype.code()), position);
             assert_eq!(DType::from_code(dtype.code()).unwrap(), dtype);

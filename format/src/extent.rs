@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn extent_refuses_what_leaves_the_storage() {
+    fn extent_outside_the_storage_is_refused() {
         for (size, stride, offset) in [
             (&[3, 2][..], &[2, 1][..], 1),
             (&[3], &[-2], 3),

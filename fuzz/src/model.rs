@@ -1,4 +1,4 @@
-//! A store described by values, any of which may be wrong. The files made from them still have correct digests.
+//! A store described by values. Any value may be wrong, but the files made from them have correct digests.
 
 use std::collections::BTreeMap;
 

@@ -259,7 +259,10 @@ impl Plan {
         if let Some(&n) = self.garbage.first() {
             model.garbage.push((model.next_id - 2, u64::from(n) % model.generation));
         }
-        self.wrong_values.iter().take(4).for_each(|(field, number)| set_wrong_value(&mut model, field, number));
+        self.wrong_values
+            .iter()
+            .take(4)
+            .for_each(|(field, number)| set_wrong_value(&mut model, field, number));
         model
     }
 }

@@ -1,10 +1,6 @@
 //! Parses expressions of the command line, and applies them to tensors of every kind.
 #![no_main]
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the command line's own modules, of which only a part is called"
-)]
+#![allow(dead_code, unused_imports, reason = "only some functions of the command line's modules are called")]
 
 #[path = "../../cli/src/error.rs"]
 mod error;

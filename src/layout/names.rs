@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn single_names_are_changed_and_dropped() {
+    fn individual_names_are_changed_and_removed() {
         let layout = named(&[Some("n"), Some("c"), None]);
         let renamed = layout.rename_dims(&[("c", Some("n")), ("n", None)]).unwrap();
         assert_eq!(names_of(&renamed), [None, Some("n"), None]);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn long_slices_of_everyday_tensors_are_told_apart() {
+    fn overlap_of_long_slices_of_typical_tensors_is_exact() {
         let slice = |n: usize, stride: isize, offset| Layout::new(vec![n], vec![stride], offset).unwrap();
         let grid = |rows, row, columns, column, offset| {
             Layout::new(vec![rows, columns], vec![row, column], offset).unwrap()

@@ -106,7 +106,7 @@ pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> 
 }
 
 impl Repacked {
-    /// Returns the layout of a storage of which every byte is kept. It has no views, because none moves.
+    /// Returns the plan that keeps every byte of a storage. It has no views, because no view moves.
     pub(crate) fn whole(length_bytes: u64) -> Self {
         let segments = vec![Segment { old: 0..length_bytes, new_start: 0, kept: None }];
         Repacked { length_bytes, views: Vec::new(), segments }

@@ -51,16 +51,17 @@ impl Op {
         if let Some(small) = [own, theirs].into_iter().find(|&dtype| class(dtype).is_none()) {
             return refuse(format!("there is no arithmetic on {small}; convert with to_dtype"));
         }
-        let met = match other {
+        let promoted = match other {
             Other::Single(_) if !is_single => yield_to(own, theirs),
             Other::Number(_) => yield_to(own, theirs),
             Other::Single(_) | Other::Dims(_) => promote(own, theirs),
         };
-        let Some(met) = met else {
+        let Some(promoted) = promoted else {
             return refuse("they have no common dtype; convert one with to_dtype".to_owned());
         };
         // True division of integers returns floats.
-        let common = if self == Op::Div && class(met) <= Some(Class::Int) { DType::F32 } else { met };
+        let common =
+            if self == Op::Div && class(promoted) <= Some(Class::Int) { DType::F32 } else { promoted };
         if class(common) > class(own) {
             return refuse(format!(
                 "the result is {common}, which cannot be cast back to {own}; save the tensor as {common}, by \

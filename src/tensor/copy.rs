@@ -91,7 +91,7 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
 }
 
 /// Returns the dimensions by descending stride in the storage, and the start in the storage and in memory. Drops
-/// dimensions of size 1, and merges those that step through memory and storage alike.
+/// dimensions of size 1, and merges adjacent ones that step through memory and storage in the same way.
 fn storage_order(layout: &Layout) -> (Vec<Dim>, usize, usize) {
     let (mut storage_start, mut memory_start) = (layout.offset(), 0);
     let mut dims = Vec::with_capacity(layout.rank());

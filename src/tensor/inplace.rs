@@ -186,13 +186,13 @@ impl ExclusiveGuard<'_> {
     }
 
     fn compute(&mut self, op_name: &str, op: Op, other: Operand<'_>) -> Result<&mut Self> {
-        let met = match other {
+        let other_kind = match other {
             Operand::Number(number) => Other::Number(dtype_of(number)),
             Operand::Tensor(tensor) if tensor.ndim() == 0 => Other::Single(tensor.dtype()),
             Operand::Tensor(tensor) => Other::Dims(tensor.dtype()),
         };
         let own = self.dtype();
-        let common = op.common_dtype(own, self.ndim() == 0, met)?;
+        let common = op.common_dtype(own, self.ndim() == 0, other_kind)?;
         let wide = wide(common);
         // PyTorch rounds a single number to a 16-bit dtype before addition, but not before multiplication.
         let rounded = if matches!(op, Op::Add | Op::Sub) { common } else { wide };

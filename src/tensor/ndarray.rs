@@ -53,10 +53,10 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> Source for ArrayBase<S, D> {
 /// use stridemap::Tensor;
 ///
 /// let points = Tensor::from(array![[1f32, 4.], [2., 1.], [3., 5.]].reversed_axes());
-/// assert_eq!((points.size(), points.stride()), (&[2, 3][..], &[1, 2][..]));   // the array's buffer, as it was
+/// assert_eq!((points.size(), points.stride()), (&[2, 3][..], &[1, 2][..]));   // the array's buffer, unchanged
 ///
 /// let flipped = points.flip(&[1])?;
-/// let view = ArrayView2::<f32>::try_from(&flipped)?;                          // no copy, and here is a negative stride
+/// let view = ArrayView2::<f32>::try_from(&flipped)?;                          // no copy, with a negative stride
 /// assert_eq!(view, array![[3., 2., 1.], [5., 1., 4.]]);
 /// let owned = Array2::<f32>::try_from(&flipped)?;                             // a copy
 /// assert_eq!(owned, view);

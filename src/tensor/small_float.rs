@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn small_floats_compare_and_show_as_numbers() {
+    fn small_floats_compare_and_display_as_numbers() {
         assert_eq!(F8E4M3FN::from_bits(0x80), F8E4M3FN::default());
         assert_ne!(F8E5M2::from_f32(f32::NAN), F8E5M2::from_f32(f32::NAN));
         assert!(F8E5M2FNUZ::from_f32(-2.) < F8E5M2FNUZ::from_f32(1.5));

@@ -7,7 +7,7 @@ use stridemap::{Result, TensorInfo};
 
 use crate::source::{Items, Source};
 
-/// The tensors that have the same name in A and in B, one of which may be missing.
+/// The tensors with the same name in A and in B. One of them may be missing.
 pub(super) type Pair = (Option<TensorInfo>, Option<TensorInfo>);
 
 /// Iterates over the pairs in ascending order of name. If both sources contain a single unnamed tensor, these two are

@@ -21,7 +21,7 @@ const MAX_THREADS: usize = 4;
 pub(super) struct Difference {
     /// The number of elements that differ.
     pub(super) count: u64,
-    /// The number of differing elements of which one is NaN.
+    /// The number of differing pairs in which an element is NaN.
     pub(super) nan_count: u64,
     /// The largest absolute and the largest relative distance, not necessarily of the same element. `None` if no pair
     /// has a distance.

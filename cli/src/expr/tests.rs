@@ -28,7 +28,7 @@ fn meant(x: &Tensor, text: &str) -> (Vec<usize>, Vec<i64>) {
 }
 
 #[test]
-fn bare_name_goes_on_to_the_first_bracket_or_call() {
+fn bare_name_ends_at_the_first_bracket_or_call() {
     for (text, name) in [
         ("lstm_cell.weight_ih", "lstm_cell.weight_ih"),
         ("lstm_cell.weight_ih.t()", "lstm_cell.weight_ih"),
@@ -109,7 +109,7 @@ fn operations_are_applied_from_left_to_right() {
 }
 
 #[test]
-fn refusal_to_copy_is_told_without_copying() {
+fn refusal_to_copy_is_reported_without_copying() {
     // One element is repeated so many times that a copy would not fit in memory.
     let x = Tensor::zeros(DType::U8, &[1]).unwrap().as_strided([1i64 << 40, 1i64 << 20], [0, 0], 0).unwrap();
     for text in ["x.contiguous()", "x.ravel()", "x[:, None].expand(-1, 3, -1)[:, :2].contiguous()"] {
@@ -178,7 +178,7 @@ fn error_names_the_column_and_what_was_expected() {
 }
 
 #[test]
-fn unknown_operation_is_answered_with_the_nearest_or_with_all() {
+fn unknown_operation_suggests_the_nearest_or_lists_all() {
     assert_eq!(
         refusal("x.transpsoe(0, 1)"),
         "expression, column 3: unknown operation \"transpsoe\"; did you mean transpose?"
