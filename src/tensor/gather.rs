@@ -53,7 +53,8 @@ impl Tensor {
     }
 
     /// Copies one element per index to the heap. Along `axis`, the element is at the position that the index states;
-    /// along the other axes, it is at the position where the index is: `out[i][j] = x[index[i][j]][j]` for axis 0 of two.
+    /// along the other axes, it is at the position where the index is: `out[i][j] = x[index[i][j]][j]` for axis 0 of
+    /// two.
     ///
     /// ```
     /// use stridemap::Tensor;
