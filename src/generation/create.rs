@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// built in it, and FORMAT comes last: without it, the directory is not a store.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
     let failed = |e: io::Error| match e.kind() {
-        io::ErrorKind::AlreadyExists => taken(path, "the path already exists; choose a different path"),
+        io::ErrorKind::AlreadyExists => occupied(path, "the path already exists; choose a different path"),
         _ => Error::denied("create store", path, e),
     };
     let is_dir = is_empty_dir(&**disk, path, failed)?;
@@ -59,7 +59,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     Ok(id.into_bytes())
 }
 
-fn taken(path: &Path, what: &str) -> Error {
+fn occupied(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("create {}: {what}", path.display()))
 }
 
@@ -68,23 +68,23 @@ fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Erro
     match disk.stat(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Ok(stat) if stat.is_regular => {
-            return Err(taken(path, "the path is already a file; open it, or choose a different path"));
+            return Err(occupied(path, "the path is already a file; open it, or choose a different path"));
         }
         found => found.map_err(&failed)?,
     };
     let names = disk.list(path).map_err(&failed)?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has("FORMAT") {
-        return Err(taken(path, "the path is already a store; open it, or choose a different path"));
+        return Err(occupied(path, "the path is already a store; open it, or choose a different path"));
     }
     if has("storages") {
         let what = "the path has part of a store, without FORMAT; repair it, or delete it if its creation was \
             interrupted";
-        return Err(taken(path, what));
+        return Err(occupied(path, what));
     }
     // A new file system contains one directory.
     if names.iter().any(|name| name != "lost+found") {
-        return Err(taken(path, "the path is a directory that is not empty; choose a different path"));
+        return Err(occupied(path, "the path is a directory that is not empty; choose a different path"));
     }
     Ok(true)
 }
@@ -98,7 +98,7 @@ struct Made<'a> {
 
 impl Made<'_> {
     /// Fills a directory. If other processes can see it, FORMAT is the last step that can fail.
-    fn build(&mut self, root: &Path, manifest: Manifest, durable: bool, is_seen: bool) -> io::Result<()> {
+    fn build(&mut self, root: &Path, manifest: Manifest, durable: bool, is_visible: bool) -> io::Result<()> {
         let (disk, paths) = (&**self.disk, StorePaths::new(root));
         let bytes = manifest.encode().map_err(io::Error::other)?;
         // If two processes create a store in one directory, only one gets past this.
@@ -113,12 +113,12 @@ impl Made<'_> {
             // the root.
             step!("sync-new-meta", disk.sync_dir(&paths.meta_dir()))?;
         }
-        if durable && is_seen {
+        if durable && is_visible {
             // Before FORMAT: otherwise the store could lack a part.
             step!("sync-new-names", disk.sync_dir(root))?; // crash: a directory that is not a store
         }
         self.file(paths.format_file(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
-        if durable && !is_seen {
+        if durable && !is_visible {
             step!("sync-new-root", disk.sync_dir(root))?; // otherwise the directory may not be a store
         }
         Ok(())
@@ -168,7 +168,7 @@ pub(crate) fn sync_name(disk: &dyn Disk, root: &Path) -> Result<()> {
 }
 
 /// Opens the directories of the store that a path leads to now. From then on nothing is looked up by that path.
-pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, StorePaths)> {
+pub(crate) fn open_dirs(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, StorePaths)> {
     let held = disk.hold(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound if path.as_os_str().is_empty() => {
             Error::new(ErrorKind::NotFound, "open: the path is empty; the current directory is \".\"")

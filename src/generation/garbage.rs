@@ -35,10 +35,10 @@ fn is_really_garbage(newest: &Generation, id: u64) -> bool {
 
 /// How many manifests before the newest one a commit checks: half are the latest ones, and half rotate through the
 /// rest.
-const LOOKED_AT: usize = 8;
+const CHECKED_PER_COMMIT: usize = 8;
 
 /// How many manifests a commit reads, if there are more than the latest ones to check.
-const READ: usize = 1;
+const READ_PER_COMMIT: usize = 1;
 
 /// The manifests before the newest one, and what is known about them. A handle keeps this from one commit to the
 /// next, so that the work per commit does not grow with their number.
@@ -138,13 +138,13 @@ impl OlderManifests {
         self.as_of = newest.number();
         self.needed_to = self.needed_to_after;
         let mut collected = Collected::default();
-        let others = self.manifests.len().saturating_sub(LOOKED_AT / 2) as u64;
+        let others = self.manifests.len().saturating_sub(CHECKED_PER_COMMIT / 2) as u64;
         // Successive commits check all of them in turn.
-        let start = newest.number().wrapping_mul(LOOKED_AT as u64 / 2) % others.max(1);
-        let turn = |index: u64| (index + others - start) % others < LOOKED_AT as u64 / 2;
-        let is_looked_at = |index| index as u64 >= others || turn(index as u64);
-        let reads = if others == 0 { LOOKED_AT } else { READ };
-        self.collect(history, is_looked_at, reads, &mut collected);
+        let start = newest.number().wrapping_mul(CHECKED_PER_COMMIT as u64 / 2) % others.max(1);
+        let turn = |index: u64| (index + others - start) % others < CHECKED_PER_COMMIT as u64 / 2;
+        let is_selected = |index| index as u64 >= others || turn(index as u64);
+        let reads = if others == 0 { CHECKED_PER_COMMIT } else { READ_PER_COMMIT };
+        self.collect(history, is_selected, reads, &mut collected);
         collected.remove_garbage(history, newest, self);
         if !history.is_swept.swap(true, Ordering::Relaxed) {
             let next_id = newest.manifest().next_storage_id;
@@ -159,15 +159,15 @@ impl OlderManifests {
     pub(crate) fn collect(
         &mut self,
         history: &History,
-        is_looked_at: impl Fn(usize) -> bool,
+        is_selected: impl Fn(usize) -> bool,
         mut reads_left: usize,
         collected: &mut Collected,
     ) {
-        for index in (0..self.manifests.len()).rev().filter(|&index| is_looked_at(index)) {
+        for index in (0..self.manifests.len()).rev().filter(|&index| is_selected(index)) {
             let Some((number, needs)) = self.manifests.get_mut(index) else { continue };
             let (number, read) = (*number, needs.is_none() && reads_left > 0);
             reads_left -= usize::from(read);
-            let is_there = match collect_one(history, number, read, collected) {
+            let exists = match collect_one(history, number, read, collected) {
                 Ok(None) => false,
                 Ok(Some(read)) => {
                     *needs = needs.or(read);
@@ -176,10 +176,10 @@ impl OlderManifests {
                 // The file was deleted, or it is not a regular file and so has no readers.
                 Err(e) => !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
             };
-            if !is_there {
+            if !exists {
                 self.manifests.remove(index);
             }
-            if !is_there || read {
+            if !exists || read {
                 // It may have been the only one that needed what was dropped after it.
                 self.needed_to = self.needed_to.min(number);
             }

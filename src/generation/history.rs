@@ -207,7 +207,7 @@ impl History {
     }
 
     /// Checks how a write ended: a failed sync poisons the handle, and any failure may have left files behind.
-    pub(crate) fn watched<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn record_failure<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.is_swept.store(false, Ordering::Relaxed);
             if e.is_failed_sync() {

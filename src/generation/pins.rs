@@ -121,7 +121,7 @@ pub(crate) fn writers_of(history: &History, path: &Path) -> Option<Vec<u32>> {
 }
 
 /// " by process 12 and 13", or nothing.
-pub(crate) fn by(processes: &[u32]) -> String {
+pub(crate) fn by_processes(processes: &[u32]) -> String {
     let listed: Vec<String> = processes.iter().map(u32::to_string).collect();
     if listed.is_empty() { String::new() } else { format!(" by process {}", listed.join(" and ")) }
 }

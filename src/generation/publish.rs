@@ -34,7 +34,7 @@ pub(crate) fn publish(
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
     let lock = WriterLock::take(history)?; // crash: the kernel releases it
     // Under the lock: a thread that waits for the lock must then find the handle poisoned.
-    history.watched(publish_locked(history, changes, draft, staged, grown, &lock))
+    history.record_failure(publish_locked(history, changes, draft, staged, grown, &lock))
 }
 
 fn publish_locked(
@@ -53,18 +53,18 @@ fn publish_locked(
     let mut older = OlderManifests::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
-    let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records, &grown)?;
-    if changes.are_moves() && taken.is_empty() {
+    let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, changes, draft, &records, &grown)?;
+    if changes.are_moves() && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }
 
     // 2. Storages.
     let forgotten = older.delete_garbage(history, &newest, &mut manifest); // crash: garbage, deleted again next time
-    for &(index, id) in &taken {
+    for &(index, id) in &used_staged {
         let storage = staged.get_mut(index);
         storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later
     }
-    let mut has_new_names = forgotten || !taken.is_empty();
+    let mut has_new_names = forgotten || !used_staged.is_empty();
     for grown in &mut grown {
         has_new_names |= grown.publish(&history.paths)?; // crash: unreferenced digests, replaced or deleted later
     }
@@ -82,7 +82,7 @@ fn publish_locked(
     history.note_published(generation.number(), lock);
     older.add(newest);
     older.after_commit(history, &generation); // crash: garbage, deleted next time
-    Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
+    Ok((generation, used_staged.into_iter().map(|(index, _)| index).collect()))
 }
 
 /// Publishes a generation whose storages exist and are durable. The manifest holds its changes to `table`, or its

@@ -259,7 +259,7 @@ impl Draft {
 /// The next generation to be written, and the staged storages that it uses, with their ids.
 pub(crate) struct Plan {
     pub(crate) manifest: Manifest,
-    pub(crate) taken: Vec<(usize, u64)>,
+    pub(crate) used_staged: Vec<(usize, u64)>,
 }
 
 /// Applies a transaction to the newest generation.
@@ -295,14 +295,14 @@ pub(crate) fn plan(
         gains.entry(id).or_default();
     }
 
-    let (mut taken, mut new_ids) = (Vec::new(), BTreeMap::new());
+    let (mut used_staged, mut new_ids) = (Vec::new(), BTreeMap::new());
     for (&id, &gain) in &gains {
         let (id, record) = match Changes::staged_index(id) {
             Some(_) if gain == 0 => continue,
             Some(index) => {
                 let new_id = manifest.next_storage_id;
                 manifest.next_storage_id += 1;
-                taken.push((index, new_id));
+                used_staged.push((index, new_id));
                 new_ids.insert(id, new_id);
                 (new_id, staged.get(index).cloned())
             }
@@ -335,7 +335,7 @@ pub(crate) fn plan(
     if let Some(attributes) = draft.attributes {
         manifest.attributes = attributes;
     }
-    Ok(Plan { manifest, taken })
+    Ok(Plan { manifest, used_staged })
 }
 
 /// Checks that real ids are still below the provisional ones. Only a malformed store has used that many.

@@ -12,7 +12,7 @@ use stridemap_format::{Digest, StorageKind, full_chunk_count};
 
 use crate::disk::StoreFile;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Generation, History, Pin, by, holders, pins, writers_of};
+use crate::generation::{Generation, History, Pin, by_processes, holders, pins, writers_of};
 
 /// How many times the files are listed again after a commit interrupts.
 const MAX_TRIES: u32 = 10;
@@ -129,11 +129,13 @@ impl fmt::Display for SpaceReason {
             SpaceReason::Mutable => "unreferenced bytes in a mutable storage: save the tensors again",
             SpaceReason::Live => "unreferenced bytes in a live storage: save the tensors again",
             SpaceReason::Pinned { generation, processes } => {
-                return write!(f, "generation {generation} is held{}", by(processes));
+                return write!(f, "generation {generation} is held{}", by_processes(processes));
             }
             SpaceReason::Garbage => "no generation needs it: gc, or the next commit",
             SpaceReason::Orphaned => "left by an aborted commit: gc",
-            SpaceReason::Writing { processes } => return write!(f, "being written{}", by(processes)),
+            SpaceReason::Writing { processes } => {
+                return write!(f, "being written{}", by_processes(processes));
+            }
             SpaceReason::Abandoned => "left by a writer that died: gc",
             SpaceReason::PastEnd => "past the end, from an aborted append: gc",
             SpaceReason::Foreign => "not a file of the store; nothing deletes it",

@@ -29,13 +29,13 @@ pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> R
     history.check_poison()?;
     let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
     let mut candidates = Vec::new();
-    each_storage(&*history.newest()?, true, |standing| {
-        let StorageTensors { id, record, .. } = &standing;
+    each_storage(&*history.newest()?, true, |storage| {
+        let StorageTensors { id, record, .. } = &storage;
         // Checked before any byte is copied: one file that may not be read fails the whole call.
         if let StorageKind::External(external) = &record.kind {
             externals.open(external).map_err(refused)?;
         }
-        let new_bytes = repacked(history, &standing)?.length_bytes;
+        let new_bytes = repacked(history, &storage)?.length_bytes;
         let (length_bytes, tensor_count) = (record.length_bytes, record.tensor_count);
         candidates.push(Candidate { id: *id, length_bytes, new_bytes, tensor_count, names: None });
         Ok(())

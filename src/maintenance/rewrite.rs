@@ -11,7 +11,7 @@ use super::candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, storages_named};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, by,
+    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, by_processes,
     check_ids_left, publish,
 };
 use crate::layout::{Placed, Repacked};
@@ -93,7 +93,7 @@ impl fmt::Display for SkipReason {
             SkipReason::Live => {
                 f.write_str("live: its file may be written at any time, and cannot be replaced")
             }
-            SkipReason::Busy(processes) => write!(f, "in use{}; try again", by(processes)),
+            SkipReason::Busy(processes) => write!(f, "in use{}; try again", by_processes(processes)),
             SkipReason::Changed => f.write_str("another commit changed it meanwhile; try again"),
             SkipReason::Damaged(finding) => write!(f, "damaged: {finding}"),
         }
@@ -123,16 +123,16 @@ pub(super) fn rewrite_all(
     while !rest.is_empty() {
         let newest = history.newest()?;
         let group = rest.next_group(&newest)?;
-        let left = rewrite_group(history, rewrite, (newest, group), done)?;
-        busy.extend(left.busy);
-        rest.put_back(left.without_room);
+        let remaining = rewrite_group(history, rewrite, (newest, group), done)?;
+        busy.extend(remaining.busy);
+        rest.put_back(remaining.without_room);
     }
     Ok(busy)
 }
 
 /// The storages of a group that are still to be rewritten.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct Remaining {
     /// A process is appending to them.
     busy: Vec<Candidate>,
     /// The disk was full, but may have room after the commit.
@@ -146,11 +146,11 @@ pub(super) fn rewrite_group(
     rewrite: &mut dyn Rewrite,
     (newest, mut group): (Arc<Generation>, VecDeque<Candidate>),
     done: &mut Compacted,
-) -> Result<Left> {
+) -> Result<Remaining> {
     check_ids_left(&newest)?;
     let names = group.iter().map(|candidate| (candidate.id, candidate.names.as_deref().unwrap_or_default()));
     let mut storages = storages_named(&newest, names)?;
-    let mut left = Left::default();
+    let mut remaining = Remaining::default();
     let (mut changes, mut draft) = (Changes::default(), Draft::new(newest));
     let (mut staged, mut moved) = (Vec::new(), Vec::new());
     // The locks are released after the commit.
@@ -178,25 +178,25 @@ pub(super) fn rewrite_group(
                 locks.extend(lock);
                 moved.push((id, before_bytes, after_bytes));
             }
-            Ok(None) => left.busy.push(candidate),
+            Ok(None) => remaining.busy.push(candidate),
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 done.skip(id, before_bytes - after_bytes, SkipReason::Damaged(e.to_string()));
             }
             // The commit frees the space of the storages before it; then there may be room for the others.
             Err(e) if is_disk_full(&e) && !staged.is_empty() => {
                 group.push_front(candidate);
-                left.without_room = group;
+                remaining.without_room = group;
                 break;
             }
             Err(e) => return Err(e),
         }
     }
     if changes.is_empty() {
-        return Ok(left);
+        return Ok(remaining);
     }
-    let (_, taken) = publish(history, &changes, draft, staged, Vec::new())?;
+    let (_, used_staged) = publish(history, &changes, draft, staged, Vec::new())?;
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
-        if taken.contains(&index) {
+        if used_staged.contains(&index) {
             done.storage_count += 1;
             done.before_bytes += before_bytes;
             done.after_bytes += after_bytes;
@@ -205,7 +205,7 @@ pub(super) fn rewrite_group(
         }
     }
     drop(locks);
-    Ok(left)
+    Ok(remaining)
 }
 
 fn is_disk_full(error: &Error) -> bool {

@@ -73,7 +73,7 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Foreign, place, length_bytes, bytes })
     }
 
-    /// Opens the storage of a store at `path`, and maps it if that is permitted. `lock_timeout`, `in_use` and
+    /// Opens the storage of a store at `path`, and maps it if that is permitted. `lock_timeout`, `callbacks` and
     /// `poison` are used by locks that are taken later.
     ///
     /// The file stays open or mapped, so the bytes stay readable even if the file is collected.
@@ -82,7 +82,7 @@ impl Storage {
         path: &Path,
         (store, id, record): (Uuid, u64, StorageRecord),
         permit: Option<MapPermit>,
-        (lock_timeout, in_use, poison): (Duration, StoreCallbacks, Poison),
+        (lock_timeout, callbacks, poison): (Duration, StoreCallbacks, Poison),
     ) -> Result<Arc<Self>> {
         let length_bytes = record.length_bytes;
         let failed = |e| open_error("open storage", path, Access::Read, e);
@@ -96,7 +96,7 @@ impl Storage {
             _ => (None, 0),
         };
         let in_place = |file| {
-            InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, (in_use, poison), permit)
+            InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, (callbacks, poison), permit)
         };
         let bytes = match (&record.kind, file.as_file(), map_permit) {
             (StorageKind::Mutable, ..) => Bytes::Mutable(MutableFile::new(in_place(file), lock_timeout)),

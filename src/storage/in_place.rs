@@ -37,7 +37,7 @@ pub(crate) struct InPlaceFile {
     /// The process that loaded the storage.
     owner: OwnerProcess,
     pub(super) length_bytes: u64,
-    in_use: StoreCallbacks,
+    callbacks: StoreCallbacks,
     /// Locked during a flush: if several threads sync an open file, the kernel reports a failure to only one of them.
     flushing: Mutex<()>,
     /// The poison of the handle that loaded the storage.
@@ -57,9 +57,9 @@ pub(crate) const MAY_NEED_BLOCKS: &str = "the file system may write a change to 
 #[derive(Clone)]
 pub(crate) struct StoreCallbacks {
     /// Whether a tensor of the newest generation is backed by it.
-    pub(crate) ask: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
+    pub(crate) is_referenced: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
     /// Makes the name of the generation that contains the storage durable.
-    pub(crate) settle: Arc<dyn Fn() -> Result<()> + Send + Sync>,
+    pub(crate) make_durable: Arc<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
 impl fmt::Debug for StoreCallbacks {
@@ -74,7 +74,7 @@ impl InPlaceFile {
         (path, file, stat): (&Path, Arc<dyn DiskFile>, FileStat),
         identity: (Uuid, u64),
         length_bytes: u64,
-        (in_use, poison): (StoreCallbacks, Poison),
+        (callbacks, poison): (StoreCallbacks, Poison),
         permit: Option<MapPermit>,
     ) -> Self {
         let os_file = file.as_file().filter(|_| permit.is_some());
@@ -90,7 +90,7 @@ impl InPlaceFile {
             identity,
             owner: OwnerProcess::current(),
             length_bytes,
-            in_use,
+            callbacks,
             flushing: Mutex::new(()),
             poison,
             permit,
@@ -161,7 +161,7 @@ impl InPlaceFile {
             return Err(has_other_names(&self.path, stat.link_count));
         }
         // Readers of an older generation may keep the file after the last tensor on it was removed.
-        let is_in_use = step!("in-place-is-in-use", (self.in_use.ask)()?);
+        let is_in_use = step!("in-place-is-in-use", (self.callbacks.is_referenced)()?);
         if is_in_use { Ok(()) } else { Err(self.nameless()) }
     }
 
@@ -270,7 +270,7 @@ impl InPlaceFile {
             self.poison.set(&error);
             error
         })?;
-        let settled = (self.in_use.settle)();
+        let settled = (self.callbacks.make_durable)();
         settled.inspect_err(|e| {
             if e.is_failed_sync() {
                 self.poison.set(e);

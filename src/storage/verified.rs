@@ -34,7 +34,7 @@ pub(crate) struct VerifiedStorage {
     length_bytes: u64,
     sealed: Sealed,
     /// The digests of full chunks. `None` if the storage has no full chunk, or if the file of digests cannot be read.
-    sum: Option<Sum>,
+    sum: Option<SumFile>,
     /// Digests that replace those of the file, in ascending order of chunk.
     corrected: Vec<(u64, Digest)>,
     /// Damaged chunks that read as zeros.
@@ -45,7 +45,7 @@ pub(crate) struct VerifiedStorage {
 }
 
 /// A `.sum` file, and the number of required digests that it contains.
-struct Sum {
+struct SumFile {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
     count: u64,
@@ -91,7 +91,7 @@ impl VerifiedStorage {
         let found_bytes = file.stat().map_err(failed)?.size_bytes;
         let (sum, mut error) = match full_chunk_count(length_bytes) {
             0 => (None, None),
-            count => match Sum::open(disk, paths.sum(id), count) {
+            count => match SumFile::open(disk, paths.sum(id), count) {
                 Ok((sum, error)) => (Some(sum), error),
                 Err(e) => (None, Some(e)),
             },
@@ -261,7 +261,7 @@ impl ByteSource for VerifiedStorage {
     }
 }
 
-impl Sum {
+impl SumFile {
     /// Opens a file that may be short. If it is, also returns an error.
     fn open(disk: &dyn Disk, path: PathBuf, chunk_count: u64) -> Result<(Self, Option<Error>)> {
         let failed = |e: io::Error| open_error("open chunk digests", &path, Access::Read, e);
@@ -274,7 +274,7 @@ impl Sum {
             broken(&path, detail)
         });
         let count = (found_bytes / DIGEST_BYTES).min(chunk_count);
-        Ok((Sum { file, path, count }, error))
+        Ok((SumFile { file, path, count }, error))
     }
 
     /// Returns up to `count` digests, fewer at the end of the file.

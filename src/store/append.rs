@@ -130,7 +130,7 @@ impl Transaction<'_> {
             .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
         if let Err(e) = written.map_err(|e| e.context(&op)) {
             self.failure = Some(e.clone());
-            return self.loader.history.watched(Err(e));
+            return self.loader.history.record_failure(Err(e));
         }
         self.failure = None;
         let new_rows = row_count(&record)..row_count(&to);
@@ -180,7 +180,7 @@ impl Transaction<'_> {
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
         self.put("create_growable", name, (dtype, &layout), |txn, size_bytes| {
-            txn.stage_alone(StorageWriter::sealed, size_bytes, |writer| {
+            txn.stage_own(StorageWriter::sealed, size_bytes, |writer| {
                 writer.reserve_address_space(reserved_bytes);
                 writer.zeros_up_to(size_bytes)
             })

@@ -163,7 +163,7 @@ impl Snapshot {
             let options = StoreOptions { options: history.options, disk: Arc::clone(&self.loader.disk) };
             let target = options.create(building.path())?;
             let copied = self.fill(&target, parts, tensors, attributes, &mut progress)?;
-            building.place(&target.loader.history)?;
+            building.move_to_final_path(&target.loader.history)?;
             Ok(copied)
         };
         copy().map_err(|e: Error| {
@@ -242,7 +242,7 @@ impl Snapshot {
                 let disk = &txn.loader.history.disk;
                 let adopted =
                     StagedStorage::external(disk, (path, &file), external.offset_bytes, record.length_bytes);
-                Ok(txn.stage_whole(adopted))
+                Ok(txn.stage_finished(adopted))
             }
             StorageKind::Sealed(_) => self.stage_sealed(txn, (id, &record), part, copied, progress),
             kind => {
@@ -285,7 +285,7 @@ impl Snapshot {
                 // Otherwise the copy below reads it chunk by chunk and reports which one is damaged.
                 if shared.record().kind == record.kind {
                     copied.shared_bytes += length_bytes;
-                    return Ok(txn.stage_whole(shared));
+                    return Ok(txn.stage_finished(shared));
                 }
             }
         }
@@ -298,7 +298,7 @@ impl Snapshot {
         copied.copied_bytes += writer.length_bytes();
         let names = part.tensors.iter().map(|(name, _)| name.clone());
         part.placed = names.zip(repacked.views).collect();
-        Ok(txn.stage_whole(writer.finish(target.is_durable())?))
+        Ok(txn.stage_finished(writer.finish(target.is_durable())?))
     }
 }
 

@@ -65,8 +65,8 @@ impl Loader {
         let history = &self.history;
         let path = history.paths.storage(id);
         let record = self.record(generation, id)?;
-        let in_use = self.in_use(id, generation);
-        let lock_options = (history.options.lock_timeout, in_use, history.poison.clone());
+        let callbacks = self.callbacks(id, generation);
+        let lock_options = (history.options.lock_timeout, callbacks, history.poison.clone());
         let storage = match record.kind.clone() {
             StorageKind::External(external) => {
                 let stored = (history.uuid, id, record);
@@ -88,20 +88,20 @@ impl Loader {
 
 impl Loader {
     /// Returns callbacks that do not own the history: it would keep its generation for as long as the tensor lives.
-    fn in_use(&self, id: u64, generation: &Generation) -> StoreCallbacks {
+    fn callbacks(&self, id: u64, generation: &Generation) -> StoreCallbacks {
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
         let (uuid, known) = (self.history.uuid, AtomicU64::new(generation.number()));
-        let ask = move || generation::newest_has_storage(&*disk, &paths, uuid, id, &known);
+        let is_referenced = move || generation::newest_has_storage(&*disk, &paths, uuid, id, &known);
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
-        let is_settled = AtomicBool::new(generation.is_synced() || !self.history.is_durable());
-        let settle = move || {
-            if !is_settled.load(Ordering::Relaxed) {
+        let is_durable = AtomicBool::new(generation.is_synced() || !self.history.is_durable());
+        let make_durable = move || {
+            if !is_durable.load(Ordering::Relaxed) {
                 generation::settle_name(&*disk, &paths)?;
-                is_settled.store(true, Ordering::Relaxed);
+                is_durable.store(true, Ordering::Relaxed);
             }
             Ok(())
         };
-        StoreCallbacks { ask: Arc::new(ask), settle: Arc::new(settle) }
+        StoreCallbacks { is_referenced: Arc::new(is_referenced), make_durable: Arc::new(make_durable) }
     }
 }
 

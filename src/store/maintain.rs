@@ -72,7 +72,7 @@ impl Store {
     pub fn compact(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
         let history = &self.loader.history;
         history.check_process()?;
-        history.watched(maintenance::compact(history, &mut progress))
+        history.record_failure(maintenance::compact(history, &mut progress))
     }
 
     /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store
@@ -108,6 +108,6 @@ impl Store {
     pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
         let history = &self.loader.history;
         history.check_process()?;
-        history.watched(maintenance::materialize(history, &mut progress))
+        history.record_failure(maintenance::materialize(history, &mut progress))
     }
 }

@@ -218,7 +218,7 @@ impl StoreOptions {
     }
 
     pub(super) fn open_with(&self, path: &Path, permit: Option<MapPermit>) -> Result<Store> {
-        let (disk, paths) = generation::hold(&self.disk, path)?;
+        let (disk, paths) = generation::open_dirs(&self.disk, path)?;
         let uuid = generation::read_marker(&*disk, &paths)?;
         if permit.is_some() && !self.options.externals.allows_network_mapping {
             check_local(&*disk, &paths)?;

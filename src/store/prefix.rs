@@ -172,7 +172,7 @@ impl Transaction<'_> {
         let names = self.names_with(prefix)?;
         let count = names.len();
         let removed = names.into_iter().try_for_each(|name| self.apply(Change::Remove { name }));
-        self.kept(removed)?;
+        self.record_failure(removed)?;
         for from in self.draft.scopes(prefix) {
             self.apply(Change::MoveAttributes { from, to: None })?;
         }
@@ -241,7 +241,7 @@ impl Transaction<'_> {
             })
         });
         // After an error some have their new names: that must not be committed.
-        self.kept(renamed)?;
+        self.record_failure(renamed)?;
         Ok(count)
     }
 

@@ -432,12 +432,12 @@ impl<'a> Transaction<'a> {
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
         // After a failed sync nothing else is synced, so return before the growths are.
-        let staged = history.watched(staged)?;
+        let staged = history.record_failure(staged)?;
         let durable = history.is_durable();
         let grown =
             self.growths.into_values().map(|growth| growth.finish(&history.disk, &history.paths, durable));
         let grown: Result<Vec<Grown>> = grown.collect();
         let publish = |grown| generation::publish(history, &self.changes, self.draft, staged, grown);
-        Ok(history.watched(grown.and_then(publish))?.0)
+        Ok(history.record_failure(grown.and_then(publish))?.0)
     }
 }

@@ -10,12 +10,13 @@ use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, take_growth_lock};
 use super::metadata::{NUMBER_LIMIT, Source, exists, numbers_of, read};
-use super::plan::{Plan, check_dirs, is_lock_lost, plan, undisturbed};
+use super::plan::{Plan, check_dirs, plan, undisturbed, why_lock_lost};
 use super::{Remedy, Repair, has_dir};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    self, Durability, Generation, History, Options, WriterLock, by, held_by, publish_manifest, unsynced,
+    self, Durability, Generation, History, Options, WriterLock, by_processes, held_by, publish_manifest,
+    unsynced,
 };
 use crate::storage::{GrowthLock, VerifiedStorage};
 
@@ -32,7 +33,7 @@ pub(super) fn apply(
     let options = Options { durability: Durability::Full, ..options };
     let nothing = Arc::new(Generation::stand_in(uuid, 0));
     let work = Work { history: History::at(Arc::clone(disk), paths.clone(), options, nothing) };
-    let lost_lock = is_lock_lost(&**disk, paths)?;
+    let lost_lock = why_lock_lost(&**disk, paths)?;
     let mut kept = Vec::new();
     if lost_lock.is_some() {
         check_dirs(&**disk, paths)?;
@@ -320,7 +321,7 @@ impl Work {
                 let message = format!(
                     "repair {}: generation {number} is in use{}, and {why}; end it, and repair again",
                     self.paths().root().display(),
-                    by(&processes)
+                    by_processes(&processes)
                 );
                 Error::new(ErrorKind::Busy, message)
             };

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, TensorRecord, full_chunk_count};
 
 use super::metadata::Source;
-use super::{Loss, Repair, said};
+use super::{Loss, Repair, detail_of};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, Result};
 use crate::layout::Coverage;
@@ -99,7 +99,8 @@ pub(super) fn content(
         outgrown(disk, paths, &mut content, repair)?;
     }
     for (id, sum) in &content.sums {
-        let detail = format!("chunk digests written again, as their record confirms: {}", said(&sum.error));
+        let detail =
+            format!("chunk digests written again, as their record confirms: {}", detail_of(&sum.error));
         repair.remedy(paths.sum(*id), detail);
     }
     content.is_changed |= !lost.is_empty();
@@ -117,7 +118,8 @@ fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: 
     for (ordinal, error) in &survey.broken {
         content.is_changed = true;
         let what = if table.storages().contains(ordinal) { "storage" } else { "tensor" };
-        let reason = format!("entry {ordinal} cannot be read, and the {what} in it is lost: {}", said(error));
+        let reason =
+            format!("entry {ordinal} cannot be read, and the {what} in it is lost: {}", detail_of(error));
         repair.losses.push(Loss { path: path.to_path_buf(), reason, names: Vec::new() });
     }
     if let Some(first) = survey.unordered.first() {
@@ -145,7 +147,7 @@ fn salvage(
             _ if sum.error.broken().is_none() => return Err(sum.error),
             Some(corrected) => drop(sums.insert(id, CorrectedSum { error: sum.error, corrected })),
             None => {
-                let reason = format!("{}; no chunk can be verified", said(&sum.error));
+                let reason = format!("{}; no chunk can be verified", detail_of(&sum.error));
                 let (path, full) = (paths.sum(id), full_chunk_count(record.length_bytes));
                 // Except the tail, whose digest is in the record.
                 let is_tail_whole =
@@ -177,7 +179,7 @@ fn salvage(
     if error.broken().is_none() {
         return Err(error);
     }
-    let reason = said(&error);
+    let reason = detail_of(&error);
     let past_end = |length_bytes: u64| std::iter::once(length_bytes..u64::MAX);
     let Some(found_bytes) = damage.found_bytes else {
         return Ok(Some(of(reason, past_end(0).collect(), None, None)));

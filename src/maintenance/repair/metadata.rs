@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stridemap_format::{self as format, Manifest, Rule, Uuid, limits};
 
-use super::{PUT_BACK, Repair, has_dir, said};
+use super::{PUT_BACK, Repair, detail_of, has_dir};
 use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Table};
@@ -68,7 +68,7 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
     let detail = match marker {
         Ok(stated) if stated == uuid => None,
         Ok(_) => Some(format!("it belongs to a different store; {written_again}")),
-        Err(e) => Some(format!("{written_again}: {}", said(&e))),
+        Err(e) => Some(format!("{written_again}: {}", detail_of(&e))),
     };
     let is_marker_lost = detail.is_some();
     if let Some(detail) = detail {
@@ -106,7 +106,7 @@ fn newest_readable(
                 continue;
             }
             Err(e) => {
-                unread.push((paths.manifest(number), said(&e)));
+                unread.push((paths.manifest(number), detail_of(&e)));
                 continue;
             }
         };
@@ -118,7 +118,7 @@ fn newest_readable(
             }
             Err(e) if e.broken().is_none() || e.kind() == ErrorKind::UnsupportedVersion => return Err(e),
             Err(e) => {
-                unread.push((paths.table(manifest.table.map_or(0, |table| table.generation)), said(&e)));
+                unread.push((paths.table(manifest.table.map_or(0, |table| table.generation)), detail_of(&e)));
                 without_table.get_or_insert(manifest);
             }
         }
@@ -134,7 +134,7 @@ fn newest_readable(
 fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
     let why = match manifests.first() {
         Some((number, Err(e))) => {
-            format!("no manifest can be read; that of generation {number}: {}", said(e))
+            format!("no manifest can be read; that of generation {number}: {}", detail_of(e))
         }
         _ => "there is no manifest".to_owned(),
     };

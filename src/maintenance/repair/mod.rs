@@ -19,7 +19,7 @@ use stridemap_format::{Error as FormatError, Rule};
 
 use crate::disk::Disk;
 use crate::error::{Error, Result, one_line};
-use crate::generation::{Options, hold};
+use crate::generation::{Options, open_dirs};
 
 /// What a repair does, or did.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +102,7 @@ impl fmt::Display for Loss {
 }
 
 /// Returns an error's message without the path before it.
-fn said(error: &Error) -> String {
+fn detail_of(error: &Error) -> String {
     error
         .broken()
         .map_or_else(|| error.to_string(), |broken| format!("{} ({})", broken.detail(), broken.rule()))
@@ -117,7 +117,7 @@ pub(crate) fn plan_repair(
     path: &Path,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Repair> {
-    let (disk, paths) = hold(disk, path)?;
+    let (disk, paths) = open_dirs(disk, path)?;
     Ok(plan::plan(&*disk, &paths, progress)?.repair)
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn repair(
     options: Options,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Repair> {
-    let (disk, paths) = hold(disk, path)?;
+    let (disk, paths) = open_dirs(disk, path)?;
     apply::apply(&disk, &paths, options, progress)
 }
 

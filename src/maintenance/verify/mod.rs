@@ -15,7 +15,7 @@ use stridemap_format::{Error as FormatError, Rule};
 use super::external_check::check_external;
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{ErrorKind, Result};
-use crate::generation::{self, Generation, History, Options, hold, read_marker};
+use crate::generation::{self, Generation, History, Options, open_dirs, read_marker};
 use crate::storage::check_all;
 use finding::{Findings, Index};
 
@@ -66,7 +66,7 @@ pub(crate) fn verify_path(
     options: Options,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Verification> {
-    let (disk, paths) = hold(disk, path)?;
+    let (disk, paths) = open_dirs(disk, path)?;
     let opened = read_marker(&*disk, &paths)
         .and_then(|uuid| History::open(Arc::clone(&disk), paths.clone(), uuid, options));
     match opened {
