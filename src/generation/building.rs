@@ -1,3 +1,5 @@
+//! A store that is built under a temporary name, and renamed when it is complete.
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +17,8 @@ use crate::process::OwnerProcess;
 #[derive(Debug)]
 pub(crate) struct Building {
     disk: Arc<dyn Disk>,
-    /// Where the store is built.
+    /// The temporary path.
     path: PathBuf,
-    /// Where the store will be.
     final_path: PathBuf,
     /// The process that deletes the store.
     owner: OwnerProcess,
@@ -49,9 +50,9 @@ impl Building {
 
     /// Renames the store to its final path, durably if its handle syncs.
     ///
-    /// A writer that opens the store there relies on its name, which a killed copy may not have synced. So the store
-    /// stays marked as unsynced until its name is durable. The lock keeps writers that do not sync from relying on
-    /// the mark.
+    /// A writer that opens the store at that path relies on its name, which a killed process may not have synced. So
+    /// the store stays marked as unsynced until its name is durable. The lock is held until then: a writer that does
+    /// not sync would see this mark, and not make its own.
     ///
     /// # Errors
     /// `AlreadyExists` if something exists at the path by now; `Io`.

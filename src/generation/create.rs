@@ -13,8 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// Creates an empty store. A store at a new path is built under a temporary name and renamed, so it appears whole or
 /// not at all.
 ///
-/// An empty directory may be a mount point or the current directory, which cannot be replaced. The store is then
-/// built in it, and FORMAT comes last: without it, the directory is not a store.
+/// An empty directory may be a mount point or the current directory, which cannot be replaced. So the store is built
+/// inside it, and FORMAT is written last: without it, the directory is not a store.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
     let failed = |e: io::Error| match e.kind() {
         io::ErrorKind::AlreadyExists => occupied(path, "the path already exists; choose a different path"),
@@ -63,7 +63,7 @@ fn occupied(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("create {}: {what}", path.display()))
 }
 
-/// Returns whether the path is an empty directory (true) or free (false).
+/// Returns true for an empty directory, and false for a path that does not exist. Anything else is an error.
 fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Error) -> Result<bool> {
     match disk.stat(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -82,14 +82,14 @@ fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Erro
             interrupted";
         return Err(occupied(path, what));
     }
-    // A new file system contains one directory.
+    // A new file system contains `lost+found`.
     if names.iter().any(|name| name != "lost+found") {
         return Err(occupied(path, "the path is a directory that is not empty; choose a different path"));
     }
     Ok(true)
 }
 
-/// What a creation has made so far, to be deleted if it fails.
+/// The files and directories created so far, to be deleted if the creation fails.
 struct Made<'a> {
     disk: &'a Arc<dyn Disk>,
     dirs: Vec<PathBuf>,
@@ -114,7 +114,7 @@ impl Made<'_> {
             step!("sync-new-meta", disk.sync_dir(&paths.meta_dir()))?;
         }
         if durable && is_visible {
-            // Before FORMAT: otherwise the store could lack a part.
+            // Before FORMAT: otherwise a store could lack one of its parts.
             step!("sync-new-names", disk.sync_dir(root))?; // crash: a directory that is not a store
         }
         self.file(paths.format_file(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
@@ -193,7 +193,7 @@ pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
         match disk.is_dir(&dir) {
             Ok(true) => {}
             // A link could lead anywhere, and files would be written and deleted there.
-            Ok(false) => return broken("not a directory of its own"),
+            Ok(false) => return broken("a link or a file, not a directory of its own"),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return broken("the directory is missing"),
             Err(e) => return Err(Error::io("examine", &dir, e)),
         }

@@ -7,8 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use stridemap_format::{Manifest, ManifestHead, limits};
 
-use super::pins::ManifestNeeds;
-use super::pins::Pin;
+use super::pins::{ManifestNeeds, Pin};
 use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
 use super::{Generation, History};
@@ -33,11 +32,10 @@ fn is_really_garbage(newest: &Generation, id: u64) -> bool {
     step!("garbage-is-garbage", matches!(newest.storage(id), Ok(None)))
 }
 
-/// How many manifests before the newest one a commit checks: half are the latest ones, and half rotate through the
-/// rest.
+/// How many older manifests a commit checks: half are the latest ones, and the other half rotates through the rest.
 const CHECKED_PER_COMMIT: usize = 8;
 
-/// How many manifests a commit reads, if there are more than the latest ones to check.
+/// How many of them a commit reads, if not all of them are the latest ones.
 const READ_PER_COMMIT: usize = 1;
 
 /// The manifests before the newest one, and what is known about them. A handle keeps this from one commit to the
@@ -59,8 +57,8 @@ pub(crate) struct OlderManifests {
 }
 
 impl OlderManifests {
-    /// Returns the manifests before `newest`, by the names in `meta/`. Without names, the known ones are used if they
-    /// are still current; otherwise the directory is listed.
+    /// Returns the manifests before `newest`. `names` are the names in `meta/`. Without them, the known manifests are
+    /// used if they are still current, and otherwise the directory is listed.
     pub(crate) fn listed<'h>(
         history: &'h History,
         names: Option<Vec<String>>,
@@ -102,7 +100,7 @@ impl OlderManifests {
 
     /// Deletes the files of garbage that no older generation can need, and drops them from the garbage list. Returns
     /// whether any were dropped: then `storages/` must be synced before a manifest without them is published. Every
-    /// manifest that exists counts as held.
+    /// existing manifest counts as held.
     ///
     /// A reader that stays on an old generation keeps what that generation needs, and nothing else. Every manifest
     /// repeats the garbage list and every commit scans it, so it must not grow with the commits made during a long
@@ -154,8 +152,8 @@ impl OlderManifests {
         }
     }
 
-    /// Deletes the manifests at the given positions that no process holds. Reads up to `reads_left` of the others,
-    /// later ones first.
+    /// Deletes the selected manifests that no process holds. Reads up to `reads_left` of the others, later ones
+    /// first.
     pub(crate) fn collect(
         &mut self,
         history: &History,
@@ -215,8 +213,8 @@ impl OlderManifests {
     }
 }
 
-/// Deletes a manifest unless a process holds it. If one does, returns what the manifest says, provided that `read` is
-/// set.
+/// Deletes a manifest unless a process holds it. Returns `None` if it was deleted, and otherwise what it needs, if
+/// `read` is set.
 fn collect_one(
     history: &History,
     number: u64,
@@ -258,8 +256,8 @@ impl Collected {
         is_gone(&history.paths.sum(id)) && is_bytes_gone
     }
 
-    /// Deletes what neither the newest generation nor an older one that may be held needs: the storages on the
-    /// garbage list, and tables. Also deletes the unfinished files of `meta/`.
+    /// Deletes the tables, and the storages on the garbage list, that neither the newest generation nor an older one
+    /// that may be held needs. Also deletes the unfinished files in `meta/`.
     pub(crate) fn remove_garbage(
         &mut self,
         history: &History,
@@ -283,7 +281,7 @@ impl Collected {
         }
     }
 
-    /// Deletes crashed writers' unfinished files, and the files of `storages/` that are not needed.
+    /// Deletes crashed writers' unfinished files, and the unneeded files in `storages/`.
     pub(crate) fn sweep(&mut self, history: &History, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
         let (dir, root) = (history.paths.storages_dir(), history.paths.root());
         for dir in [root, &dir] {

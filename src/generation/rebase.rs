@@ -48,7 +48,7 @@ pub(crate) enum Change {
         from: String,
         to: String,
     },
-    /// Made only if nothing about the storage has changed, and otherwise skipped without an error.
+    /// Skipped without an error if anything about the storage has changed.
     Move(Relocation),
     /// Rows that were written after the end of the tensor `from`.
     Grow {
@@ -62,7 +62,7 @@ pub(crate) enum Change {
         key: String,
         value: Option<String>,
     },
-    /// Moves the attributes of a scope that is no tensor's name, or removes them if there is no other scope.
+    /// Moves the attributes of a scope that is not the name of a tensor, or removes them if `to` is `None`.
     MoveAttributes {
         from: String,
         to: Option<String>,
@@ -107,7 +107,7 @@ impl Changes {
         }
     }
 
-    /// Whether skipping all of them loses nothing.
+    /// Whether all changes are moves, so that skipping them loses nothing.
     pub(crate) fn are_moves(&self) -> bool {
         self.names.iter().all(|(change, _)| matches!(change, Change::Move(_)))
     }
@@ -256,7 +256,7 @@ impl Draft {
     }
 }
 
-/// The next generation to be written, and the staged storages that it uses, with their ids.
+/// The manifest to publish next, and the indices of the staged storages that it uses, with their final ids.
 pub(crate) struct Plan {
     pub(crate) manifest: Manifest,
     pub(crate) used_staged: Vec<(usize, u64)>,
@@ -328,7 +328,7 @@ pub(crate) fn plan(
         manifest.tensors.insert(name, record);
     }
     if manifest.table.is_none() {
-        // There is no table below, so a removal hides nothing.
+        // Without a table, a removal has no entry to hide.
         manifest.tensors.retain(|_, record| record.is_some());
         manifest.storages.retain(|_, record| record.is_some());
     }
@@ -353,8 +353,8 @@ fn out_of_numbers(what: &str) -> Error {
     )
 }
 
-/// Returns the new records of the storages that have grown. Their growth locks have been held since they were read,
-/// and their records must be those after which the new bytes were written.
+/// Returns the new records of the storages that have grown. Their growth locks have been held since their records
+/// were read, and those records must still describe the bytes that the new ones follow.
 fn grown_storages(newest: &Generation, grown: &[Grown]) -> Result<BTreeMap<u64, StorageRecord>> {
     // Where locks work, the growth lock ensures this.
     let is_as_before = |now: &StorageRecord, from: &StorageRecord| {
@@ -384,7 +384,7 @@ fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
     is_longer_sealed || (now.kind == seen.kind && now.length_bytes >= seen.length_bytes)
 }
 
-/// Returns the record of a storage, which the newest generation must still have.
+/// Returns the record of a storage. If a view refers to it, the newest generation must still have it.
 fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<Option<StorageRecord>> {
     let found = newest.storage(id)?;
     // Otherwise the header of a view would refer to nothing.

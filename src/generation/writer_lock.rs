@@ -78,7 +78,7 @@ fn wait(path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<Lock
         }
         let left = timeout.saturating_sub(began.elapsed());
         if left.is_zero() {
-            // The process at the front of the queue does not hold this file's lock.
+            // This is the holder of the lock itself, not the process at the front of the queue.
             let holder = match file.lock_holders().as_slice() {
                 [] => "another writer holds it".to_owned(),
                 [id, ..] => format!("process {id} holds it"),

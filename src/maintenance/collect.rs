@@ -25,7 +25,7 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.record_failure(unsynced::settle_creation(history, &newest, &lock))?;
     if !newest.is_synced() {
         // The writer may have died before this sync. What the generation replaced must not be deleted while a power
-        // cut could still remove the generation's name.
+        // cut could still remove its manifest's name.
         let synced = step!("sync-before-collection", history.sync_dir(&history.paths.meta_dir()));
         history.record_failure(synced)?;
     }

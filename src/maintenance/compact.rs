@@ -66,14 +66,14 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candid
 pub(super) fn repacked(history: &History, storage: &StorageTensors) -> Result<Repacked> {
     let (stated, found) = (storage.record.tensor_count, storage.tensors.len());
     if stated != found as u64 {
-        let detail = format!("{found} tensors and a record of {stated}");
+        let detail = format!("{found} tensors, but the record says {stated}");
         let path = history.paths.storage(storage.id);
         return Err(Error::corrupt(&path, FormatError::new(Rule::TensorCount, detail)));
     }
     storage.repacked(history)
 }
 
-/// How long a compaction waits for appenders, at most.
+/// The longest time that a compaction waits for appenders.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Compaction<'a> {

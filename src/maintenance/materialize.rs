@@ -1,3 +1,5 @@
+//! Copies external storages into the store.
+
 use stridemap_format::{StorageKind, StorageRecord};
 
 use super::candidates::Candidate;
@@ -22,7 +24,7 @@ pub struct Materialized {
     pub skipped: Vec<Skipped>,
 }
 
-/// Copies what tensors refer to in external storages to sealed storages of the store.
+/// Copies the bytes that tensors refer to in external storages into sealed storages.
 ///
 /// `progress` is called with the bytes written since the last call.
 pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
@@ -45,7 +47,7 @@ pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> R
     rewrite_all(history, &mut materialization, candidates, &mut copied)?;
     let Compacted { storage_count, after_bytes: size_bytes, mut skipped, .. } = copied;
     skipped.sort_by_key(|skipped| skipped.storage_id);
-    // The files stay as they are, so no byte would have been freed.
+    // The external files are kept, so rewriting these would have freed nothing.
     skipped.iter_mut().for_each(|skipped| skipped.reclaimable_bytes = 0);
     Ok(Materialized { storage_count, size_bytes, skipped })
 }

@@ -1,4 +1,4 @@
-//! Moves the tensors of storages to new storages that have only the bytes that they reach.
+//! Moves tensors to new storages that have only the bytes that the tensors reach.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -61,7 +61,7 @@ impl Compacted {
 pub struct Skipped {
     /// The storage's id.
     pub storage_id: u64,
-    /// How many bytes a rewrite would have freed.
+    /// The number of bytes that a rewrite would have freed.
     pub reclaimable_bytes: u64,
     /// Why it was not rewritten.
     pub reason: SkipReason,
@@ -71,11 +71,11 @@ pub struct Skipped {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SkipReason {
-    /// The storage is mutable: it is changed in place, and its file may be guarded or mapped.
+    /// The storage is mutable: it is changed in place, and its file may be locked by a guard or mapped.
     Mutable,
     /// The storage is live: other processes may write to it at any time.
     Live,
-    /// A process is appending to it or compacting it: these processes, as far as the system reports them.
+    /// These processes, as far as the system reports them, are appending to it or compacting it.
     Busy(Vec<u32>),
     /// Another commit changed the storage or its tensors meanwhile. A later compaction can rewrite it.
     Changed,
@@ -100,19 +100,20 @@ impl fmt::Display for SkipReason {
     }
 }
 
-/// A staged copy of a storage, and the lock under which the original does not grow, if it can grow.
+/// A staged copy of a storage, and the lock that keeps the original from growing, if it can grow.
 pub(super) type Copied = (StagedStorage, Option<GrowthLock>);
 
 /// How storages of one kind are rewritten.
 pub(super) trait Rewrite {
-    /// Whether a storage with this record is still to be rewritten, if it then has `new_bytes`.
+    /// Whether to rewrite a storage with this record, if that makes it `new_bytes` long.
     fn is_wanted(&self, record: &StorageRecord, new_bytes: u64) -> bool;
 
-    /// Copies what `repacked` keeps to a staged storage. Returns `None` if another process appends to the storage.
+    /// Copies what `repacked` keeps to a staged storage. Returns `None` if another process is appending to the
+    /// storage.
     fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>>;
 }
 
-/// Rewrites storages, a group of them in each commit. Returns those that another process appends to.
+/// Rewrites storages, one group per commit. Returns those that another process was appending to.
 pub(super) fn rewrite_all(
     history: &History,
     rewrite: &mut dyn Rewrite,
@@ -139,8 +140,8 @@ pub(super) struct Remaining {
     without_room: VecDeque<Candidate>,
 }
 
-/// Rewrites a group of storages in one commit. They are planned again, on the newest generation. Only the names of the
-/// group are looked up: a storage that has other names by now has changed.
+/// Rewrites a group of storages in one commit, planned again on the newest generation. Only the names of the group
+/// are looked up: a storage that has gained other names has changed.
 pub(super) fn rewrite_group(
     history: &History,
     rewrite: &mut dyn Rewrite,

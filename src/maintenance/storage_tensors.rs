@@ -1,3 +1,5 @@
+//! Storages with all their tensors, and whether rewriting one pays off.
+
 use std::collections::BTreeMap;
 
 use stridemap_format::{StorageKind, StorageRecord, TensorRecord};
@@ -68,8 +70,8 @@ pub(crate) fn each_storage(
     Ok(())
 }
 
-/// Returns the storages with these ids, each with those of the names that refer to it. These are all its tensors if
-/// its record has the same count. Ids of deleted storages are left out.
+/// Returns the storages with these ids, each with the given names that still refer to it. They are all its tensors if
+/// its record has the same count. Leaves out deleted storages.
 pub(crate) fn storages_named<'a>(
     generation: &Generation,
     storages: impl Iterator<Item = (u64, &'a [String])>,

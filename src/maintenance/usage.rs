@@ -29,7 +29,7 @@ pub struct Stats {
     pub metadata_bytes: u64,
     /// The bytes that some tensor reaches, each counted once.
     pub reachable_bytes: u64,
-    /// Whether `reachable_bytes` is exact for every storage, and not only a bound.
+    /// Whether `reachable_bytes` is exact for every storage, and not only an upper bound.
     pub is_exact: bool,
     /// The total length of external storages, in bytes. These bytes are in files outside the store, which no other
     /// number here counts.
@@ -39,7 +39,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Returns the number of reclaimable bytes, including those that something still holds.
+    /// Returns the number of reclaimable bytes, including those that a process still holds.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -82,7 +82,7 @@ pub struct StorageStats {
     pub id: Option<u64>,
     /// How its bytes may change; `None` if the storage no longer has a record.
     pub kind: Option<StorageKind>,
-    /// The file of its bytes.
+    /// The file that contains its bytes.
     pub file: PathBuf,
     /// The length of that file plus the length of its file of chunk digests, in bytes.
     pub file_bytes: u64,
@@ -105,7 +105,7 @@ pub struct StorageStats {
 #[derive(Default)]
 struct Files {
     file_bytes: u64,
-    /// The spare space of the file of its bytes, otherwise that of the file of its digests.
+    /// The spare bytes of its `.bin` file, or those of its `.sum` file if the `.bin` file has none.
     spare: Option<Reclaimable>,
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn usage(history: &History) -> Result<Stats> {
             (StoreFile::Chunks(id) | StoreFile::Digests(id), spare) => {
                 let files = storages.entry(id).or_default();
                 files.file_bytes = files.file_bytes.saturating_add(size_bytes);
-                // The file of the bytes is listed before the file of the digests.
+                // The `.bin` file is listed before the `.sum` file.
                 files.spare = files.spare.take().or(spare);
             }
             (StoreFile::Unfinished, Some(spare)) => {
@@ -203,7 +203,7 @@ fn storage_stats(history: &History, storage: StorageTensors, files: Files) -> Re
     })
 }
 
-/// Returns the statistics of a file that belongs to no storage record.
+/// Returns the statistics of a file without a storage record.
 fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReason) -> StorageStats {
     StorageStats {
         id,

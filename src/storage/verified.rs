@@ -75,7 +75,7 @@ impl VerifiedStorage {
     /// is one.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), but only for the file of the storage itself.
+    /// Those of [`open`](Self::open) about the storage's own file.
     pub(super) fn open_damaged(
         disk: &dyn Disk,
         paths: &StorePaths,
@@ -112,14 +112,14 @@ impl VerifiedStorage {
             error = storage.check_digests().err();
         }
         if error.as_ref().is_some_and(|e| e.broken().is_none()) {
-            // If the system refuses to read the file, that does not mean that each chunk is damaged.
+            // The system refused to read the file, which does not mean that every chunk is damaged.
             storage.sum = None;
         }
         Ok((storage, error))
     }
 
-    /// Opens a damaged storage. `corrected` has the digests that are wrong or missing in the `.sum` file. The chunks
-    /// in `lost` read as zeros, and all others can be verified.
+    /// Opens a damaged storage. `corrected` has replacements for digests that are wrong or missing in the `.sum`
+    /// file. The chunks in `lost` read as zeros, and all others can be verified.
     pub(crate) fn open_salvaged(
         disk: &dyn Disk,
         paths: &StorePaths,
@@ -200,7 +200,7 @@ impl VerifiedStorage {
         Err(Error::corrupt(path, FormatError::new(Rule::ChunkDigest, "the chunk digests were changed")))
     }
 
-    /// Whether the record confirms the digests of the `.sum` file, after those in `corrected` replace its own.
+    /// Whether the record confirms the digests of the `.sum` file, with those in `corrected` in place of its own.
     pub(super) fn is_confirmed(&self, corrected: &[(u64, Digest)]) -> Result<bool> {
         let full = full_chunk_count(self.length_bytes);
         let mut chain = ChunkChain::default();
@@ -221,7 +221,7 @@ impl VerifiedStorage {
         Ok(chain.link() == self.sealed.chunks)
     }
 
-    /// Returns the bytes of a corrected `.sum` file, which the record confirms.
+    /// Returns the corrected content of the `.sum` file, if the record confirms it.
     pub(crate) fn corrected_sum(&self) -> Result<Vec<u8>> {
         self.check_digests()?;
         let mut bytes = Vec::new();
@@ -239,7 +239,7 @@ impl ByteSource for VerifiedStorage {
     /// [`Rule::StorageFile`] for a range past the end; `Io`.
     fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
         if range.end > self.length_bytes {
-            let detail = format!("{} bytes, but {} are to be read", self.length_bytes, range.end);
+            let detail = format!("{} bytes, but a read ends at byte {}", self.length_bytes, range.end);
             return Err(broken(&self.path, detail));
         }
         let mut start = range.start;

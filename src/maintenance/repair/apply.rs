@@ -69,7 +69,7 @@ pub(super) fn apply(
         let (corrected, none_lost) = (&sum.corrected, BTreeSet::new());
         let storage = VerifiedStorage::open_salvaged(&**disk, paths, (id, record), corrected, &none_lost)?;
         let bytes = storage.corrected_sum()?;
-        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, written again
+        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: no file, written again
         work.sync(&paths.storages_dir())?;
     }
     drop(held_sums);
@@ -77,7 +77,7 @@ pub(super) fn apply(
         return Ok(repair);
     }
 
-    // 3. Copies of damaged storages as new ones, and the generation.
+    // 3. The copies of damaged storages, and the new generation.
     let Content { mut storages, mut tensors, copies, outgrown, .. } = content;
     let mut next_storage_id = work.next_storage_id(&source.manifest, &storages)?;
     let mut locks = Vec::new();
@@ -119,7 +119,7 @@ pub(super) fn apply(
         }
     }
     work.sync(&work.lost_found())?; // crash: the same, now durable
-    // Copies take time, and readers need no lock to open the store.
+    // Check again: the copies took time, and readers need no lock to open the store.
     let in_meta = generation::list(&**disk, paths)?;
     work.check_unneeded(&moves, &work.held(&in_meta, &source)?)?;
     drop(publish_manifest(&work.history, manifest, None, &lock)?); // crash: as before, or repaired
@@ -141,7 +141,7 @@ pub(super) fn apply(
     Ok(repair)
 }
 
-/// The files that are moved away once no generation needs them.
+/// The files to move away once no generation needs them.
 #[derive(Debug, Default)]
 struct Moves {
     storages: BTreeSet<u64>,
@@ -288,7 +288,7 @@ impl Work {
         let is_held = |id: &u64| held.contains(&paths.storage(*id));
         moves.storages.retain(|id| !content.outgrown.contains(id) || !is_held(id));
         if !source.is_newest || content.has_lost_storages {
-            // It may belong to a generation or a record that cannot be read.
+            // A file may belong to a generation or a record that cannot be read.
             let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
             moves.storages.extend(ids.filter(|id| !content.storages.contains_key(id) && !is_held(id)));
         }
@@ -304,7 +304,7 @@ impl Work {
     fn check_unneeded(&self, moves: &Moves, held: &BTreeSet<PathBuf>) -> Result<()> {
         let Some(file) = moves.files.iter().find(|file| held.contains(*file)) else { return Ok(()) };
         let message = format!(
-            "repair {}: a reader is on an older generation, and needs {}, which is to be moved away; end it, and repair again",
+            "repair {}: a reader on an older generation needs {}, which must be moved away; end it, and repair again",
             self.paths().root().display(),
             file.display()
         );

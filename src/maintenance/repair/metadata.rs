@@ -1,4 +1,4 @@
-//! The newest generation that can be read.
+//! Finds the newest generation that can be read.
 
 use std::io;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(super) struct Source {
     pub(super) manifest: Manifest,
     /// The table of the manifest. `None` if it has none, or if no generation with a readable table is left.
     pub(super) table: Option<Table>,
-    /// Whether this is the newest generation, with its table. Then the file of a storage that it does not have is
+    /// Whether this is the newest generation, with its table. If it is, files of storages that it does not have are
     /// garbage.
     pub(super) is_newest: bool,
     /// The highest number of a manifest or table, readable or not.
@@ -129,8 +129,8 @@ fn newest_readable(
     Ok(source(Manifest { table: None, ..manifest }, None, false))
 }
 
-/// Returns the error for a store without a readable manifest. Nothing then says which tensors the store has: a table
-/// alone does not say which of its entries were removed or replaced since.
+/// Returns the error for a store without a readable manifest. In that case nothing says which tensors the store has:
+/// a table does not say which of its entries were removed or replaced later.
 fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
     let why = match manifests.first() {
         Some((number, Err(e))) => {
@@ -178,7 +178,7 @@ fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Opt
         opened => opened.map_err(|e| Error::io("open manifest", &path, e))?,
     };
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(|e| Error::io("read", &path, e))?;
-    // It may be from any store: the digest covers the uuid, which is first in the body.
+    // Accept the uuid that it states: the body begins with it, and the digest covers it. The caller compares it.
     let uuid = bytes.get(24..40).and_then(|uuid| uuid.try_into().ok()).unwrap_or_default();
     match Manifest::decode(&bytes, uuid, number) {
         // The manifest has a newer version, and is not damaged.

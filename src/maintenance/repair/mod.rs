@@ -135,7 +135,7 @@ pub(crate) fn repair(
     apply::apply(&disk, &paths, options, progress)
 }
 
-/// What to do about something that is not a directory.
+/// The advice if `meta` or `storages` is not a directory.
 const PUT_BACK: &str = "put the directory back";
 
 /// Whether a directory exists.
@@ -146,7 +146,7 @@ fn has_dir(disk: &dyn Disk, dir: &Path, what_to_do: &str) -> Result<bool> {
     match disk.is_dir(dir) {
         Ok(true) => Ok(true),
         Ok(false) => {
-            let detail = format!("not a directory of its own; {what_to_do}");
+            let detail = format!("a link or a file, not a directory of its own; {what_to_do}");
             Err(Error::corrupt(dir, FormatError::new(Rule::StorageFile, detail)))
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),

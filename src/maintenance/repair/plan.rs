@@ -1,3 +1,5 @@
+//! Plans a repair without changing anything.
+
 use std::io;
 
 use super::content::{Content, content};
@@ -10,7 +12,7 @@ use crate::generation::manifest_numbers;
 /// How many times a plan is made again because another process committed in the meantime.
 const MAX_TRIES: u32 = 5;
 
-/// What a store needs, and its content afterwards.
+/// What a repair has to do, and the content that it keeps.
 pub(super) struct Plan {
     pub(super) repair: Repair,
     pub(super) source: Source,

@@ -29,7 +29,7 @@ pub(crate) use tensors::verify_tensors;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {
-    /// Broken rules of the format. Empty for a whole store.
+    /// Broken rules of the format. Empty for an undamaged store.
     pub findings: Vec<Finding>,
     /// Files that no process needs, which is not damage. They are not searched for if only some tensors are verified,
     /// or if the store is too damaged to be opened.
@@ -150,7 +150,7 @@ fn metadata(
     for (id, storage) in &survey.storages {
         if storage.tensor_count != storage.record.tensor_count && survey.broken.is_empty() {
             let detail = format!(
-                "storage {id:016x} has {} tensors and a record of {}",
+                "storage {id:016x} has {} tensors, but its record says {}",
                 storage.tensor_count, storage.record.tensor_count
             );
             findings.push(&table_path, &FormatError::new(Rule::TensorCount, detail), Affected::NOTHING);
@@ -194,7 +194,7 @@ fn broken_entries(survey: &Survey<'_>, findings: &mut Findings) -> Result<BTreeM
     for (&ordinal, error) in &survey.broken {
         let index = findings.metadata(error.clone(), Affected::NOTHING)?;
         if let Some(finding) = findings.list.get_mut(index) {
-            finding.detail += "; which tensor or storage it was is not known";
+            finding.detail += "; the name or id in it is not known";
         }
         indices.insert(ordinal, index);
     }
