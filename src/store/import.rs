@@ -83,7 +83,7 @@ impl Transaction<'_> {
     }
 
     /// Stages a whole file as a sealed storage that shares its blocks on disk. Returns `None` if the file system
-    /// cannot share them: only btrfs and XFS can. Later changes of the file do not affect the storage.
+    /// cannot share them: only btrfs and XFS can. Later changes to the file do not affect the storage.
     ///
     /// The file is read once, to compute its digests. `progress` is called with the bytes read since the last call.
     ///

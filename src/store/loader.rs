@@ -1,3 +1,5 @@
+//! Opens the storages of tensors, each once per handle.
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,10 +13,10 @@ use crate::layout::Layout;
 use crate::storage::{Externals, MapPermit, Storage, StoreCallbacks};
 use crate::tensor::Tensor;
 
-/// Turns records into tensors. Each storage is opened once, however many tensors refer to it.
+/// Turns records into tensors. All tensors on a storage share one open file.
 #[derive(Debug)]
 pub(super) struct Loader {
-    /// The whole disk. The history holds the part that belongs to the store.
+    /// The disk as opened by the caller. The history's disk holds the directories of this store open.
     pub(super) disk: Arc<dyn Disk>,
     pub(super) history: History,
     pub(super) permit: Option<MapPermit>,
@@ -74,7 +76,7 @@ impl Loader {
             }
             _ => Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_options),
         };
-        // Restoring an older copy into the store's directories replaces the manifest, too.
+        // Detects that an older copy was restored into the store's directories: that replaces the manifest, too.
         generation.check_named(&*history.disk, &history.paths)?;
         let storage = storage?;
         let mut storages = self.storages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +89,8 @@ impl Loader {
 }
 
 impl Loader {
-    /// Returns callbacks that do not own the history: it would keep its generation for as long as the tensor lives.
+    /// Returns callbacks that do not own the history, because it would keep its generation for as long as the tensor
+    /// lives.
     fn callbacks(&self, id: u64, generation: &Generation) -> StoreCallbacks {
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
         let (uuid, known) = (self.history.uuid, AtomicU64::new(generation.number()));

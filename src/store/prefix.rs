@@ -197,8 +197,8 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for a new name; `Corrupt`, `Forked`,
-    /// `Io`.
+    /// `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for an invalid new name; `Corrupt`,
+    /// `Forked`, `Io`.
     pub fn rename_prefix(&mut self, from: &str, to: &str) -> Result<usize> {
         let mut names = self.names_with(from)?;
         let count = names.len();
@@ -226,7 +226,7 @@ impl Transaction<'_> {
             }
         }
         names.append(&mut scopes);
-        // When `a` becomes `aa` and `aa` exists, rename the longer name first; when names become shorter, the shorter
+        // If `a` becomes `aa` and `aa` exists, rename the longer name first; if names become shorter, the shorter
         // first.
         match to.len() > from.len() {
             true => names.sort_unstable_by_key(|name| Reverse(name.len())),
@@ -240,7 +240,7 @@ impl Transaction<'_> {
                 false => Change::MoveAttributes { from, to: Some(to) },
             })
         });
-        // After an error some have their new names: that must not be committed.
+        // After an error some tensors already have their new names, and that must not be committed.
         self.record_failure(renamed)?;
         Ok(count)
     }

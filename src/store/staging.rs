@@ -47,7 +47,7 @@ impl Transaction<'_> {
         })
     }
 
-    /// Records a failure to write. The transaction can then no longer be committed.
+    /// Returns the result of a write, and records a failure: the transaction can then no longer be committed.
     pub(super) fn record_failure<T>(&mut self, staged: Result<T>) -> Result<T> {
         if let Err(e) = &staged {
             self.failure = Some(e.clone());

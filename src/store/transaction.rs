@@ -1,3 +1,5 @@
+//! Several changes in one commit.
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use crate::tensor::{Source, Tensor};
 ///
 /// Elements are written to disk as they are saved; [`commit`](Self::commit) makes the names visible. A transaction
 /// that is dropped without a commit changes nothing. If another writer commits first, the changes are repeated on
-/// that generation: the last save of a name wins, and removing or renaming a name that no longer exists is a
+/// that generation: the last save of a name wins, and removing or renaming a name that no longer exists fails with
 /// `Conflict`.
 pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
@@ -29,7 +31,7 @@ pub struct Transaction<'a> {
     pub(super) growths: BTreeMap<u64, Growth>,
     /// The index in `staged` of the storage that small tensors share.
     pub(super) pack: Option<usize>,
-    /// The last file of which a range was adopted, and the path that is recorded for it.
+    /// The last file that a range was adopted from, and the path that is recorded for it.
     pub(super) adopted: Option<(String, Arc<ExternalFile>)>,
     /// Why the transaction cannot be committed: half-written elements may be among those of other tensors.
     pub(super) failure: Option<Error>,
@@ -351,7 +353,6 @@ impl<'a> Transaction<'a> {
         if self.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
     }
 
-    /// Returns the generation that the changes apply to until the commit.
     /// Repeats the changes on the newest generation.
     pub(super) fn rebase(&mut self) -> Result<()> {
         let newest = generation::newest_for_certain(&self.loader.history)?;
@@ -361,6 +362,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
+    /// Returns the generation that the changes apply to until the commit.
     pub(super) fn generation(&self) -> &Arc<Generation> {
         self.draft.generation()
     }
@@ -431,7 +433,7 @@ impl<'a> Transaction<'a> {
             Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
-        // After a failed sync nothing else is synced, so return before the growths are.
+        // After a failed sync nothing else may be synced, so return before the growths are.
         let staged = history.record_failure(staged)?;
         let durable = history.is_durable();
         let grown =

@@ -32,7 +32,7 @@ impl Store {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// let store = Store::create(&path)?;
-    /// let another = Store::open(&path)?;                   // in life, another process
+    /// let another = Store::open(&path)?;                   // in practice, another process
     /// another.save("x", &Tensor::from_vec(vec![1f32], &[1])?)?;
     /// assert!(store.wait_for_change(Duration::from_secs(60))?);
     /// assert!(store.contains("x")?);

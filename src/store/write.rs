@@ -30,7 +30,7 @@ impl Store {
     ///
     /// store.copy("x", "tied")?;
     /// store.save("x", &[5f32])?;
-    /// assert_eq!(store.load("tied")?.read::<f32>()?, [1., 2., 3., 4.]); // as it was
+    /// assert_eq!(store.load("tied")?.read::<f32>()?, [1., 2., 3., 4.]); // unchanged
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -61,13 +61,13 @@ impl Store {
         self.write(|txn| txn.save_as(name, source, kind))
     }
 
-    /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place:
-    /// large data need not fit in memory. Using an existing name replaces that tensor.
+    /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place, so
+    /// that large data need not fit in memory. Using an existing name replaces that tensor.
     ///
     /// With [`Durability::Full`](crate::Durability::Full), the zeros and the name are durable when this returns; with
     /// `Process`, no later flush makes the name durable. Disk space is allocated for all elements. Later writes in
-    /// place are not commits: after a power cut any mix of old and new elements written since the last flush may
-    /// remain. A [`Snapshot`] isolates names, headers and sealed elements, but not these.
+    /// place are not commits: after a power cut, elements written since the last flush may be any mix of old and new.
+    /// A [`Snapshot`] isolates names, headers and sealed elements, but not these.
     ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};
