@@ -407,7 +407,7 @@ pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
 fn miscounted(id: u64) -> Error {
     let broken = format::Error::new(
         Rule::TensorCount,
-        format!("storage {id:016x} counts fewer tensors than refer to it"),
+        format!("the record of storage {id:016x} counts fewer tensors than refer to it"),
     );
     Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
 }

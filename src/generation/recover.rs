@@ -1,4 +1,4 @@
-//! Finds and pins the newest generation on disk.
+//! Finds and pins generations on disk.
 
 use std::io;
 use std::sync::Arc;

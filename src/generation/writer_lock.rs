@@ -86,8 +86,8 @@ fn wait(path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<Lock
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "lock the store for writing: {}: {holder}, and {timeout:?} have passed; try again when it is \
-                     done",
+                    "lock the store for writing: {}: {holder}, and did not release it within {timeout:?}; try again \
+                     when it is done",
                     path.display(),
                 ),
             ));

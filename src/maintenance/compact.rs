@@ -14,8 +14,6 @@ use crate::layout::Repacked;
 use crate::storage::{GrowthLock, VerifiedStorage, open_whole};
 
 /// Rewrites sealed storages that have many unreferenced bytes, dropping those bytes.
-///
-/// `progress` is called with the bytes written since the last call.
 pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
     let mut compacted = Compacted { collected: collect_all(history)?, ..Compacted::default() };
     let mut compaction = Compaction { history, held: None, progress };

@@ -25,8 +25,6 @@ pub struct Materialized {
 }
 
 /// Copies the bytes that tensors refer to in external storages into sealed storages.
-///
-/// `progress` is called with the bytes written since the last call.
 pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
     history.check_poison()?;
     let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);

@@ -110,9 +110,6 @@ struct Files {
 }
 
 /// Adds up the sizes of all files, and of the bytes that tensors reach.
-///
-/// # Errors
-/// As for [`Store::stats`](crate::Store::stats).
 pub(crate) fn usage(history: &History) -> Result<Stats> {
     let Inventory { newest, files } = Inventory::take(history)?;
     let paths = &history.paths;

@@ -287,7 +287,7 @@ impl Transaction<'_> {
                 return Ok(format!("{other_name:?} follows it in the same storage"));
             }
         }
-        Ok("bytes that no name reaches any more follow it in its storage".to_owned())
+        Ok("unreferenced bytes follow it in its storage".to_owned())
     }
 }
 

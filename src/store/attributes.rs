@@ -246,7 +246,6 @@ impl Transaction<'_> {
     }
 }
 
-/// Attributes of the store, of tensors and of prefixes; see [`Store`]'s methods of the same names.
 impl Snapshot {
     /// Returns the attributes of the store itself, by key.
     ///

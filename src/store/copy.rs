@@ -54,10 +54,10 @@ impl Store {
 }
 
 impl Snapshot {
-    /// Copies this generation to a path that does not exist, while others may read and write the store. The copy is a
-    /// store with its own uuid. It appears whole or not at all, and is as durable as the handle's commits when this
-    /// returns. A process that is killed leaves a directory beside the path, named `.stage-` and a hexadecimal
-    /// number, which may be deleted.
+    /// Copies this generation to a path that does not exist. Other processes may read and write the store meanwhile.
+    /// The copy is a store with its own uuid. It appears whole or not at all, and is as durable as the handle's
+    /// commits when this returns. A process that is killed leaves a directory beside the path, named `.stage-` and a
+    /// hexadecimal number, which may be deleted.
     ///
     /// Copying only the files, with `cp -r`, is not safe while a process writes: it copies files of several
     /// generations, and the result often does not open. It also keeps the uuid, so each of the two stores is mistaken

@@ -110,7 +110,7 @@ impl Loader {
 
 pub(super) fn layout_of(record: &TensorRecord) -> Result<Layout> {
     let too_large =
-        |_| Error::new(ErrorKind::LimitExceeded, "a size, stride or offset does not fit this machine");
+        |_| Error::new(ErrorKind::LimitExceeded, "a size, stride or offset is too large for this machine");
     let size =
         record.size.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(too_large)?;
     let stride =

@@ -97,7 +97,6 @@ impl Store {
     }
 }
 
-/// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
 impl Transaction<'_> {
     /// Returns the headers of the tensors whose names begin with `prefix` in this transaction, by ascending name. A
     /// tensor that was saved in this transaction has a provisional storage id of 2^63 or more.

@@ -68,8 +68,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Sets whether later changes replace a tensor that already has the name. By default, saving and creating replace
-    /// it; renaming and copying refuse.
+    /// Sets whether later changes may replace an existing tensor. By default, saving and creating replace it;
+    /// renaming and copying refuse.
     ///
     /// A refused change fails with [`ErrorKind::NameExists`]: at once if the name exists, and at
     /// [`commit`](Self::commit) if another writer committed it first. So if several writers save the same new name at

@@ -109,9 +109,6 @@ fn detail_of(error: &Error) -> String {
 }
 
 /// Plans the repair of a store, and changes nothing.
-///
-/// # Errors
-/// As for [`StoreOptions::plan_repair`](crate::StoreOptions::plan_repair).
 pub(crate) fn plan_repair(
     disk: &Arc<dyn Disk>,
     path: &Path,
@@ -122,9 +119,6 @@ pub(crate) fn plan_repair(
 }
 
 /// Repairs a store.
-///
-/// # Errors
-/// As for [`StoreOptions::repair`](crate::StoreOptions::repair).
 pub(crate) fn repair(
     disk: &Arc<dyn Disk>,
     path: &Path,

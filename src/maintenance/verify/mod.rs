@@ -81,8 +81,6 @@ pub(crate) fn verify_path(
 }
 
 /// Reads everything in a generation, and every byte of its storages. External files are checked but not read.
-///
-/// `progress` is called with the bytes read since the last call.
 pub(crate) fn verify(
     history: &History,
     generation: &Generation,
