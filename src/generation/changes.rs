@@ -1,4 +1,4 @@
-//! The names that differ between two generations.
+//! Compares the names of two generations.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;

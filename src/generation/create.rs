@@ -109,8 +109,8 @@ impl Made<'_> {
         if !durable {
             self.file(paths.unsynced(), &[], durable)?;
         } else {
-            // Otherwise the store could have no generation. `storages/` needs no sync: it is empty, and its name is in
-            // the root.
+            // Without this sync, the store could have no generation. `storages/` needs no sync: it is empty, and its
+            // name is in the root.
             step!("sync-new-meta", disk.sync_dir(&paths.meta_dir()))?;
         }
         if durable && is_visible {

@@ -1,4 +1,4 @@
-//! One generation on disk. A lock on its manifest keeps its files.
+//! A pinned generation, and lookups in it.
 
 use std::collections::{BTreeMap, btree_map};
 use std::io;
@@ -53,7 +53,7 @@ impl Generation {
     pub(crate) fn check_named(&self, disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
         let Some(pin) = &self.pin else { return Ok(()) };
         let path = paths.manifest(self.number());
-        // Otherwise a commit could build on a generation of another store, or of an older copy of this one.
+        // Without this check, a commit could build on a generation of another store, or of an older copy of this one.
         if step!("known-is-named", pin.is_named(disk, &path)?) {
             return Ok(());
         }

@@ -69,7 +69,7 @@ fn publish_locked(
         has_new_names |= grown.publish(&history.paths)?; // crash: unreferenced digests, replaced or deleted later
     }
     if has_new_names {
-        // Otherwise a tensor could have no storage, or a file no record.
+        // Without this sync, a tensor could have no storage, or a file no record.
         step!("sync-storages-dir", history.sync_dir(&history.paths.storages_dir()))?; // crash: the same, now durable
     }
 
@@ -89,7 +89,7 @@ fn publish_locked(
 /// whole content if there is no table.
 ///
 /// # Errors
-/// `CommitUnknown` if the manifest may have its name, but the name is not known to be durable.
+/// `CommitUnknown` if the manifest may have its final name, but that name is not known to be durable.
 pub(crate) fn publish_manifest(
     history: &History,
     mut manifest: Manifest,

@@ -191,7 +191,7 @@ impl Draft {
                 self.copy_attributes(from, to);
             }
             Change::Move(relocation) => {
-                // Otherwise a name could return to its state before another commit.
+                // Without this check, a name could return to its state before another commit.
                 if step!("move-is-up-to-date", relocation.is_up_to_date(&self.generation)?) {
                     self.tensors.extend(relocation.moved());
                 }
@@ -271,7 +271,7 @@ pub(crate) fn plan(
     grown: &[Grown],
 ) -> Result<Plan> {
     step!("expected-generation", changes.check_newest(newest))?;
-    // Otherwise the changes could undo those of another commit.
+    // Without a rebase, the changes could undo those of another commit.
     let is_on_newest = step!("rebase", draft.generation.number() == newest.number());
     let draft = if is_on_newest { draft } else { Draft::rebased(changes, Arc::clone(newest))? };
     check_ids_left(newest)?;
@@ -354,7 +354,7 @@ fn out_of_numbers(what: &str) -> Error {
 }
 
 /// Returns the new records of the storages that have grown. Their growth locks have been held since their records
-/// were read, and those records must still describe the bytes that the new ones follow.
+/// were read, and their bytes must be the same in the newest generation.
 fn grown_storages(newest: &Generation, grown: &[Grown]) -> Result<BTreeMap<u64, StorageRecord>> {
     // Where locks work, the growth lock ensures this.
     let is_as_before = |now: &StorageRecord, from: &StorageRecord| {
@@ -387,7 +387,7 @@ fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
 /// Returns the record of a storage. If a view refers to it, the newest generation must still have it.
 fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<Option<StorageRecord>> {
     let found = newest.storage(id)?;
-    // Otherwise the header of a view would refer to nothing.
+    // Without this check, the header of a view could refer to nothing.
     if let Some(expected) = changes.expected.get(&id)
         && !step!("expected-storage", found.as_ref().is_some_and(|now| still_holds(now, expected)))
     {

@@ -42,7 +42,7 @@ impl WriterLock {
                 ),
             ));
         }
-        // Otherwise a commit could write to a directory that no other process reads.
+        // Without this check, a commit could write to a directory that no other process reads.
         if !step!("dirs-are-named", history.disk.is_intact()).map_err(|e| failed(&path, e))? {
             let root = history.paths.root().display();
             let message = format!(
@@ -71,7 +71,7 @@ fn wait(path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<Lock
     let turn = Turn::take(file, id, LockMode::Exclusive, timeout);
     let at_the_front = Instant::now();
     loop {
-        // Otherwise two writers could use one number for two generations, and one id for two storages.
+        // Without the lock, two writers could use one number for two generations, and one id for two storages.
         if step!("lock-writers", file.try_lock(LockMode::Exclusive)).map_err(|e| failed(path, e))? {
             drop(turn);
             return Ok(LockedFile::new(file));

@@ -75,7 +75,7 @@ pub enum SkipReason {
     Mutable,
     /// The storage is live: other processes may write to it at any time.
     Live,
-    /// These processes, as far as the system reports them, are appending to it or compacting it.
+    /// Other processes are appending to it or compacting it: these, as far as the system reports them.
     Busy(Vec<u32>),
     /// Another commit changed the storage or its tensors meanwhile. A later compaction can rewrite it.
     Changed,

@@ -68,7 +68,7 @@ impl Repair {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remedy {
-    /// The file.
+    /// The file or directory.
     pub path: PathBuf,
     /// What is wrong with it, and what is done about it.
     pub detail: String,
