@@ -235,7 +235,7 @@ impl VerifiedStorage {
 /// Every chunk is verified before any of its bytes are passed on.
 impl ByteSource for VerifiedStorage {
     /// # Errors
-    /// The errors of `sink`; `Corrupt` by [`Rule::ChunkDigest`] at the first damaged chunk, and by
+    /// The errors of `sink`; `Corrupt` with [`Rule::ChunkDigest`] at the first damaged chunk, and with
     /// [`Rule::StorageFile`] for a range past the end; `Io`.
     fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
         if range.end > self.length_bytes {

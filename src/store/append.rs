@@ -155,7 +155,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size or capacity that is too large;
-    /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse);
+    /// `InvalidArgument` for an invalid name; `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse);
     /// `ReadOnly`, `Io`.
     pub fn create_growable(
         &mut self,

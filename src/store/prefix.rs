@@ -91,7 +91,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameExists`, as for [`rename`](Self::rename); `InvalidArgument` for a new name.
+    /// See [`Store`]; `NameExists`, as for [`rename`](Self::rename); `InvalidArgument` for an invalid new name.
     pub fn rename_prefix(&self, from: &str, to: &str) -> Result<usize> {
         self.write(|txn| txn.rename_prefix(from, to))
     }

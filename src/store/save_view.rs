@@ -27,7 +27,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `ForeignStorage` for a tensor on any other storage; `InvalidArgument` for the name; `NameExists` after
+    /// `ForeignStorage` for a tensor on any other storage; `InvalidArgument` for an invalid name; `NameExists` after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         self.loader.history.check_process()?;
@@ -92,7 +92,7 @@ impl Transaction<'_> {
 
     /// Whether the tensor's storage is a different file from this store's storage with the same id, as after copying
     /// the directory. That does not matter if both are sealed or external, and have equal records: then they have the
-    /// same bytes. But each may have grown since.
+    /// same bytes. Otherwise each may have grown separately.
     fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
         let is_sealed = matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_));
         let is_as_here =

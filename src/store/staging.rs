@@ -61,7 +61,8 @@ impl Transaction<'_> {
         Changes::provisional_id(self.staged.len() - 1)
     }
 
-    /// Writes a storage for one tensor. Returns the provisional id, and 0, the offset of the tensor in bytes.
+    /// Writes a storage for one tensor. Returns the provisional id, and the offset of the tensor in bytes, which is
+    /// 0.
     pub(super) fn stage_own(
         &mut self,
         create: impl FnOnce(&Arc<dyn Disk>, &StorePaths) -> Result<StorageWriter>,

@@ -208,10 +208,10 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, for example for a full disk;
-    /// `SizeMismatch` if the source writes more or fewer bytes than its size says; `LimitExceeded` for more than a
-    /// storage can hold; `ReadOnly`; those of the source. After a failure to write, the transaction can only be
-    /// dropped.
+    /// `InvalidArgument` for an invalid name; `NameExists` after [`OnExisting::Refuse`]; `Io`, for example for a full
+    /// disk; `SizeMismatch` if the source writes more or fewer bytes than its size says; `LimitExceeded` for more
+    /// than a storage can hold; `ReadOnly`; those of the source. After a failure to write, the transaction can only
+    /// be dropped.
     pub fn save(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
         self.save_as(name, source, StorageKind::Sealed)
     }
@@ -320,7 +320,8 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
+    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for an invalid new
+    /// name.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
         if from == to {
             self.loader.history.check_process()?;
@@ -344,7 +345,8 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
+    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for an invalid new
+    /// name.
     pub fn copy(&mut self, from: &str, to: &str) -> Result<()> {
         self.apply(Change::Copy { from: from.to_owned(), to: to.to_owned() })
     }

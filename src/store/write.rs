@@ -80,9 +80,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `Io` if the disk is full; `LimitExceeded` if the size is too large; `InvalidArgument` for the
-    /// name, for a kind other than `Mutable` and `Live` (a sealed tensor can only be [saved](Self::save)), and for a
-    /// dtype that cannot be [live](crate::LiveElement).
+    /// See [`Store`]; `Io` if the disk is full; `LimitExceeded` if the size is too large; `InvalidArgument` for an
+    /// invalid name, for a kind other than `Mutable` and `Live` (a sealed tensor can only be [saved](Self::save)),
+    /// and for a dtype that cannot be [live](crate::LiveElement).
     pub fn create_tensor(
         &self,
         name: &str,
@@ -160,7 +160,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store`]; `NameNotFound`; `NameExists` if a tensor has the new name, unless [`Transaction::on_existing`]
-    /// allows replacing it; `InvalidArgument` for the new name.
+    /// allows replacing it; `InvalidArgument` for an invalid new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.rename(from, to))
     }
