@@ -50,7 +50,6 @@ pub(crate) struct OlderManifests {
     needed_to: u64,
     /// The value of `needed_to` once the commit in progress is published.
     needed_to_after: u64,
-    /// The tables that were listed.
     tables: Vec<u64>,
     /// The unfinished files that were listed. Only the holder of the writers' lock creates any in `meta/`.
     unfinished: Vec<String>,

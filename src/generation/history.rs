@@ -29,7 +29,6 @@ pub enum Durability {
     Process,
 }
 
-/// The options of a handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) durability: Durability,
@@ -74,7 +73,6 @@ pub(crate) struct History {
     /// What is known about the generations before the newest. Only locked under the writers' lock.
     pub(crate) older: Mutex<OlderManifests>,
     listed: Mutex<Option<Listed>>,
-    /// The process that opened the store.
     owner: OwnerProcess,
 }
 

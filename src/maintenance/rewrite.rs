@@ -214,7 +214,7 @@ fn is_disk_full(error: &Error) -> bool {
     cause.is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
 }
 
-/// Returns the move of a storage's tensors to the storage with the provisional id `new_id`.
+/// Plans the move of a storage's tensors to the storage with the provisional id `new_id`.
 fn relocation(storage: StorageTensors, views: Vec<Placed>, new_id: u64) -> Result<Relocation> {
     let StorageTensors { id, record, tensors } = storage;
     let moved = |((name, before), placed): ((String, TensorRecord), Placed)| {

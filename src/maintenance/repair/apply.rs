@@ -338,7 +338,6 @@ impl Work {
         Ok(held)
     }
 
-    /// Returns the files that a generation needs.
     fn files_of(&self, generation: &Generation) -> Result<Vec<PathBuf>> {
         let paths = self.paths();
         let mut needed = vec![paths.manifest(generation.number())];

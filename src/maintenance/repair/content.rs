@@ -320,7 +320,6 @@ fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: 
     Ok(())
 }
 
-/// Returns the files of a storage.
 pub(super) fn files(paths: &StorePaths, id: u64) -> [PathBuf; 2] {
     [paths.storage(id), paths.sum(id)]
 }

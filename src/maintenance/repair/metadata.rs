@@ -194,7 +194,6 @@ pub(super) fn numbers_of(names: &[String], extension: &str) -> Vec<u64> {
     numbers
 }
 
-/// Whether a file exists.
 pub(super) fn exists(disk: &dyn Disk, path: &Path) -> bool {
     !matches!(disk.stat(path), Err(e) if e.kind() == io::ErrorKind::NotFound)
 }

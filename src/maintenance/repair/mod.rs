@@ -118,7 +118,6 @@ pub(crate) fn plan_repair(
     Ok(plan::plan(&*disk, &paths, progress)?.repair)
 }
 
-/// Repairs a store.
 pub(crate) fn repair(
     disk: &Arc<dyn Disk>,
     path: &Path,
