@@ -30,14 +30,14 @@
 //! - [`Tensor`]: a header over a storage on disk or on the heap. It has views, and its elements can be copied or
 //!   borrowed.
 //! - [`TypedTensor`]: a slice of elements that owns the tensor it borrows from.
-//! - [`SharedGuard`] and [`ExclusiveGuard`]: a locked tensor on a mutable storage, to read it or to change it in
-//!   place by an [`Operand`].
+//! - [`SharedGuard`] and [`ExclusiveGuard`]: a lock on a tensor in a mutable storage, to read it, or to change it in
+//!   place with an [`Operand`].
 //! - [`LiveTensor`]: a tensor on a live storage. Many processes read and write its [elements](LiveElement) at once,
 //!   without a lock.
 //! - [`Source`]: a value that can be saved: a tensor, a slice, a number, an `ndarray` array. [`Element`]: a Rust type
 //!   that corresponds to a [`DType`].
-//! - [`Error`]: has an [`ErrorKind`] to match on and, for damage, the [`Rule`] of the format that was broken.
-//! - [`ExternalFiles`]: says which files outside the store a handle may open.
+//! - [`Error`]: has an [`ErrorKind`] to match on and, for damage, the broken [`Rule`] of the format.
+//! - [`ExternalFiles`]: the files outside the store that a handle may open.
 //!
 //! # Modules
 //!
@@ -50,8 +50,8 @@
 //!
 //! A commit is atomic, and durable when it returns, even after a power cut ([`Durability::Full`]). A reader sees one
 //! generation and is not disturbed by writers. Damaged metadata is an error when it is read; damaged elements are
-//! found by [`Store::verify`]. Opening a store, loading a tensor and committing a header take time that grows with at
-//! most about the square root of the number of tensors, and does not depend on the size of the data.
+//! found by [`Store::verify`]. The time to open a store, load a tensor or commit a header grows at most with about
+//! the square root of the number of tensors, and does not depend on the size of the data.
 //!
 //! Writers in several processes queue. [`Store::wait_for_change`] sleeps until one of them has committed. A forked
 //! child cannot use the handles it inherits.
@@ -61,8 +61,8 @@
 //!
 //! # Features
 //!
-//! - `ndarray` (default): conversion between tensors and `ndarray` arrays.
-//! - `dlpack`: exchange of tensors with other libraries in the process, by DLPack.
+//! - `ndarray` (default): converts between tensors and `ndarray` arrays.
+//! - `dlpack`: exchanges tensors with other libraries in the same process, by DLPack.
 //! - `simulation`: file operations as a trait, and a simulated disk that loses power, for crash tests. Not covered by
 //!   semver.
 #![deny(unsafe_code)]

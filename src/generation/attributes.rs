@@ -48,7 +48,6 @@ impl Draft {
         }
     }
 
-    /// Removes all attributes of a scope.
     pub(super) fn remove_attributes(&mut self, scope: &str) {
         for key in attributes_of(self.attributes(), scope).into_keys() {
             self.set_attribute(scope, &key, None);

@@ -1,3 +1,5 @@
+//! A store that is built under a temporary name, and renamed when it is complete.
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,31 +17,30 @@ use crate::process::OwnerProcess;
 #[derive(Debug)]
 pub(crate) struct Building {
     disk: Arc<dyn Disk>,
-    /// Where the store is built.
+    /// The temporary path.
     path: PathBuf,
-    /// Where the store will be.
-    place: PathBuf,
+    final_path: PathBuf,
     /// The process that deletes the store.
     owner: OwnerProcess,
-    is_placed: bool,
+    is_moved: bool,
 }
 
 impl Building {
     /// Picks the path. Creates nothing yet.
     ///
     /// # Errors
-    /// `AlreadyExists` if anything exists at `place`; `Io` if the directory that will hold it cannot be examined.
-    pub(crate) fn beside(disk: &Arc<dyn Disk>, place: &Path) -> Result<Self> {
-        match disk.is_dir(place) {
-            Ok(_) => return Err(taken(place)),
+    /// `AlreadyExists` if anything exists at `final_path`; `Io` if the directory that will hold it cannot be examined.
+    pub(crate) fn beside(disk: &Arc<dyn Disk>, final_path: &Path) -> Result<Self> {
+        match disk.is_dir(final_path) {
+            Ok(_) => return Err(occupied(final_path)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::io("examine", place, e)),
+            Err(e) => return Err(Error::io("examine", final_path, e)),
         }
-        let dir = dir_of(place);
+        let dir = dir_of(final_path);
         disk.stat(dir).map_err(|e| Error::io("examine", dir, e))?;
         let path = dir.join(format!("{STAGE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
-        let (disk, place, owner) = (Arc::clone(disk), place.to_path_buf(), OwnerProcess::current());
-        Ok(Building { disk, path, place, owner, is_placed: false })
+        let (disk, final_path, owner) = (Arc::clone(disk), final_path.to_path_buf(), OwnerProcess::current());
+        Ok(Building { disk, path, final_path, owner, is_moved: false })
     }
 
     /// The path at which to create and fill the store.
@@ -49,25 +50,25 @@ impl Building {
 
     /// Renames the store to its final path, durably if its handle syncs.
     ///
-    /// A writer that opens the store there relies on its name, which a killed copy may not have synced. So the store
-    /// stays marked as unsynced until its name is durable. The lock keeps writers that do not sync from relying on
-    /// the mark.
+    /// A writer that opens the store at that path relies on its name, which a killed process may not have synced. So
+    /// the store stays marked as unsynced until its name is durable. The lock is held until then: a writer that does
+    /// not sync would see this mark, and not make its own.
     ///
     /// # Errors
     /// `AlreadyExists` if something exists at the path by now; `Io`.
-    pub(crate) fn place(mut self, history: &History) -> Result<()> {
+    pub(crate) fn move_to_final_path(mut self, history: &History) -> Result<()> {
         let _lock = WriterLock::take(history)?;
         if history.is_durable() {
             unsynced::mark(history)?; // crash: a directory beside the final path
         }
-        let renamed = step!("rename-store", self.disk.rename_new(&self.path, &self.place));
+        let renamed = step!("rename-store", self.disk.rename_new(&self.path, &self.final_path));
         renamed.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => taken(&self.place),
-            _ => Error::denied("rename to", &self.place, e),
+            io::ErrorKind::AlreadyExists => occupied(&self.final_path),
+            _ => Error::denied("rename to", &self.final_path, e),
         })?; // crash: the store, whose next writer makes its name durable
-        self.is_placed = true;
+        self.is_moved = true;
         if history.is_durable() {
-            step!("sync-parent", sync_name(&*self.disk, &self.place))?; // crash: the store, now durable
+            step!("sync-parent", sync_name(&*self.disk, &self.final_path))?; // crash: the store, now durable
             let _ = history.disk.remove(&history.paths.unsynced());
         }
         Ok(())
@@ -76,7 +77,7 @@ impl Building {
 
 impl Drop for Building {
     fn drop(&mut self) {
-        if self.is_placed || !self.owner.is_current() {
+        if self.is_moved || !self.owner.is_current() {
             return;
         }
         // A file that cannot be deleted stays, under a name that no process opens.
@@ -90,9 +91,9 @@ impl Drop for Building {
     }
 }
 
-fn taken(place: &Path) -> Error {
+fn occupied(final_path: &Path) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,
-        format!("{}: the path already exists; choose a different path", place.display()),
+        format!("{}: the path already exists; choose a different path", final_path.display()),
     )
 }

@@ -1,3 +1,5 @@
+//! Compares the names of two generations.
+
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
@@ -46,8 +48,8 @@ impl NameChanges {
     }
 }
 
-/// Compares the names of two generations of one store. If both have the same table, only names that either changed
-/// since can differ. Otherwise all names are compared, side by side.
+/// Compares the names of two generations of one store. If both have the same table, only the names in their manifests
+/// can differ, so only those are compared. Otherwise all names are.
 pub(crate) fn changes_between(earlier: &Generation, later: &Generation) -> Result<NameChanges> {
     let mut changes = NameChanges::default();
     let table = |generation: &Generation| generation.manifest().table;

@@ -13,11 +13,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// Creates an empty store. A store at a new path is built under a temporary name and renamed, so it appears whole or
 /// not at all.
 ///
-/// An empty directory may be a mount point or the current directory, which cannot be replaced. The store is then
-/// built in it, and FORMAT comes last: without it, the directory is not a store.
+/// An empty directory may be a mount point or the current directory, which cannot be replaced. So the store is built
+/// inside it, and FORMAT is written last: without it, the directory is not a store.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
     let failed = |e: io::Error| match e.kind() {
-        io::ErrorKind::AlreadyExists => taken(path, "the path already exists; choose a different path"),
+        io::ErrorKind::AlreadyExists => occupied(path, "the path already exists; choose a different path"),
         _ => Error::denied("create store", path, e),
     };
     let is_dir = is_empty_dir(&**disk, path, failed)?;
@@ -59,37 +59,37 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     Ok(id.into_bytes())
 }
 
-fn taken(path: &Path, what: &str) -> Error {
+fn occupied(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("create {}: {what}", path.display()))
 }
 
-/// Returns whether the path is an empty directory (true) or free (false).
+/// Returns true for an empty directory, and false for a path that does not exist. Anything else is an error.
 fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Error) -> Result<bool> {
     match disk.stat(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Ok(stat) if stat.is_regular => {
-            return Err(taken(path, "the path is already a file; open it, or choose a different path"));
+            return Err(occupied(path, "the path is already a file; open it, or choose a different path"));
         }
         found => found.map_err(&failed)?,
     };
     let names = disk.list(path).map_err(&failed)?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has("FORMAT") {
-        return Err(taken(path, "the path is already a store; open it, or choose a different path"));
+        return Err(occupied(path, "the path is already a store; open it, or choose a different path"));
     }
     if has("storages") {
         let what = "the path has part of a store, without FORMAT; repair it, or delete it if its creation was \
             interrupted";
-        return Err(taken(path, what));
+        return Err(occupied(path, what));
     }
-    // A new file system contains one directory.
+    // A new file system contains `lost+found`.
     if names.iter().any(|name| name != "lost+found") {
-        return Err(taken(path, "the path is a directory that is not empty; choose a different path"));
+        return Err(occupied(path, "the path is a directory that is not empty; choose a different path"));
     }
     Ok(true)
 }
 
-/// What a creation has made so far, to be deleted if it fails.
+/// The files and directories created so far, to be deleted if the creation fails.
 struct Made<'a> {
     disk: &'a Arc<dyn Disk>,
     dirs: Vec<PathBuf>,
@@ -98,7 +98,7 @@ struct Made<'a> {
 
 impl Made<'_> {
     /// Fills a directory. If other processes can see it, FORMAT is the last step that can fail.
-    fn build(&mut self, root: &Path, manifest: Manifest, durable: bool, is_seen: bool) -> io::Result<()> {
+    fn build(&mut self, root: &Path, manifest: Manifest, durable: bool, is_visible: bool) -> io::Result<()> {
         let (disk, paths) = (&**self.disk, StorePaths::new(root));
         let bytes = manifest.encode().map_err(io::Error::other)?;
         // If two processes create a store in one directory, only one gets past this.
@@ -109,16 +109,16 @@ impl Made<'_> {
         if !durable {
             self.file(paths.unsynced(), &[], durable)?;
         } else {
-            // Otherwise the store could have no generation. `storages/` needs no sync: it is empty, and its name is in
-            // the root.
+            // Without this sync, the store could have no generation. `storages/` needs no sync: it is empty, and its
+            // name is in the root.
             step!("sync-new-meta", disk.sync_dir(&paths.meta_dir()))?;
         }
-        if durable && is_seen {
-            // Before FORMAT: otherwise the store could lack a part.
+        if durable && is_visible {
+            // Before FORMAT: otherwise a store could lack one of its parts.
             step!("sync-new-names", disk.sync_dir(root))?; // crash: a directory that is not a store
         }
         self.file(paths.format_file(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
-        if durable && !is_seen {
+        if durable && !is_visible {
             step!("sync-new-root", disk.sync_dir(root))?; // otherwise the directory may not be a store
         }
         Ok(())
@@ -168,7 +168,7 @@ pub(crate) fn sync_name(disk: &dyn Disk, root: &Path) -> Result<()> {
 }
 
 /// Opens the directories of the store that a path leads to now. From then on nothing is looked up by that path.
-pub(crate) fn hold(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, StorePaths)> {
+pub(crate) fn open_dirs(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Disk>, StorePaths)> {
     let held = disk.hold(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound if path.as_os_str().is_empty() => {
             Error::new(ErrorKind::NotFound, "open: the path is empty; the current directory is \".\"")
@@ -193,7 +193,7 @@ pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
         match disk.is_dir(&dir) {
             Ok(true) => {}
             // A link could lead anywhere, and files would be written and deleted there.
-            Ok(false) => return broken("not a directory of its own"),
+            Ok(false) => return broken("a link or a file, not a directory of its own"),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return broken("the directory is missing"),
             Err(e) => return Err(Error::io("examine", &dir, e)),
         }

@@ -7,8 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use stridemap_format::{Manifest, ManifestHead, limits};
 
-use super::pins::ManifestNeeds;
-use super::pins::Pin;
+use super::pins::{ManifestNeeds, Pin};
 use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
 use super::{Generation, History};
@@ -33,12 +32,11 @@ fn is_really_garbage(newest: &Generation, id: u64) -> bool {
     step!("garbage-is-garbage", matches!(newest.storage(id), Ok(None)))
 }
 
-/// How many manifests before the newest one a commit checks: half are the latest ones, and half rotate through the
-/// rest.
-const LOOKED_AT: usize = 8;
+/// How many older manifests a commit checks: half are the latest ones, and the other half rotates through the rest.
+const CHECKED_PER_COMMIT: usize = 8;
 
-/// How many manifests a commit reads, if there are more than the latest ones to check.
-const READ: usize = 1;
+/// How many of them a commit reads, if not all of them are the latest ones.
+const READ_PER_COMMIT: usize = 1;
 
 /// The manifests before the newest one, and what is known about them. A handle keeps this from one commit to the
 /// next, so that the work per commit does not grow with their number.
@@ -52,15 +50,14 @@ pub(crate) struct OlderManifests {
     needed_to: u64,
     /// The value of `needed_to` once the commit in progress is published.
     needed_to_after: u64,
-    /// The tables that were listed.
     tables: Vec<u64>,
     /// The unfinished files that were listed. Only the holder of the writers' lock creates any in `meta/`.
     unfinished: Vec<String>,
 }
 
 impl OlderManifests {
-    /// Returns the manifests before `newest`, by the names in `meta/`. Without names, the known ones are used if they
-    /// are still current; otherwise the directory is listed.
+    /// Returns the manifests before `newest`. `names` are the names in `meta/`. Without them, the known manifests are
+    /// used if they are still current, and otherwise the directory is listed.
     pub(crate) fn listed<'h>(
         history: &'h History,
         names: Option<Vec<String>>,
@@ -102,7 +99,7 @@ impl OlderManifests {
 
     /// Deletes the files of garbage that no older generation can need, and drops them from the garbage list. Returns
     /// whether any were dropped: then `storages/` must be synced before a manifest without them is published. Every
-    /// manifest that exists counts as held.
+    /// existing manifest counts as held.
     ///
     /// A reader that stays on an old generation keeps what that generation needs, and nothing else. Every manifest
     /// repeats the garbage list and every commit scans it, so it must not grow with the commits made during a long
@@ -138,13 +135,13 @@ impl OlderManifests {
         self.as_of = newest.number();
         self.needed_to = self.needed_to_after;
         let mut collected = Collected::default();
-        let others = self.manifests.len().saturating_sub(LOOKED_AT / 2) as u64;
+        let others = self.manifests.len().saturating_sub(CHECKED_PER_COMMIT / 2) as u64;
         // Successive commits check all of them in turn.
-        let start = newest.number().wrapping_mul(LOOKED_AT as u64 / 2) % others.max(1);
-        let turn = |index: u64| (index + others - start) % others < LOOKED_AT as u64 / 2;
-        let is_looked_at = |index| index as u64 >= others || turn(index as u64);
-        let reads = if others == 0 { LOOKED_AT } else { READ };
-        self.collect(history, is_looked_at, reads, &mut collected);
+        let start = newest.number().wrapping_mul(CHECKED_PER_COMMIT as u64 / 2) % others.max(1);
+        let turn = |index: u64| (index + others - start) % others < CHECKED_PER_COMMIT as u64 / 2;
+        let is_selected = |index| index as u64 >= others || turn(index as u64);
+        let reads = if others == 0 { CHECKED_PER_COMMIT } else { READ_PER_COMMIT };
+        self.collect(history, is_selected, reads, &mut collected);
         collected.remove_garbage(history, newest, self);
         if !history.is_swept.swap(true, Ordering::Relaxed) {
             let next_id = newest.manifest().next_storage_id;
@@ -154,20 +151,20 @@ impl OlderManifests {
         }
     }
 
-    /// Deletes the manifests at the given positions that no process holds. Reads up to `reads_left` of the others,
-    /// later ones first.
+    /// Deletes the selected manifests that no process holds. Reads up to `reads_left` of the others, later ones
+    /// first.
     pub(crate) fn collect(
         &mut self,
         history: &History,
-        is_looked_at: impl Fn(usize) -> bool,
+        is_selected: impl Fn(usize) -> bool,
         mut reads_left: usize,
         collected: &mut Collected,
     ) {
-        for index in (0..self.manifests.len()).rev().filter(|&index| is_looked_at(index)) {
+        for index in (0..self.manifests.len()).rev().filter(|&index| is_selected(index)) {
             let Some((number, needs)) = self.manifests.get_mut(index) else { continue };
             let (number, read) = (*number, needs.is_none() && reads_left > 0);
             reads_left -= usize::from(read);
-            let is_there = match collect_one(history, number, read, collected) {
+            let exists = match collect_one(history, number, read, collected) {
                 Ok(None) => false,
                 Ok(Some(read)) => {
                     *needs = needs.or(read);
@@ -176,10 +173,10 @@ impl OlderManifests {
                 // The file was deleted, or it is not a regular file and so has no readers.
                 Err(e) => !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
             };
-            if !is_there {
+            if !exists {
                 self.manifests.remove(index);
             }
-            if !is_there || read {
+            if !exists || read {
                 // It may have been the only one that needed what was dropped after it.
                 self.needed_to = self.needed_to.min(number);
             }
@@ -215,8 +212,8 @@ impl OlderManifests {
     }
 }
 
-/// Deletes a manifest unless a process holds it. If one does, returns what the manifest says, provided that `read` is
-/// set.
+/// Deletes a manifest unless a process holds it. Returns `None` if it was deleted, and otherwise what it needs, if
+/// `read` is set.
 fn collect_one(
     history: &History,
     number: u64,
@@ -258,8 +255,8 @@ impl Collected {
         is_gone(&history.paths.sum(id)) && is_bytes_gone
     }
 
-    /// Deletes what neither the newest generation nor an older one that may be held needs: the storages on the
-    /// garbage list, and tables. Also deletes the unfinished files of `meta/`.
+    /// Deletes the tables, and the storages on the garbage list, that neither the newest generation nor an older one
+    /// that may be held needs. Also deletes the unfinished files in `meta/`.
     pub(crate) fn remove_garbage(
         &mut self,
         history: &History,
@@ -283,7 +280,7 @@ impl Collected {
         }
     }
 
-    /// Deletes crashed writers' unfinished files, and the files of `storages/` that are not needed.
+    /// Deletes crashed writers' unfinished files, and the unneeded files in `storages/`.
     pub(crate) fn sweep(&mut self, history: &History, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
         let (dir, root) = (history.paths.storages_dir(), history.paths.root());
         for dir in [root, &dir] {

@@ -1,3 +1,5 @@
+//! The generations of a store, as one handle sees them.
+
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +29,6 @@ pub enum Durability {
     Process,
 }
 
-/// The options of a handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) durability: Durability,
@@ -72,7 +73,6 @@ pub(crate) struct History {
     /// What is known about the generations before the newest. Only locked under the writers' lock.
     pub(crate) older: Mutex<OlderManifests>,
     listed: Mutex<Option<Listed>>,
-    /// The process that opened the store.
     owner: OwnerProcess,
 }
 
@@ -82,8 +82,8 @@ impl History {
         Ok(Self::at(disk, paths, options, newest))
     }
 
-    /// Returns the history of a handle on `current`. A repair passes a generation without content, before it knows any
-    /// that can be read.
+    /// Returns the history of a handle on `current`. A repair passes a generation without content, because it has not
+    /// found a readable one yet.
     pub(crate) fn at(
         disk: Arc<dyn Disk>,
         paths: StorePaths,
@@ -105,8 +105,8 @@ impl History {
         }
     }
 
-    /// Checks that this process opened the store. Called before anything else, because a forked child shares its
-    /// parent's locks, and may wait forever for a mutex that another thread of the parent had locked.
+    /// Checks that this process opened the store. Must come before anything else: a forked child shares its parent's
+    /// locks, and could wait forever for a mutex that another thread of the parent had locked.
     ///
     /// # Errors
     /// `Forked` in a forked child of the process that opened the store.
@@ -166,7 +166,8 @@ impl History {
         Ok((newest, Some(names)))
     }
 
-    /// Records that this handle has published a generation under the writers' lock: all new names are its own.
+    /// Records that this handle has published a generation under the writers' lock: all names added to `meta/` since
+    /// the listing are its own.
     pub(crate) fn note_published(&self, generation: u64, _lock: &WriterLock) {
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(listed) = &mut *listed
@@ -206,8 +207,9 @@ impl History {
         self.poison.check()
     }
 
-    /// Checks how a write ended: a failed sync poisons the handle, and any failure may have left files behind.
-    pub(crate) fn watched<T>(&self, result: Result<T>) -> Result<T> {
+    /// Returns the result of a write, and records a failure: a failed sync poisons the handle, and any failure may
+    /// have left files behind.
+    pub(crate) fn record_failure<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.is_swept.store(false, Ordering::Relaxed);
             if e.is_failed_sync() {

@@ -1,3 +1,5 @@
+//! A pinned generation, and lookups in it.
+
 use std::collections::{BTreeMap, btree_map};
 use std::io;
 use std::iter::Peekable;
@@ -42,7 +44,7 @@ impl Pin {
 }
 
 impl Generation {
-    /// `is_synced`: whether the name of the manifest is known to be durable.
+    /// `is_synced` says whether the name of the manifest is known to be durable.
     pub(crate) fn new(manifest: Manifest, table: Option<Arc<Table>>, pin: Pin, is_synced: bool) -> Self {
         Generation { manifest, table, pin: Some(pin), is_synced }
     }
@@ -51,7 +53,7 @@ impl Generation {
     pub(crate) fn check_named(&self, disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
         let Some(pin) = &self.pin else { return Ok(()) };
         let path = paths.manifest(self.number());
-        // Otherwise a commit could build on a generation of another store, or of an older copy of this one.
+        // Without this check, a commit could build on a generation of another store, or of an older copy of this one.
         if step!("known-is-named", pin.is_named(disk, &path)?) {
             return Ok(());
         }
@@ -63,7 +65,8 @@ impl Generation {
         Err(Error::new(ErrorKind::Replaced, message))
     }
 
-    /// Returns a generation with a number and no content, for a forked child, where every other operation is refused.
+    /// Returns a generation with a number but no content: for a forked child, where every other operation is refused,
+    /// and for a repair.
     pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
         Generation { manifest, table: None, pin: None, is_synced: false }
@@ -153,7 +156,7 @@ where
     Error::name_not_found(action, name, names)
 }
 
-/// How many entries a scan passes in the time of one lookup.
+/// How many entries a scan reads in the time of one lookup.
 const LOOKUP_COST: u64 = 16;
 
 /// Merges a sorted base with sorted changes. A change replaces the entry with its key, or removes it if it is `None`.

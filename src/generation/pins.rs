@@ -1,3 +1,5 @@
+//! Finds the processes that use older generations, or hold other locks of a store.
+
 use std::cell::LazyCell;
 use std::io;
 use std::path::Path;
@@ -30,7 +32,8 @@ impl Pin {
     }
 }
 
-/// The files that the readers of a manifest need, as far as the manifest says. It stays true while the file exists.
+/// The files that the readers of a manifest may need, as far as the manifest says. This holds while the manifest
+/// exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ManifestNeeds {
     next_storage_id: u64,
@@ -81,7 +84,7 @@ pub(crate) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>
     }
 }
 
-/// Returns the processes whose lock of a file refuses one of this mode, or `None` if no process has one.
+/// Returns the processes that hold a conflicting lock on a file, or `None` if a lock of this mode would be granted.
 fn users(history: &History, path: &Path, mode: LockMode) -> io::Result<Option<Vec<u32>>> {
     let file = history.disk.open(path, Access::Read)?;
     let processes = file.lock_holders();
@@ -100,8 +103,8 @@ fn pin(history: &History, path: &Path, generation: u64, holders: &LockHolders) -
     Ok(Some(Pin { generation, processes, needs: head.ok().map(ManifestNeeds::from) }))
 }
 
-/// Whether a lock of this mode is refused now. This holds the lock for a moment if it is free. So it is called only
-/// where the system does not report holders, and never where it could make another process's attempt fail.
+/// Whether a lock of this mode is refused now. Takes the lock for a moment if it is free. So it is called only where
+/// the system does not report holders, and never where it could make another process's attempt fail.
 fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
     let is_free = file.try_lock(mode)?;
     if is_free {
@@ -120,8 +123,8 @@ pub(crate) fn writers_of(history: &History, path: &Path) -> Option<Vec<u32>> {
     users(history, path, LockMode::Shared).ok().flatten()
 }
 
-/// " by process 12 and 13", or nothing.
-pub(crate) fn by(processes: &[u32]) -> String {
+/// Returns " by process 12 and 13", or nothing if no process is known.
+pub(crate) fn by_processes(processes: &[u32]) -> String {
     let listed: Vec<String> = processes.iter().map(u32::to_string).collect();
     if listed.is_empty() { String::new() } else { format!(" by process {}", listed.join(" and ")) }
 }

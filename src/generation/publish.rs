@@ -21,8 +21,8 @@ use crate::storage::{Grown, StagedStorage};
 /// Publishes a transaction as the next generation, and moves the handle to it.
 ///
 /// The storages are whole and synced, including those that have `grown`, whose growth locks are held until this
-/// returns. `draft` was made on some generation, and is rebased if another writer has published since. Returns the
-/// generation, whose files stay for as long as it is held, and the indices of the staged storages that it uses.
+/// returns. `draft` is rebased if another writer has published since it was made. Returns the new generation, whose
+/// files stay while it is alive, and the indices of the staged storages that it uses.
 ///
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
@@ -34,7 +34,7 @@ pub(crate) fn publish(
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
     let lock = WriterLock::take(history)?; // crash: the kernel releases it
     // Under the lock: a thread that waits for the lock must then find the handle poisoned.
-    history.watched(publish_locked(history, changes, draft, staged, grown, &lock))
+    history.record_failure(publish_locked(history, changes, draft, staged, grown, &lock))
 }
 
 fn publish_locked(
@@ -45,7 +45,7 @@ fn publish_locked(
     mut grown: Vec<Grown>,
     lock: &WriterLock,
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
-    // 1. The newest generation under the lock. That of the handle may be older.
+    // 1. The newest generation under the lock. The handle's own may be older.
     history.check_poison()?; // another thread may have set it while this one waited
     unsynced::settle(history, lock)?; // crash: the generations so far, now durable
     let (newest, names) = history.newest_listed(lock)?;
@@ -53,23 +53,23 @@ fn publish_locked(
     let mut older = OlderManifests::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
-    let rebase::Plan { mut manifest, taken } = rebase::plan(&newest, changes, draft, &records, &grown)?;
-    if changes.are_moves() && taken.is_empty() {
+    let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, changes, draft, &records, &grown)?;
+    if changes.are_moves() && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }
 
     // 2. Storages.
     let forgotten = older.delete_garbage(history, &newest, &mut manifest); // crash: garbage, deleted again next time
-    for &(index, id) in &taken {
+    for &(index, id) in &used_staged {
         let storage = staged.get_mut(index);
         storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later
     }
-    let mut has_new_names = forgotten || !taken.is_empty();
+    let mut has_new_names = forgotten || !used_staged.is_empty();
     for grown in &mut grown {
         has_new_names |= grown.publish(&history.paths)?; // crash: unreferenced digests, replaced or deleted later
     }
     if has_new_names {
-        // Otherwise a tensor could have no storage, or a file no record.
+        // Without this sync, a tensor could have no storage, or a file no record.
         step!("sync-storages-dir", history.sync_dir(&history.paths.storages_dir()))?; // crash: the same, now durable
     }
 
@@ -82,14 +82,14 @@ fn publish_locked(
     history.note_published(generation.number(), lock);
     older.add(newest);
     older.after_commit(history, &generation); // crash: garbage, deleted next time
-    Ok((generation, taken.into_iter().map(|(index, _)| index).collect()))
+    Ok((generation, used_staged.into_iter().map(|(index, _)| index).collect()))
 }
 
 /// Publishes a generation whose storages exist and are durable. The manifest holds its changes to `table`, or its
 /// whole content if there is no table.
 ///
 /// # Errors
-/// `CommitUnknown` if the manifest may have its name, but the name is not known to be durable.
+/// `CommitUnknown` if the manifest may have its final name, but that name is not known to be durable.
 pub(crate) fn publish_manifest(
     history: &History,
     mut manifest: Manifest,
@@ -115,8 +115,7 @@ pub(crate) fn publish_manifest(
         let generation = manifest.generation;
         let message = format!(
             "commit of generation {generation} may or may not have been published; open the store again to check, \
-             and commit or run gc \
-             to make it durable if it is: {e}"
+             and commit or run gc to make it durable if it is: {e}"
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
     };
@@ -127,9 +126,9 @@ pub(crate) fn publish_manifest(
     Ok(Generation::new(manifest, table, pin, history.is_durable()))
 }
 
-/// Whether to write a new table: when the changes since the last one exceed the square root of its entry count.
-/// Manifests repeat the changes and tables repeat everything; with this limit, neither costs much more than that. In
-/// a table with very many entries, the limit of a manifest comes first.
+/// Whether to write a new table: if the changes since the last one exceed the square root of its entry count. Each
+/// manifest repeats the changes, and each table repeats everything; this limit balances the two costs. If the table
+/// has very many entries, the limit on the changes in a manifest comes first.
 fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
     const SMALL_DELTA: u64 = 64;
     let entry_count = table.map_or(0, Table::entry_count);
@@ -176,7 +175,7 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
     Ok(reference)
 }
 
-/// Writes the manifest, not yet under its name, and pins it.
+/// Writes the manifest under a temporary name, and pins it.
 fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin)> {
     let bytes = manifest.encode().map_err(|e| Error::refused("write a manifest", e))?;
     let dir = history.paths.meta_dir();
@@ -192,7 +191,8 @@ fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin
     Ok((staged, pin))
 }
 
-/// Returns the error for a file of about `length_bytes`. On a full disk it says how to make room.
+/// Returns the error for a file of about `length_bytes` that could not be written. On a full disk it says how to make
+/// room.
 fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error {
     let is_full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     let error = Error::io(action, dir, e);
@@ -200,8 +200,8 @@ fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error
         return error;
     }
     error.advised(format_args!(
-        "nothing was changed; a commit needs some {} KiB, a removal too: delete other files on that file system, \
-         or run gc, which needs no room",
+        "nothing was changed; a commit needs about {} KiB, and a removal too: delete other files on that file \
+         system, or run gc, which needs no space",
         length_bytes / 1024 + 16
     ))
 }

@@ -48,7 +48,7 @@ pub(crate) enum Change {
         from: String,
         to: String,
     },
-    /// Made only if nothing about the storage has changed, and otherwise skipped without an error.
+    /// Skipped without an error if anything about the storage has changed.
     Move(Relocation),
     /// Rows that were written after the end of the tensor `from`.
     Grow {
@@ -62,7 +62,7 @@ pub(crate) enum Change {
         key: String,
         value: Option<String>,
     },
-    /// Moves the attributes of a scope that is no tensor's name, or removes them if there is no other scope.
+    /// Moves the attributes of a scope that is not the name of a tensor, or removes them if `to` is `None`.
     MoveAttributes {
         from: String,
         to: Option<String>,
@@ -107,7 +107,7 @@ impl Changes {
         }
     }
 
-    /// Whether skipping all of them loses nothing.
+    /// Whether all changes are moves, so that skipping them loses nothing.
     pub(crate) fn are_moves(&self) -> bool {
         self.names.iter().all(|(change, _)| matches!(change, Change::Move(_)))
     }
@@ -191,7 +191,7 @@ impl Draft {
                 self.copy_attributes(from, to);
             }
             Change::Move(relocation) => {
-                // Otherwise a name could return to its state before another commit.
+                // Without this check, a name could return to its state before another commit.
                 if step!("move-is-up-to-date", relocation.is_up_to_date(&self.generation)?) {
                     self.tensors.extend(relocation.moved());
                 }
@@ -256,10 +256,10 @@ impl Draft {
     }
 }
 
-/// The next generation to be written, and the staged storages that it uses, with their ids.
+/// The manifest to publish next, and the indices of the staged storages that it uses, with their final ids.
 pub(crate) struct Plan {
     pub(crate) manifest: Manifest,
-    pub(crate) taken: Vec<(usize, u64)>,
+    pub(crate) used_staged: Vec<(usize, u64)>,
 }
 
 /// Applies a transaction to the newest generation.
@@ -271,7 +271,7 @@ pub(crate) fn plan(
     grown: &[Grown],
 ) -> Result<Plan> {
     step!("expected-generation", changes.check_newest(newest))?;
-    // Otherwise the changes could undo those of another commit.
+    // Without a rebase, the changes could undo those of another commit.
     let is_on_newest = step!("rebase", draft.generation.number() == newest.number());
     let draft = if is_on_newest { draft } else { Draft::rebased(changes, Arc::clone(newest))? };
     check_ids_left(newest)?;
@@ -295,14 +295,14 @@ pub(crate) fn plan(
         gains.entry(id).or_default();
     }
 
-    let (mut taken, mut new_ids) = (Vec::new(), BTreeMap::new());
+    let (mut used_staged, mut new_ids) = (Vec::new(), BTreeMap::new());
     for (&id, &gain) in &gains {
         let (id, record) = match Changes::staged_index(id) {
             Some(_) if gain == 0 => continue,
             Some(index) => {
                 let new_id = manifest.next_storage_id;
                 manifest.next_storage_id += 1;
-                taken.push((index, new_id));
+                used_staged.push((index, new_id));
                 new_ids.insert(id, new_id);
                 (new_id, staged.get(index).cloned())
             }
@@ -328,14 +328,14 @@ pub(crate) fn plan(
         manifest.tensors.insert(name, record);
     }
     if manifest.table.is_none() {
-        // There is no table below, so a removal hides nothing.
+        // Without a table, a removal has no entry to hide.
         manifest.tensors.retain(|_, record| record.is_some());
         manifest.storages.retain(|_, record| record.is_some());
     }
     if let Some(attributes) = draft.attributes {
         manifest.attributes = attributes;
     }
-    Ok(Plan { manifest, taken })
+    Ok(Plan { manifest, used_staged })
 }
 
 /// Checks that real ids are still below the provisional ones. Only a malformed store has used that many.
@@ -353,8 +353,8 @@ fn out_of_numbers(what: &str) -> Error {
     )
 }
 
-/// Returns the new records of the storages that have grown. Their growth locks have been held since they were read,
-/// and their records must be those after which the new bytes were written.
+/// Returns the new records of the storages that have grown. Their growth locks have been held since their records
+/// were read, and their bytes must be the same in the newest generation.
 fn grown_storages(newest: &Generation, grown: &[Grown]) -> Result<BTreeMap<u64, StorageRecord>> {
     // Where locks work, the growth lock ensures this.
     let is_as_before = |now: &StorageRecord, from: &StorageRecord| {
@@ -384,10 +384,10 @@ fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
     is_longer_sealed || (now.kind == seen.kind && now.length_bytes >= seen.length_bytes)
 }
 
-/// Returns the record of a storage, which the newest generation must still have.
+/// Returns the record of a storage. If a view refers to it, the newest generation must still have it.
 fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<Option<StorageRecord>> {
     let found = newest.storage(id)?;
-    // Otherwise the header of a view would refer to nothing.
+    // Without this check, the header of a view could refer to nothing.
     if let Some(expected) = changes.expected.get(&id)
         && !step!("expected-storage", found.as_ref().is_some_and(|now| still_holds(now, expected)))
     {
@@ -407,7 +407,7 @@ pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
 fn miscounted(id: u64) -> Error {
     let broken = format::Error::new(
         Rule::TensorCount,
-        format!("storage {id:016x} counts fewer tensors than refer to it"),
+        format!("the record of storage {id:016x} counts fewer tensors than refer to it"),
     );
     Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
 }

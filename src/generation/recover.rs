@@ -1,3 +1,5 @@
+//! Finds and pins generations on disk.
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +51,7 @@ pub(crate) fn newest_listed(
                 format::Error::new(format::Rule::ManifestFrame, detail),
             ));
         };
-        // A listing during a commit may even show an older one.
+        // A listing made during a commit may even show only older manifests.
         if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {
             return Ok((Arc::clone(known), names));
         }
@@ -80,13 +82,13 @@ pub(crate) fn reread(disk: &dyn Disk, paths: &StorePaths, uuid: Uuid, known: &Ge
             return Table::of(disk, paths, manifest).map(drop);
         }
     }
-    // Another commit, or damage: opened as by any new reader.
+    // There was another commit, or there is damage: open the store as a new reader would.
     newest(disk, paths, uuid, None).map(drop)
 }
 
-/// Finds the newest generation while no other writer commits. A listing during a commit may miss names that are
-/// added or removed, and then show a generation that a reader still uses as the newest. That is good enough to read,
-/// but not to build on.
+/// Finds the newest generation while no other writer commits. A listing during a commit may miss names that are added
+/// or removed, so that an older generation, which a reader still uses, looks newest. That is good enough to read, but
+/// not to build on.
 pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
     without_step!("certain-newest", return history.newest());
     Ok(history.newest_listed(&WriterLock::take(history)?)?.0)

@@ -1,3 +1,5 @@
+//! Plans for moving the tensors of a storage to a new one.
+
 use std::collections::BTreeMap;
 
 use stridemap_format::{StorageRecord, TensorRecord};
@@ -5,8 +7,8 @@ use stridemap_format::{StorageRecord, TensorRecord};
 use super::Generation;
 use crate::error::Result;
 
-/// A storage whose tensors move to another, byte for byte. Users must not notice, so tensors move only if nothing
-/// about either has changed since the move was planned.
+/// A storage whose tensors all move to a new one, with the same elements. Users must not notice, so they move only if
+/// neither the storage nor any of its tensors has changed since the move was planned.
 #[derive(Clone, Debug)]
 pub(crate) struct Relocation {
     pub(crate) storage_id: u64,

@@ -1,3 +1,5 @@
+//! Looks up and scans the entries of a table file.
+
 use std::cmp::Ordering;
 use std::io;
 use std::ops::Range;
@@ -62,7 +64,7 @@ impl Table {
         self.header.entry_count()
     }
 
-    /// Checks the slot that no lookup reads if the table is empty.
+    /// Checks the first slot, which no lookup reads if the table is empty.
     pub(crate) fn check_index(&self) -> Result<()> {
         let (offset_bytes, length_bytes) = self.header.slots(0, 0);
         let slots = self.read(offset_bytes, length_bytes)?;
@@ -145,7 +147,7 @@ impl Table {
         Ok(entries)
     }
 
-    /// Passes each entry to `visit` separately, so that a damaged entry hides no other.
+    /// Passes each entry to `visit` separately, so that a damaged entry does not hide the others.
     ///
     /// # Errors
     /// Those of `visit`; `Io`.
@@ -200,7 +202,7 @@ impl Table {
     }
 }
 
-/// Returns the ordinals that a lookup reads, in order, until `compare` returns `Equal`.
+/// Returns the ordinals that a lookup reads, in order, until `compare` returns `Equal` or `None`.
 pub(crate) fn lookup_path(
     within: Range<u64>,
     compare: impl Fn(u64) -> Option<Ordering>,

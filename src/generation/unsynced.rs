@@ -1,3 +1,5 @@
+//! The mark of a store that has commits without a sync, and the syncs that make up for them.
+
 use std::io;
 use std::path::Path;
 
@@ -19,7 +21,7 @@ pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
     if history.is_durable() && is_marked {
         let failed = |dir: &Path, e| Error::io("sync the file system of", dir, e).after_failed_sync();
         let device = |dir: &Path| match disk.stat(dir) {
-            // A repair creates it.
+            // It is missing: a repair creates it.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             stat => Ok(Some(stat.map_err(|e| failed(dir, e))?.device)),
         };

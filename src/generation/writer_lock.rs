@@ -42,7 +42,7 @@ impl WriterLock {
                 ),
             ));
         }
-        // Otherwise a commit could write to a directory that no other process reads.
+        // Without this check, a commit could write to a directory that no other process reads.
         if !step!("dirs-are-named", history.disk.is_intact()).map_err(|e| failed(&path, e))? {
             let root = history.paths.root().display();
             let message = format!(
@@ -71,14 +71,14 @@ fn wait(path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<Lock
     let turn = Turn::take(file, id, LockMode::Exclusive, timeout);
     let at_the_front = Instant::now();
     loop {
-        // Otherwise two writers could use one number for two generations, and one id for two storages.
+        // Without the lock, two writers could use one number for two generations, and one id for two storages.
         if step!("lock-writers", file.try_lock(LockMode::Exclusive)).map_err(|e| failed(path, e))? {
             drop(turn);
             return Ok(LockedFile::new(file));
         }
         let left = timeout.saturating_sub(began.elapsed());
         if left.is_zero() {
-            // The process at the front of the queue does not hold this file's lock.
+            // This is the holder of the lock itself, not the process at the front of the queue.
             let holder = match file.lock_holders().as_slice() {
                 [] => "another writer holds it".to_owned(),
                 [id, ..] => format!("process {id} holds it"),
@@ -86,8 +86,8 @@ fn wait(path: &Path, file: &Arc<dyn DiskFile>, timeout: Duration) -> Result<Lock
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "lock the store for writing: {}: {holder}, and {timeout:?} have passed; try again when it is \
-                     done",
+                    "lock the store for writing: {}: {holder}, and did not release it within {timeout:?}; try again \
+                     when it is done",
                     path.display(),
                 ),
             ));

@@ -1,4 +1,4 @@
-//! The storages that are to be rewritten, in groups of bounded memory.
+//! The storages to rewrite, in groups that bound memory and disk space.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::generation::Generation;
 
 /// The limits of one commit: how many bytes it copies and how many headers it changes, unless one storage exceeds
-/// them. A commit frees the old files, so a nearly full disk needs no more room than this at a time.
+/// them. A commit frees the old files, so a rewrite needs only this much free space at a time.
 const COMMIT_BYTES: u64 = 64 << 20;
 const COMMIT_TENSORS: u64 = 1 << 20;
 
@@ -17,7 +17,7 @@ const COMMIT_STORAGES: usize = 64;
 /// How many names are kept in memory, unless one storage has more.
 const KEPT_NAMES: u64 = 1 << 20;
 
-/// A storage that is to be rewritten.
+/// A storage to rewrite.
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) id: u64,

@@ -18,16 +18,16 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     let lock = WriterLock::take(history)?;
     if history.is_durable() {
         // A collection publishes nothing, so a handle that does not sync need not mark the store.
-        history.watched(unsynced::settle(history, &lock))?;
+        history.record_failure(unsynced::settle(history, &lock))?;
     }
     let newest = history.newest_listed(&lock)?.0;
     let names = list(&*history.disk, &history.paths)?;
-    history.watched(unsynced::settle_creation(history, &newest, &lock))?;
+    history.record_failure(unsynced::settle_creation(history, &newest, &lock))?;
     if !newest.is_synced() {
         // The writer may have died before this sync. What the generation replaced must not be deleted while a power
-        // cut could still remove the generation's name.
+        // cut could still remove its manifest's name.
         let synced = step!("sync-before-collection", history.sync_dir(&history.paths.meta_dir()));
-        history.watched(synced)?;
+        history.record_failure(synced)?;
     }
     history.install(Arc::clone(&newest));
     let mut collected = Collected::default();

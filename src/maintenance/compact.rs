@@ -7,15 +7,13 @@ use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord};
 use super::candidates::Candidate;
 use super::collect::collect_all;
 use super::rewrite::{Compacted, Copied, Rewrite, SkipReason, rewrite_all, rewrite_group};
-use super::storage_tensors::{StorageTensors, Worth, each_storage, worth};
+use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{History, holders, newest_for_certain};
 use crate::layout::Repacked;
 use crate::storage::{GrowthLock, VerifiedStorage, open_whole};
 
 /// Rewrites sealed storages that have many unreferenced bytes, dropping those bytes.
-///
-/// `progress` is called with the bytes written since the last call.
 pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
     let mut compacted = Compacted { collected: collect_all(history)?, ..Compacted::default() };
     let mut compaction = Compaction { history, held: None, progress };
@@ -31,23 +29,23 @@ pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Resul
 
 fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
     let mut candidates = Vec::new();
-    let visit = |standing: StorageTensors| {
-        let (id, length_bytes) = (standing.id, standing.record.length_bytes);
-        let new_bytes = match repacked(history, &standing) {
+    let visit = |storage: StorageTensors| {
+        let (id, length_bytes) = (storage.id, storage.record.length_bytes);
+        let new_bytes = match repacked(history, &storage) {
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 compacted.skip(id, 0, SkipReason::Damaged(e.to_string()));
                 return Ok(());
             }
             repacked => repacked?.length_bytes,
         };
-        if worth(length_bytes, new_bytes) != Worth::Much {
+        if rewrite_gain(length_bytes, new_bytes) != RewriteGain::Enough {
             return Ok(());
         }
-        let reason = match standing.record.kind {
+        let reason = match storage.record.kind {
             StorageKind::Mutable => SkipReason::Mutable,
             StorageKind::Live { .. } => SkipReason::Live,
             _ => {
-                let tensor_count = standing.record.tensor_count;
+                let tensor_count = storage.record.tensor_count;
                 candidates.push(Candidate { id, length_bytes, new_bytes, tensor_count, names: None });
                 return Ok(());
             }
@@ -63,17 +61,17 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candid
 ///
 /// # Errors
 /// `Corrupt` for a tensor that reaches past its storage, or a record with a wrong count of tensors.
-pub(super) fn repacked(history: &History, standing: &StorageTensors) -> Result<Repacked> {
-    let (stated, found) = (standing.record.tensor_count, standing.tensors.len());
+pub(super) fn repacked(history: &History, storage: &StorageTensors) -> Result<Repacked> {
+    let (stated, found) = (storage.record.tensor_count, storage.tensors.len());
     if stated != found as u64 {
-        let detail = format!("{found} tensors and a record of {stated}");
-        let path = history.paths.storage(standing.id);
+        let detail = format!("{found} tensors, but the record says {stated}");
+        let path = history.paths.storage(storage.id);
         return Err(Error::corrupt(&path, FormatError::new(Rule::TensorCount, detail)));
     }
-    standing.repacked(history)
+    storage.repacked(history)
 }
 
-/// How long a compaction waits for appenders, at most.
+/// The longest time that a compaction waits for appenders.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Compaction<'a> {
@@ -110,7 +108,8 @@ impl Compaction<'_> {
 
 impl Rewrite for Compaction<'_> {
     fn is_wanted(&self, record: &StorageRecord, new_bytes: u64) -> bool {
-        matches!(record.kind, StorageKind::Sealed(_)) && worth(record.length_bytes, new_bytes) == Worth::Much
+        matches!(record.kind, StorageKind::Sealed(_))
+            && rewrite_gain(record.length_bytes, new_bytes) == RewriteGain::Enough
     }
 
     fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>> {

@@ -1,3 +1,5 @@
+//! The result of copying a store.
+
 /// The result of copying a store: see [`Store::copy_to`](crate::Store::copy_to).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

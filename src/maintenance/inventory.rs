@@ -1,5 +1,5 @@
-//! Lists every file in a store's directories, and why it exists. `verify` reports this list, `stats` sums it, and
-//! `gc` decides by it what to delete.
+//! Lists every file in a store's directories, and why it exists. `verify` reports this list, `stats` adds it up, and
+//! `gc` uses it to decide what to delete.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use stridemap_format::{Digest, StorageKind, full_chunk_count};
 
 use crate::disk::StoreFile;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Generation, History, Pin, by, holders, pins, writers_of};
+use crate::generation::{Generation, History, Pin, by_processes, holders, pins, writers_of};
 
 /// How many times the files are listed again after a commit interrupts.
 const MAX_TRIES: u32 = 10;
@@ -93,7 +93,7 @@ impl SpaceReason {
         }
     }
 
-    /// Returns the processes that keep the bytes, as far as the system reports them.
+    /// Returns the processes that keep the bytes on disk, as far as the system reports them.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -129,11 +129,13 @@ impl fmt::Display for SpaceReason {
             SpaceReason::Mutable => "unreferenced bytes in a mutable storage: save the tensors again",
             SpaceReason::Live => "unreferenced bytes in a live storage: save the tensors again",
             SpaceReason::Pinned { generation, processes } => {
-                return write!(f, "generation {generation} is held{}", by(processes));
+                return write!(f, "generation {generation} is held{}", by_processes(processes));
             }
             SpaceReason::Garbage => "no generation needs it: gc, or the next commit",
             SpaceReason::Orphaned => "left by an aborted commit: gc",
-            SpaceReason::Writing { processes } => return write!(f, "being written{}", by(processes)),
+            SpaceReason::Writing { processes } => {
+                return write!(f, "being written{}", by_processes(processes));
+            }
             SpaceReason::Abandoned => "left by a writer that died: gc",
             SpaceReason::PastEnd => "past the end, from an aborted append: gc",
             SpaceReason::Foreign => "not a file of the store; nothing deletes it",
@@ -167,8 +169,8 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// Lists the files, then finds the newest generation: each file that it needs has been listed or is newer than
-    /// the listing. Lists again if a commit is made meanwhile.
+    /// Lists the files, then finds the newest generation: each file that it needs is listed, or newer than the
+    /// listing. Lists again if a commit is made meanwhile.
     pub(crate) fn take(history: &History) -> Result<Self> {
         let mut tries = 0;
         loop {
@@ -297,8 +299,7 @@ impl<'a> Needs<'a> {
         }
     }
 
-    /// Returns the bytes of a file that the newest generation does not need, and why they exist, without regard to
-    /// writers.
+    /// Returns the bytes of a file that the newest generation does not need, and why they exist. Ignores writers.
     fn spare(&self, file: StoreFile, size_bytes: u64) -> Option<Reclaimable> {
         let all = |reason| Some(Reclaimable { bytes: size_bytes, reason });
         match file {
@@ -336,8 +337,8 @@ impl<'a> Needs<'a> {
 
     /// Whether a file of `storages/` can be deleted.
     pub(super) fn unneeded(&self, file: StoreFile) -> bool {
-        // An empty file is past the end only if no byte of it is needed: the digests of a storage without a full
-        // chunk.
+        // With size 0, `PastEnd` means that no byte of the file is needed: it has the digests of a storage without a
+        // full chunk.
         let spare = self.spare(file, 0).map(|spare| spare.reason);
         matches!(spare, Some(SpaceReason::Garbage | SpaceReason::Orphaned | SpaceReason::PastEnd))
     }

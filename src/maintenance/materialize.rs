@@ -1,3 +1,5 @@
+//! Copies external storages into the store.
+
 use stridemap_format::{StorageKind, StorageRecord};
 
 use super::candidates::Candidate;
@@ -22,20 +24,18 @@ pub struct Materialized {
     pub skipped: Vec<Skipped>,
 }
 
-/// Copies what tensors refer to in external storages to sealed storages of the store.
-///
-/// `progress` is called with the bytes written since the last call.
+/// Copies the bytes that tensors refer to in external storages into sealed storages.
 pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
     history.check_poison()?;
     let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
     let mut candidates = Vec::new();
-    each_storage(&*history.newest()?, true, |standing| {
-        let StorageTensors { id, record, .. } = &standing;
+    each_storage(&*history.newest()?, true, |storage| {
+        let StorageTensors { id, record, .. } = &storage;
         // Checked before any byte is copied: one file that may not be read fails the whole call.
         if let StorageKind::External(external) = &record.kind {
             externals.open(external).map_err(refused)?;
         }
-        let new_bytes = repacked(history, &standing)?.length_bytes;
+        let new_bytes = repacked(history, &storage)?.length_bytes;
         let (length_bytes, tensor_count) = (record.length_bytes, record.tensor_count);
         candidates.push(Candidate { id: *id, length_bytes, new_bytes, tensor_count, names: None });
         Ok(())
@@ -45,7 +45,7 @@ pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> R
     rewrite_all(history, &mut materialization, candidates, &mut copied)?;
     let Compacted { storage_count, after_bytes: size_bytes, mut skipped, .. } = copied;
     skipped.sort_by_key(|skipped| skipped.storage_id);
-    // The files stay as they are, so no byte would have been freed.
+    // The external files are kept, so rewriting these would have freed nothing.
     skipped.iter_mut().for_each(|skipped| skipped.reclaimable_bytes = 0);
     Ok(Materialized { storage_count, size_bytes, skipped })
 }

@@ -9,15 +9,15 @@
 //! | to | call | which returns |
 //! |---|---|---|
 //! | see which bytes no tensor reaches, and why they are still on disk | [`Store::stats`] | [`Stats`] |
-//! | delete what a killed writer or a power cut left | [`Store::gc`] | [`Collected`] |
-//! | drop the bytes between those that tensors reach | [`Store::compact`] | [`Compacted`] |
+//! | delete what a killed writer or a power cut left behind | [`Store::gc`] | [`Collected`] |
+//! | rewrite storages without the bytes that no tensor reaches | [`Store::compact`] | [`Compacted`] |
 //! | copy the elements of external files into the store | [`Store::materialize`] | [`Materialized`] |
 //! | back up a store that others write | [`Store::copy_to`], [`Snapshot::copy_tensors_to`] | [`Copied`] |
 //! | find damage | [`Store::verify`], [`StoreOptions::verify`] | [`Verification`] |
 //! | see what a repair would do and lose | [`StoreOptions::plan_repair`] | [`Repair`] |
 //! | make a damaged store usable again | [`StoreOptions::repair`] | [`Repair`] |
 //!
-//! A program that runs for long should call [`Store::refresh`] now and then, because a handle keeps the files of its
+//! A long-running program should call [`Store::refresh`] now and then, because a handle keeps the files of its
 //! generation. Compaction frees space after large tensors were removed and only views of them remain. Verification
 //! reads every byte: run it at night, or before a backup replaces an older one.
 //!

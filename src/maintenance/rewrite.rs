@@ -1,4 +1,4 @@
-//! Moves the tensors of storages to new storages that have only the bytes that they reach.
+//! Moves tensors to new storages that have only the bytes that the tensors reach.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -11,7 +11,7 @@ use super::candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, storages_named};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, by,
+    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, by_processes,
     check_ids_left, publish,
 };
 use crate::layout::{Placed, Repacked};
@@ -61,7 +61,7 @@ impl Compacted {
 pub struct Skipped {
     /// The storage's id.
     pub storage_id: u64,
-    /// How many bytes a rewrite would have freed.
+    /// The number of bytes that a rewrite would have freed.
     pub reclaimable_bytes: u64,
     /// Why it was not rewritten.
     pub reason: SkipReason,
@@ -71,11 +71,11 @@ pub struct Skipped {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SkipReason {
-    /// The storage is mutable: it is changed in place, and its file may be guarded or mapped.
+    /// The storage is mutable: it is changed in place, and its file may be locked by a guard or mapped.
     Mutable,
     /// The storage is live: other processes may write to it at any time.
     Live,
-    /// A process is appending to it or compacting it: these processes, as far as the system reports them.
+    /// Other processes are appending to it or compacting it: these, as far as the system reports them.
     Busy(Vec<u32>),
     /// Another commit changed the storage or its tensors meanwhile. A later compaction can rewrite it.
     Changed,
@@ -93,26 +93,27 @@ impl fmt::Display for SkipReason {
             SkipReason::Live => {
                 f.write_str("live: its file may be written at any time, and cannot be replaced")
             }
-            SkipReason::Busy(processes) => write!(f, "in use{}; try again", by(processes)),
+            SkipReason::Busy(processes) => write!(f, "in use{}; try again", by_processes(processes)),
             SkipReason::Changed => f.write_str("another commit changed it meanwhile; try again"),
             SkipReason::Damaged(finding) => write!(f, "damaged: {finding}"),
         }
     }
 }
 
-/// A staged copy of a storage, and the lock under which the original does not grow, if it can grow.
+/// A staged copy of a storage, and the lock that keeps the original from growing, if it can grow.
 pub(super) type Copied = (StagedStorage, Option<GrowthLock>);
 
 /// How storages of one kind are rewritten.
 pub(super) trait Rewrite {
-    /// Whether a storage with this record is still to be rewritten, if it then has `new_bytes`.
+    /// Whether to rewrite a storage with this record, if that makes it `new_bytes` long.
     fn is_wanted(&self, record: &StorageRecord, new_bytes: u64) -> bool;
 
-    /// Copies what `repacked` keeps to a staged storage. Returns `None` if another process appends to the storage.
+    /// Copies what `repacked` keeps to a staged storage. Returns `None` if another process is appending to the
+    /// storage.
     fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>>;
 }
 
-/// Rewrites storages, a group of them in each commit. Returns those that another process appends to.
+/// Rewrites storages, one group per commit. Returns those that another process was appending to.
 pub(super) fn rewrite_all(
     history: &History,
     rewrite: &mut dyn Rewrite,
@@ -123,34 +124,34 @@ pub(super) fn rewrite_all(
     while !rest.is_empty() {
         let newest = history.newest()?;
         let group = rest.next_group(&newest)?;
-        let left = rewrite_group(history, rewrite, (newest, group), done)?;
-        busy.extend(left.busy);
-        rest.put_back(left.without_room);
+        let remaining = rewrite_group(history, rewrite, (newest, group), done)?;
+        busy.extend(remaining.busy);
+        rest.put_back(remaining.without_room);
     }
     Ok(busy)
 }
 
 /// The storages of a group that are still to be rewritten.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct Remaining {
     /// A process is appending to them.
     busy: Vec<Candidate>,
     /// The disk was full, but may have room after the commit.
     without_room: VecDeque<Candidate>,
 }
 
-/// Rewrites a group of storages in one commit. They are planned again, on the newest generation. Only the names of the
-/// group are looked up: a storage that has other names by now has changed.
+/// Rewrites a group of storages in one commit, planned again on the newest generation. Only the names of the group
+/// are looked up: a storage that has gained other names has changed.
 pub(super) fn rewrite_group(
     history: &History,
     rewrite: &mut dyn Rewrite,
     (newest, mut group): (Arc<Generation>, VecDeque<Candidate>),
     done: &mut Compacted,
-) -> Result<Left> {
+) -> Result<Remaining> {
     check_ids_left(&newest)?;
     let names = group.iter().map(|candidate| (candidate.id, candidate.names.as_deref().unwrap_or_default()));
     let mut storages = storages_named(&newest, names)?;
-    let mut left = Left::default();
+    let mut remaining = Remaining::default();
     let (mut changes, mut draft) = (Changes::default(), Draft::new(newest));
     let (mut staged, mut moved) = (Vec::new(), Vec::new());
     // The locks are released after the commit.
@@ -178,25 +179,25 @@ pub(super) fn rewrite_group(
                 locks.extend(lock);
                 moved.push((id, before_bytes, after_bytes));
             }
-            Ok(None) => left.busy.push(candidate),
+            Ok(None) => remaining.busy.push(candidate),
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 done.skip(id, before_bytes - after_bytes, SkipReason::Damaged(e.to_string()));
             }
             // The commit frees the space of the storages before it; then there may be room for the others.
             Err(e) if is_disk_full(&e) && !staged.is_empty() => {
                 group.push_front(candidate);
-                left.without_room = group;
+                remaining.without_room = group;
                 break;
             }
             Err(e) => return Err(e),
         }
     }
     if changes.is_empty() {
-        return Ok(left);
+        return Ok(remaining);
     }
-    let (_, taken) = publish(history, &changes, draft, staged, Vec::new())?;
+    let (_, used_staged) = publish(history, &changes, draft, staged, Vec::new())?;
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
-        if taken.contains(&index) {
+        if used_staged.contains(&index) {
             done.storage_count += 1;
             done.before_bytes += before_bytes;
             done.after_bytes += after_bytes;
@@ -205,7 +206,7 @@ pub(super) fn rewrite_group(
         }
     }
     drop(locks);
-    Ok(left)
+    Ok(remaining)
 }
 
 fn is_disk_full(error: &Error) -> bool {
@@ -213,7 +214,7 @@ fn is_disk_full(error: &Error) -> bool {
     cause.is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
 }
 
-/// Returns the move of a storage's tensors to the storage with the provisional id `new_id`.
+/// Plans the move of a storage's tensors to the storage with the provisional id `new_id`.
 fn relocation(storage: StorageTensors, views: Vec<Placed>, new_id: u64) -> Result<Relocation> {
     let StorageTensors { id, record, tensors } = storage;
     let moved = |((name, before), placed): ((String, TensorRecord), Placed)| {

@@ -1,3 +1,5 @@
+//! Storages with all their tensors, and whether rewriting one pays off.
+
 use std::collections::BTreeMap;
 
 use stridemap_format::{StorageKind, StorageRecord, TensorRecord};
@@ -59,8 +61,8 @@ pub(crate) fn each_storage(
         }
         for entry in generation.tensors("")? {
             let (name, record) = entry?;
-            if let Some(standing) = batch.get_mut(&record.storage_id) {
-                standing.tensors.insert(name, record);
+            if let Some(storage) = batch.get_mut(&record.storage_id) {
+                storage.tensors.insert(name, record);
             }
         }
         batch.into_values().try_for_each(&mut visit)?;
@@ -68,44 +70,44 @@ pub(crate) fn each_storage(
     Ok(())
 }
 
-/// Returns the storages with these ids, each with those of the names that refer to it. These are all its tensors if
-/// its record has the same count. Ids of deleted storages are left out.
+/// Returns the storages with these ids, each with the given names that still refer to it. They are all its tensors if
+/// its record has the same count. Leaves out deleted storages.
 pub(crate) fn storages_named<'a>(
     generation: &Generation,
     storages: impl Iterator<Item = (u64, &'a [String])>,
 ) -> Result<BTreeMap<u64, StorageTensors>> {
-    let (mut standings, mut ids_of_names) = (BTreeMap::new(), BTreeMap::new());
+    let (mut found, mut ids_of_names) = (BTreeMap::new(), BTreeMap::new());
     for (id, names) in storages {
         let Some(record) = generation.storage(id)? else { continue };
-        standings.insert(id, StorageTensors { id, record, tensors: BTreeMap::new() });
+        found.insert(id, StorageTensors { id, record, tensors: BTreeMap::new() });
         ids_of_names.extend(names.iter().map(|name| (name.clone(), id)));
     }
     for (name, record) in generation.tensors_named(&ids_of_names)? {
-        if let Some(standing) = standings.get_mut(&record.storage_id) {
-            standing.tensors.insert(name.to_owned(), record);
+        if let Some(storage) = found.get_mut(&record.storage_id) {
+            storage.tensors.insert(name.to_owned(), record);
         }
     }
-    Ok(standings)
+    Ok(found)
 }
 
 /// How much space a rewrite of a storage without its unreferenced bytes would free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Worth {
+pub(crate) enum RewriteGain {
     Nothing,
     /// Less than the rewrite costs.
-    Little,
-    Much,
+    TooLittle,
+    Enough,
 }
 
 /// The size of a file system block: freeing less than a whole block frees nothing.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Returns how much a rewrite would free. `Much` is at least one block and a quarter of the storage, so that at most
+/// Returns how much a rewrite would free. `Enough` is at least one block and a quarter of the storage, so that at most
 /// three bytes are copied for each byte freed.
-pub(crate) fn worth(before_bytes: u64, after_bytes: u64) -> Worth {
+pub(crate) fn rewrite_gain(before_bytes: u64, after_bytes: u64) -> RewriteGain {
     match before_bytes.saturating_sub(after_bytes) {
-        0 => Worth::Nothing,
-        gain if gain >= BLOCK_BYTES && gain >= before_bytes / 4 => Worth::Much,
-        _ => Worth::Little,
+        0 => RewriteGain::Nothing,
+        gain if gain >= BLOCK_BYTES && gain >= before_bytes / 4 => RewriteGain::Enough,
+        _ => RewriteGain::TooLittle,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::inventory::{Inventory, ListedFile, Reclaimable, SpaceReason};
-use super::storage_tensors::{StorageTensors, Worth, each_storage, worth};
+use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::disk::StoreFile;
 use crate::error::{Error, Result};
 use crate::generation::History;
@@ -29,7 +29,7 @@ pub struct Stats {
     pub metadata_bytes: u64,
     /// The bytes that some tensor reaches, each counted once.
     pub reachable_bytes: u64,
-    /// Whether `reachable_bytes` is exact for every storage, and not only a bound.
+    /// Whether `reachable_bytes` is exact for every storage, and not only an upper bound.
     pub is_exact: bool,
     /// The total length of external storages, in bytes. These bytes are in files outside the store, which no other
     /// number here counts.
@@ -39,7 +39,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Returns the number of reclaimable bytes, including those that something still holds.
+    /// Returns the number of reclaimable bytes, including those that a process still holds.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -82,7 +82,7 @@ pub struct StorageStats {
     pub id: Option<u64>,
     /// How its bytes may change; `None` if the storage no longer has a record.
     pub kind: Option<StorageKind>,
-    /// The file of its bytes.
+    /// The file that contains its bytes.
     pub file: PathBuf,
     /// The length of that file plus the length of its file of chunk digests, in bytes.
     pub file_bytes: u64,
@@ -105,14 +105,11 @@ pub struct StorageStats {
 #[derive(Default)]
 struct Files {
     file_bytes: u64,
-    /// The spare space of the file of its bytes, otherwise that of the file of its digests.
+    /// The spare bytes of its `.bin` file, or those of its `.sum` file if the `.bin` file has none.
     spare: Option<Reclaimable>,
 }
 
 /// Adds up the sizes of all files, and of the bytes that tensors reach.
-///
-/// # Errors
-/// As for [`Store::stats`](crate::Store::stats).
 pub(crate) fn usage(history: &History) -> Result<Stats> {
     let Inventory { newest, files } = Inventory::take(history)?;
     let paths = &history.paths;
@@ -137,7 +134,7 @@ pub(crate) fn usage(history: &History) -> Result<Stats> {
             (StoreFile::Chunks(id) | StoreFile::Digests(id), spare) => {
                 let files = storages.entry(id).or_default();
                 files.file_bytes = files.file_bytes.saturating_add(size_bytes);
-                // The file of the bytes is listed before the file of the digests.
+                // The `.bin` file is listed before the `.sum` file.
                 files.spare = files.spare.take().or(spare);
             }
             (StoreFile::Unfinished, Some(spare)) => {
@@ -152,9 +149,9 @@ pub(crate) fn usage(history: &History) -> Result<Stats> {
             stats.external_bytes = stats.external_bytes.saturating_add(record.length_bytes);
         }
     }
-    each_storage(&newest, false, |standing| {
-        let files = storages.remove(&standing.id).unwrap_or_default();
-        let storage = of_standing(history, standing, files)?;
+    each_storage(&newest, false, |storage| {
+        let files = storages.remove(&storage.id).unwrap_or_default();
+        let storage = storage_stats(history, storage, files)?;
         stats.reachable_bytes = stats.reachable_bytes.saturating_add(storage.reachable_bytes);
         stats.is_exact &= storage.is_exact;
         stats.storages.extend(Some(storage).filter(|storage| !storage.reclaimable.is_empty()));
@@ -170,40 +167,40 @@ pub(crate) fn usage(history: &History) -> Result<Stats> {
 }
 
 /// Returns the statistics of a storage with a record.
-fn of_standing(history: &History, standing: StorageTensors, files: Files) -> Result<StorageStats> {
-    let path = history.paths.storage(standing.id);
-    let length_bytes = standing.record.length_bytes;
-    let compacted_bytes = standing.repacked(history)?.length_bytes;
-    let reached = footprint_bytes(&standing.views(), length_bytes, MOST_RUNS);
+fn storage_stats(history: &History, storage: StorageTensors, files: Files) -> Result<StorageStats> {
+    let path = history.paths.storage(storage.id);
+    let length_bytes = storage.record.length_bytes;
+    let compacted_bytes = storage.repacked(history)?.length_bytes;
+    let reached = footprint_bytes(&storage.views(), length_bytes, MOST_RUNS);
     let reached = reached.map_err(|e| Error::corrupt(&path, e))?;
-    let kind = StorageKind::of(&standing.record.kind);
+    let kind = StorageKind::of(&storage.record.kind);
     let mut reclaimable = Vec::new();
-    let unreached = match (worth(length_bytes, compacted_bytes), kind) {
-        (Worth::Nothing, _) => None,
-        (Worth::Little, _) => Some(SpaceReason::TooLittle),
-        (Worth::Much, StorageKind::Mutable) => Some(SpaceReason::Mutable),
-        (Worth::Much, StorageKind::Live) => Some(SpaceReason::Live),
-        (Worth::Much, _) => Some(SpaceReason::Unreached),
+    let unreached = match (rewrite_gain(length_bytes, compacted_bytes), kind) {
+        (RewriteGain::Nothing, _) => None,
+        (RewriteGain::TooLittle, _) => Some(SpaceReason::TooLittle),
+        (RewriteGain::Enough, StorageKind::Mutable) => Some(SpaceReason::Mutable),
+        (RewriteGain::Enough, StorageKind::Live) => Some(SpaceReason::Live),
+        (RewriteGain::Enough, _) => Some(SpaceReason::Unreached),
     };
     reclaimable.extend(
         unreached.map(|reason| Reclaimable { bytes: length_bytes.saturating_sub(compacted_bytes), reason }),
     );
     reclaimable.extend(files.spare);
     Ok(StorageStats {
-        id: Some(standing.id),
+        id: Some(storage.id),
         kind: Some(kind),
         file: path,
         file_bytes: files.file_bytes,
         size_bytes: length_bytes,
         reachable_bytes: reached.unwrap_or(compacted_bytes),
         is_exact: reached.is_some(),
-        tensor_count: standing.record.tensor_count,
-        names: standing.tensors.into_keys().take(MOST_NAMES).collect(),
+        tensor_count: storage.record.tensor_count,
+        names: storage.tensors.into_keys().take(MOST_NAMES).collect(),
         reclaimable,
     })
 }
 
-/// Returns the statistics of a file that belongs to no storage record.
+/// Returns the statistics of a file without a storage record.
 fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReason) -> StorageStats {
     StorageStats {
         id,

@@ -28,8 +28,8 @@ pub(crate) struct Damage {
 #[derive(Debug)]
 pub(crate) struct DigestDamage {
     pub(crate) error: Error,
-    /// The correct digests to replace wrong or missing ones. They are computed from the chunks, and are known only if
-    /// the record confirms the result. Otherwise nothing is known about any full chunk.
+    /// Replacements for wrong or missing digests, computed from the chunks. `None` if the record does not confirm
+    /// them; then nothing is known about any full chunk.
     pub(crate) corrected: Option<Vec<(u64, Digest)>>,
 }
 
@@ -38,8 +38,8 @@ impl Damage {
         self.file.is_none() && self.chunks.is_empty() && self.sum.is_none()
     }
 
-    /// Returns an error instead if this process or the machine has run out of descriptors or memory: that is not
-    /// damage.
+    /// Returns the damage, or an error if this process or the machine has run out of descriptors or memory: that is
+    /// not damage.
     fn unless_out_of_resources(self) -> Result<Self> {
         let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
         let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
@@ -87,8 +87,8 @@ impl SealedCheck {
     /// Verifies some chunks, adds those that do not match to `damaged`, and returns the number of bytes read. Skips
     /// chunks that reach past the end of a short file.
     ///
-    /// Without a `.sum` file, no chunk matches. Each takes 32 bytes of memory per MiB that was read, and its digest is
-    /// needed to write the file again, so their number is not limited.
+    /// Without a `.sum` file, no chunk matches. The number of mismatches is not limited, because their digests are
+    /// needed to rewrite that file. They take 32 bytes of memory per MiB read.
     fn check(&self, chunks: Range<u64>, buffer: &mut Vec<u8>, damaged: &mut Vec<DamagedChunk>) -> u64 {
         let mut bytes = 0;
         for index in chunks {
@@ -101,7 +101,8 @@ impl SealedCheck {
         bytes
     }
 
-    /// Returns the damage, given the mismatching chunks in ascending order. `is_all`: whether every chunk was checked.
+    /// Returns the damage, given the mismatching chunks in ascending order. `is_all` says whether every chunk was
+    /// checked.
     fn finish(&self, mut chunks: Vec<DamagedChunk>, is_all: bool) -> Damage {
         let full = full_chunk_count(self.length_bytes);
         let sum = self.sum_error.clone().map(|error| {
@@ -177,8 +178,8 @@ pub(crate) fn check_chunks(
 /// The id of a storage, and its damage.
 pub(crate) type Found = (u64, Damage);
 
-/// More threads would only wait for the disk.
-const MAX_THREADS: usize = 8;
+/// The most threads used. More would only wait for the disk.
+const MOST_THREADS: usize = 8;
 
 /// The number of bytes, or of storages, that justifies one more thread.
 const BYTES_A_THREAD: u64 = 4 * PART_BYTES;
@@ -223,8 +224,9 @@ pub(crate) fn check_all<'a>(
     let storages: Vec<(u64, &StorageRecord)> =
         storages.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_))).collect();
     let bytes = storages.iter().fold(0u64, |sum, (_, record)| sum.saturating_add(record.length_bytes));
-    let worth = 1 + bytes / BYTES_A_THREAD + storages.len() as u64 / STORAGES_A_THREAD;
-    let thread_count = parallel::thread_count(MAX_THREADS.min(usize::try_from(worth).unwrap_or(MAX_THREADS)));
+    let useful = 1 + bytes / BYTES_A_THREAD + storages.len() as u64 / STORAGES_A_THREAD;
+    let thread_count =
+        parallel::thread_count(MOST_THREADS.min(usize::try_from(useful).unwrap_or(MOST_THREADS)));
     let (mut found, mut damaged) = (Vec::new(), Vec::new());
     parallel::in_order(
         thread_count,
@@ -233,7 +235,7 @@ pub(crate) fn check_all<'a>(
         |checked: Checked| {
             progress(checked.read_bytes);
             found.extend(checked.found);
-            // The parts of a storage come in order, with none of another between them.
+            // The parts of one storage arrive in order, not interleaved with parts of others.
             damaged.extend(checked.chunks);
             if let Some((id, storage)) = checked.finished {
                 found.push((id, storage.finish(std::mem::take(&mut damaged), true)));
@@ -256,7 +258,7 @@ fn for_each_part<'a>(
     let (mut small, mut small_bytes) = (Vec::new(), 0u64);
     for (id, record) in storages {
         let is_large = matches!(record.kind, StorageKind::Sealed(_)) && record.length_bytes > PART_BYTES;
-        // If it cannot be opened, a thread tries again, and returns the damage.
+        // If it cannot be opened, a thread tries again and reports the damage.
         if is_large && let Ok(storage) = SealedCheck::open(disk, paths, (id, record)).map(Arc::new) {
             let count = storage.chunk_count();
             for start in (0..count).step_by(PART_CHUNKS as usize) {

@@ -56,10 +56,10 @@ pub(crate) const MAY_NEED_BLOCKS: &str = "the file system may write a change to 
 /// The functions of the store that a storage calls.
 #[derive(Clone)]
 pub(crate) struct StoreCallbacks {
-    /// Returns whether a tensor of the newest generation is backed by the storage.
-    pub(crate) ask: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
+    /// Whether a tensor of the newest generation is backed by it.
+    pub(crate) is_referenced: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
     /// Makes the name of the generation that contains the storage durable.
-    pub(crate) settle: Arc<dyn Fn() -> Result<()> + Send + Sync>,
+    pub(crate) make_durable: Arc<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
 impl fmt::Debug for StoreCallbacks {
@@ -161,7 +161,7 @@ impl InPlaceFile {
             return Err(has_other_names(&self.path, stat.link_count));
         }
         // Readers of an older generation may keep the file after the last tensor on it was removed.
-        let is_in_use = step!("in-place-is-in-use", (self.callbacks.ask)()?);
+        let is_in_use = step!("in-place-is-in-use", (self.callbacks.is_referenced)()?);
         if is_in_use { Ok(()) } else { Err(self.nameless()) }
     }
 
@@ -270,7 +270,7 @@ impl InPlaceFile {
             self.poison.set(&error);
             error
         })?;
-        let settled = (self.callbacks.settle)();
+        let settled = (self.callbacks.make_durable)();
         settled.inspect_err(|e| {
             if e.is_failed_sync() {
                 self.poison.set(e);

@@ -8,7 +8,7 @@ use super::{Storage, StorageWriter};
 use crate::error::Result;
 use crate::layout::Repacked;
 
-/// How many bytes are written between two calls of `progress`.
+/// How many bytes are written between two calls to `progress`.
 const PROGRESS_BYTES: u64 = 1 << 20;
 
 /// Receives the bytes of a source, in order.
@@ -36,7 +36,7 @@ impl ByteSource for &Storage {
 }
 
 impl StorageWriter {
-    /// Writes the bytes that `repacked` keeps of a source, each at its new place. Disk space is reserved first.
+    /// Writes the bytes of `source` that `repacked` keeps, each at its new offset. Reserves disk space first.
     ///
     /// `progress` is called with the bytes written since the last call.
     pub(crate) fn copy_from(

@@ -34,7 +34,7 @@ pub(crate) struct VerifiedStorage {
     length_bytes: u64,
     sealed: Sealed,
     /// The digests of full chunks. `None` if the storage has no full chunk, or if the file of digests cannot be read.
-    sum: Option<Sum>,
+    sum: Option<SumFile>,
     /// Digests that replace those of the file, in ascending order of chunk.
     corrected: Vec<(u64, Digest)>,
     /// Damaged chunks that read as zeros.
@@ -45,7 +45,7 @@ pub(crate) struct VerifiedStorage {
 }
 
 /// A `.sum` file, and the number of required digests that it contains.
-struct Sum {
+struct SumFile {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
     count: u64,
@@ -75,7 +75,7 @@ impl VerifiedStorage {
     /// is one.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), but only for the file of the storage itself.
+    /// Those of [`open`](Self::open) about the storage's own file.
     pub(super) fn open_damaged(
         disk: &dyn Disk,
         paths: &StorePaths,
@@ -91,7 +91,7 @@ impl VerifiedStorage {
         let found_bytes = file.stat().map_err(failed)?.size_bytes;
         let (sum, mut error) = match full_chunk_count(length_bytes) {
             0 => (None, None),
-            count => match Sum::open(disk, paths.sum(id), count) {
+            count => match SumFile::open(disk, paths.sum(id), count) {
                 Ok((sum, error)) => (Some(sum), error),
                 Err(e) => (None, Some(e)),
             },
@@ -112,14 +112,14 @@ impl VerifiedStorage {
             error = storage.check_digests().err();
         }
         if error.as_ref().is_some_and(|e| e.broken().is_none()) {
-            // If the system refuses to read the file, that does not mean that each chunk is damaged.
+            // The system refused to read the file, which does not mean that every chunk is damaged.
             storage.sum = None;
         }
         Ok((storage, error))
     }
 
-    /// Opens a damaged storage. `corrected` has the digests that are wrong or missing in the `.sum` file. The chunks
-    /// in `lost` read as zeros, and all others can be verified.
+    /// Opens a damaged storage. `corrected` has replacements for digests that are wrong or missing in the `.sum`
+    /// file. The chunks in `lost` read as zeros, and all others can be verified.
     pub(crate) fn open_salvaged(
         disk: &dyn Disk,
         paths: &StorePaths,
@@ -200,7 +200,7 @@ impl VerifiedStorage {
         Err(Error::corrupt(path, FormatError::new(Rule::ChunkDigest, "the chunk digests were changed")))
     }
 
-    /// Whether the record confirms the digests of the `.sum` file, after those in `corrected` replace its own.
+    /// Whether the record confirms the digests of the `.sum` file, with those in `corrected` in place of its own.
     pub(super) fn is_confirmed(&self, corrected: &[(u64, Digest)]) -> Result<bool> {
         let full = full_chunk_count(self.length_bytes);
         let mut chain = ChunkChain::default();
@@ -221,7 +221,7 @@ impl VerifiedStorage {
         Ok(chain.link() == self.sealed.chunks)
     }
 
-    /// Returns the bytes of a corrected `.sum` file, which the record confirms.
+    /// Returns the corrected content of the `.sum` file, if the record confirms it.
     pub(crate) fn corrected_sum(&self) -> Result<Vec<u8>> {
         self.check_digests()?;
         let mut bytes = Vec::new();
@@ -235,11 +235,11 @@ impl VerifiedStorage {
 /// Every chunk is verified before any of its bytes are passed on.
 impl ByteSource for VerifiedStorage {
     /// # Errors
-    /// The errors of `sink`; `Corrupt` by [`Rule::ChunkDigest`] at the first damaged chunk, and by
+    /// The errors of `sink`; `Corrupt` with [`Rule::ChunkDigest`] at the first damaged chunk, and with
     /// [`Rule::StorageFile`] for a range past the end; `Io`.
     fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
         if range.end > self.length_bytes {
-            let detail = format!("{} bytes, but {} are to be read", self.length_bytes, range.end);
+            let detail = format!("{} bytes, but a read ends at byte {}", self.length_bytes, range.end);
             return Err(broken(&self.path, detail));
         }
         let mut start = range.start;
@@ -261,7 +261,7 @@ impl ByteSource for VerifiedStorage {
     }
 }
 
-impl Sum {
+impl SumFile {
     /// Opens a file that may be short. If it is, also returns an error.
     fn open(disk: &dyn Disk, path: PathBuf, chunk_count: u64) -> Result<(Self, Option<Error>)> {
         let failed = |e: io::Error| open_error("open chunk digests", &path, Access::Read, e);
@@ -274,7 +274,7 @@ impl Sum {
             broken(&path, detail)
         });
         let count = (found_bytes / DIGEST_BYTES).min(chunk_count);
-        Ok((Sum { file, path, count }, error))
+        Ok((SumFile { file, path, count }, error))
     }
 
     /// Returns up to `count` digests, fewer at the end of the file.

@@ -19,9 +19,9 @@ use crate::tensor::{Source, Tensor};
 impl Store {
     /// Appends rows to a tensor, along dimension 0, and returns their range: other processes may append too. The new
     /// rows are written after the last bytes of the tensor's storage; existing bytes are neither copied nor changed.
-    /// The commit then makes this one name longer. Loaded tensors, snapshots and other names keep their size; to see
-    /// the new rows, [`refresh`](Self::refresh) and load again. Appending no rows changes nothing. The dimension
-    /// names stay.
+    /// The commit then extends only the tensor under this name. Loaded tensors, snapshots and other names keep their
+    /// size. To see the new rows, [`refresh`](Self::refresh) and load again. Dimension names are kept. Appending no
+    /// rows changes nothing.
     ///
     /// The tensor must be contiguous and the last in its sealed storage. That is true of a tensor made by
     /// [`create_growable`](Self::create_growable), and of a saved one of at least 4 MiB. Appends to one storage wait
@@ -46,8 +46,8 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `NameNotFound`; `DTypeMismatch`; `SizeMismatch` if the number of dimensions, or the size of any
     /// dimension except 0, differs; `NotGrowable` for a tensor that cannot grow in its storage; `Busy` if another
-    /// append or holder keeps the storage for longer than the timeout, or at once if that is a transaction that began
-    /// to append in this thread; `Conflict` for a storage whose file has several names; `Corrupt` if the end of the
+    /// process or thread holds the storage for longer than the timeout, or at once if a transaction of this thread is
+    /// appending to it; `Conflict` for a storage whose file has several hard links; `Corrupt` if the end of the
     /// storage is damaged.
     pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         self.write(|txn| txn.append(name, source))
@@ -123,14 +123,14 @@ impl Transaction<'_> {
         let Some(growth) = self.growths.get_mut(&record.storage_id) else {
             return Err(Error::new(ErrorKind::Conflict, format!("{op}: its storage is not held")));
         };
-        // This failure stays set if the source panics.
+        // This stays set if the source panics.
         self.failure = Some(Error::new(ErrorKind::InvalidArgument, format!("{op}: the source panicked")));
         let written = growth
             .reserve(size_bytes)
             .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
         if let Err(e) = written.map_err(|e| e.context(&op)) {
             self.failure = Some(e.clone());
-            return self.loader.history.watched(Err(e));
+            return self.loader.history.record_failure(Err(e));
         }
         self.failure = None;
         let new_rows = row_count(&record)..row_count(&to);
@@ -155,7 +155,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size or capacity that is too large;
-    /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse);
+    /// `InvalidArgument` for an invalid name; `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse);
     /// `ReadOnly`, `Io`.
     pub fn create_growable(
         &mut self,
@@ -166,7 +166,7 @@ impl Transaction<'_> {
     ) -> Result<Tensor> {
         let op = format!("create_growable {name:?}");
         let Some((_, row)) = size.split_first() else {
-            let message = format!("{op}: a tensor without dimensions has no rows; size [0] begins a vector");
+            let message = format!("{op}: a tensor without dimensions has no rows; use size [0] for a vector");
             return Err(Error::new(ErrorKind::SizeMismatch, message));
         };
         let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
@@ -175,12 +175,12 @@ impl Transaction<'_> {
         let reserved_bytes = reserved_bytes.filter(|&n| n <= MAX_RESERVED_BYTES).ok_or_else(|| {
             let message = format!(
                 "{op}: a capacity of {capacity} rows of {row:?} {dtype} is more than {MAX_RESERVED_BYTES} bytes \
-                 of address space; give a smaller one, which the tensor may outgrow"
+                 of address space; choose a smaller one, which the tensor may outgrow"
             );
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
         self.put("create_growable", name, (dtype, &layout), |txn, size_bytes| {
-            txn.stage_alone(StorageWriter::sealed, size_bytes, |writer| {
+            txn.stage_own(StorageWriter::sealed, size_bytes, |writer| {
                 writer.reserve_address_space(reserved_bytes);
                 writer.zeros_up_to(size_bytes)
             })
@@ -189,7 +189,7 @@ impl Transaction<'_> {
     }
 
     /// Takes the growth lock of the tensor's storage, unless this transaction holds it, and moves to the newest
-    /// generation. Returns the record of the tensor there, which can grow.
+    /// generation. Returns the tensor's record there, and checks that it can grow.
     fn hold_storage(&mut self, op: &str, name: &str, mut record: TensorRecord) -> Result<TensorRecord> {
         let history = &self.loader.history;
         let began = Instant::now();
@@ -275,7 +275,7 @@ impl Transaction<'_> {
         Err(Error::new(ErrorKind::NotGrowable, message))
     }
 
-    /// Returns what follows a tensor that is not the last of its storage.
+    /// Explains what follows a tensor that is not last in its storage.
     fn why_not_last(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<String> {
         for entry in self.draft.tensors("")? {
             let (other_name, other) = entry?;
@@ -287,7 +287,7 @@ impl Transaction<'_> {
                 return Ok(format!("{other_name:?} follows it in the same storage"));
             }
         }
-        Ok("bytes that no name reaches any more follow it in its storage".to_owned())
+        Ok("unreferenced bytes follow it in its storage".to_owned())
     }
 }
 
@@ -323,12 +323,12 @@ fn row_count(record: &TensorRecord) -> usize {
     record.size.first().copied().unwrap_or_default() as usize
 }
 
-/// Returns the tensor with `rows` more rows, and the size of those in bytes.
+/// Returns the record with `rows` more rows, and the size of those rows in bytes.
 fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
     let layout = layout_of(record)?;
     let too_large = || {
         let message =
-            format!("{op}: {rows} more rows on size {:?} of {} are too many", record.size, record.dtype);
+            format!("{op}: {rows} rows are too many to append to size {:?} of {}", record.size, record.dtype);
         Error::new(ErrorKind::LimitExceeded, message)
     };
     let mut size = layout.size().to_vec();

@@ -124,7 +124,7 @@ impl Store {
 }
 
 /// Attributes of the store, of tensors and of prefixes; see [`Store`]'s methods of the same names. If another writer
-/// commits first, these changes are repeated on that generation too, so the last value under a key wins.
+/// commits first, these changes are repeated on that generation too, so the last value set for a key wins.
 impl Transaction<'_> {
     /// Returns the attributes of the store itself in this transaction, by key.
     ///
@@ -246,7 +246,6 @@ impl Transaction<'_> {
     }
 }
 
-/// Attributes of the store, of tensors and of prefixes; see [`Store`]'s methods of the same names.
 impl Snapshot {
     /// Returns the attributes of the store itself, by key.
     ///

@@ -6,12 +6,12 @@ use crate::generation::{self, NameChanges};
 
 impl Snapshot {
     /// Returns the names that were added, removed or given a different header since an earlier snapshot of the same
-    /// store, taken by any handle in any process. If `earlier` is in fact the later one, the result is what has to be
-    /// undone.
+    /// store, taken by any handle in any process. If `earlier` is in fact the later one, the result lists the changes
+    /// that undo the commits between them.
     ///
     /// If there are only a few commits between the snapshots, this reads what they changed; otherwise it reads all
     /// headers. No element is read. A tensor that was saved again has a different storage and counts as changed, even
-    /// if its elements are the same. Changes in place are not seen.
+    /// if its elements are the same. Changes in place are not detected.
     ///
     /// ```
     /// use stridemap::{Store, Tensor};

@@ -4,8 +4,8 @@ use super::transaction::Transaction;
 
 impl Transaction<'_> {
     /// Lets the commit succeed only as the successor of `generation`, so that what was read from that generation
-    /// still holds. The last call counts. Without this condition, the changes are repeated on whatever other writers
-    /// have committed.
+    /// still holds. If called again, the last call counts. Without this condition, the changes are repeated on
+    /// whatever other writers have committed.
     ///
     /// ```
     /// use stridemap::{ErrorKind, Store, Tensor};

@@ -19,14 +19,15 @@ use crate::layout::{Placed, Repacked, View, footprint_bytes, repack};
 use crate::maintenance::Copied;
 use crate::storage::{StagedStorage, VerifiedStorage};
 
-/// The most storages that are copied per commit: each has two files open until then. The copy is invisible before its
-/// last commit, so there can be several commits.
+/// The most storages that one commit copies: until the commit, each has two files open. The copy is invisible before
+/// its last commit, so there can be several commits.
 const COMMIT_STORAGES: usize = 64;
 
 /// The most headers that are in memory at a time.
 const COMMIT_TENSORS: usize = 1 << 17;
 
-/// Views of more runs of bytes than this are not counted; they are assumed to leave some bytes out.
+/// The most runs of bytes that are counted for the views of a storage. Views with more runs are assumed to leave some
+/// bytes out.
 const MOST_RUNS: u64 = 1 << 20;
 
 impl Store {
@@ -53,12 +54,12 @@ impl Store {
 }
 
 impl Snapshot {
-    /// Copies this generation to a path that does not exist, while others may read and write the store. The copy is a
-    /// store with its own uuid. It appears whole or not at all, and is as durable as the handle's commits when this
-    /// returns. A process that is killed leaves a directory beside the path, `.stage-` and a number, which may be
-    /// deleted.
+    /// Copies this generation to a path that does not exist. Other processes may read and write the store meanwhile.
+    /// The copy is a store with its own uuid. It appears whole or not at all, and is as durable as the handle's
+    /// commits when this returns. A process that is killed leaves a directory beside the path, named `.stage-` and a
+    /// hexadecimal number, which may be deleted.
     ///
-    /// Copying only the files, with `cp -r`, is not safe while a process writes: it takes files of several
+    /// Copying only the files, with `cp -r`, is not safe while a process writes: it copies files of several
     /// generations, and the result often does not open. It also keeps the uuid, so each of the two stores is mistaken
     /// for the other.
     ///
@@ -98,10 +99,10 @@ impl Snapshot {
         self.copy(path.as_ref(), BTreeMap::new(), entries, self.all_attributes().clone(), progress)
     }
 
-    /// Like [`copy_to`](Self::copy_to), for the given tensors only. Of a sealed storage, only the bytes that a
-    /// [compaction](Store::compact) would keep for these tensors are copied, and strides and offsets may change.
-    /// Other storages are copied whole. The attributes of the store, of these tensors, and of prefixes of their names
-    /// are kept.
+    /// Like [`copy_to`](Self::copy_to), for the given tensors only. Sealed storages are copied without the bytes that
+    /// a [compaction](Store::compact) would drop if the store had only these tensors, so strides and offsets may
+    /// change. Other storages are copied whole. The attributes of the store, of these tensors, and of prefixes of
+    /// their names are kept.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -163,7 +164,7 @@ impl Snapshot {
             let options = StoreOptions { options: history.options, disk: Arc::clone(&self.loader.disk) };
             let target = options.create(building.path())?;
             let copied = self.fill(&target, parts, tensors, attributes, &mut progress)?;
-            building.place(&target.loader.history)?;
+            building.move_to_final_path(&target.loader.history)?;
             Ok(copied)
         };
         copy().map_err(|e: Error| {
@@ -181,14 +182,14 @@ impl Snapshot {
     ) -> Result<Copied> {
         let mut tensors = tensors.peekable();
         let mut copied = Copied::default();
-        // The storage ids of the copy by those of the source. Until the commit they are provisional.
+        // Maps the storage ids of the source to those of the copy, which are provisional until the commit.
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
         loop {
             let mut txn = target.begin()?;
             for ((scope, key), value) in mem::take(&mut attributes) {
                 txn.set_attribute_of(&scope, &key, &value)?;
             }
-            // Each storage, with a name that refers to it.
+            // Each storage of the source, with a name that refers to it.
             let mut staged: Vec<(u64, String)> = Vec::new();
             let mut tensor_count = 0;
             while tensor_count < COMMIT_TENSORS
@@ -242,7 +243,7 @@ impl Snapshot {
                 let disk = &txn.loader.history.disk;
                 let adopted =
                     StagedStorage::external(disk, (path, &file), external.offset_bytes, record.length_bytes);
-                Ok(txn.stage_whole(adopted))
+                Ok(txn.stage_finished(adopted))
             }
             StorageKind::Sealed(_) => self.stage_sealed(txn, (id, &record), part, copied, progress),
             kind => {
@@ -260,8 +261,9 @@ impl Snapshot {
         }
     }
 
-    /// Blocks are shared for sealed storages only. If a storage is changed in place, a write to a shared block needs
-    /// new space, and on a full disk a write through a mapping would end the process.
+    /// Copies a sealed storage, and shares its blocks if possible. Storages that are changed in place do not share
+    /// blocks: a write to a shared block needs new space, and on a full disk a write through a mapping would end the
+    /// process.
     fn stage_sealed(
         &self,
         txn: &mut Transaction<'_>,
@@ -285,7 +287,7 @@ impl Snapshot {
                 // Otherwise the copy below reads it chunk by chunk and reports which one is damaged.
                 if shared.record().kind == record.kind {
                     copied.shared_bytes += length_bytes;
-                    return Ok(txn.stage_whole(shared));
+                    return Ok(txn.stage_finished(shared));
                 }
             }
         }
@@ -298,7 +300,7 @@ impl Snapshot {
         copied.copied_bytes += writer.length_bytes();
         let names = part.tensors.iter().map(|(name, _)| name.clone());
         part.placed = names.zip(repacked.views).collect();
-        Ok(txn.stage_whole(writer.finish(target.is_durable())?))
+        Ok(txn.stage_finished(writer.finish(target.is_durable())?))
     }
 }
 

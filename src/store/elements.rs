@@ -39,8 +39,8 @@ pub(super) fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result
     Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: {why}")))
 }
 
-/// Calls `write` with a sink, and returns the first error of the sink even if `write` ignores it: what it has written
-/// would not be what it was given.
+/// Calls `write` with a sink, and returns the first error of the sink even if `write` ignores it, because some bytes
+/// are then missing.
 pub(super) fn write_to_sink(
     mut sink: impl FnMut(&[u8]) -> Result<()>,
     write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,

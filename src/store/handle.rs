@@ -1,3 +1,5 @@
+//! A handle to a store: opening, reading and moving between generations.
+
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,13 +11,13 @@ use super::transaction::Transaction;
 use crate::disk::Disk;
 use crate::error::Result;
 use crate::generation::{self, Collected, History};
-use crate::maintenance::{self};
+use crate::maintenance;
 use crate::storage::MapPermit;
 use crate::tensor::Tensor;
 
 /// A store on disk: a directory of storages and a table of named tensors.
 ///
-/// A handle is on one generation, so all that it reads is consistent. Its own commits move it on;
+/// A handle is on one generation, so everything it reads is consistent. Its own commits move it on;
 /// [`refresh`](Self::refresh) moves it to the newest commit of any process, and
 /// [`wait_for_change`](Self::wait_for_change) waits until there is a new one.
 ///
@@ -84,7 +86,7 @@ impl Store {
     /// can cause undefined behaviour. To borrow elements without a copy, use [`open_mapped`](Self::open_mapped).
     ///
     /// The handle stays on the directory that it opened, even if that is renamed, or if a link to it is changed.
-    /// Messages keep the path that it was opened by.
+    /// Error messages show the path by which it was opened.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -133,8 +135,8 @@ impl Store {
     ///
     /// In addition, no file that is a sealed or a mutable storage of the store, and no external file, may have a
     /// second name (a hard link) under which it is a file of a different kind in a store. Only a malformed store has
-    /// such names. Within a process this is refused for storages, but a different process that writes under the
-    /// second name takes a different lock.
+    /// such names. Within one process this is refused for storages, but another process that writes under the second
+    /// name takes a different lock.
     ///
     /// External files are opened only if [allowed](crate::StoreOptions::external); by default none are.
     ///
@@ -318,8 +320,8 @@ impl Store {
 
     /// Deletes the files that neither the newest generation nor a snapshot in any process needs.
     ///
-    /// Each commit deletes what it makes unneeded itself. This also finds what a power cut or a killed writer left.
-    /// The handle moves to the newest generation, so that it does not keep the files of an older one.
+    /// Each commit deletes the files that it makes unneeded. This also deletes what a power cut or a killed writer
+    /// left behind. The handle moves to the newest generation, so that it does not keep the files of an older one.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -329,7 +331,7 @@ impl Store {
     /// store.save("x", &[0u8; 1000])?;
     /// reader.refresh()?;
     /// store.remove("x")?;
-    /// assert!(store.gc()?.size_bytes < 1000); // the reader is on a generation that has it
+    /// assert!(store.gc()?.size_bytes < 1000); // the reader's generation needs it
     /// reader.refresh()?;
     /// assert!(store.gc()?.size_bytes >= 1000);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -61,7 +61,7 @@ impl Transaction<'_> {
         if limit_bytes > MAX_STORAGE_BYTES {
             return Err(too_long(limit_bytes));
         }
-        let staged = self.stage_alone(StorageWriter::sealed, size_bytes.unwrap_or(0), |writer| {
+        let staged = self.stage_own(StorageWriter::sealed, size_bytes.unwrap_or(0), |writer| {
             let sink = |bytes: &[u8]| {
                 let end_bytes = writer.length_bytes().saturating_add(bytes.len() as u64);
                 match size_bytes {
@@ -78,12 +78,12 @@ impl Transaction<'_> {
                 _ => Ok(()),
             }
         });
-        let (id, _) = self.kept(staged)?;
+        let (id, _) = self.record_failure(staged)?;
         Ok(self.key(id))
     }
 
     /// Stages a whole file as a sealed storage that shares its blocks on disk. Returns `None` if the file system
-    /// cannot share them: only btrfs and XFS can. Later changes of the file do not affect the storage.
+    /// cannot share them: only btrfs and XFS can. Later changes to the file do not affect the storage.
     ///
     /// The file is read once, to compute its digests. `progress` is called with the bytes read since the last call.
     ///
@@ -122,9 +122,9 @@ impl Transaction<'_> {
         let shared = StorageWriter::sharing(&history.disk, &history.paths, file, progress);
         let shared =
             shared.and_then(|writer| writer.map(|writer| writer.finish(history.is_durable())).transpose());
-        let shared = self.kept(shared)?;
+        let shared = self.record_failure(shared)?;
         Ok(shared.map(|whole| {
-            let id = self.stage_whole(whole);
+            let id = self.stage_finished(whole);
             self.key(id)
         }))
     }
@@ -168,7 +168,7 @@ impl Transaction<'_> {
         self.adopted = Some((path.clone(), Arc::clone(&file)));
         let disk = &self.loader.history.disk;
         let length_bytes = range.end - range.start;
-        let id = self.stage_whole(StagedStorage::external(disk, (path, &file), range.start, length_bytes));
+        let id = self.stage_finished(StagedStorage::external(disk, (path, &file), range.start, length_bytes));
         Ok(self.key(id))
     }
 

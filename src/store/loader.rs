@@ -1,3 +1,5 @@
+//! Opens the storages of tensors, each once per handle.
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,10 +13,10 @@ use crate::layout::Layout;
 use crate::storage::{Externals, MapPermit, Storage, StoreCallbacks};
 use crate::tensor::Tensor;
 
-/// Turns records into tensors. Each storage is opened once, however many tensors refer to it.
+/// Turns records into tensors. All tensors on a storage share one open file.
 #[derive(Debug)]
 pub(super) struct Loader {
-    /// The whole disk. The history holds the part that belongs to the store.
+    /// The disk as opened by the caller. The history's disk holds the directories of this store open.
     pub(super) disk: Arc<dyn Disk>,
     pub(super) history: History,
     pub(super) permit: Option<MapPermit>,
@@ -65,8 +67,8 @@ impl Loader {
         let history = &self.history;
         let path = history.paths.storage(id);
         let record = self.record(generation, id)?;
-        let in_use = self.in_use(id, generation);
-        let lock_options = (history.options.lock_timeout, in_use, history.poison.clone());
+        let callbacks = self.callbacks(id, generation);
+        let lock_options = (history.options.lock_timeout, callbacks, history.poison.clone());
         let storage = match record.kind.clone() {
             StorageKind::External(external) => {
                 let stored = (history.uuid, id, record);
@@ -74,7 +76,7 @@ impl Loader {
             }
             _ => Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_options),
         };
-        // Restoring an older copy into the store's directories replaces the manifest, too.
+        // Detects that an older copy was restored into the store's directories: that replaces the manifest, too.
         generation.check_named(&*history.disk, &history.paths)?;
         let storage = storage?;
         let mut storages = self.storages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,27 +89,28 @@ impl Loader {
 }
 
 impl Loader {
-    /// Returns callbacks that do not own the history: it would keep its generation for as long as the tensor lives.
-    fn in_use(&self, id: u64, generation: &Generation) -> StoreCallbacks {
+    /// Returns callbacks that do not own the history, because it would keep its generation for as long as the tensor
+    /// lives.
+    fn callbacks(&self, id: u64, generation: &Generation) -> StoreCallbacks {
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
         let (uuid, known) = (self.history.uuid, AtomicU64::new(generation.number()));
-        let ask = move || generation::newest_has_storage(&*disk, &paths, uuid, id, &known);
+        let is_referenced = move || generation::newest_has_storage(&*disk, &paths, uuid, id, &known);
         let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
-        let is_settled = AtomicBool::new(generation.is_synced() || !self.history.is_durable());
-        let settle = move || {
-            if !is_settled.load(Ordering::Relaxed) {
+        let is_durable = AtomicBool::new(generation.is_synced() || !self.history.is_durable());
+        let make_durable = move || {
+            if !is_durable.load(Ordering::Relaxed) {
                 generation::settle_name(&*disk, &paths)?;
-                is_settled.store(true, Ordering::Relaxed);
+                is_durable.store(true, Ordering::Relaxed);
             }
             Ok(())
         };
-        StoreCallbacks { ask: Arc::new(ask), settle: Arc::new(settle) }
+        StoreCallbacks { is_referenced: Arc::new(is_referenced), make_durable: Arc::new(make_durable) }
     }
 }
 
 pub(super) fn layout_of(record: &TensorRecord) -> Result<Layout> {
     let too_large =
-        |_| Error::new(ErrorKind::LimitExceeded, "a size, stride or offset does not fit this machine");
+        |_| Error::new(ErrorKind::LimitExceeded, "a size, stride or offset is too large for this machine");
     let size =
         record.size.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(too_large)?;
     let stride =

@@ -1,3 +1,5 @@
+//! Maintenance methods of a store: disk usage, compaction and materialization.
+
 use super::handle::Store;
 use crate::error::Result;
 use crate::maintenance::{self, Compacted, Materialized, Stats};
@@ -8,7 +10,7 @@ impl Store {
     ///
     /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not
     /// listed there, for example a process of another namespace, its append or commit in progress counts as aborted.
-    /// `/proc/locks` says nothing of older generations and unfinished files, so for these a lock is tried and
+    /// `/proc/locks` says nothing about older generations and unfinished files, so for these a lock is tried and
     /// released at once. A collection at that moment treats the generation as in use and leaves it to the next
     /// collection; a writer that has created but not yet locked the unfinished file creates a new one.
     ///
@@ -42,10 +44,10 @@ impl Store {
     ///
     /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB or 64 of them per
     /// commit, smaller ones first, so that the space they free is available to the next. It needs that much free
-    /// space, or the final length of the longest storage. Old files are deleted with each commit, or once no snapshot
-    /// in any process needs them. Each commit is durable before its old files are deleted, unless the handle was
-    /// opened with [`Durability::Process`](crate::Durability::Process): then a power cut may lose what was durable
-    /// before.
+    /// space, or the final length of the longest storage if that is more. Old files are deleted with each commit, or
+    /// once no snapshot in any process needs them. Each commit is durable before its old files are deleted, unless
+    /// the handle was opened with [`Durability::Process`](crate::Durability::Process): then a power cut may lose what
+    /// was durable before.
     ///
     /// A tensor that was loaded before keeps its elements, but [`save_view`](Self::save_view) of it or of its views
     /// now fails with `Conflict`: load it again.
@@ -72,7 +74,7 @@ impl Store {
     pub fn compact(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
         let history = &self.loader.history;
         history.check_process()?;
-        history.watched(maintenance::compact(history, &mut progress))
+        history.record_failure(maintenance::compact(history, &mut progress))
     }
 
     /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store
@@ -108,6 +110,6 @@ impl Store {
     pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
         let history = &self.loader.history;
         history.check_process()?;
-        history.watched(maintenance::materialize(history, &mut progress))
+        history.record_failure(maintenance::materialize(history, &mut progress))
     }
 }

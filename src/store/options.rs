@@ -1,3 +1,5 @@
+//! Options for opening and creating stores.
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Durability, History, Options};
 use crate::storage::{ExternalFiles, MapPermit};
 
-/// Options to open or create a store, if the defaults of [`Store`] do not fit.
+/// Options for opening or creating a store, if the defaults of [`Store`] do not fit.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -118,9 +120,10 @@ impl StoreOptions {
     /// [`ErrorKind::NetworkFileSystem`](crate::ErrorKind::NetworkFileSystem); [`open`](Self::open) works there.
     ///
     /// On such a file system another machine can truncate or replace a file at any time: the next access to the
-    /// mapping is a `SIGBUS`, which ends the process, where a read returns an error. The locks of one machine may not
-    /// be visible on another, and its writes not in a mapping. Allow this only if at most one machine writes the
-    /// store. File systems served by a program (FUSE, including `sshfs`) cannot be recognized, and are mapped.
+    /// mapping then raises `SIGBUS`, which ends the process; a read would return an error. Locks taken on one machine
+    /// may not be visible on another, and its writes may not be visible in a mapping. Allow this only if at most one
+    /// machine writes the store. File systems served by a program (FUSE, including `sshfs`) cannot be recognized, so
+    /// they are mapped.
     ///
     /// ```
     /// # use stridemap::{Store, StoreOptions};
@@ -218,7 +221,7 @@ impl StoreOptions {
     }
 
     pub(super) fn open_with(&self, path: &Path, permit: Option<MapPermit>) -> Result<Store> {
-        let (disk, paths) = generation::hold(&self.disk, path)?;
+        let (disk, paths) = generation::open_dirs(&self.disk, path)?;
         let uuid = generation::read_marker(&*disk, &paths)?;
         if permit.is_some() && !self.options.externals.allows_network_mapping {
             check_local(&*disk, &paths)?;

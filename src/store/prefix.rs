@@ -91,13 +91,12 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameExists`, as for [`rename`](Self::rename); `InvalidArgument` for a new name.
+    /// See [`Store`]; `NameExists`, as for [`rename`](Self::rename); `InvalidArgument` for an invalid new name.
     pub fn rename_prefix(&self, from: &str, to: &str) -> Result<usize> {
         self.write(|txn| txn.rename_prefix(from, to))
     }
 }
 
-/// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
 impl Transaction<'_> {
     /// Returns the headers of the tensors whose names begin with `prefix` in this transaction, by ascending name. A
     /// tensor that was saved in this transaction has a provisional storage id of 2^63 or more.
@@ -172,7 +171,7 @@ impl Transaction<'_> {
         let names = self.names_with(prefix)?;
         let count = names.len();
         let removed = names.into_iter().try_for_each(|name| self.apply(Change::Remove { name }));
-        self.kept(removed)?;
+        self.record_failure(removed)?;
         for from in self.draft.scopes(prefix) {
             self.apply(Change::MoveAttributes { from, to: None })?;
         }
@@ -197,8 +196,8 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for a new name; `Corrupt`, `Forked`,
-    /// `Io`.
+    /// `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for an invalid new name; `Corrupt`,
+    /// `Forked`, `Io`.
     pub fn rename_prefix(&mut self, from: &str, to: &str) -> Result<usize> {
         let mut names = self.names_with(from)?;
         let count = names.len();
@@ -226,7 +225,7 @@ impl Transaction<'_> {
             }
         }
         names.append(&mut scopes);
-        // When `a` becomes `aa` and `aa` exists, rename the longer name first; when names become shorter, the shorter
+        // If `a` becomes `aa` and `aa` exists, rename the longer name first; if names become shorter, the shorter
         // first.
         match to.len() > from.len() {
             true => names.sort_unstable_by_key(|name| Reverse(name.len())),
@@ -240,8 +239,8 @@ impl Transaction<'_> {
                 false => Change::MoveAttributes { from, to: Some(to) },
             })
         });
-        // After an error some have their new names: that must not be committed.
-        self.kept(renamed)?;
+        // After an error some tensors already have their new names, and that must not be committed.
+        self.record_failure(renamed)?;
         Ok(count)
     }
 

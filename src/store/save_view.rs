@@ -27,7 +27,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `ForeignStorage` for a tensor on any other storage; `InvalidArgument` for the name; `NameExists` after
+    /// `ForeignStorage` for a tensor on any other storage; `InvalidArgument` for an invalid name; `NameExists` after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         self.loader.history.check_process()?;
@@ -90,9 +90,9 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether the tensor is on a different file from this store's storage with the same id. For sealed and external
-    /// storages with equal records that does not matter: the record says that their bytes are the same. The two may
-    /// have grown apart since.
+    /// Whether the tensor's storage is a different file from this store's storage with the same id, as after copying
+    /// the directory. That does not matter if both are sealed or external, and have equal records: then they have the
+    /// same bytes. Otherwise each may have grown separately.
     fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
         let is_sealed = matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_));
         let is_as_here =

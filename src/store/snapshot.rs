@@ -1,3 +1,5 @@
+//! Snapshots, and the headers that they list.
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,7 +57,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Creates the header of a tensor in a file of a different format. The caller numbers the storages.
+    /// Creates the header of a tensor in a file of a different format. The caller assigns the storage ids.
     ///
     /// ```
     /// use stridemap::import::Layout;
@@ -133,7 +135,7 @@ impl TensorInfo {
 /// A storage of a store, or a run of bytes in a file of a different format.
 #[derive(Clone, Debug)]
 pub struct StorageInfo {
-    /// The id, which the store never uses again.
+    /// The id, which the store never reuses.
     pub id: u64,
     /// How its bytes may change.
     pub kind: StorageKind,
@@ -197,8 +199,8 @@ impl Snapshot {
         }
     }
 
-    /// Loads the tensors whose names begin with `prefix`, by ascending name. This takes one scan. A
-    /// [`load`](Self::load) of each would search for each separately.
+    /// Loads the tensors whose names begin with `prefix`, by ascending name. This takes one scan, instead of a search
+    /// for each.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -291,7 +293,7 @@ impl Snapshot {
         Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::of_record(name, &record))))
     }
 
-    /// Returns the other names whose tensors share a byte with the given one, ascending. A change in place of the
+    /// Returns the other names whose tensors share a byte with the given one, ascending. A change in place to the
     /// given tensor changes these too. Reads all headers, but no element.
     ///
     /// The result is exact, with the exception described at [`Tensor::overlaps`].

@@ -39,7 +39,7 @@ impl Transaction<'_> {
             )
         })?;
         let staged = stage(self, size_bytes).map_err(|e| e.context(&op));
-        let (storage_id, offset_bytes) = self.kept(staged)?;
+        let (storage_id, offset_bytes) = self.record_failure(staged)?;
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
         self.apply(Change::Put {
             name: name.to_owned(),
@@ -47,22 +47,23 @@ impl Transaction<'_> {
         })
     }
 
-    /// Records a failure to write. The transaction can then no longer be committed.
-    pub(super) fn kept<T>(&mut self, staged: Result<T>) -> Result<T> {
+    /// Returns the result of a write, and records a failure: the transaction can then no longer be committed.
+    pub(super) fn record_failure<T>(&mut self, staged: Result<T>) -> Result<T> {
         if let Err(e) = &staged {
             self.failure = Some(e.clone());
         }
-        self.loader.history.watched(staged)
+        self.loader.history.record_failure(staged)
     }
 
     /// Stages a finished storage, and returns its provisional id.
-    pub(super) fn stage_whole(&mut self, whole: StagedStorage) -> u64 {
+    pub(super) fn stage_finished(&mut self, whole: StagedStorage) -> u64 {
         self.staged.push(Stage::Whole(whole));
         Changes::provisional_id(self.staged.len() - 1)
     }
 
-    /// Writes a storage for one tensor. Returns the provisional id, and 0, the offset of the tensor in bytes.
-    pub(super) fn stage_alone(
+    /// Writes a storage for one tensor. Returns the provisional id, and the offset of the tensor in bytes, which is
+    /// 0.
+    pub(super) fn stage_own(
         &mut self,
         create: impl FnOnce(&Arc<dyn Disk>, &StorePaths) -> Result<StorageWriter>,
         size_bytes: u64,
@@ -73,17 +74,17 @@ impl Transaction<'_> {
         writer.reserve(size_bytes)?;
         write(&mut writer)?;
         let whole = writer.finish(history.is_durable())?;
-        Ok((self.stage_whole(whole), 0))
+        Ok((self.stage_finished(whole), 0))
     }
 
-    /// Like [`stage_alone`](Self::stage_alone), for a tensor whose elements are changed in place.
+    /// Like [`stage_own`](Self::stage_own), for a tensor whose elements are changed in place.
     pub(super) fn stage_in_place(
         &mut self,
         kind: RecordKind,
         size_bytes: u64,
         write: impl FnOnce(&mut StorageWriter) -> Result<()>,
     ) -> Result<(u64, u64)> {
-        self.stage_alone(|disk, paths| StorageWriter::in_place(kind, disk, paths), size_bytes, write)
+        self.stage_own(|disk, paths| StorageWriter::in_place(kind, disk, paths), size_bytes, write)
     }
 
     /// Writes elements to a sealed storage. Returns the provisional id of the storage, and their offset in it in
@@ -95,7 +96,7 @@ impl Transaction<'_> {
     ) -> Result<(u64, u64)> {
         let history = &self.loader.history;
         if size_bytes >= OWN_STORAGE_BYTES {
-            return self.stage_alone(StorageWriter::sealed, size_bytes, |writer| {
+            return self.stage_own(StorageWriter::sealed, size_bytes, |writer| {
                 write_elements(source, size_bytes, |bytes| writer.write(bytes))
             });
         }

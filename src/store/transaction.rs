@@ -1,3 +1,5 @@
+//! Several changes in one commit.
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use crate::tensor::{Source, Tensor};
 ///
 /// Elements are written to disk as they are saved; [`commit`](Self::commit) makes the names visible. A transaction
 /// that is dropped without a commit changes nothing. If another writer commits first, the changes are repeated on
-/// that generation: the last save of a name wins, and removing or renaming a name that no longer exists is a
+/// that generation: the last save of a name wins, and removing or renaming a name that no longer exists fails with
 /// `Conflict`.
 pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
@@ -29,7 +31,7 @@ pub struct Transaction<'a> {
     pub(super) growths: BTreeMap<u64, Growth>,
     /// The index in `staged` of the storage that small tensors share.
     pub(super) pack: Option<usize>,
-    /// The last file of which a range was adopted, and the path that is recorded for it.
+    /// The last file that a range was adopted from, and the path that is recorded for it.
     pub(super) adopted: Option<(String, Arc<ExternalFile>)>,
     /// Why the transaction cannot be committed: half-written elements may be among those of other tensors.
     pub(super) failure: Option<Error>,
@@ -66,8 +68,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Sets whether later changes replace a tensor that already has the name. By default, saving and creating replace
-    /// it; renaming and copying refuse.
+    /// Sets whether later changes may replace an existing tensor. By default, saving and creating replace it;
+    /// renaming and copying refuse.
     ///
     /// A refused change fails with [`ErrorKind::NameExists`]: at once if the name exists, and at
     /// [`commit`](Self::commit) if another writer committed it first. So if several writers save the same new name at
@@ -206,10 +208,10 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for the name; `NameExists` after [`OnExisting::Refuse`]; `Io`, for example for a full disk;
-    /// `SizeMismatch` if the source writes more or fewer bytes than its size says; `LimitExceeded` for more than a
-    /// storage can hold; `ReadOnly`; those of the source. After a failure to write, the transaction can only be
-    /// dropped.
+    /// `InvalidArgument` for an invalid name; `NameExists` after [`OnExisting::Refuse`]; `Io`, for example for a full
+    /// disk; `SizeMismatch` if the source writes more or fewer bytes than its size says; `LimitExceeded` for more
+    /// than a storage can hold; `ReadOnly`; those of the source. After a failure to write, the transaction can only
+    /// be dropped.
     pub fn save(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
         self.save_as(name, source, StorageKind::Sealed)
     }
@@ -318,7 +320,8 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
+    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for an invalid new
+    /// name.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
         if from == to {
             self.loader.history.check_process()?;
@@ -342,7 +345,8 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for the new name.
+    /// `NameNotFound`; `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for an invalid new
+    /// name.
     pub fn copy(&mut self, from: &str, to: &str) -> Result<()> {
         self.apply(Change::Copy { from: from.to_owned(), to: to.to_owned() })
     }
@@ -351,7 +355,6 @@ impl<'a> Transaction<'a> {
         if self.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
     }
 
-    /// Returns the generation that the changes apply to until the commit.
     /// Repeats the changes on the newest generation.
     pub(super) fn rebase(&mut self) -> Result<()> {
         let newest = generation::newest_for_certain(&self.loader.history)?;
@@ -361,6 +364,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
+    /// Returns the generation that the changes apply to until the commit.
     pub(super) fn generation(&self) -> &Arc<Generation> {
         self.draft.generation()
     }
@@ -431,13 +435,13 @@ impl<'a> Transaction<'a> {
             Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
-        // After a failed sync nothing else is synced, so return before the growths are.
-        let staged = history.watched(staged)?;
+        // After a failed sync nothing else may be synced, so return before the growths are.
+        let staged = history.record_failure(staged)?;
         let durable = history.is_durable();
         let grown =
             self.growths.into_values().map(|growth| growth.finish(&history.disk, &history.paths, durable));
         let grown: Result<Vec<Grown>> = grown.collect();
         let publish = |grown| generation::publish(history, &self.changes, self.draft, staged, grown);
-        Ok(history.watched(grown.and_then(publish))?.0)
+        Ok(history.record_failure(grown.and_then(publish))?.0)
     }
 }

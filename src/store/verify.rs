@@ -1,3 +1,5 @@
+//! Verification and repair of a store.
+
 use std::path::Path;
 
 use super::handle::Store;
@@ -128,13 +130,13 @@ impl StoreOptions {
     /// - FORMAT and LOCK are rewritten. So are wrong or missing chunk digests, if the record confirms the digests of
     ///   the chunks themselves.
     /// - If the newest manifest or its table cannot be read, the store steps back to the newest generation that can
-    ///   be read; an older one is kept while a reader uses it. If no generation has a readable table, the newest
-    ///   readable manifest is kept without its table. Without a readable manifest, repair refuses.
+    ///   be read. Older generations stay on disk only while a reader uses them. If no generation has a readable table,
+    ///   the newest readable manifest is kept without its table. Without a readable manifest, repair refuses.
     /// - A damaged entry of a table is lost, and the others are kept.
     /// - A tensor is lost if its header or the record of its storage is lost, or if it reaches a chunk that is
     ///   damaged or missing. The other tensors on a damaged storage are copied into a new one, and keep their names,
     ///   sizes and elements; strides and offsets may change. A mutable or live storage whose file is short keeps the
-    ///   tensors that are entirely in the rest.
+    ///   tensors that are entirely in what is left.
     ///
     /// Files that are removed or replaced are moved to the `lost+found` directory of the store, and stay there. A
     /// repair holds the writers' lock, and is durable when it returns, whatever the

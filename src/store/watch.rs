@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::generation::idle_watch;
 
 /// The polling interval if the system does not report changes.
-const UNTOLD_PAUSE: Duration = Duration::from_millis(50);
+const POLL_PAUSE: Duration = Duration::from_millis(50);
 
 /// The polling interval if the system reports changes. Changes by another machine on a network file system are not
 /// reported.
-const TOLD_PAUSE: Duration = Duration::from_secs(1);
+const RECHECK_PAUSE: Duration = Duration::from_secs(1);
 
 impl Store {
     /// Waits until this handle moves to a different generation, and returns true. Returns false after `timeout`. It
@@ -32,7 +32,7 @@ impl Store {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// let store = Store::create(&path)?;
-    /// let another = Store::open(&path)?;                   // in life, another process
+    /// let another = Store::open(&path)?;                   // in practice, another process
     /// another.save("x", &Tensor::from_vec(vec![1f32], &[1])?)?;
     /// assert!(store.wait_for_change(Duration::from_secs(60))?);
     /// assert!(store.contains("x")?);
@@ -56,7 +56,7 @@ impl Store {
         let meta = history.paths.meta_dir();
         let mut watch = idle_watch::watch(&history.disk, &meta);
         // Check again: a commit may have come before the watch began. Later ones end the wait.
-        let mut was_told = true;
+        let mut was_reported = true;
         let has_changed = loop {
             if has_moved()? {
                 break true;
@@ -66,12 +66,12 @@ impl Store {
                 break false;
             }
             match wait(watch.as_deref(), left) {
-                Ok(has_news) => was_told = has_news,
+                Ok(has_news) => was_reported = has_news,
                 Err(_) => watch = None,
             }
         };
         // Do not keep a watch that missed a change.
-        if let Some(watch) = watch.filter(|_| was_told || !has_changed) {
+        if let Some(watch) = watch.filter(|_| was_reported || !has_changed) {
             idle_watch::keep(&history.disk, meta, watch);
         }
         Ok(has_changed)
@@ -81,9 +81,9 @@ impl Store {
 /// Returns whether the system reported anything.
 fn wait(watch: Option<&dyn Watch>, left: Duration) -> std::io::Result<bool> {
     match watch {
-        Some(watch) => watch.wait(left.min(TOLD_PAUSE)),
+        Some(watch) => watch.wait(left.min(RECHECK_PAUSE)),
         None => {
-            thread::sleep(left.min(UNTOLD_PAUSE));
+            thread::sleep(left.min(POLL_PAUSE));
             Ok(false)
         }
     }

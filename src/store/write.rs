@@ -30,7 +30,7 @@ impl Store {
     ///
     /// store.copy("x", "tied")?;
     /// store.save("x", &[5f32])?;
-    /// assert_eq!(store.load("tied")?.read::<f32>()?, [1., 2., 3., 4.]); // as it was
+    /// assert_eq!(store.load("tied")?.read::<f32>()?, [1., 2., 3., 4.]); // unchanged
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -61,13 +61,13 @@ impl Store {
         self.write(|txn| txn.save_as(name, source, kind))
     }
 
-    /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place:
-    /// large data need not fit in memory. Using an existing name replaces that tensor.
+    /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place, so
+    /// that large data need not fit in memory. Using an existing name replaces that tensor.
     ///
     /// With [`Durability::Full`](crate::Durability::Full), the zeros and the name are durable when this returns; with
     /// `Process`, no later flush makes the name durable. Disk space is allocated for all elements. Later writes in
-    /// place are not commits: after a power cut any mix of old and new elements written since the last flush may
-    /// remain. A [`Snapshot`] isolates names, headers and sealed elements, but not these.
+    /// place are not commits: after a power cut, elements written since the last flush may be any mix of old and new.
+    /// A [`Snapshot`] isolates names, headers and sealed elements, but not these.
     ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};
@@ -80,9 +80,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `Io` if the disk is full; `LimitExceeded` if the size is too large; `InvalidArgument` for the
-    /// name, for a kind other than `Mutable` and `Live` (a sealed tensor can only be [saved](Self::save)), and for a
-    /// dtype that cannot be [live](crate::LiveElement).
+    /// See [`Store`]; `Io` if the disk is full; `LimitExceeded` if the size is too large; `InvalidArgument` for an
+    /// invalid name, for a kind other than `Mutable` and `Live` (a sealed tensor can only be [saved](Self::save)),
+    /// and for a dtype that cannot be [live](crate::LiveElement).
     pub fn create_tensor(
         &self,
         name: &str,
@@ -160,7 +160,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store`]; `NameNotFound`; `NameExists` if a tensor has the new name, unless [`Transaction::on_existing`]
-    /// allows replacing it; `InvalidArgument` for the new name.
+    /// allows replacing it; `InvalidArgument` for an invalid new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.rename(from, to))
     }

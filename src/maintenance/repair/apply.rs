@@ -10,12 +10,13 @@ use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, take_growth_lock};
 use super::metadata::{NUMBER_LIMIT, Source, exists, numbers_of, read};
-use super::plan::{Plan, check_dirs, is_lock_lost, plan, undisturbed};
+use super::plan::{Plan, check_dirs, plan, undisturbed, why_lock_lost};
 use super::{Remedy, Repair, has_dir};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    self, Durability, Generation, History, Options, WriterLock, by, held_by, publish_manifest, unsynced,
+    self, Durability, Generation, History, Options, WriterLock, by_processes, held_by, publish_manifest,
+    unsynced,
 };
 use crate::storage::{GrowthLock, VerifiedStorage};
 
@@ -32,7 +33,7 @@ pub(super) fn apply(
     let options = Options { durability: Durability::Full, ..options };
     let nothing = Arc::new(Generation::stand_in(uuid, 0));
     let work = Work { history: History::at(Arc::clone(disk), paths.clone(), options, nothing) };
-    let lost_lock = is_lock_lost(&**disk, paths)?;
+    let lost_lock = why_lock_lost(&**disk, paths)?;
     let mut kept = Vec::new();
     if lost_lock.is_some() {
         check_dirs(&**disk, paths)?;
@@ -68,7 +69,7 @@ pub(super) fn apply(
         let (corrected, none_lost) = (&sum.corrected, BTreeSet::new());
         let storage = VerifiedStorage::open_salvaged(&**disk, paths, (id, record), corrected, &none_lost)?;
         let bytes = storage.corrected_sum()?;
-        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: none, written again
+        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: no file, written again
         work.sync(&paths.storages_dir())?;
     }
     drop(held_sums);
@@ -76,7 +77,7 @@ pub(super) fn apply(
         return Ok(repair);
     }
 
-    // 3. Copies of damaged storages as new ones, and the generation.
+    // 3. The copies of damaged storages, and the new generation.
     let Content { mut storages, mut tensors, copies, outgrown, .. } = content;
     let mut next_storage_id = work.next_storage_id(&source.manifest, &storages)?;
     let mut locks = Vec::new();
@@ -118,7 +119,7 @@ pub(super) fn apply(
         }
     }
     work.sync(&work.lost_found())?; // crash: the same, now durable
-    // Copies take time, and readers need no lock to open the store.
+    // Check again: the copies took time, and readers need no lock to open the store.
     let in_meta = generation::list(&**disk, paths)?;
     work.check_unneeded(&moves, &work.held(&in_meta, &source)?)?;
     drop(publish_manifest(&work.history, manifest, None, &lock)?); // crash: as before, or repaired
@@ -140,7 +141,7 @@ pub(super) fn apply(
     Ok(repair)
 }
 
-/// The files that are moved away once no generation needs them.
+/// The files to move away once no generation needs them.
 #[derive(Debug, Default)]
 struct Moves {
     storages: BTreeSet<u64>,
@@ -287,7 +288,7 @@ impl Work {
         let is_held = |id: &u64| held.contains(&paths.storage(*id));
         moves.storages.retain(|id| !content.outgrown.contains(id) || !is_held(id));
         if !source.is_newest || content.has_lost_storages {
-            // It may belong to a generation or a record that cannot be read.
+            // A file may belong to a generation or a record that cannot be read.
             let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
             moves.storages.extend(ids.filter(|id| !content.storages.contains_key(id) && !is_held(id)));
         }
@@ -303,7 +304,7 @@ impl Work {
     fn check_unneeded(&self, moves: &Moves, held: &BTreeSet<PathBuf>) -> Result<()> {
         let Some(file) = moves.files.iter().find(|file| held.contains(*file)) else { return Ok(()) };
         let message = format!(
-            "repair {}: a reader is on an older generation, and needs {}, which is to be moved away; end it, and repair again",
+            "repair {}: a reader on an older generation needs {}, which must be moved away; end it, and repair again",
             self.paths().root().display(),
             file.display()
         );
@@ -320,7 +321,7 @@ impl Work {
                 let message = format!(
                     "repair {}: generation {number} is in use{}, and {why}; end it, and repair again",
                     self.paths().root().display(),
-                    by(&processes)
+                    by_processes(&processes)
                 );
                 Error::new(ErrorKind::Busy, message)
             };
@@ -337,7 +338,6 @@ impl Work {
         Ok(held)
     }
 
-    /// Returns the files that a generation needs.
     fn files_of(&self, generation: &Generation) -> Result<Vec<PathBuf>> {
         let paths = self.paths();
         let mut needed = vec![paths.manifest(generation.number())];

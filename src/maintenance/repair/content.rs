@@ -1,4 +1,4 @@
-//! Which storages and tensors are kept, and how.
+//! Decides which storages and tensors a repair keeps, and how.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, TensorRecord, full_chunk_count};
 
 use super::metadata::Source;
-use super::{Loss, Repair, said};
+use super::{Loss, Repair, detail_of};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, Result};
 use crate::layout::Coverage;
@@ -19,7 +19,7 @@ use crate::storage::{Damage, check_all};
 pub(super) struct Content {
     pub(super) storages: BTreeMap<u64, StorageRecord>,
     pub(super) tensors: BTreeMap<String, TensorRecord>,
-    /// The storages from which only what their tensors refer to is copied, to new storages.
+    /// The storages that are replaced by copies of only the bytes that their tensors refer to.
     pub(super) copies: BTreeMap<u64, PartialCopy>,
     /// The copied storages whose old file is whole, so that readers of older generations can still use it.
     pub(super) outgrown: BTreeSet<u64>,
@@ -27,7 +27,7 @@ pub(super) struct Content {
     pub(super) sums: BTreeMap<u64, CorrectedSum>,
     /// The storages that are no longer needed. Their files are moved away.
     pub(super) dropped: BTreeSet<u64>,
-    /// Whether the file may be all that is left of some storages.
+    /// Whether some storages may have lost their records, so that only their files are left.
     pub(super) has_lost_storages: bool,
     /// Whether a new generation is needed.
     pub(super) is_changed: bool,
@@ -40,25 +40,25 @@ pub(super) struct PartialCopy {
     pub(super) length_bytes: u64,
     /// Damaged chunks in that part. No kept tensor refers to them.
     pub(super) damaged: BTreeSet<u64>,
-    /// Digests that are wrong in the `.sum` file. The file is not changed: only it has the digests of the damaged
-    /// chunks.
+    /// Replacements for wrong digests in the `.sum` file. The file itself is not changed: nothing else has the
+    /// digests of the damaged chunks.
     pub(super) corrected: Vec<(u64, Digest)>,
 }
 
-/// Wrong or missing digests in a `.sum` file that the record confirms.
+/// Replacements for wrong or missing digests in a `.sum` file. The record confirms them.
 #[derive(Debug)]
 pub(super) struct CorrectedSum {
     error: Error,
     pub(super) corrected: Vec<(u64, Digest)>,
 }
 
-/// The file that is why a tensor is lost, and the reason.
+/// The file that caused the loss of a tensor, and the reason.
 type Reason = (PathBuf, String);
 
-/// What can be saved of a damaged storage.
+/// What can be salvaged from a damaged storage.
 struct Salvageable {
     path: PathBuf,
-    /// Why part of it cannot be saved.
+    /// Why part of it is lost.
     reason: String,
     /// Tensors with an element in these bytes are lost.
     lost: Vec<Range<u64>>,
@@ -99,7 +99,8 @@ pub(super) fn content(
         outgrown(disk, paths, &mut content, repair)?;
     }
     for (id, sum) in &content.sums {
-        let detail = format!("chunk digests written again, as their record confirms: {}", said(&sum.error));
+        let detail =
+            format!("chunk digests written again, confirmed by the record: {}", detail_of(&sum.error));
         repair.remedy(paths.sum(*id), detail);
     }
     content.is_changed |= !lost.is_empty();
@@ -117,7 +118,8 @@ fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: 
     for (ordinal, error) in &survey.broken {
         content.is_changed = true;
         let what = if table.storages().contains(ordinal) { "storage" } else { "tensor" };
-        let reason = format!("entry {ordinal} cannot be read, and the {what} in it is lost: {}", said(error));
+        let reason =
+            format!("entry {ordinal} cannot be read, and the {what} in it is lost: {}", detail_of(error));
         repair.losses.push(Loss { path: path.to_path_buf(), reason, names: Vec::new() });
     }
     if let Some(first) = survey.unordered.first() {
@@ -130,7 +132,7 @@ fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: 
     }
 }
 
-/// Returns what can be saved of a damaged storage, or `None` if all of it is kept where it is.
+/// Returns what can be salvaged from a damaged storage, or `None` if all of it is kept unchanged.
 fn salvage(
     paths: &StorePaths,
     id: u64,
@@ -145,7 +147,7 @@ fn salvage(
             _ if sum.error.broken().is_none() => return Err(sum.error),
             Some(corrected) => drop(sums.insert(id, CorrectedSum { error: sum.error, corrected })),
             None => {
-                let reason = format!("{}; no chunk can be verified", said(&sum.error));
+                let reason = format!("{}; no chunk can be verified", detail_of(&sum.error));
                 let (path, full) = (paths.sum(id), full_chunk_count(record.length_bytes));
                 // Except the tail, whose digest is in the record.
                 let is_tail_whole =
@@ -177,7 +179,7 @@ fn salvage(
     if error.broken().is_none() {
         return Err(error);
     }
-    let reason = said(&error);
+    let reason = detail_of(&error);
     let past_end = |length_bytes: u64| std::iter::once(length_bytes..u64::MAX);
     let Some(found_bytes) = damage.found_bytes else {
         return Ok(Some(of(reason, past_end(0).collect(), None, None)));
@@ -185,7 +187,7 @@ fn salvage(
     if !matches!(record.kind, StorageKind::Sealed(_)) {
         return Ok(Some(of(reason, past_end(found_bytes).collect(), None, Some(found_bytes))));
     }
-    // The chunk that was cut off has no digest to verify it with.
+    // A chunk that was cut off cannot be verified.
     let whole = full_chunk_count(found_bytes).min(full_chunk_count(record.length_bytes));
     let damaged: BTreeSet<u64> = chunks.filter(|&index| index < whole).collect();
     let length_bytes = whole * CHUNK_BYTES;
@@ -292,9 +294,9 @@ impl Content {
     }
 }
 
-/// Schedules sealed storages that are longer than their records to be copied. A newer generation that is discarded
-/// may have had longer ones, and what it lent to readers must not change: the next append would overwrite it, and a
-/// collection would cut it off.
+/// Schedules sealed storages to be copied if their files are longer than their records. A newer generation, now
+/// discarded, may have used the rest, and its readers may still borrow those bytes: the next append would overwrite
+/// them, and a collection would cut them off.
 fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: &mut Repair) -> Result<()> {
     let sealed = content.storages.iter().filter(|(_, record)| matches!(record.kind, StorageKind::Sealed(_)));
     let sealed: Vec<(u64, u64)> = sealed.map(|(&id, record)| (id, record.length_bytes)).collect();
@@ -307,8 +309,7 @@ fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: 
         if found_bytes > length_bytes {
             let detail = format!(
                 "{found_bytes} bytes, but the record says {length_bytes}: copied into a new storage, because a \
-                 process may \
-                 still read the rest"
+                 process may still read the rest"
             );
             repair.remedy(path, detail);
             let (damaged, corrected) = (BTreeSet::new(), Vec::new());
@@ -319,7 +320,6 @@ fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: 
     Ok(())
 }
 
-/// Returns the files of a storage.
 pub(super) fn files(paths: &StorePaths, id: u64) -> [PathBuf; 2] {
     [paths.storage(id), paths.sum(id)]
 }

@@ -1,3 +1,5 @@
+//! Copies the part of a damaged storage that can be read.
+
 use std::collections::BTreeMap;
 
 use stridemap_format::{StorageRecord, TensorRecord};
@@ -10,15 +12,15 @@ use crate::storage::{GrowthLock, StagedStorage, VerifiedStorage};
 
 /// A new storage with the bytes that tensors refer to in a damaged one.
 pub(super) struct Copied {
-    /// The lock of the damaged storage: it does not grow before the new one is published.
+    /// The lock of the damaged storage, so that it does not grow before the new one is published.
     pub(super) lock: GrowthLock,
     pub(super) storage: StagedStorage,
     /// The tensors in the new storage.
     pub(super) tensors: Vec<(String, TensorRecord)>,
 }
 
-/// Copies what the tensors on a storage refer to, to a storage that will have the id `new_id`. Verifies each chunk once
-/// more.
+/// Copies what the tensors on a storage refer to into a new storage, which will have the id `new_id`. Verifies each
+/// chunk once more.
 pub(super) fn copy_storage(
     history: &History,
     (id, record): (u64, &StorageRecord),
@@ -46,7 +48,7 @@ pub(super) fn copy_storage(
     Ok(Copied { lock, storage: writer.finish(true)?, tensors })
 }
 
-/// Takes the growth lock of a storage: an append writes past its end, and digests after the existing ones.
+/// Takes the growth lock of a storage, because an append writes bytes and digests past the existing ones.
 pub(super) fn take_growth_lock(history: &History, id: u64) -> Result<GrowthLock> {
     let path = history.paths.storage(id);
     GrowthLock::try_take(&history.disk, &path)?.ok_or_else(|| {

@@ -1,11 +1,11 @@
-//! The newest generation that can be read.
+//! Finds the newest generation that can be read.
 
 use std::io;
 use std::path::Path;
 
 use stridemap_format::{self as format, Manifest, Rule, Uuid, limits};
 
-use super::{PUT_BACK, Repair, has_dir, said};
+use super::{PUT_BACK, Repair, detail_of, has_dir};
 use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Table};
@@ -22,7 +22,7 @@ pub(super) struct Source {
     pub(super) manifest: Manifest,
     /// The table of the manifest. `None` if it has none, or if no generation with a readable table is left.
     pub(super) table: Option<Table>,
-    /// Whether this is the newest generation, with its table. Then the file of a storage that it does not have is
+    /// Whether this is the newest generation, with its table. If it is, files of storages that it does not have are
     /// garbage.
     pub(super) is_newest: bool,
     /// The highest number of a manifest or table, readable or not.
@@ -68,7 +68,7 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
     let detail = match marker {
         Ok(stated) if stated == uuid => None,
         Ok(_) => Some(format!("it belongs to a different store; {written_again}")),
-        Err(e) => Some(format!("{written_again}: {}", said(&e))),
+        Err(e) => Some(format!("{written_again}: {}", detail_of(&e))),
     };
     let is_marker_lost = detail.is_some();
     if let Some(detail) = detail {
@@ -106,7 +106,7 @@ fn newest_readable(
                 continue;
             }
             Err(e) => {
-                unread.push((paths.manifest(number), said(&e)));
+                unread.push((paths.manifest(number), detail_of(&e)));
                 continue;
             }
         };
@@ -118,7 +118,7 @@ fn newest_readable(
             }
             Err(e) if e.broken().is_none() || e.kind() == ErrorKind::UnsupportedVersion => return Err(e),
             Err(e) => {
-                unread.push((paths.table(manifest.table.map_or(0, |table| table.generation)), said(&e)));
+                unread.push((paths.table(manifest.table.map_or(0, |table| table.generation)), detail_of(&e)));
                 without_table.get_or_insert(manifest);
             }
         }
@@ -129,12 +129,12 @@ fn newest_readable(
     Ok(source(Manifest { table: None, ..manifest }, None, false))
 }
 
-/// Returns the error for a store without a readable manifest. Nothing then says which tensors the store has: a table
-/// alone does not say which of its entries were removed or replaced since.
+/// Returns the error for a store without a readable manifest. In that case nothing says which tensors the store has:
+/// a table does not say which of its entries were removed or replaced later.
 fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
     let why = match manifests.first() {
         Some((number, Err(e))) => {
-            format!("no manifest can be read; that of generation {number}: {}", said(e))
+            format!("no manifest can be read; that of generation {number}: {}", detail_of(e))
         }
         _ => "there is no manifest".to_owned(),
     };
@@ -178,7 +178,7 @@ fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Opt
         opened => opened.map_err(|e| Error::io("open manifest", &path, e))?,
     };
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(|e| Error::io("read", &path, e))?;
-    // It may be from any store: the digest covers the uuid, which is first in the body.
+    // Accept the uuid that it states: the body begins with it, and the digest covers it. The caller compares it.
     let uuid = bytes.get(24..40).and_then(|uuid| uuid.try_into().ok()).unwrap_or_default();
     match Manifest::decode(&bytes, uuid, number) {
         // The manifest has a newer version, and is not damaged.
@@ -194,7 +194,6 @@ pub(super) fn numbers_of(names: &[String], extension: &str) -> Vec<u64> {
     numbers
 }
 
-/// Whether a file exists.
 pub(super) fn exists(disk: &dyn Disk, path: &Path) -> bool {
     !matches!(disk.stat(path), Err(e) if e.kind() == io::ErrorKind::NotFound)
 }

@@ -19,7 +19,7 @@ use stridemap_format::{Error as FormatError, Rule};
 
 use crate::disk::Disk;
 use crate::error::{Error, Result, one_line};
-use crate::generation::{Options, hold};
+use crate::generation::{Options, open_dirs};
 
 /// What a repair does, or did.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +68,7 @@ impl Repair {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remedy {
-    /// The file.
+    /// The file or directory.
     pub path: PathBuf,
     /// What is wrong with it, and what is done about it.
     pub detail: String,
@@ -102,40 +102,33 @@ impl fmt::Display for Loss {
 }
 
 /// Returns an error's message without the path before it.
-fn said(error: &Error) -> String {
+fn detail_of(error: &Error) -> String {
     error
         .broken()
         .map_or_else(|| error.to_string(), |broken| format!("{} ({})", broken.detail(), broken.rule()))
 }
 
 /// Plans the repair of a store, and changes nothing.
-///
-/// # Errors
-/// As for [`StoreOptions::plan_repair`](crate::StoreOptions::plan_repair).
 pub(crate) fn plan_repair(
     disk: &Arc<dyn Disk>,
     path: &Path,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Repair> {
-    let (disk, paths) = hold(disk, path)?;
+    let (disk, paths) = open_dirs(disk, path)?;
     Ok(plan::plan(&*disk, &paths, progress)?.repair)
 }
 
-/// Repairs a store.
-///
-/// # Errors
-/// As for [`StoreOptions::repair`](crate::StoreOptions::repair).
 pub(crate) fn repair(
     disk: &Arc<dyn Disk>,
     path: &Path,
     options: Options,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Repair> {
-    let (disk, paths) = hold(disk, path)?;
+    let (disk, paths) = open_dirs(disk, path)?;
     apply::apply(&disk, &paths, options, progress)
 }
 
-/// What to do about something that is not a directory.
+/// The advice if `meta` or `storages` is not a directory.
 const PUT_BACK: &str = "put the directory back";
 
 /// Whether a directory exists.
@@ -146,7 +139,7 @@ fn has_dir(disk: &dyn Disk, dir: &Path, what_to_do: &str) -> Result<bool> {
     match disk.is_dir(dir) {
         Ok(true) => Ok(true),
         Ok(false) => {
-            let detail = format!("not a directory of its own; {what_to_do}");
+            let detail = format!("a link or a file, not a directory of its own; {what_to_do}");
             Err(Error::corrupt(dir, FormatError::new(Rule::StorageFile, detail)))
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -1,3 +1,5 @@
+//! Plans a repair without changing anything.
+
 use std::io;
 
 use super::content::{Content, content};
@@ -10,7 +12,7 @@ use crate::generation::manifest_numbers;
 /// How many times a plan is made again because another process committed in the meantime.
 const MAX_TRIES: u32 = 5;
 
-/// What a store needs, and its content afterwards.
+/// What a repair has to do, and the content that it keeps.
 pub(super) struct Plan {
     pub(super) repair: Repair,
     pub(super) source: Source,
@@ -46,7 +48,7 @@ fn plan_once(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64))
     let mut repair = Repair::default();
     // Read first, because the directory may not be a store.
     let source = read(disk, paths, &mut repair)?;
-    if let Some(why) = is_lock_lost(disk, paths)? {
+    if let Some(why) = why_lock_lost(disk, paths)? {
         repair.remedy(paths.lock(), format!("created again: {why}"));
     }
     if !check_dirs(disk, paths)? {
@@ -63,7 +65,7 @@ pub(super) fn check_dirs(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
 }
 
 /// Returns why LOCK must be created again, if it must be.
-pub(super) fn is_lock_lost(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
+pub(super) fn why_lock_lost(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
     let path = paths.lock();
     match disk.open(&path, Access::Read) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Some("it is missing".to_owned())),

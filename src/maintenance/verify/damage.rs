@@ -14,7 +14,7 @@ use crate::layout::Coverage;
 use crate::maintenance::external_check::Fault;
 use crate::storage::{Damage, DamagedChunk};
 
-/// How many times it is computed exactly whether a tensor reaches a range. After that, a tensor counts as reaching
+/// How many times a tensor and a damaged range are compared exactly. After that, a tensor counts as reaching
 /// everything between its first byte and its last.
 const MOST_EXACT: u64 = 1 << 23;
 
@@ -129,7 +129,8 @@ pub(super) fn index(
     index
 }
 
-/// Adds a file that cannot be read as a finding, not as an error, so that the other files are still verified.
+/// Adds a finding for an error. A file that cannot be read is also a finding, so that the other files are still
+/// verified.
 fn push(path: &Path, error: &Error, findings: &mut Findings) -> Index {
     match (error.broken_path(), error.broken()) {
         (Some(path), Some(broken)) => findings.push(path, broken, Affected::NOTHING),

@@ -1,3 +1,5 @@
+//! The findings of a verification, and the tensors that they affect.
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,7 +41,7 @@ pub enum Affected {
     Tensors {
         /// The names that are known, in ascending order. About a million are kept for all findings together.
         names: Vec<Arc<str>>,
-        /// How many others there are.
+        /// How many more tensors are affected.
         more: u64,
     },
 }
@@ -129,7 +131,7 @@ impl Findings {
         self.list.len() - 1
     }
 
-    /// Adds a finding for a broken rule. A failure of the operating system is an error of the verification.
+    /// Adds a finding for a broken rule. Any other error is returned, and ends the verification.
     pub(super) fn metadata(&mut self, error: Error, affected: Affected) -> Result<Index> {
         match (error.broken_path(), error.broken()) {
             // A newer version is not damage.

@@ -15,7 +15,7 @@ use stridemap_format::{Error as FormatError, Rule};
 use super::external_check::check_external;
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{ErrorKind, Result};
-use crate::generation::{self, Generation, History, Options, hold, read_marker};
+use crate::generation::{self, Generation, History, Options, open_dirs, read_marker};
 use crate::storage::check_all;
 use finding::{Findings, Index};
 
@@ -29,7 +29,7 @@ pub(crate) use tensors::verify_tensors;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {
-    /// Broken rules of the format. Empty for a whole store.
+    /// Broken rules of the format. Empty for an undamaged store.
     pub findings: Vec<Finding>,
     /// Files that no process needs, which is not damage. They are not searched for if only some tensors are verified,
     /// or if the store is too damaged to be opened.
@@ -66,7 +66,7 @@ pub(crate) fn verify_path(
     options: Options,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Verification> {
-    let (disk, paths) = hold(disk, path)?;
+    let (disk, paths) = open_dirs(disk, path)?;
     let opened = read_marker(&*disk, &paths)
         .and_then(|uuid| History::open(Arc::clone(&disk), paths.clone(), uuid, options));
     match opened {
@@ -81,8 +81,6 @@ pub(crate) fn verify_path(
 }
 
 /// Reads everything in a generation, and every byte of its storages. External files are checked but not read.
-///
-/// `progress` is called with the bytes read since the last call.
 pub(crate) fn verify(
     history: &History,
     generation: &Generation,
@@ -150,7 +148,7 @@ fn metadata(
     for (id, storage) in &survey.storages {
         if storage.tensor_count != storage.record.tensor_count && survey.broken.is_empty() {
             let detail = format!(
-                "storage {id:016x} has {} tensors and a record of {}",
+                "storage {id:016x} has {} tensors, but its record says {}",
                 storage.tensor_count, storage.record.tensor_count
             );
             findings.push(&table_path, &FormatError::new(Rule::TensorCount, detail), Affected::NOTHING);
@@ -194,7 +192,7 @@ fn broken_entries(survey: &Survey<'_>, findings: &mut Findings) -> Result<BTreeM
     for (&ordinal, error) in &survey.broken {
         let index = findings.metadata(error.clone(), Affected::NOTHING)?;
         if let Some(finding) = findings.list.get_mut(index) {
-            finding.detail += "; which tensor or storage it was is not known";
+            finding.detail += "; the name or id in it is not known";
         }
         indices.insert(ordinal, index);
     }

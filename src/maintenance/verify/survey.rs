@@ -1,3 +1,5 @@
+//! The metadata of a generation that may be damaged.
+
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +9,7 @@ use stridemap_format::{Manifest, StorageRecord, TensorRecord};
 use crate::error::{Error, Result};
 use crate::generation::{Table, lookup_path};
 
-/// The metadata of a generation, read entry by entry, so that a damaged entry hides no other.
+/// The metadata of a generation, read entry by entry, so that a damaged entry does not hide the others.
 pub(crate) struct Survey<'a> {
     manifest: &'a Manifest,
     table: Option<&'a Table>,

@@ -1,3 +1,5 @@
+//! Verifies only some tensors of a generation.
+
 use std::sync::Arc;
 
 use stridemap_format::{Error as FormatError, Rule, StorageKind};

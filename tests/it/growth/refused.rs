@@ -49,7 +49,7 @@ fn impossible_append_is_refused_and_changes_nothing() {
         assert_refused(huge, ErrorKind::LimitExceeded, &["address space", &capacity.to_string()]);
     }
     store.remove("scalar").unwrap();
-    assert_refused(append("second"), ErrorKind::NotGrowable, &["no name reaches"]);
+    assert_refused(append("second"), ErrorKind::NotGrowable, &["unreferenced bytes follow it"]);
     assert_eq!((store.generation(), bytes_of(&path.join(BIN))), (before.0 + 1, before.1));
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
