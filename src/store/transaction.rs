@@ -351,7 +351,6 @@ impl<'a> Transaction<'a> {
         if self.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
     }
 
-    /// Returns the generation that the changes apply to until the commit.
     /// Repeats the changes on the newest generation.
     pub(super) fn rebase(&mut self) -> Result<()> {
         let newest = generation::newest_for_certain(&self.loader.history)?;
@@ -361,6 +360,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
+    /// Returns the generation that the changes apply to until the commit.
     pub(super) fn generation(&self) -> &Arc<Generation> {
         self.draft.generation()
     }
