@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use stridemap_format::Attributes;
+use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
+use stridemap_format::{self as format, Attributes, Rule};
 
 use super::Draft;
+use crate::error::{Error, Result};
 
 /// Returns the attributes of the scopes that begin with `prefix`: scope, key and value, ascending.
 fn beginning_with<'a>(
@@ -32,25 +34,91 @@ impl Draft {
     }
 
     /// Sets an attribute, or removes it if there is no value.
-    pub(super) fn set_attribute(&mut self, scope: &str, key: &str, value: Option<&str>) {
+    ///
+    /// # Errors
+    /// `LimitExceeded` if a manifest cannot hold all attributes. Then nothing is changed.
+    pub(super) fn set_attribute(&mut self, scope: &str, key: &str, value: Option<&str>) -> Result<()> {
         let at = (scope.to_owned(), key.to_owned());
         match value {
-            Some(value) => drop(self.attributes_mut().insert(at, value.to_owned())),
-            None if self.attributes().contains_key(&at) => drop(self.attributes_mut().remove(&at)),
-            None => {}
+            Some(value) => self.attributes_mut().extend(vec![(at, value.to_owned())]),
+            None => {
+                if self.attributes().contains_key(&at) {
+                    self.attributes_mut().remove(&at);
+                }
+                Ok(())
+            }
         }
     }
 
     /// Adds the attributes of one scope to those of another. An attribute with the same key is replaced.
-    pub(super) fn copy_attributes(&mut self, from: &str, to: &str) {
-        for (key, value) in attributes_of(self.attributes(), from) {
-            self.set_attribute(to, &key, Some(&value));
+    ///
+    /// # Errors
+    /// As for [`set_attribute`](Self::set_attribute).
+    pub(super) fn copy_attributes(&mut self, from: &str, to: &str) -> Result<()> {
+        let own = attributes_of(self.attributes(), from).into_iter();
+        let added: Vec<_> = own.map(|(key, value)| ((to.to_owned(), key), value)).collect();
+        if added.is_empty() { Ok(()) } else { self.attributes_mut().extend(added) }
+    }
+
+    /// Moves the attributes of one scope to another. An attribute with the same key is replaced.
+    ///
+    /// # Errors
+    /// As for [`set_attribute`](Self::set_attribute).
+    pub(super) fn move_attributes(&mut self, from: &str, to: &str) -> Result<()> {
+        let own = attributes_of(self.attributes(), from);
+        self.remove_attributes(from);
+        let scoped = |scope: &str| {
+            own.iter().map(|(key, value)| ((scope.to_owned(), key.clone()), value.clone())).collect()
+        };
+        if own.is_empty() {
+            return Ok(());
         }
+        let attributes = self.attributes_mut();
+        // What was removed fits again.
+        attributes.extend(scoped(to)).or_else(|e| attributes.extend(scoped(from)).and(Err(e)))
     }
 
     pub(super) fn remove_attributes(&mut self, scope: &str) {
         for key in attributes_of(self.attributes(), scope).into_keys() {
-            self.set_attribute(scope, &key, None);
+            self.attributes_mut().remove(&(scope.to_owned(), key));
         }
     }
+}
+
+/// Attributes that a manifest can hold.
+#[derive(Debug)]
+pub(super) struct BoundedAttributes {
+    pub(super) entries: Attributes,
+    size_bytes: usize,
+}
+
+impl BoundedAttributes {
+    pub(super) fn new(entries: Attributes) -> Self {
+        let size_bytes = entries.iter().map(|(at, value)| size_of_entry(at, value)).sum();
+        BoundedAttributes { entries, size_bytes }
+    }
+
+    fn remove(&mut self, at: &(String, String)) {
+        self.size_bytes -= self.entries.remove(at).map_or(0, |value| size_of_entry(at, &value));
+    }
+
+    /// Adds attributes with different keys, or none of them if they do not fit.
+    fn extend(&mut self, added: Vec<((String, String), String)>) -> Result<()> {
+        let replaced = |at| self.entries.get(at).map_or(0, |value| size_of_entry(at, value));
+        let replaced_bytes: usize = added.iter().map(|(at, _)| replaced(at)).sum();
+        let added_bytes: usize = added.iter().map(|(at, value)| size_of_entry(at, value)).sum();
+        let size_bytes = self.size_bytes - replaced_bytes + added_bytes;
+        if size_bytes > MAX_ATTRIBUTES_BYTES {
+            let too_long = format::Error::new(Rule::Attributes, format!("attributes of {size_bytes} bytes"));
+            return Err(Error::refused("set attributes", too_long));
+        }
+        self.size_bytes = size_bytes;
+        self.entries.extend(added);
+        Ok(())
+    }
+}
+
+/// Returns the size of an attribute as rule F-19 counts it.
+fn size_of_entry((scope, key): &(String, String), value: &str) -> usize {
+    scope.len() + key.len() + value.len()
 }

@@ -8,6 +8,7 @@ use stridemap_format::{
     self as format, Attributes, Manifest, Rule, StorageKind, StorageRecord, TensorRecord,
 };
 
+use super::attributes::BoundedAttributes;
 use super::pinned::{Merged, not_found};
 use super::relocate::Relocation;
 use super::{Generation, History};
@@ -133,7 +134,7 @@ pub(crate) struct Draft {
     generation: Arc<Generation>,
     tensors: BTreeMap<String, Option<TensorRecord>>,
     /// All attributes, if any of them have changed.
-    attributes: Option<Attributes>,
+    attributes: Option<BoundedAttributes>,
 }
 
 impl Draft {
@@ -146,11 +147,12 @@ impl Draft {
     }
 
     pub(crate) fn attributes(&self) -> &Attributes {
-        self.attributes.as_ref().unwrap_or_else(|| &self.generation.manifest().attributes)
+        self.attributes.as_ref().map_or(&self.generation.manifest().attributes, |changed| &changed.entries)
     }
 
-    pub(super) fn attributes_mut(&mut self) -> &mut Attributes {
-        self.attributes.get_or_insert_with(|| self.generation.manifest().attributes.clone())
+    pub(super) fn attributes_mut(&mut self) -> &mut BoundedAttributes {
+        let current = || BoundedAttributes::new(self.generation.manifest().attributes.clone());
+        self.attributes.get_or_insert_with(current)
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
@@ -172,7 +174,10 @@ impl Draft {
 
     pub(crate) fn apply(&mut self, change: &Change, on_existing: OnExisting) -> Result<()> {
         match change {
-            Change::Put { name, record } => self.put("save", name, record.clone(), on_existing)?,
+            Change::Put { name, record } => {
+                self.check_new("save", name, on_existing)?;
+                self.tensors.insert(name.clone(), Some(record.clone()));
+            }
             Change::Remove { name } => {
                 self.existing("remove", name)?;
                 self.tensors.insert(name.clone(), None);
@@ -180,15 +185,16 @@ impl Draft {
             }
             Change::Rename { from, to } => {
                 let record = self.existing("rename", from)?;
-                self.put("rename to", to, record, on_existing)?;
+                self.check_new("rename to", to, on_existing)?;
+                self.move_attributes(from, to)?;
+                self.tensors.insert(to.clone(), Some(record));
                 self.tensors.insert(from.clone(), None);
-                self.copy_attributes(from, to);
-                self.remove_attributes(from);
             }
             Change::Copy { from, to } => {
                 let record = self.existing("copy", from)?;
-                self.put("copy to", to, record, on_existing)?;
-                self.copy_attributes(from, to);
+                self.check_new("copy to", to, on_existing)?;
+                self.copy_attributes(from, to)?;
+                self.tensors.insert(to.clone(), Some(record));
             }
             Change::Move(relocation) => {
                 // Without this check, a name could return to its state before another commit.
@@ -205,20 +211,14 @@ impl Draft {
                 }
                 self.tensors.insert(name.clone(), Some(to.clone()));
             }
-            Change::SetAttribute { scope, key, value } => self.set_attribute(scope, key, value.as_deref()),
-            Change::MoveAttributes { from, to } => {
-                if let Some(to) = to {
-                    self.copy_attributes(from, to);
-                }
-                self.remove_attributes(from);
+            Change::SetAttribute { scope, key, value } => {
+                self.set_attribute(scope, key, value.as_deref())?;
             }
+            // Since it was requested, another commit may have given a tensor this name. Then they are its attributes.
+            Change::MoveAttributes { from, .. } if self.tensor(from)?.is_some() => {}
+            Change::MoveAttributes { from, to: Some(to) } => self.move_attributes(from, to)?,
+            Change::MoveAttributes { from, to: None } => self.remove_attributes(from),
         }
-        Ok(())
-    }
-
-    fn put(&mut self, action: &str, name: &str, record: TensorRecord, on_existing: OnExisting) -> Result<()> {
-        self.check_new(action, name, on_existing)?;
-        self.tensors.insert(name.to_owned(), Some(record));
         Ok(())
     }
 
@@ -333,7 +333,7 @@ pub(crate) fn plan(
         manifest.storages.retain(|_, record| record.is_some());
     }
     if let Some(attributes) = draft.attributes {
-        manifest.attributes = attributes;
+        manifest.attributes = attributes.entries;
     }
     Ok(Plan { manifest, used_staged })
 }

@@ -9,7 +9,7 @@ use super::storage_tensors::{StorageTensors, each_storage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::History;
 use crate::layout::Repacked;
-use crate::storage::{Externals, Storage, StorageWriter};
+use crate::storage::{Externals, Storage, StorageWriter, Unverified};
 
 /// What [`Store::materialize`](crate::Store::materialize) did.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +68,7 @@ impl Rewrite for Materialization<'_> {
         let file = self.externals.open(external).map_err(refused)?;
         let range = Storage::of_range(&file, external.offset_bytes, record.length_bytes);
         let mut writer = StorageWriter::sealed(&self.history.disk, &self.history.paths)?;
-        writer.copy_from(&mut &*range, repacked, self.progress).map_err(refused)?;
+        writer.copy_from(&mut Unverified::new(&range), repacked, self.progress).map_err(refused)?;
         Ok(Some((writer.finish(self.history.is_durable())?, None)))
     }
 }

@@ -183,8 +183,8 @@ pub(super) fn rewrite_group(
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 done.skip(id, before_bytes - after_bytes, SkipReason::Damaged(e.to_string()));
             }
-            // The commit frees the space of the storages before it; then there may be room for the others.
-            Err(e) if is_disk_full(&e) && !staged.is_empty() => {
+            // A commit of the storages before it keeps what was copied. If they are compacted, it also frees space.
+            Err(e) if is_disk_full(&e) && !e.is_failed_sync() && !staged.is_empty() => {
                 group.push_front(candidate);
                 remaining.without_room = group;
                 break;

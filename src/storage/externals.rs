@@ -170,10 +170,15 @@ impl Externals {
     }
 
     /// Opens a file again, as this handle opens recorded files. Returns the path to record, and the reopened file.
+    /// These are `last` if nothing differs.
     ///
     /// # Errors
     /// As for [`open`](Self::open) with the recorded path; `InvalidArgument` for a path that is not UTF-8.
-    pub(crate) fn adopt(&self, file: &ExternalFile) -> Result<(String, Arc<ExternalFile>)> {
+    pub(crate) fn adopt(
+        &self,
+        file: &ExternalFile,
+        last: Option<(String, Arc<ExternalFile>)>,
+    ) -> Result<(String, Arc<ExternalFile>)> {
         file.check_unchanged()?;
         let failed = |e| Error::io("adopt", file.path(), e);
         let path = match file.as_file() {
@@ -185,6 +190,9 @@ impl Externals {
                 format!("adopt {}: a path that is not UTF-8 cannot be recorded", file.path().display());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
+        if let Some(last) = last.filter(|(known, opened)| *known == path && opened.stamp() == file.stamp()) {
+            return Ok(last);
+        }
         let external = External { path, offset_bytes: 0, stamp: file.stamp() };
         let advice = "open it again once no process changes it";
         let open = self.open_unchanged(&external, ("opened", advice))?;

@@ -37,6 +37,7 @@ pub(crate) use mapping::{Atom, LiveMapping, MapPermit};
 pub(crate) use mutable::{LockedStorage, MutableFile};
 pub(crate) use poison::Poison;
 pub(crate) use queue::Turn;
+pub(crate) use rewrite::Unverified;
 pub(crate) use staged::StagedStorage;
 pub(crate) use verified::{DamagedChunk, VerifiedStorage};
 pub(crate) use writer::StorageWriter;

@@ -21,15 +21,25 @@ pub(crate) trait ByteSource {
 }
 
 /// Reads a mutable, live or external storage, whose bytes have no digests to verify.
-impl ByteSource for &Storage {
+pub(crate) struct Unverified<'a> {
+    storage: &'a Storage,
+    piece: Vec<u8>,
+}
+
+impl<'a> Unverified<'a> {
+    pub(crate) fn new(storage: &'a Storage) -> Self {
+        Unverified { storage, piece: Vec::new() }
+    }
+}
+
+impl ByteSource for Unverified<'_> {
     fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
-        let mut piece = vec![0; (range.end - range.start).min(CHUNK_BYTES) as usize];
         let mut start = range.start;
         while start < range.end {
-            piece.truncate((range.end - start).min(CHUNK_BYTES) as usize);
-            self.read_at(&mut piece, start)?;
-            sink(&piece)?;
-            start += piece.len() as u64;
+            self.piece.resize((range.end - start).min(CHUNK_BYTES) as usize, 0);
+            self.storage.read_at(&mut self.piece, start)?;
+            sink(&self.piece)?;
+            start += self.piece.len() as u64;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use super::file::{broken, check_length, open_error, read_error};
 use super::rewrite::{ByteSource, Sink};
 use super::writer::StorageWriter;
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// The number of chunk digests in memory at a time. It is limited because a record may claim any number of chunks.
 const PIECE_DIGESTS: u64 = 256;
@@ -84,7 +84,7 @@ impl VerifiedStorage {
     ) -> Result<(Self, Option<Error>)> {
         let (path, length_bytes) = (paths.storage(id), record.length_bytes);
         let StorageKind::Sealed(sealed) = record.kind else {
-            return Err(Error::new(ErrorKind::NotGrowable, format!("read {}: not sealed", path.display())));
+            return Err(broken(&path, "it is not sealed".to_owned()));
         };
         let failed = |e| open_error("open storage", &path, Access::Read, e);
         let file = disk.open(&path, Access::Read).map_err(failed)?;

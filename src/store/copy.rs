@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::generation::{self, Building, Change};
 use crate::layout::{Placed, Repacked, View, footprint_bytes, repack};
 use crate::maintenance::Copied;
-use crate::storage::{StagedStorage, VerifiedStorage};
+use crate::storage::{StagedStorage, Unverified, VerifiedStorage};
 
 /// The most storages that one commit copies: until the commit, each has two files open. The copy is invisible before
 /// its last commit, so there can be several commits.
@@ -136,14 +136,22 @@ impl Snapshot {
             parts.entry(record.storage_id).or_default().tensors.push((name.clone(), record.clone()));
         }
         let mut attributes = Attributes::new();
+        // The store's own attributes are kept. They come first.
+        let mut current: (&str, bool) = ("", true);
         for ((scope, key), value) in self.all_attributes() {
-            let from_scope = (Bound::Included(scope.as_str()), Bound::Unbounded);
-            let is_kept = match tensors.range::<str, _>(from_scope).next() {
-                Some((name, _)) if name == scope => true,
-                Some((name, _)) if name.starts_with(scope) => self.inner().tensor(scope)?.is_none(),
-                _ => scope.is_empty(),
-            };
-            if is_kept {
+            if scope != current.0 {
+                let from_scope = (Bound::Included(scope.as_str()), Bound::Unbounded);
+                let is_kept = match tensors.range::<str, _>(from_scope).next() {
+                    Some((name, _)) if name == scope => true,
+                    // An entry that cannot be read counts as a prefix: a damaged table must not prevent a copy.
+                    Some((name, _)) if name.starts_with(scope) => {
+                        !matches!(self.inner().tensor(scope), Ok(Some(_)))
+                    }
+                    _ => false,
+                };
+                current = (scope, is_kept);
+            }
+            if current.1 {
                 attributes.insert((scope.clone(), key.clone()), value.clone());
             }
         }
@@ -239,7 +247,7 @@ impl Snapshot {
         match record.kind.clone() {
             StorageKind::External(external) => {
                 let file = self.loader.externals.open(&external)?;
-                let (path, file) = txn.loader.externals.adopt(&file)?;
+                let (path, file) = txn.loader.externals.adopt(&file, None)?;
                 let disk = &txn.loader.history.disk;
                 let adopted =
                     StagedStorage::external(disk, (path, &file), external.offset_bytes, record.length_bytes);
@@ -251,7 +259,11 @@ impl Snapshot {
                 let (new_id, _) = txn.stage_in_place(kind, record.length_bytes, |writer| {
                     // A live storage has no lock: any process writes it at any time.
                     let guard = storage.as_mutable().map(|file| file.lock(LockMode::Shared)).transpose()?;
-                    writer.copy_from(&mut &*storage, &Repacked::whole(record.length_bytes), progress)?;
+                    writer.copy_from(
+                        &mut Unverified::new(&storage),
+                        &Repacked::whole(record.length_bytes),
+                        progress,
+                    )?;
                     drop(guard);
                     Ok(())
                 })?;

@@ -161,10 +161,7 @@ impl Transaction<'_> {
         self.check_writable("adopt")?;
         file.check_range(&range)?;
         // A file can hold very many storages, so it is not opened again for each.
-        let (path, file) = match self.adopted.take().filter(|(_, adopted)| adopted.stamp() == file.stamp()) {
-            Some(adopted) => adopted.1.check_unchanged().map(|()| adopted)?,
-            None => self.loader.externals.adopt(file)?,
-        };
+        let (path, file) = self.loader.externals.adopt(file, self.adopted.take())?;
         self.adopted = Some((path.clone(), Arc::clone(&file)));
         let disk = &self.loader.history.disk;
         let length_bytes = range.end - range.start;

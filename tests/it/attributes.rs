@@ -228,6 +228,68 @@ fn scopes_keys_and_values_together_are_at_most_a_mebibyte() {
 }
 
 #[test]
+fn transaction_never_holds_more_attributes_than_a_manifest() {
+    let dir = temporary();
+    let half = "v".repeat((1 << 19) - 4);
+    let store = store_of(&dir, &["a.x", "b"], &[("a.x", "k", &half), ("c.", "k", &half)]);
+    let mut txn = store.begin().unwrap();
+    assert_refused(txn.copy("a.x", "d"), ErrorKind::LimitExceeded, &["F-19"]);
+    assert_refused(txn.rename("a.x", "longer"), ErrorKind::LimitExceeded, &["F-19"]);
+    assert_refused(txn.set_attribute_of("b", "k", ""), ErrorKind::LimitExceeded, &["F-19"]);
+    assert_eq!(txn.names().unwrap(), ["a.x", "b"]);
+    assert_eq!((txn.attributes_of("a.x"), txn.attributes_of("longer").len()), (texts(&[("k", &half)]), 0));
+    txn.rename("a.x", "new").unwrap();
+    txn.commit().unwrap();
+    assert_eq!(store.attributes_of("new"), texts(&[("k", &half)]));
+    let prefix = store.begin().unwrap().rename_prefix("c.", &"p".repeat(4000));
+    assert_refused(prefix, ErrorKind::LimitExceeded, &["F-19"]);
+}
+
+#[test]
+fn scope_that_became_a_tensor_in_another_commit_keeps_its_attributes() {
+    for is_removed in [true, false] {
+        let dir = temporary();
+        let store = store_of(&dir, &["t.b"], &[("t.a", "old", "1")]);
+        let other = Store::open(store.path()).unwrap();
+        let mut txn = store.begin().unwrap();
+        if is_removed {
+            txn.remove_prefix("t.").unwrap();
+        } else {
+            txn.rename_prefix("t.", "u.").unwrap();
+        }
+        other.save("t.a", &1i32).unwrap();
+        other.set_attribute_of("t.a", "unit", "m").unwrap();
+        txn.commit().unwrap();
+        assert_eq!(store.attributes_of("t.a"), texts(&[("old", "1"), ("unit", "m")]));
+        assert!(store.contains("t.a").unwrap());
+    }
+}
+
+#[test]
+fn tensors_are_copied_out_of_a_store_with_a_damaged_entry_and_attributes() {
+    let dir = temporary();
+    let names: Vec<String> = (100..400).map(|i| format!("t{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let store = store_of(&dir, &names, &[("", "license", "MIT"), ("t", "k", "v")]);
+    let table = fs::read_dir(store.path().join("meta")).unwrap().map(|entry| entry.unwrap().path());
+    let table = table.into_iter().find(|path| path.extension().is_some_and(|it| it == "tab")).unwrap();
+    let mut bytes = fs::read(&table).unwrap();
+    let at = bytes.windows(4).position(|window| window == b"t100").unwrap();
+    bytes[at + 5] ^= 1;
+    fs::write(&table, bytes).unwrap();
+    let store = Store::open(store.path()).unwrap();
+    assert_refused(store.load("t100"), ErrorKind::Corrupt, &["F-23"]);
+    let copy = dir.path().join("copy.smap");
+    store.snapshot().copy_tensors_to(&copy, &["t399"], |_| ()).unwrap();
+    let copy = Store::open(&copy).unwrap();
+    assert_eq!(
+        (copy.names().unwrap(), copy.attributes()),
+        (vec!["t399".to_owned()], texts(&[("license", "MIT")]))
+    );
+    assert_eq!(copy.attributes_of("t"), texts(&[("k", "v")]));
+}
+
+#[test]
 fn manifest_with_a_malformed_scope_is_refused() {
     let dir = temporary();
     let store = store_of(&dir, &["x"], &[("scope", "k", "v")]);

@@ -1,9 +1,15 @@
 //! Adopting files: conditions, bytes written, and materializing.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use stridemap::import::{ExternalFile, Layout};
 use stridemap::{DType, Index};
 
 use super::*;
 use crate::harness::assert_refused;
+use crate::harness::hooked::Hooked;
 use crate::harness::processes::{OtherProcess, send_line, wait_for_line};
 
 #[test]
@@ -224,4 +230,56 @@ fn other_process_reads_an_adopted_file_and_notices_its_change() {
     assert_eq!(other.read_line(), "ExternalChanged");
     assert_eq!(other.read_line(), "ExternalChanged");
     other.assert_success();
+}
+
+#[test]
+fn each_name_of_a_file_is_recorded_as_it_was_adopted() {
+    let dir = crate::support::temporary();
+    let [first, second, third] = ["a.bin", "b.bin", "c.bin"].map(|name| dir.path().join(name));
+    fs::write(&first, [1, 2, 3, 4]).unwrap();
+    fs::hard_link(&first, &second).unwrap();
+    let store = external_beside().create(dir.path().join("x.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    let adopt = |txn: &mut stridemap::Transaction<'_>, name: &str, path: &Path| {
+        let key = txn.adopt(&ExternalFile::open(path).unwrap(), 0..4).unwrap();
+        txn.save_header(name, DType::U8, &Layout::contiguous(&[4]).unwrap(), key).unwrap();
+    };
+    adopt(&mut txn, "a", &first);
+    adopt(&mut txn, "b", &second);
+    fs::rename(&first, &third).unwrap();
+    adopt(&mut txn, "c", &third);
+    txn.commit().unwrap();
+    assert_eq!(store.load("c").unwrap().read::<u8>().unwrap(), [1, 2, 3, 4]);
+    assert_eq!(store.load("b").unwrap().read::<u8>().unwrap(), [1, 2, 3, 4]);
+    fs::remove_file(&second).unwrap();
+    assert_refused(
+        external_beside().open(store.path()).unwrap().load("b"),
+        ErrorKind::ExternalChanged,
+        &["b.bin"],
+    );
+}
+
+#[test]
+fn materializing_never_publishes_after_a_failed_sync_on_a_full_disk() {
+    let dir = crate::support::temporary();
+    let path = dir.path().join("x.smap");
+    let store = external_beside().create(&path).unwrap();
+    for name in ["a", "b"] {
+        let file = dir.path().join(name).with_extension("safetensors");
+        write_model(&file);
+        stridemap_interop::adopt(&store, &file, name).unwrap();
+    }
+    let syncs = AtomicUsize::new(0);
+    let disk = Hooked::before(move |operation, path| {
+        let is_storage = path.parent().is_some_and(|dir| dir.ends_with("storages"));
+        match operation == "sync" && is_storage && syncs.fetch_add(1, Ordering::Relaxed) == 1 {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    });
+    let store = external_beside().disk(Arc::new(disk)).open(&path).unwrap();
+    let before = store.generation();
+    assert_refused(store.materialize(|_| ()), ErrorKind::Io, &["sync"]);
+    assert_refused(store.save("x", &1i32), ErrorKind::Poisoned, &["sync"]);
+    assert_eq!(external_beside().open(&path).unwrap().generation(), before);
 }
