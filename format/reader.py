@@ -211,7 +211,7 @@ class Manifest:
         self.storages = record.map(record.storage_id, lambda: record.optional(record.storage), MAX_CHANGES)
         self.tensors = record.map(record.name, lambda: record.optional(record.tensor), MAX_CHANGES)
         attributes = record.map(lambda: (record.name(19, least=0), record.name(19)), record.text, len(data))
-        require(sum(len(scope) + len(key) + len(value.encode()) for (scope, key), value in attributes.items())
+        require(sum(16 + len(scope) + len(key) + len(value.encode()) for (scope, key), value in attributes.items())
                 <= MAX_ATTRIBUTES, 19, "the attributes are too long")
         self.attributes = {(scope.decode(), key.decode()): value for (scope, key), value in attributes.items()}
         garbage = record.map(record.storage_id, record.uint, MAX_GARBAGE)

@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_RANK};
-use crate::{Attributes, Error, Result, Rule};
+use crate::{Attributes, Error, Result, Rule, attribute_size};
 
 fn options() -> impl Options {
     // Little-endian, variable-length integers; trailing bytes are rejected.
@@ -138,9 +138,7 @@ const TOO_LONG_ATTRIBUTES: &str = "attributes of more than 1048576 bytes";
 pub(crate) fn attributes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attributes, D::Error> {
     let mut total_bytes = 0usize;
     let fits = |(scope, key): &(String, String), value: &String| {
-        for text in [scope, key, value] {
-            total_bytes = total_bytes.saturating_add(text.len());
-        }
+        total_bytes = total_bytes.saturating_add(attribute_size(scope, key, value));
         total_bytes <= MAX_ATTRIBUTES_BYTES
     };
     deserializer.deserialize_map(Map { fits, too_much: TOO_LONG_ATTRIBUTES, kept: BTreeMap::new() })

@@ -31,7 +31,7 @@ pub use checksum::{CHUNK_BYTES, Digest, Digester, digest, digests_of_chunks, ful
 pub use dtype::DType;
 pub use error::{Error, Result, Rule};
 pub use extent::{Extent, check_numel};
-pub use manifest::{Attributes, Manifest, ManifestHead, TableRef, check_attributes};
+pub use manifest::{Attributes, Manifest, ManifestHead, TableRef, attribute_size, check_attributes};
 pub use marker::Marker;
 pub use preamble::VERSION;
 pub use record::{

@@ -29,7 +29,7 @@ pub const MAX_CHANGES: usize = 1 << 12;
 /// is refused.
 pub const MAX_GARBAGE: usize = 1 << 20;
 
-/// Bytes in all attributes together: scopes, keys and values. Every commit writes them again.
+/// Bytes in all attributes together: scopes, keys and values, and 16 for each attribute. Every commit writes them again.
 pub const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 
 /// Bytes in a storage: the range of a signed file offset.

@@ -284,6 +284,13 @@ fn body_in(bytes: &[u8]) -> Result<&[u8]> {
     Ok(body)
 }
 
+/// Returns the bytes that an attribute counts for: those of its texts, and 16, because many short texts take more memory
+/// than one long text (F-19).
+#[must_use]
+pub fn attribute_size(scope: &str, key: &str, value: &str) -> usize {
+    16 + scope.len() + key.len() + value.len()
+}
+
 /// Checks all attributes of a store, each a scope, a key and a value: keys are names, scopes are names or empty, and
 /// together they take at most 1 MiB (F-19).
 ///
@@ -297,7 +304,7 @@ pub fn check_attributes<'a>(attributes: impl IntoIterator<Item = (&'a str, &'a s
             check_name(scope).map_err(refused("attribute scope"))?;
         }
         check_name(key).map_err(refused("attribute key"))?;
-        total = total.saturating_add(scope.len()).saturating_add(key.len()).saturating_add(value.len());
+        total = total.saturating_add(attribute_size(scope, key, value));
     }
     if total > MAX_ATTRIBUTES_BYTES {
         return Err(Error::new(Rule::Attributes, format!("attributes of {total} bytes")));

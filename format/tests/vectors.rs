@@ -130,9 +130,9 @@ fn attributes_past_their_cap_are_refused() {
         wire::list(&[[wire::text(scope), wire::text("k"), wire::text("v".repeat(value_bytes))].concat()])
     };
     let manifest = |scope, value_bytes| wire::manifest(&[("attributes", attribute(scope, value_bytes))]);
-    let mut largest = read_manifest(&manifest("", MAX_ATTRIBUTES_BYTES - 1), GENERATION).unwrap();
-    read_manifest(&manifest("scope", MAX_ATTRIBUTES_BYTES - 6), GENERATION).unwrap();
-    for (scope, value_bytes) in [("", MAX_ATTRIBUTES_BYTES), ("scope", MAX_ATTRIBUTES_BYTES - 5)] {
+    let mut largest = read_manifest(&manifest("", MAX_ATTRIBUTES_BYTES - 17), GENERATION).unwrap();
+    read_manifest(&manifest("scope", MAX_ATTRIBUTES_BYTES - 22), GENERATION).unwrap();
+    for (scope, value_bytes) in [("", MAX_ATTRIBUTES_BYTES - 16), ("scope", MAX_ATTRIBUTES_BYTES - 21)] {
         let past = read_manifest(&manifest(scope, value_bytes), GENERATION).unwrap_err();
         assert_eq!(past.rule(), Rule::Attributes, "{past}");
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
-use stridemap_format::{self as format, Attributes, Rule};
+use stridemap_format::{self as format, Attributes, Rule, attribute_size};
 
 use super::Draft;
 use crate::error::{Error, Result};
@@ -118,7 +118,6 @@ impl BoundedAttributes {
     }
 }
 
-/// Returns the size of an attribute as rule F-19 counts it.
 fn size_of_entry((scope, key): &(String, String), value: &str) -> usize {
-    scope.len() + key.len() + value.len()
+    attribute_size(scope, key, value)
 }

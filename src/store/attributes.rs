@@ -12,7 +12,7 @@ use crate::generation::{Change, attributes_of};
 
 /// An attribute is text under a key. It belongs to a *scope*: the store itself, which is `""`, the name of a tensor, or
 /// a prefix of names, such as `"encoder."`. No tensor needs to have that name or prefix. All attributes together are at
-/// most 1 MiB: the bytes of their scopes, keys and values.
+/// most 1 MiB: the bytes of their scopes, keys and values, and 16 for each.
 ///
 /// Attributes follow their name. Saving under an existing name keeps them, removing the tensor removes them, renaming
 /// moves them, and copying copies them. If the new name already has attributes, those with other keys are kept.

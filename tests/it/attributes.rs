@@ -213,14 +213,14 @@ fn scopes_keys_and_values_together_are_at_most_a_mebibyte() {
     }
     drop(txn);
     let (scope, limit) = ("s".repeat(4096), 1 << 20);
-    store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4097)).unwrap();
+    store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4113)).unwrap();
     let past = store.set_attribute_of("x", "", "v");
     assert_refused(past, ErrorKind::InvalidArgument, &["F-4"]);
     let past = store.set_attribute_of("x", "k", "");
     assert_refused(past, ErrorKind::LimitExceeded, &["F-19", "1 MiB"]);
     assert_eq!(store.snapshot().all_attributes().len(), 1);
     // A copy of a name takes room as well.
-    store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4099)).unwrap();
+    store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4131)).unwrap();
     store.set_attribute_of("x", "k", "").unwrap();
     assert_refused(store.copy("x", "y"), ErrorKind::LimitExceeded, &["F-19"]);
     store.rename("x", "y").unwrap();
@@ -230,7 +230,7 @@ fn scopes_keys_and_values_together_are_at_most_a_mebibyte() {
 #[test]
 fn transaction_never_holds_more_attributes_than_a_manifest() {
     let dir = temporary();
-    let half = "v".repeat((1 << 19) - 4);
+    let half = "v".repeat((1 << 19) - 20);
     let store = store_of(&dir, &["a.x", "b"], &[("a.x", "k", &half), ("c.", "k", &half)]);
     let mut txn = store.begin().unwrap();
     assert_refused(txn.copy("a.x", "d"), ErrorKind::LimitExceeded, &["F-19"]);

@@ -63,7 +63,7 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         ("a name of 16 MiB", one(&[("name", counted(room, vec![b'n'; room]))])),
         ("as many tensors as there may be, of 64 named dimensions", wide_tensors(1 << 12)),
         ("40,000 tensors of 64 named dimensions", wide_tensors(40_000)),
-        ("350,000 attributes, of all bytes that they may have", attributes(349_525)),
+        ("as many attributes of three bytes as there may be", attributes((1 << 20) / 19)),
         ("1,900,000 attributes", attributes(1_900_000)),
         ("as much garbage as there may be", garbage(1 << 20)),
         ("garbage of 2,000,000 storages", garbage(2_000_000)),
