@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A reader of stridemap stores, written from SPEC.md alone. Digests are checked if the module xxhash is there.
+"""A reader of stridemap stores, written only from SPEC.md. It checks digests if the xxhash module is installed.
 
     python3 reader.py STORE            one JSON object a line for each tensor
     python3 reader.py STORE NAME       one tensor with its elements, row-major
@@ -34,7 +34,7 @@ ATTEMPTS = 20  # to open the newest manifest while a writer replaces it
 MAX_RESERVED = 1 << 46
 SEALED, LIVE, EXTERNAL = 0, 2, 3
 
-# By code: the name of a dtype and the numpy dtype of its elements, or of its raw bits if it is one of RAW.
+# The dtypes by code: a name, and the numpy dtype of the elements, or of their raw bits for those in RAW.
 DTYPES = [dtype.split(":") for dtype in (
     "bool:? uint8:u1 uint16:<u2 uint32:<u4 uint64:<u8 int8:i1 int16:<i2 int32:<i4 int64:<i8 float16:<f2 bfloat16:<u2 "
     "float32:<f4 float64:<f8 complex64:<c8 complex128:<c16 float8_e4m3fn:u1 float8_e5m2:u1 float8_e4m3fnuz:u1 "
@@ -42,15 +42,15 @@ DTYPES = [dtype.split(":") for dtype in (
 NUMPY = {name: np.dtype(code) for name, code in DTYPES}
 RAW = {name for name in NUMPY if name.startswith(("bfloat", "float8", "float4"))}
 
-# What a store says about a tensor, offset and strides in elements; about a storage; and about a sealed storage, which
-# is the detail of its kind, as the size of an access is that of a live one.
+# The headers of a tensor (offset and strides in elements) and of a storage, and the detail of a sealed storage. The
+# detail of a live storage is its access size.
 Header = namedtuple("Header", "dtype size stride offset storage_id dim_names")
 Storage = namedtuple("Storage", "length tensor_count kind detail")
 Sealed = namedtuple("Sealed", "chunks tail reserved")
 
 
 class FormatError(Exception):
-    """A store breaks the rule F-`rule` of the specification."""
+    """A store breaks rule F-`rule` of the specification."""
 
     def __init__(self, rule, message):
         super().__init__(f"F-{rule}: {message}")
@@ -58,7 +58,7 @@ class FormatError(Exception):
 
 
 class MissingFile(FormatError):
-    """A file of the store is not there; or not any more, if a writer is at work."""
+    """A file of the store does not exist, or was deleted by a writer since it was listed."""
 
 
 def require(condition, rule, message):
@@ -71,7 +71,7 @@ def check_digest(rule, what, data, digest):
 
 
 def open_regular(path, rule):
-    """Open a file and give its size. Links are not followed, and pipes are not waited for."""
+    """Open a file and return it with its size. Symbolic links and pipes are refused."""
     try:
         require(stat.S_ISREG(os.lstat(path).st_mode), rule, f"{path} is not a regular file")
         file = open(path, "rb", buffering=0)
@@ -87,7 +87,7 @@ def read_at(file, count, offset, rule):
 
 
 class Record:
-    """The values of a record (section 3), taken from its bytes one after the other."""
+    """Parses the values of a record (section 3) in order."""
 
     def __init__(self, data, next_id):
         self.data, self.next_id, self.at = data, next_id, 0
@@ -115,7 +115,7 @@ class Record:
         return -(value >> 1) - 1 if value & 1 else value >> 1
 
     def count(self):
-        """The number of things that follow, each of a byte at least."""
+        """The number of items that follow, each of at least one byte."""
         count = self.uint()
         require(count <= len(self.data) - self.at, 14, "a record ends early")
         return count
@@ -127,7 +127,7 @@ class Record:
             raise FormatError(14, "a text is not UTF-8") from None
 
     def name(self, rule=4, least=1):
-        """The bytes of a name, or of a text that is bound by `rule` to the same."""
+        """The bytes of a name, or of a text to which `rule` applies the same limits."""
         raw = self.text().encode()
         require(least <= len(raw) <= 4096 and 0 not in raw, rule,
                 f"{raw[:80]!r} is not {least} to 4096 bytes without NUL")
@@ -191,7 +191,7 @@ class Record:
 
 
 class Manifest:
-    """A manifest (section 4), checked against the uuid of the store and the generation that names its file."""
+    """A manifest (section 4), checked against the store's uuid and the generation in its file name."""
 
     def __init__(self, data, uuid, generation):
         require(40 <= len(data) <= MAX_MANIFEST, 15, "a manifest is too short or longer than 16 MiB")
@@ -219,7 +219,7 @@ class Manifest:
 
 
 class Table:
-    """An open table (section 5). Its entries are read one by one, when they are asked for."""
+    """An open table (section 5). Entries are read on demand."""
 
     def __init__(self, path, uuid, next_id, generation, length, digest):
         self.next_id, self.generation = next_id, generation
@@ -238,14 +238,14 @@ class Table:
         require(struct.unpack("<QQ", first + last) == (64, self.index), 22, "the index does not span the entries")
 
     def bounds(self, ordinal):
-        """Where an entry starts and ends."""
+        """The start and end of an entry."""
         start, end = struct.unpack("<QQ", read_at(self.file, 16, self.index + 8 * ordinal, 22))
         require(64 <= start <= end - 8 and end <= self.index and end - start <= 32768, 22,
                 f"the index slots of entry {ordinal} do not ascend within the entries")
         return start, end
 
     def entry(self, ordinal, read):
-        """What `read` makes of the record of an entry."""
+        """Parses the record of an entry with `read`."""
         start, end = self.bounds(ordinal)
         data = read_at(self.file, end - start, start, 22)
         seed = (self.generation << 32 & 2**64 - 1 | self.generation >> 32) ^ ordinal
@@ -258,7 +258,7 @@ class Table:
 
 
 class Catalog:
-    """The storages or the tensors of a store: the changes of the manifest over `count` entries of the table."""
+    """The storages or the tensors of a store: the manifest's changes over `count` entries of the table."""
 
     def __init__(self, changes, table, first, count, read):
         self.changes, self.table, self.first, self.count, self.read = changes, table, first, count, read
@@ -267,7 +267,7 @@ class Catalog:
         return self.table.entry(self.first + position, self.read)
 
     def lower_bound(self, key):
-        """The position of the first entry of the table that is not below `key`."""
+        """The position of the first entry of the table with a key of at least `key`."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -283,7 +283,7 @@ class Catalog:
         return value if found == key else None
 
     def scan(self, start):
-        """The keys that are not below `start`, ascending, and their values. A change hides the table's entry."""
+        """The keys of at least `start`, in ascending order, and their values. A change hides the table's entry."""
         changes = ((key, 0, value) for key, value in self.changes.items() if key >= start)
         entries = map(self.entry, range(self.lower_bound(start), self.count))
         last = start, -1
@@ -295,7 +295,7 @@ class Catalog:
 
 
 class Store:
-    """A store, open at its newest generation. It stays on it as long as this object lives."""
+    """A store, opened at its newest generation. It stays at that generation."""
 
     def __init__(self, path):
         self.path = os.fspath(path)
@@ -308,7 +308,7 @@ class Store:
         raise missing
 
     def names(self, prefix=""):
-        """The names that begin with `prefix`, ascending byte by byte."""
+        """The names with this prefix, in ascending byte order."""
         return (name.decode() for name, _ in self._scan(prefix))
 
     def items(self, prefix=""):
@@ -326,25 +326,25 @@ class Store:
         return {key: value for (of, key), value in self._attributes.items() if of == scope}
 
     def tensor(self, name):
-        """A read-only strided view of the mapped storage; raw bits for a dtype that numpy lacks."""
+        """A read-only strided view of the mapped storage. Dtypes that numpy lacks are returned as raw bits."""
         header = self.header(name)
         dtype, data = NUMPY[header.dtype], self._map(header.storage_id)
         if 0 in header.size:
             return np.ndarray(header.size, dtype, buffer=b"")
-        # The stride of a dimension of size 1 is arbitrary: it may be more than numpy can hold.
+        # The stride of a dimension of size 1 is arbitrary, and may be too large for numpy.
         strides = [stride * dtype.itemsize if size > 1 else 0 for size, stride in zip(header.size, header.stride)]
         return np.ndarray(header.size, dtype, data, header.offset * dtype.itemsize, strides)
 
     def elements(self, name):
-        """The elements of a tensor, row-major, as a sequence of short flat arrays."""
+        """The elements of a tensor in row-major order, as a sequence of short flat arrays."""
         header = self.header(name)
-        if 0 in header.size:  # the other sizes may be more than numpy can hold
+        if 0 in header.size:  # the other sizes may be too large for numpy
             self._map(header.storage_id)
             return ()
         return np.nditer(self.tensor(name), flags=["external_loop", "buffered"], order="C")
 
     def verify(self):
-        """Check all there is: every entry of the table, every record and every sealed byte."""
+        """Check everything: each entry of the table, each record and each sealed byte."""
         if not xxhash:
             raise RuntimeError("to verify a store takes the module xxhash")
         for ordinal in range(self._storages.count + self._tensors.count):
@@ -369,12 +369,12 @@ class Store:
         return data[16:32]
 
     def _open_newest(self):
-        """Open the newest manifest and its table. MissingFile may mean that a writer was faster."""
+        """Open the newest manifest and its table. MissingFile can mean that a writer deleted them in between."""
         meta = os.path.join(self.path, "meta")
         found = [name for name in os.listdir(meta) if re.fullmatch(r"[0-9a-f]{16}\.man", name)]
         path = os.path.join(meta, max(found, default=f"{0:016x}.man"))
         self.generation = int(path[-20:-4], 16)
-        self._file, _ = open_regular(path, 15)  # open, it holds the lock that keeps this generation
+        self._file, _ = open_regular(path, 15)  # while it is open, its lock keeps this generation
         fcntl.flock(self._file, fcntl.LOCK_SH)
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise MissingFile(15, f"{path} has been deleted")
@@ -427,7 +427,7 @@ class Store:
             return np.memmap(file, np.uint8, "r", shape=(storage.length,)) if storage.length else b""
 
     def _check_sealed(self, file, storage_id, storage):
-        """F-25. The record has the digest of the tail, and the end of a chain over those of the full chunks."""
+        """F-25. The record has the digest of the tail, and the end of a chain of the full chunks' digests."""
         what, (chunks, tail) = f"sealed storage {storage_id:016x}", divmod(storage.length, CHUNK)
         link = bytes(16)
         if chunks:
@@ -448,7 +448,7 @@ def describe(name, header):
 
 
 def plain(value):
-    """A value as JSON can say it."""
+    """A value as JSON represents it."""
     if isinstance(value, complex):
         return [plain(value.real), plain(value.imag)]
     if isinstance(value, float) and not math.isfinite(value):
@@ -457,7 +457,7 @@ def plain(value):
 
 
 def print_tensor(store, name):
-    """Print a tensor piece by piece: it may have far more elements than its storage."""
+    """Print a tensor in pieces: it may have far more elements than its storage."""
     header, elements = store.header(name), store.elements(name)
     print(json.dumps(describe(name, header))[:-1], end=', "bits": [' if header.dtype in RAW else ', "values": [')
     comma = ""

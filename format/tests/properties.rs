@@ -1,4 +1,4 @@
-//! What holds for all values and all bytes.
+//! Properties of the format that hold for all values and all bytes.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -231,7 +231,7 @@ proptest! {
     }
 }
 
-/// Damage makes a table's verification fail, and of its entries each is refused or what it was.
+/// Checks that a damaged table fails verification, and that each of its entries is refused or unchanged.
 fn check_damaged_table(table: &Table, damaged: &[u8]) -> Result<(), TestCaseError> {
     let (bytes, reference) = table.encode();
     let whole = Table::decode(damaged, table.uuid, &reference, table.next_storage_id);
@@ -265,7 +265,7 @@ fn check_manifest(bytes: &[u8], generation: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Reads `entry` as that of a storage and that of a tensor, at ordinal 0 of a table.
+/// Reads `entry` both as a storage and as a tensor, at ordinal 0 of a table.
 fn check_entries(entry: &[u8], generation: u64, next_id: u64) -> Result<(), TestCaseError> {
     let table = Table { generation, ..empty_table() };
     let (bytes, reference) = table.encode();
@@ -284,14 +284,14 @@ fn empty_table() -> Table {
     Table { uuid: [0; 16], generation: 1, next_storage_id: 1, storages, tensors }
 }
 
-/// The first entry of a table of generation 1.
+/// Returns the first entry of a table of generation 1.
 fn encoded_storage(id: u64, record: &StorageRecord, next_id: u64) -> Vec<u8> {
     let mut entry = Vec::new();
     TableEncoder::new([0; 16], 1, next_id).push_storage(id, record, &mut entry).unwrap();
     entry
 }
 
-/// The first entry of a table of generation 1.
+/// Returns the first entry of a table of generation 1.
 fn encoded_tensor(name: &str, record: &TensorRecord, next_id: u64) -> Vec<u8> {
     let mut entry = Vec::new();
     TableEncoder::new([0; 16], 1, next_id).push_tensor(name, record, &mut entry).unwrap();
@@ -304,7 +304,7 @@ fn flipped(bytes: &[u8], bit: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that are mostly small, so that counts and options among them are often right.
+/// Generates bytes that are mostly small, so that counts and options among them are often valid.
 fn random_bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(prop_oneof![3 => 0..4u8, 1 => any::<u8>()], 0..120)
 }

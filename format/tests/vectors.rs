@@ -1,6 +1,7 @@
-//! The files under `vectors/`: the good ones are what is written and read, the bad ones are refused by their rule.
+//! The files under `vectors/`: the good ones are written and read byte for byte, the bad ones are refused by their
+//! rule.
 //!
-//! `STRIDEMAP_BLESS=1` writes the files instead of comparing with them; see `vectors/README.md`.
+//! `STRIDEMAP_BLESS=1` writes the files instead of comparing with them. See `vectors/README.md`.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +117,7 @@ fn table_encoder_takes_no_storage_after_a_tensor() {
 
 #[test]
 fn case_33_counts_past_the_end_are_refused_before_allocating() {
-    // The bad files have those that break no other rule.
+    // Counts that break no other rule are among the bad files.
     for field in ["size", "stride", "dim_names"] {
         let count = if field == "dim_names" { wire::some(wire::uint(1 << 60)) } else { wire::uint(1 << 60) };
         let refused = read_manifest(&wire::manifest(&[(field, count)]), GENERATION);
@@ -230,7 +231,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap().to_str().unwrap().to_owned()
 }
 
-/// The bytes of a committed file; when blessing, those of `expected`, which are written there first.
+/// Returns the bytes of a committed file. When blessing, writes `expected` to it first.
 fn committed(path: &Path, expected: &[u8]) -> Vec<u8> {
     if env::var_os("STRIDEMAP_BLESS").is_some_and(|value| value == "1") {
         fs::write(path, expected).unwrap();
@@ -248,7 +249,7 @@ fn check_good(file: &str, encoded: &[u8], content: &Value, decode: impl Fn(&[u8]
     assert_eq!(decode(&bytes), stated, "{file}: what is decoded is not what the JSON states");
 }
 
-/// The number in a name such as `F-16-one-bit-flipped.man`.
+/// Returns the number in a name such as `F-16-one-bit-flipped.man`.
 fn rule_in(name: &str) -> u8 {
     let number = name.split('-').nth(1).and_then(|number| number.parse().ok());
     number.unwrap_or_else(|| panic!("{name} names no rule"))
@@ -265,7 +266,7 @@ fn read_bad(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A bad table is what its manifest states, except where that is what is wrong with it.
+/// Returns the reference to a bad table. It matches the table, except where the mismatch is the broken rule.
 fn reference_of_bad(path: &Path, bytes: &[u8]) -> TableRef {
     if rule_in(&file_name(path)) == Rule::TableDigest.number() {
         good::small_table().encode().1
@@ -288,7 +289,7 @@ fn read_table(bytes: &[u8], reference: &TableRef, next_storage_id: u64) -> Resul
     Ok(table)
 }
 
-/// That the tensors lie inside their storages (F-8), as far as those are in the same file.
+/// Checks that the tensors are inside their storages (F-8), for storages in the same file.
 fn check_extents<'a>(
     storages: &BTreeMap<u64, &StorageRecord>,
     tensors: impl Iterator<Item = &'a TensorRecord>,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads every vector with reader.py: the good ones must be read as their JSON says, the bad ones refused by their rule.
+"""Reads every vector with reader.py. The good ones must match their JSON; the bad ones must be refused by their rule.
 
     python3 check.py        prints how many were read, exits 1 with a line for each that was not
 """
@@ -27,7 +27,7 @@ def read_marker(path):
 
 
 def read_table(path, uuid, next_id, reference):
-    """Everything in a table: storages and tensors."""
+    """All storages and tensors of a table."""
     table = reader.Table(path, uuid, next_id, *reference)
     for ordinal in range(table.storages + table.tensors):
         table.bounds(ordinal)
@@ -37,7 +37,7 @@ def read_table(path, uuid, next_id, reference):
 
 
 def check_extents(storages, tensors):
-    """F-8, where both the tensor and its storage are in the file."""
+    """F-8, for tensors whose storage is in the same file."""
     store = reader.Store.__new__(reader.Store)
     store._storages = storages
     for header in tensors.values():
@@ -68,7 +68,7 @@ def read(path, content):
 
 
 def as_json(storages, tensors, attributes):
-    """The parts of a decoded file that reader.py keeps, in the form of the vectors' JSON."""
+    """The fields of a decoded file that reader.py keeps, in the JSON form of the vectors."""
     def tensor(header):
         return header and [header.dtype, list(header.size), list(header.stride), header.offset, header.storage_id,
                            None if header.dim_names is None else list(header.dim_names)]
@@ -95,7 +95,7 @@ def expected(content):
 
 
 def check(path):
-    """What is wrong with how the vector was read, or None."""
+    """The problem with how the vector was read, or None."""
     if path.parent.name == "good":
         content = json.loads(path.with_suffix(".json").read_text())
         found = read(path, content)

@@ -1,4 +1,4 @@
-//! Tensors from one side to the other: every dtype, every stride, every kind of storage.
+//! Conversions in both directions: every dtype, every stride, every kind of storage.
 
 use candle_core::{D, DType, Device, Tensor};
 use half::{bf16, f16};
@@ -7,7 +7,7 @@ use stridemap_candle::{from_candle, to_candle};
 
 use stridemap::Tensor as Own;
 
-/// Those that both have.
+/// The dtypes that both libraries have.
 const DTYPES: [(stridemap::DType, DType); 11] = [
     (stridemap::DType::U8, DType::U8),
     (stridemap::DType::U32, DType::U32),
@@ -117,7 +117,7 @@ fn every_kind_of_storage_is_read_mapped_or_not() {
             }
         }
     }
-    // Under its lock: not while somebody changes it.
+    // Read under the lock of the tensor, so not during a change.
     let mutable = store.load("mutable").unwrap();
     let guard = mutable.lock_exclusive().unwrap();
     let error = to_candle(&mutable, &Device::Cpu).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The example, as it runs.
+//! The example program.
 
 use std::env;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn a_small_network_gives_the_same_bits_from_every_store() {
 
 #[test]
 fn a_real_model_gives_the_same_bits_from_every_store() {
-    // Continuous integration sets it.
+    // CI sets this variable.
     let Some(model) = env::var_os("STRIDEMAP_MODEL") else { return };
     let said = silero::run(Some(Path::new(&model))).unwrap();
     assert!(said.contains("31 outputs each, and the bits are the same"), "{said}");

@@ -1,4 +1,4 @@
-//! Builders of models over stores, and the variables of a training.
+//! Variable builders over stores, and saving and loading trained variables.
 
 use candle_core::{DType, Device, Error, Tensor};
 use candle_nn::{Init, Module as _, VarBuilder, VarMap, linear};
@@ -109,7 +109,7 @@ fn variables_are_saved_and_loaded_again() {
     load_var_map(&store.snapshot(), "", &fresh).unwrap();
     assert_eq!(outputs(&untrained), trained, "the layers share the variables");
 
-    // One that is missing leaves all as they were.
+    // If a variable is missing, loading changes none of them.
     store.save("a.bias", &Own::zeros(stridemap::DType::F32, &[4]).unwrap()).unwrap();
     store.rename("b.bias", "b.gone").unwrap();
     let error = load_var_map(&store.snapshot(), "", &fresh).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The commands that are killed, that fail and that are interrupted: one test each, so that they run side by side.
+//! Commands that are killed, fail or are interrupted. Each has its own test, so that the tests run in parallel.
 
 use crate::injected::{Subject, failing, interrupted, killed};
 

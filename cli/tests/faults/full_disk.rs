@@ -1,4 +1,4 @@
-//! A real full disk: a tmpfs on which so many blocks are left, from none until the command has enough.
+//! A real full disk: a tmpfs with a given number of free blocks, from none up to the number that the command needs.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -17,7 +17,7 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// None where it cannot be mounted, which is said.
+    /// Returns `None`, and prints the reason, if it cannot be mounted.
     fn mount(size: &str) -> Option<SmallDisk> {
         if !is_root() {
             return None;
@@ -38,7 +38,7 @@ impl SmallDisk {
         self.dir.path().join("small")
     }
 
-    /// Fills the disk but for so many blocks.
+    /// Fills the disk except for `blocks` blocks.
     fn leave(&self, blocks: u64) {
         let mut filler = File::create(self.path().join("filler")).unwrap();
         let mut length_bytes = 0u64;
@@ -59,20 +59,20 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A copy of a directory, in the place of what is there.
+/// Replaces a directory with a copy of another.
 fn put(from: &Path, to: &Path) {
     let _ = fs::remove_dir_all(to);
     let copied = output(Command::new("cp").arg("-r").arg(from).arg(to));
     assert!(copied.status.success(), "{copied:?}");
 }
 
-/// Runs a command with more and more blocks left, until it succeeds. `actions` are the beginnings of what it says when the
-/// disk is full.
+/// Runs a command with more and more free blocks until it succeeds. `actions` are the beginnings of its messages on a
+/// full disk.
 fn with_each_room(args: &[&str], actions: &[&str]) {
     let Some(disk) = SmallDisk::mount("12m") else { return };
     let template = tempfile::tempdir().unwrap();
     template::make(template.path());
-    // Nothing to be deleted, which would make room.
+    // Leaves no garbage: deleting it would free space.
     succeed(template.path(), &["gc", "s.smap"]);
     for file in ["many.safetensors", "rows.npy"] {
         fs::copy(template.path().join(file), disk.path().join(file)).unwrap();
@@ -97,7 +97,7 @@ fn with_each_room(args: &[&str], actions: &[&str]) {
         if is_done {
             break;
         }
-        // What was refused succeeds where there is room.
+        // The refused command succeeds once there is space.
         assert_goes_on(&disk.path(), "s.smap", &what);
         succeed(&disk.path(), args);
         assert!(blocks < 10_000, "{what}: never enough");

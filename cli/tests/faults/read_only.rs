@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::run::{EXECUTABLE, is_root, output, refused, skip, succeed};
 use crate::template;
 
-/// Nobody's, by custom.
+/// The usual user id of `nobody`.
 pub(crate) const NOBODY: u32 = 65534;
 
 const READERS: [&[&str]; 5] = [
@@ -36,7 +36,7 @@ const WRITERS: [&[&str]; 9] = [
     &["compact", "s.smap"],
 ];
 
-/// A directory with the store and the executable, which everybody may read.
+/// Creates a directory with the store and the executable that every user can read.
 fn readable() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     template::make(dir.path());
@@ -45,7 +45,7 @@ fn readable() -> TempDir {
     dir
 }
 
-/// When each file was changed, and how long it is.
+/// Returns the modification time and the length of each file.
 fn files(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, u64)> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -59,7 +59,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, u64)> {
     files
 }
 
-/// Runs every command there, as whom `become_who` says.
+/// Runs every command there, as the user that `become_who` sets.
 fn readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl Fn(&mut Command)) {
     let run = |args: &[&str]| {
         let mut command = Command::new(dir.join("stridemap"));
@@ -70,7 +70,7 @@ fn readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl 
     let before = files(dir);
     for args in READERS {
         let ended = run(args);
-        // What dead writers have left is noted by verify, and deleted by nobody here.
+        // `verify` notes the leftovers of crashed writers, and no command deletes them here.
         let is_note = |line: &str| args[0] == "verify" && line.starts_with("stridemap: note: ");
         let are_notes = String::from_utf8_lossy(&ended.stderr).lines().all(is_note);
         assert!(ended.status.success() && are_notes, "{args:?}: {ended:?}");
@@ -130,7 +130,7 @@ fn case_14_read_only_mount_serves_readers_and_refuses_writers() {
     let remounted = output(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&mounted.0));
     assert!(remounted.status.success(), "{remounted:?}");
     readers_work_and_writers_are_refused(&mounted.0, "Read-only file system", |_| ());
-    // A file system that nobody may write says so before it asks who would.
+    // A read-only file system refuses writes before it checks the user.
     readers_work_and_writers_are_refused(&mounted.0, "", |command| {
         command.uid(NOBODY).gid(NOBODY);
     });

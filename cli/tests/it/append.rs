@@ -1,10 +1,10 @@
-//! `append`.
+//! The `append` command.
 
 use std::fs;
 
 use crate::harness::Dir;
 
-/// A file of numpy's: rows of three bytes, counted from `first` on.
+/// Writes a `.npy` file: rows of three bytes, counting up from `first`.
 fn write_rows(dir: &Dir, name: &str, first: u8, rows: u8) {
     let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({rows}, 3), }}\n");
     let preamble =

@@ -7,7 +7,7 @@ use crate::harness::Dir;
 const MODEL: &str =
     r#"{"__metadata__":{"format":"pt","who":"a"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
-/// A store of `m.safetensors` twice, with and without a prefix.
+/// Creates a store into which `m.safetensors` is imported twice, with and without a prefix.
 fn imported_twice() -> Dir {
     let dir = Dir::empty();
     dir.write_safetensors("m.safetensors", MODEL, &[1; 8]);

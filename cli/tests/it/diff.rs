@@ -1,4 +1,4 @@
-//! `diff`: what it compares, what it says, and its exit code. Values are in `diff_values.rs`.
+//! The `diff` command: its comparisons, output and exit codes. Values are tested in `diff_values.rs`.
 
 use std::fs;
 
@@ -8,14 +8,14 @@ use crate::harness::Dir;
 use crate::sources::checkpoints;
 
 impl Dir {
-    /// Runs `diff`, which says nothing but what it found, and gives whether it found nothing, and its lines.
+    /// Runs `diff`, which must not print messages. Returns whether everything is equal, and the lines of output.
     pub(crate) fn diff(&self, args: &[&str]) -> (bool, String) {
         let run = self.run(&[&["diff"], args].concat());
         assert!(matches!(run.code, Some(0 | 1)) && run.stderr.is_empty(), "{args:?}: {run:?}");
         (run.code == Some(0), run.stdout)
     }
 
-    /// A store of the given tensors, each with a storage of its own.
+    /// Creates a store of these tensors, each with its own storage.
     pub(crate) fn store_of(&self, name: &str, tensors: &[(&str, Tensor)]) -> Store {
         let store = Store::create(self.path(name)).unwrap();
         for (name, tensor) in tensors {
@@ -198,7 +198,7 @@ fn two_tensors_without_a_name_are_compared_whatever_their_files_are_called() {
     dir.messages(&["export", "s.smap", "two.npy", "points_t"]);
     let (is_equal, text) = dir.diff(&["one.npy", "two.npy"]);
     assert_eq!((is_equal, text.lines().next()), (false, Some("~ one\tsize [3, 2], [2, 3]")));
-    // The store's has a name, and it is another.
+    // The tensor in the store has a name, and it is a different one.
     assert!(dir.diff(&["one.npy", "s.smap"]).1.contains("- one\t"));
 }
 

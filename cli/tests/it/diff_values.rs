@@ -1,4 +1,4 @@
-//! `diff`: values of every kind, distances, and tensors larger than memory.
+//! The `diff` command on values of every kind, with tolerances, and on tensors larger than memory.
 
 use std::fs::File;
 use std::process::Command;
@@ -7,7 +7,7 @@ use stridemap::{DType, Tensor};
 
 use crate::harness::Dir;
 
-/// What is said of two tensors of one name.
+/// Returns the result of comparing two tensors of the same name.
 fn compared(a: &Tensor, b: &Tensor, args: &[&str]) -> String {
     let dir = Dir::empty();
     dir.store_of("a", &[("x", a.clone())]);
@@ -132,7 +132,7 @@ fn tolerances_are_those_of_numpy() {
     ] {
         assert_eq!(compared(&a, &b, args), expected);
     }
-    // 1 from 11 is within a tenth of 11, and not of 10.
+    // The difference from 11 is within a tenth of 11, but not within a tenth of 10.
     assert!(compared(&f64s(&[11.]), &f64s(&[9.95]), &["--rtol", "0.1"]).starts_with("1 of 1"));
     let (a, b) = (Tensor::from_vec(vec![5i32], &[]), Tensor::from_vec(vec![-5i32], &[]));
     assert!(compared(&a.unwrap(), &b.unwrap(), &["--rtol", "2"]).starts_with("equal"));
@@ -198,7 +198,7 @@ fn what_both_broadcast_is_compared_once() {
     assert_eq!(text.lines().next(), Some(expected.as_str()));
 }
 
-/// Both files are sparse, so nothing of them is on disk.
+/// Both files are sparse and take no space on disk.
 #[test]
 fn tensors_larger_than_the_memory_there_is_are_compared() {
     let dir = Dir::empty();

@@ -1,4 +1,4 @@
-//! Expressions: every operation, by `show` and by `view`, and what is said of those that are wrong.
+//! Expressions: every operation, with `show` and with `view`, and the error messages.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use stridemap::{DType, Store, Tensor};
 
 use crate::harness::Dir;
 
-/// An expression, the dtype and size of what it means, and the elements in row-major order. `x` counts from 0 in a size
-/// of [2, 3], `y` in [2, 3, 4], `one` in [1, 3, 1], `f` in float32 in [2, 2]; `z` is 1+2j, 3+4j, 5+6j.
+/// An expression, the dtype and size of its result, and the elements in row-major order. `x` counts from 0 with size
+/// [2, 3], `y` with [2, 3, 4], `one` with [1, 3, 1], and `f`, in float32, with [2, 2]. `z` is 1+2j, 3+4j, 5+6j.
 const VIEWS: &[(&str, &str, &str)] = &[
     ("x[1]", "int64 [3]", "3 4 5"),
     ("x[-1, ::-2]", "int64 [2]", "5 3"),
@@ -138,7 +138,7 @@ fn shown(dir: &Dir, expr: &str) -> (String, String) {
     (format!("{} {size:?}", json["dtype"].as_str().unwrap()), values.join(" "))
 }
 
-/// What stands between a dot and a parenthesis, a dot or the end, in all expressions.
+/// Returns the names of the operations in all expressions: the text between a dot and a parenthesis, a dot or the end.
 fn operations() -> BTreeSet<&'static str> {
     let words = VIEWS.iter().flat_map(|(expr, ..)| expr.split('.').skip(1));
     let words =

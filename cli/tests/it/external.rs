@@ -1,4 +1,4 @@
-//! `import --in-place`, and what the commands then do with files that are not the store's.
+//! `import --in-place`, and the other commands on external files.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ fn elements() -> Vec<u8> {
     [1f32, 2., 3., 4.].iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// With a store that has the tensor of `x.safetensors` in place.
+/// Creates a store that has the tensor of `x.safetensors` in place.
 fn with_adopted() -> Dir {
     let dir = Dir::empty();
     dir.write_safetensors("x.safetensors", HEADER, &elements());
@@ -67,7 +67,7 @@ fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
     let run = dir.run(&["verify", "s.smap"]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert!(run.stdout.contains("affects \"a.x\"") && run.stdout.contains("F-29"), "{}", run.stdout);
-    // In place again, as it says.
+    // Imported in place again, as the message advises.
     dir.messages(&["import", "x.safetensors", "s.smap", "--in-place", "--prefix", "a."]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 }
@@ -86,7 +86,7 @@ fn external_files_are_opened_only_where_the_option_or_the_variable_says() {
         "{}",
         run.stderr
     );
-    // Names and headers need no file.
+    // Names and headers are listed without the file.
     fs::remove_file(dir.path("x.safetensors")).unwrap();
     assert_eq!(dir.stdout(&["ls", "s.smap"]), "a.x\tfloat32\t[2, 2]\n");
     dir.stdout(&["rm", "s.smap", "a.x"]);
@@ -156,12 +156,12 @@ fn case_29_file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
         }
     }
     assert_eq!(fs::read(dir.path("x.safetensors")).unwrap(), whole);
-    // A link to it is replaced, and not what it leads to.
+    // The export replaces a symbolic link, not its target.
     std::os::unix::fs::symlink("x.safetensors", dir.path("link.safetensors")).unwrap();
     dir.messages(&["export", "s.smap", "link.safetensors", "row"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 
-    // With all of them, the right bytes are in the new file.
+    // If all tensors of the file are exported, the new file has the right bytes.
     let shown = dir.stdout(&["show", "s.smap", "a.x"]);
     dir.messages(&["export", "s.smap", "x.safetensors"]);
     assert_eq!(dir.stdout(&["show", "x.safetensors", "a.x"]), shown);

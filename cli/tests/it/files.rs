@@ -1,4 +1,4 @@
-//! `import` and `export`.
+//! The `import` and `export` commands.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ const MATRIX: &str =
 const VECTOR: &str =
     r#"{"__metadata__":{"format":"np"},"b":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
 
-/// A file of numpy's: `np.array([[1, 2, 3], [4, 5, 6]], 'u1', order=order)`.
+/// Writes the `.npy` file of `np.array([[1, 2, 3], [4, 5, 6]], 'u1', order=order)`.
 fn write_npy(dir: &Dir, name: &str, is_fortran_order: bool, elements: [u8; 6]) {
     let order = if is_fortran_order { "True" } else { "False" };
     let header = format!("{{'descr': '|u1', 'fortran_order': {order}, 'shape': (2, 3), }}\n");
@@ -230,7 +230,7 @@ fn more_files_than_the_soft_limit_are_imported_and_exported() {
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     run(&[&["import"], &files[..], &["s.smap"]].concat());
 
-    // Each in a storage of its own.
+    // Each tensor has its own storage.
     let store = StoreOptions::new().durability(Durability::Process).open(dir.path("s.smap")).unwrap();
     for file in &files {
         store.save(file, &Tensor::from_vec(vec![0u8; 4], &[4]).unwrap()).unwrap();

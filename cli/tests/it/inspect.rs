@@ -1,4 +1,4 @@
-//! `inspect` and `ls`.
+//! The `inspect` and `ls` commands.
 
 use stridemap::{DType, StorageKind, Store, Tensor};
 

@@ -1,4 +1,4 @@
-//! The real executable, run on stores that the library made.
+//! The real executable on stores that the library created.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests assert too")]
 
 mod append;

@@ -1,4 +1,4 @@
-//! `gc` and `verify`.
+//! The `gc` and `verify` commands.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,8 +8,8 @@ use crate::harness::{Dir, Run};
 #[test]
 fn gc_says_what_it_gave_back() {
     let dir = Dir::with_store();
-    // A process that another test starts has our open files, and with them their locks, until it is its own program. So
-    // the store's own commit may have left a manifest.
+    // Until it calls `exec`, a process started by another test has our open files, and so our locks. The store's own
+    // commit may therefore have left a manifest.
     dir.stdout(&["gc", "s.smap"]);
     assert_eq!(dir.stdout(&["gc", "s.smap"]), "deleted 0 files, 0 bytes\n");
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);

@@ -1,4 +1,4 @@
-//! `view`, `cp`, `mv` and `rm`.
+//! The `view`, `cp`, `mv` and `rm` commands.
 
 use crate::harness::Dir;
 

@@ -1,4 +1,4 @@
-//! Files of NumPy: what the command line does with them, as NumPy sees it.
+//! NumPy files: the command line and NumPy read each other's.
 
 use std::env;
 use std::process::Command;
@@ -7,8 +7,8 @@ use crate::harness::Dir;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/numpy_files.py");
 
-/// Skipped, with the reason printed, where python3, numpy or `ml_dtypes` is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that
-/// a failure.
+/// Skipped, with the reason printed, if python3, numpy or `ml_dtypes` is missing. `STRIDEMAP_REQUIRE_PYTHON` turns
+/// that into a failure.
 #[test]
 fn files_of_numpy_are_the_same_to_both_sides() {
     let found = Command::new("python3").args(["-c", "import numpy, ml_dtypes"]).output();

@@ -1,4 +1,4 @@
-//! Where output goes, and what happens when it cannot.
+//! Where output goes, and errors when writing it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -8,7 +8,7 @@ use stridemap::{Store, Tensor};
 
 use crate::harness::Dir;
 
-/// A store whose listing, and whose one tensor's elements, are more than a pipe holds.
+/// Creates a store whose listing, and whose single tensor's elements, exceed the capacity of a pipe.
 fn large() -> Dir {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();

@@ -1,4 +1,4 @@
-//! Bad input: exit code 2, one line that says why, and everything as it was.
+//! Invalid input: exit code 2, one line with the reason, and no change.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::harness::Dir;
 
 const TENSOR: &str = r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
-/// Every command that takes a store and nothing else, on one of the given path.
+/// Returns every command that takes only a store, applied to this path.
 pub(crate) fn on_store(store: &str) -> Vec<Vec<&str>> {
     vec![
         vec!["export", store, "out.safetensors"],

@@ -1,4 +1,4 @@
-//! `repair`, and `verify` of what it is for.
+//! The `repair` command, and `verify` on damaged stores.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use stridemap::{Store, Tensor};
 
 use crate::harness::{Dir, Run};
 
-/// A store of `weight` and a view of it on one storage, and of `bias` on another.
+/// Creates a store of `weight` and a view of it on one storage, and of `bias` on another.
 fn with_model() -> Dir {
     let dir = Dir::empty();
     let store = Store::create(dir.path("model.smap")).unwrap();
@@ -16,7 +16,7 @@ fn with_model() -> Dir {
     store.save_view("weight_t", &store.load("weight").unwrap().t().unwrap()).unwrap();
     store.save("bias", &Tensor::from_vec(vec![1f32, 2., 3.], &[3]).unwrap()).unwrap();
     drop(store);
-    // A process that another test starts has our open files until it is its own program, and with them their locks.
+    // Until it calls `exec`, a process started by another test has our open files, and so our locks.
     dir.stdout(&["gc", "model.smap"]);
     dir
 }

@@ -1,4 +1,4 @@
-//! `show`: expressions and elements.
+//! The `show` command: expressions and elements.
 
 use stridemap::{DType, Store, Tensor};
 

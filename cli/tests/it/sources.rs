@@ -1,4 +1,4 @@
-//! `inspect`, `ls` and `show` on files of other formats.
+//! The `inspect`, `ls` and `show` commands on files in other formats.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::harness::Dir;
 use crate::refusals::on_store;
 
-/// Two tensors, not in the order of their names, and text.
+/// Two tensors, not in order of name, and text.
 const HEADER: &str = concat!(
     r#"{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"#,
     r#""b [0]":{"dtype":"I64","shape":[],"data_offsets":[8,16]}}"#
@@ -19,7 +19,7 @@ fn with_file() -> Dir {
     dir
 }
 
-/// The checkpoints that PyTorch wrote, but those that are to be refused.
+/// Returns the checkpoints that PyTorch wrote, except those that must be refused.
 pub(crate) fn checkpoints() -> Vec<PathBuf> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop/tests/data/pt");
     let files = fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path());

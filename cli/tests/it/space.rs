@@ -1,4 +1,4 @@
-//! `compact` and `stats`.
+//! The `compact` and `stats` commands.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use stridemap::{Store, Tensor};
 
 use crate::harness::Dir;
 
-/// With a store of a column of a matrix of 1000 rows of 100 float32, which has lost its own name.
+/// Creates a store of one column of a float32 matrix with 1000 rows and 100 columns. The matrix has lost its own name.
 fn with_column() -> Dir {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
@@ -16,7 +16,7 @@ fn with_column() -> Dir {
     store.save_view("a column", &store.load("all").unwrap().select(1, 16).unwrap()).unwrap();
     store.remove("all").unwrap();
     drop(store);
-    // What the store's own commit may have left: another test that starts a process has our locks for a moment.
+    // Deletes what the store's own commit may have left: a process started by another test briefly has our locks.
     dir.stdout(&["gc", "s.smap"]);
     dir
 }
@@ -108,7 +108,7 @@ fn stats_name_the_process_that_is_in_the_way() {
     let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
     let pinned = &record["storages"][0]["reclaimable"][0];
     assert_eq!((&pinned["reason"], &pinned["generation"]), (&json!("pinned"), &json!(4)));
-    // The kernel tells who it is, where the file system and the namespace of processes allow.
+    // The kernel names the process if the file system and the process namespace allow it.
     let processes = pinned["processes"].as_array().unwrap();
     assert!(processes.is_empty() || *processes == [json!(std::process::id())], "{record}");
     drop(reader);

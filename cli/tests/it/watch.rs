@@ -1,4 +1,4 @@
-//! `watch`: what it says of the commits of other processes, and how it ends.
+//! The `watch` command: its output for commits by other processes, and how it ends.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -9,7 +9,7 @@ use stridemap::Tensor;
 
 use crate::harness::Dir;
 
-/// A watching process that has begun.
+/// A running `watch` process.
 struct Watcher {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -41,7 +41,7 @@ impl Watcher {
         assert!(sent.unwrap().success());
     }
 
-    /// How it ends, and what else it said.
+    /// Waits for the end, and returns the exit code and the remaining output.
     fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();

@@ -355,7 +355,7 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every change is refused, or the unpacked bytes have the stated checksum.
+    /// Every changed file is refused, or its unpacked bytes have the stated checksum.
     #[test]
     fn changed_bytes_are_refused_or_unpack_to_their_checksum(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),

@@ -1,4 +1,4 @@
-//! The format of a file is told by what each format must have, whatever the first bytes look like.
+//! The detection of formats: by what each format requires, whatever the first bytes look like.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use crate::torch::forge::{archive, legacy, tensor};
 
 const TENSOR: &str = r#"{"x":{"dtype":"U8","shape":[512],"data_offsets":[0,512]}}"#;
 
-/// Enough elements that byte 257 is among them in the shortest file of each format.
+/// Enough elements that byte 257 of the shortest file of each format is among them.
 const NUMEL: usize = 512;
 
-/// A file with one tensor, or none if the header has no room for it, whose header has exactly so many bytes.
+/// Returns a file with one tensor, or none if the header is too short, whose header has exactly `header_bytes`.
 fn safetensors(header_bytes: usize) -> Vec<u8> {
     let (header, elements) = if header_bytes < TENSOR.len() { ("{}", 0) } else { (TENSOR, NUMEL) };
     let mut file = (header_bytes as u64).to_le_bytes().to_vec();
@@ -27,7 +27,7 @@ fn checkpoint_pickle() -> Vec<u8> {
     tensor(b"M\x80\x00", b"K\x00", b"K\x40\x85", b"K\x01\x85")
 }
 
-/// A file of every format, and of both layouts of PyTorch and of an npz with and without members.
+/// Returns a file of every format, of both PyTorch layouts, and of an npz with and without members.
 fn every_format() -> Vec<(FileFormat, Vec<u8>)> {
     let npy = || npy_bytes("{'descr': '|u1', 'fortran_order': False, 'shape': (512,), }\n", &[7; NUMEL]);
     let metadata = "x".repeat(NUMEL);
@@ -50,7 +50,7 @@ fn told(place: &Place, bytes: &[u8]) -> Result<FileFormat, String> {
 #[test]
 fn safetensors_are_detected_whatever_their_first_bytes() {
     let place = Place::new();
-    // Every first byte with each of the second bytes from 0 to 8: among them those of pickles of protocol 2 to 5.
+    // Every first byte with each second byte from 0 to 8, which include those of pickles of protocols 2 to 5.
     for header_bytes in 2..0x900 {
         assert_eq!(told(&place, &safetensors(header_bytes)), Ok(FileFormat::Safetensors), "{header_bytes}");
     }
@@ -59,7 +59,7 @@ fn safetensors_are_detected_whatever_their_first_bytes() {
 #[test]
 fn each_format_is_detected_by_its_first_bytes() {
     let place = Place::new();
-    // The header of safetensors can have any length: the beginning of every other file, as much of it as is a length.
+    // A safetensors header can have any length, so its length field can equal the start of any other format.
     let mut lengths = BTreeSet::new();
     for (format, bytes) in every_format() {
         assert_eq!(told(&place, &bytes), Ok(format));
@@ -91,7 +91,7 @@ fn mark_of_a_tar_file_among_the_elements_or_the_text_makes_no_tar_file() {
 #[test]
 fn truncated_files_are_refused_as_the_format_they_begin_with() {
     let place = Place::new();
-    // A header of 640 bytes, cut: no pickle has an instruction 0.
+    // A truncated file whose header has 640 bytes: no pickle has an instruction 0.
     let cut = told(&place, &safetensors(640)[..300]).unwrap_err();
     assert!(cut.contains("640 bytes") && cut.contains("292 are left"), "{cut}");
     for protocol in 2..=5 {

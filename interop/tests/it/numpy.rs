@@ -1,4 +1,4 @@
-//! Files of NumPy, in and out. What NumPy itself writes and reads is compared by `tests/numpy_files.py`.
+//! Reading and writing NumPy files. `tests/numpy_files.py` compares them with NumPy's own.
 
 mod hostile;
 mod npz;
@@ -35,7 +35,7 @@ fn every_dtype_of_npy_comes_back_from_a_file() {
                 }
                 written.unwrap();
                 assert_eq!(written_bytes, tensor.nbytes() as u64);
-                // Those of one byte that NumPy lacks are one to it.
+                // The one-byte types that NumPy lacks all have the same descriptor.
                 let is_told = dtype.code() < DType::F8E4M3FN.code();
                 if !is_told {
                     let error = ForeignFile::open(&path).unwrap_err();
@@ -66,7 +66,7 @@ fn fortran_order_arrives_as_strides_under_one_name() {
     let file = ForeignFile::open(&path).unwrap();
     file.import_into(&mut txn, "", |_| ()).unwrap();
     assert_eq!(file.import_into(&mut txn, "", |_| ()).unwrap_err().kind(), ErrorKind::NameExists);
-    // Another writer is faster, so the changes are made a second time, on its generation.
+    // Another writer commits first, so the changes are applied again, to its generation.
     place.store.save("other", &counted(DType::U8, &[1])).unwrap();
     txn.commit().unwrap();
 

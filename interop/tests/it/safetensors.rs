@@ -1,4 +1,4 @@
-//! Files of safetensors, whole and lying. Models of several files are in `shards.rs`.
+//! Valid and malformed safetensors files. Models in several files are in `shards.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;

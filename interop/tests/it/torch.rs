@@ -1,4 +1,4 @@
-//! Checkpoints that PyTorch wrote, imported into a store that is closed and opened again; and files that must be refused.
+//! Checkpoints from PyTorch, imported into a store that is closed and opened again, and files that must be refused.
 
 mod conformance;
 pub(crate) mod forge;
@@ -13,12 +13,12 @@ use stridemap_interop::ForeignFile;
 
 use crate::support::temporary;
 
-/// The files of `tests/data`.
+/// Returns the path of a file in `tests/data`.
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-/// What is said of a file that is refused: one line, and nothing of it is in a store afterwards.
+/// Asserts that a file is refused with one line, and that nothing of it is saved. Returns the message.
 fn refusal(path: &Path) -> String {
     let dir = temporary();
     let store =

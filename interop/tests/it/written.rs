@@ -1,4 +1,4 @@
-//! What all exports promise.
+//! Guarantees of all exports: durability, permissions, refusals, and existing files.
 
 use std::collections::BTreeMap;
 use std::fs;

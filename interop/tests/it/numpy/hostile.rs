@@ -1,4 +1,4 @@
-//! Files that lie: refused, whatever they are, without memory for what they claim.
+//! Malformed NumPy files: all are refused, without allocating the memory that they claim to need.
 
 use std::fs;
 use std::io::{Cursor, Write as _};
@@ -59,7 +59,7 @@ fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
             assert!(said.contains(what) && said.contains(&format!("{name:?}")), "{said}, and not {what}");
         }
     }
-    // A zip file may say that there is a directory.
+    // A zip file may have entries for directories.
     place
         .import(&place.file("x.npz", &zip_of(&[("dir/", STORED, b""), ("dir/good.npy", STORED, &good)])))
         .unwrap();
@@ -80,7 +80,7 @@ fn a_member_that_claims_more_than_it_can_unpack_to_is_refused_before_there_is_ro
     let claim = 1u64 << 50;
     let header = bytes_of(&format!("({claim},)"), &[]);
     let mut bomb = zip_of(&[("bomb.npy", DEFLATED, &[&header[..], &[0; 100_000]].concat())]);
-    // The directory agrees with the header about the length, in its zip64 field.
+    // The zip64 field of the directory agrees with the header about the length.
     let actual = (header.len() as u64 + 100_000).to_le_bytes();
     let directory = bomb.windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
     let at = directory + bomb[directory..].windows(8).position(|bytes| bytes == actual).unwrap();
@@ -115,7 +115,8 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// An npz file has checksums of all that matters; in an npy file only the header can be seen to be wrong.
+    /// An npz file has checksums of everything that matters. In an npy file, only damage to the header can be
+    /// detected.
     #[test]
     fn changed_and_cut_files_are_refused_or_have_the_right_elements(
         is_npz in any::<bool>(),

@@ -1,4 +1,4 @@
-//! `.npz` files.
+//! Reading and writing `.npz` files.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ fn named(tensors: &[(&str, Tensor)]) -> Vec<(String, Tensor)> {
     tensors.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect()
 }
 
-/// Names that would be paths, views, and more elements than are read at once.
+/// Returns names that look like paths, views, and more elements than are read at once.
 fn tensors() -> Vec<(String, Tensor)> {
     let base = counted(DType::F32, &[6, 5]);
     let long = Tensor::from_vec((0..1_500_000u32).collect(), &[1000, 1500]).unwrap();

@@ -1,4 +1,4 @@
-//! Files that nobody's PyTorch wrote: each is refused in one line, in little time and memory.
+//! Files that PyTorch would never write: each is refused with one line, quickly and in little memory.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::forge::{archive, legacy, tensor, text};
 use super::refusal;
 use crate::support::temporary;
 
-/// What is said of a file of these bytes.
+/// Returns the error for a file with these bytes.
 fn said_of(bytes: &[u8]) -> String {
     let dir = temporary();
     let path = dir.path().join("hostile.pt");
@@ -16,7 +16,7 @@ fn said_of(bytes: &[u8]) -> String {
     refusal(&path)
 }
 
-/// Refused with these words in both layouts, with this as the object.
+/// Asserts that a checkpoint of this object is refused, in both layouts, with a message that contains `part`.
 fn assert_refused(object: &[u8], part: &str) {
     let storage = [0.5f32.to_le_bytes(), 1.5f32.to_le_bytes()].concat();
     for file in [
@@ -168,7 +168,7 @@ fn pickles_that_break_their_machine_are_refused() {
     ] {
         assert_refused(&object, part);
     }
-    // Lengths that lie, of which a legacy file does not know where they end.
+    // False lengths. In a legacy file the end of the pickle is not known beforehand.
     for object in [
         &b"\x80\x02X\xff\xff\xff\xff."[..],
         b"\x80\x02\x8b\xff\xff\xff\x7f.",
@@ -179,7 +179,7 @@ fn pickles_that_break_their_machine_are_refused() {
     }
     let wide = [&b"\x80\x02\x8b\x00\x01\0\0"[..], &[1; 256], b"."].concat();
     assert_refused(&wide, "an integer of 256 bytes");
-    // As a number of elements.
+    // As the number of elements.
     let wide = [&b"\x8a\x11"[..], &[1; 17]].concat();
     assert_refused(&tensor(&wide, GOOD[1], GOOD[2], GOOD[3]), "a number of elements that no file can hold");
 }
@@ -202,7 +202,7 @@ fn repeated_uses_of_long_values_are_limited() {
     ] {
         assert_refused(&object, "it needs more memory than");
     }
-    // The keys of the storages, and of the description of the machine.
+    // The keys of the storages, and those of the description of the machine.
     let keys = [&b"\x80\x02]("[..], &name, b"q\x00", &b"h\x00".repeat(2000), b"e."].concat();
     let file = legacy(b"\x80\x02N.", &[]);
     let file = [file.strip_suffix(b"\x80\x02](e.").unwrap(), &keys].concat();
@@ -214,7 +214,7 @@ fn repeated_uses_of_long_values_are_limited() {
     for number in [format!("F{digits}.5\n"), format!("I{digits}\n"), format!("L{digits}L\n")] {
         assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is not a");
     }
-    // Of one tensor or torch.Size, without a second memory of them in full.
+    // Repeated uses of one tensor or torch.Size do not store a second copy of its sizes.
     let [numel, offset, ..] = GOOD;
     assert_refused(&tensor(numel, offset, &sizes, &sizes), "has 100000 dimensions; at most 64 are allowed");
 }
