@@ -1,6 +1,7 @@
-//! How long processes wait for each other, printed as p50, p99 and max. The other processes are this binary, started again.
+//! How long processes wait for each other, printed as p50, p99 and max. The other processes are this test binary,
+//! started again.
 //!
-//! `STRIDEMAP_CONTENTION_SECONDS` sets for how long each kind of lock is contended for.
+//! `STRIDEMAP_CONTENTION_SECONDS` sets how long each kind of lock is contended.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 mod latencies;

@@ -1,4 +1,4 @@
-//! Every state that a power cut may leave of short scripts.
+//! Every state that a power cut can leave of short scripts.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -9,12 +9,12 @@ use crate::explore::{Budget, Figures, explore};
 use crate::script::{Script, Setup};
 use crate::{number, scripts, temporary};
 
-/// How many states are tried at each point of what comes after a first crash.
+/// Returns the number of states tried at each crash point after the first crash.
 fn states() -> usize {
     number("STRIDEMAP_TEST_CRASH_STATES").unwrap_or(2) as usize
 }
 
-/// The states that were tried for these scripts, none wrong.
+/// Tries the states of these scripts, asserts that all are right, and returns their numbers.
 fn try_all(scripts: Vec<Script>, setup: &Setup, budget: &Budget) -> Figures {
     let (next, all) = (Mutex::new(scripts.iter()), Mutex::new(Figures::default()));
     std::thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn case_02_power_cut_while_the_digests_of_chunks_grow_leaves_the_old_or_the_new_
     println!("{all}; none wrong");
 }
 
-/// A writer that dies leaves what is there and not durable, which the next one stands on.
+/// A killed writer leaves changes that are not durable, and the next writer builds on them.
 #[test]
 fn case_02_power_cut_after_a_kill_at_any_point_leaves_what_the_next_writer_acknowledged() {
     let dir = temporary();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what PyTorch prints where its choices turn: usage: make_torch_edge_prints.py OUT.jsonl SEED   (needs torch)
+"""Writes PyTorch's output at the limits of its print modes: make_torch_edge_prints.py OUT.jsonl SEED   (needs torch)
 
 As make_torch_prints.py, with the same fields: but each float dtype, the 8-bit ones among them, with values about the
 bounds of scientific notation, in ties, all special or all bits; complex numbers of two such parts; integers of all

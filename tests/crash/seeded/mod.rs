@@ -12,7 +12,7 @@ use crate::explore::Figures;
 use crate::number;
 use episode::Episode;
 
-/// How often a store loses power.
+/// The number of times that a store loses power.
 const LIVES: usize = 12;
 
 #[test]

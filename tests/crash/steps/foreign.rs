@@ -1,4 +1,4 @@
-//! Files that are not the store's, and are changed while it looks at them.
+//! External files that change while the store reads them.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ fn write(path: &Path, x: &Tensor) {
     safetensors::Export::new().write(path, &tensors, |_| ()).unwrap();
 }
 
-/// Changes the last byte, and the mtime, which would otherwise be that of the clock's last tick.
+/// Changes the last byte, and sets a later mtime: otherwise it could be the same tick of the clock.
 fn change(path: &Path) -> io::Result<()> {
     let mut all = fs::read(path)?;
     *all.last_mut().unwrap() ^= 1;
@@ -36,7 +36,7 @@ pub(crate) fn changed_before_it_is_recorded(play: &Play) -> Fate {
     refused("the adoption of what has changed", txn.commit(), ErrorKind::ExternalChanged)
 }
 
-/// It is changed after it.
+/// An adopted file is changed after the commit.
 pub(crate) fn changed_since_it_was_recorded(play: &Play) -> Fate {
     let path = play.dir.path().join("x.safetensors");
     write(&path, &bytes(100, 1));
@@ -46,7 +46,7 @@ pub(crate) fn changed_since_it_was_recorded(play: &Play) -> Fate {
     refused("the reading of what has changed", read, ErrorKind::ExternalChanged)
 }
 
-/// A file is changed between its header's being read and its blocks' being shared.
+/// A file is changed after its header is read and before its blocks are shared.
 pub(crate) fn changed_before_it_is_shared(play: &Play) -> Fate {
     let path = play.dir.path().join("x.safetensors");
     write(&path, &bytes(5 << 20, 1));

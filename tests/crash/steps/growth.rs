@@ -1,4 +1,4 @@
-//! Storages that grow, and what stands in the way.
+//! Appends, and the files and processes that interfere with them.
 
 use std::fs;
 use std::io;
@@ -19,13 +19,13 @@ fn length(store: &Store, name: &str) -> Result<usize, String> {
     Ok(told("load", store.load(name))?.numel())
 }
 
-/// A second writer appends to what a first one is appending to.
+/// A second writer appends while a first one appends to the same storage.
 pub(crate) fn two_append(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     told("create", store.create_growable("log", DType::U8, &[100], 0))?;
     let other = open(&play.seat())?;
     let mut txn = told("begin", store.begin())?;
-    // More than a chunk is written at once.
+    // An append of more than a chunk is written immediately.
     told("append", txn.append("log", &bytes(MIB, 1)))?;
     let busy = match other.append("log", &bytes(10, 2)) {
         Err(e) if e.kind() == ErrorKind::Busy => true,
@@ -40,7 +40,7 @@ pub(crate) fn two_append(play: &Play) -> Fate {
     holds(format!("{found} elements"), found == 100 + MIB + 10)
 }
 
-/// The same on a file system that does not show one machine the other's locks, by two names that end the storage.
+/// The same on a file system that does not show one machine the locks of another, with two names that end the storage.
 pub(crate) fn two_append_and_see_no_locks(play: &Play) -> Fate {
     let blind = Manners { has_blind_locks: true, ..Manners::default() };
     let store = create(&play.seat().with(blind))?;
@@ -55,8 +55,8 @@ pub(crate) fn two_append_and_see_no_locks(play: &Play) -> Fate {
     is_whole(play, &["end", "log"])
 }
 
-/// Somebody appends while commits go by the listings by which the newest generation is looked for. The one before is
-/// held, and so is all that is shown.
+/// Another process appends, while each listing for the newest generation misses the current commits. The previous
+/// generation is held, and so is every generation in the listing.
 pub(crate) fn append_behind_what_a_listing_does_not_show(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     told("create", store.create_growable("log", DType::U8, &[0], 0))?;
@@ -80,7 +80,7 @@ pub(crate) fn append_behind_what_a_listing_does_not_show(play: &Play) -> Fate {
     holds(format!("{found} elements"), found == 2 * MIB)
 }
 
-/// The file is replaced between its being opened and its being locked.
+/// The file is replaced after it is opened and before it is locked.
 pub(crate) fn file_replaced_before_it_is_locked(play: &Play) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
@@ -125,7 +125,7 @@ pub(crate) fn file_with_two_names(play: &Play) -> Fate {
     refused("the append to a file of two names", appended, ErrorKind::Conflict)
 }
 
-/// A store that lies: the file that is to grow is another storage as well, which is longer and lent.
+/// A malformed store: the growing file is also another storage, which is longer and borrowed.
 pub(crate) fn file_that_is_lent(play: &Play) -> Fate {
     let path = play.dir.path().join(STORE);
     let seat = play.seat();

@@ -18,7 +18,7 @@ fn create_x(store: &Store) -> Fate {
     told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable)).map(drop)
 }
 
-/// Two processes change one tensor.
+/// Two processes change the same tensor.
 pub(crate) fn two_change(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     create_x(&store)?;
@@ -28,7 +28,7 @@ pub(crate) fn two_change(play: &Play) -> Fate {
     refused("the guard beside another", same.lock_exclusive(), ErrorKind::Busy)
 }
 
-/// The file was replaced since the tensor was loaded.
+/// The file was replaced after the tensor was loaded.
 pub(crate) fn file_that_was_replaced(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     create_x(&store)?;
@@ -37,7 +37,7 @@ pub(crate) fn file_that_was_replaced(play: &Play) -> Fate {
     refused("the guard of another file", x.lock_exclusive(), ErrorKind::Replaced)
 }
 
-/// The file has lost its end.
+/// The end of the file is missing.
 pub(crate) fn file_that_is_short(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     create_x(&store)?;
@@ -60,7 +60,7 @@ pub(crate) fn file_with_two_names(play: &Play) -> Fate {
     )
 }
 
-/// A flush, and then a power cut, where a file that is open for reading alone syncs nothing.
+/// A flush and then a power cut, on a file system where a read-only descriptor syncs nothing.
 pub(crate) fn flushed_before_a_power_cut(play: &Play) -> Fate {
     let store = create(&play.seat().with(Manners { syncs_by_writers: true, ..Manners::default() }))?;
     create_x(&store)?;
@@ -72,7 +72,7 @@ pub(crate) fn flushed_before_a_power_cut(play: &Play) -> Fate {
     has(&store, "x", 7)
 }
 
-/// The file that was loaded has been told that bytes were lost; the one that was opened since has not.
+/// The descriptor from loading has an unreported write error; the one that was opened later does not.
 pub(crate) fn loss_that_the_loaded_file_is_told_of(play: &Play) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
@@ -89,7 +89,7 @@ pub(crate) fn loss_that_the_loaded_file_is_told_of(play: &Play) -> Fate {
     holds("nothing was lost", seat.is_done())
 }
 
-/// A flush fails, and is asked for again.
+/// A flush fails and is repeated.
 pub(crate) fn flush_after_a_failed_one(play: &Play) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
@@ -100,13 +100,13 @@ pub(crate) fn flush_after_a_failed_one(play: &Play) -> Fate {
     seat.fail("sync", BIN);
     refused("the flush", guard.flush(), ErrorKind::Io)?;
     drop(guard);
-    // The handle is poisoned; another one of the process knows of it too.
+    // The handle is poisoned. Another handle of the process is too.
     let same = told("load", open(&seat)?.load("x"))?;
     let mut guard = told("the guard", same.lock_exclusive())?;
     refused("a flush after one that failed", guard.flush(), ErrorKind::Poisoned)
 }
 
-/// The file of a live storage has been told that bytes were lost.
+/// The descriptor of a live storage has an unreported write error.
 pub(crate) fn live_elements_that_are_lost(play: &Play) -> Fate {
     let path = play.dir.path().join(STORE);
     let seat = play.seat();
@@ -121,7 +121,7 @@ pub(crate) fn live_elements_that_are_lost(play: &Play) -> Fate {
     refused("the commit after it", mapped.copy("x", "y"), ErrorKind::Poisoned)
 }
 
-/// Two threads flush at once what was lost, and the kernel tells one.
+/// Two threads flush lost changes at once, and the kernel reports the error to only one of them.
 pub(crate) fn two_flush_what_is_lost(play: &Play) -> Fate {
     let path = play.dir.path().join(STORE);
     let seat = play.seat();
@@ -141,7 +141,7 @@ pub(crate) fn two_flush_what_is_lost(play: &Play) -> Fate {
             let _ = done.send(());
             flushed
         }));
-        // A flush that waits for this one is not done before it. One that does not wait may take long.
+        // A flush that waits for this one cannot end before it. One that does not wait may take long.
         let patience = Duration::from_secs(if omitted.is_some() { 60 } else { 1 });
         let _ = is_done.recv_timeout(patience);
         Err(std::io::Error::other("injected fault"))
@@ -150,7 +150,7 @@ pub(crate) fn two_flush_what_is_lost(play: &Play) -> Fate {
     refused("the other flush of it", second.get()?.join().unwrap(), ErrorKind::Poisoned)
 }
 
-/// A flush, and then a power cut, where who created the tensor died before its name was durable.
+/// A flush and then a power cut. The process that created the tensor died before its name was durable.
 pub(crate) fn flushed_after_a_writer_died(play: &Play) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;

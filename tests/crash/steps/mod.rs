@@ -1,5 +1,5 @@
-//! Each step of the protocol left out in turn: for every one there is a simulation that finds something lost, and that
-//! finds nothing wrong while the step is there.
+//! Omits each step of the protocol in turn. For every step there is a simulation that fails without the step and
+//! succeeds with it.
 
 mod foreign;
 mod growth;
@@ -18,7 +18,7 @@ use std::path::Path;
 
 use play::{Fate, Play};
 
-/// A simulation, and the steps of which it finds each missing.
+/// A simulation, and the steps whose absence it must detect.
 struct Simulation {
     name: &'static str,
     play: Box<dyn Fn(Option<&'static str>) -> Fate>,
@@ -33,7 +33,7 @@ fn on_a_real_disk(name: &'static str, play: fn(&Play) -> Fate, finds: &'static [
     Simulation { name, play: Box::new(move |omitted| play(&Play::new(omitted).real())), finds }
 }
 
-/// Of processes that come between each other's operations.
+/// Returns simulations in which processes act between each other's operations.
 fn interleavings() -> Vec<Simulation> {
     vec![
         of("another before the name", writers::another_before_the_name, &["lock-writers"]),
@@ -133,7 +133,7 @@ fn interleavings() -> Vec<Simulation> {
     ]
 }
 
-/// What goes wrong, if anything does. A simulation may also find out by a panic.
+/// Returns the failure of a simulation, if it fails. A panic is a failure too.
 fn fate(simulation: &Simulation, omitted: Option<&'static str>) -> Fate {
     catch_unwind(AssertUnwindSafe(|| (simulation.play)(omitted))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -141,7 +141,7 @@ fn fate(simulation: &Simulation, omitted: Option<&'static str>) -> Fate {
     })
 }
 
-/// Plays each with all steps in place, and then without each of those that it is to find missing; prints what it found.
+/// Runs each simulation with all steps, and then without each step that it must detect. Prints the failures.
 fn check(simulations: Vec<Simulation>) {
     let mut survivors = Vec::new();
     for simulation in simulations {
@@ -171,7 +171,7 @@ fn every_sync_and_rename_that_is_left_out_is_noticed_after_a_power_cut() {
     check(power::simulations());
 }
 
-/// The steps that are taken in two places.
+/// The steps that occur in two places.
 const IN_TWO_PLACES: [&str; 3] = ["rename-store", "sync-new-root", "sync-parent"];
 
 #[test]
@@ -185,7 +185,7 @@ fn every_step_in_the_sources_has_a_simulation_that_finds_it_missing() {
     assert_eq!(sources, found);
 }
 
-/// The names in each `step!` and `without_step!` of the source files below a directory.
+/// Returns the names in each `step!` and `without_step!` of the source files in a directory.
 fn steps_below(dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {

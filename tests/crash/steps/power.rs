@@ -1,6 +1,6 @@
-//! Power cuts without a step, at every point of a story: all, nothing, names alone, bytes alone, or one name survives of
-//! what was not synced. More may, of which the explorer beside this one tries what there is; a step that is left out is
-//! found by less.
+//! Power cuts without a step, at every point of a story. Of the unsynced changes, these survive: all, none, only
+//! names, only bytes, or a single name. `crash/explore.rs` tries more outcomes, but these suffice to detect an omitted
+//! step.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -101,7 +101,7 @@ pub(crate) fn simulations() -> Vec<Simulation> {
     ]
 }
 
-/// Names, sizes and elements.
+/// Tensors by name: sizes and elements.
 type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
 
 fn content(store: &Store) -> stridemap::Result<Content> {
@@ -121,7 +121,7 @@ fn numbers(count: usize, seed: u32) -> Tensor {
 const BEGAN: &str = "began";
 const RETURNED: &str = "returned";
 
-/// What was done to a store, and what it held after each step: none, while there was no store.
+/// The operations on a store, and its content after each step: `None` while there is no store.
 struct Story<'a> {
     play: &'a Play,
     contents: Vec<Option<Content>>,
@@ -148,7 +148,7 @@ impl<'a> Story<'a> {
         Ok((story, store))
     }
 
-    /// Cuts the power after every operation from a point of the log on.
+    /// Cuts the power after every operation from this point of the log on.
     fn explore(&self, from: usize) -> Fate {
         let log = self.play.simulated.log();
         for point in from..=log.len() {
@@ -170,12 +170,12 @@ impl<'a> Story<'a> {
     }
 }
 
-/// Whether there is none, or one that has no FORMAT yet.
+/// Returns whether there is no store, or one without FORMAT yet.
 fn is_no_store(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotAStore) || e.rule() == Some(Rule::MarkerMagic)
 }
 
-/// That the store is there as one of these, whole, and goes on.
+/// Checks that the store has one of these contents, verifies, and can be used again.
 fn recover(seat: &Seat, candidates: &[Option<Content>]) -> Fate {
     let store = match options(seat).open(STORE) {
         Err(e) if is_no_store(&e) && candidates.contains(&None) => return Ok(()),
@@ -203,7 +203,7 @@ fn check_verified(store: &Store) -> Fate {
     }
 }
 
-/// That every storage's file has a record: one without is nobody's, and stays until a collection.
+/// Checks that every storage file has a record: a file without one stays until a collection.
 fn check_nothing_is_nobodys(seat: &Seat, store: &Store) -> Fate {
     let snapshot = store.snapshot();
     let known: Vec<String> =
@@ -233,7 +233,7 @@ fn collection_after_a_creator_died(play: &Play) -> Fate {
     creator_died(play, |store| store.gc().map(drop))
 }
 
-/// The store has its name, which its creator did not live to make durable. Another goes on.
+/// The store has its name, but its creator died before the name was durable. Another process continues.
 fn creator_died(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
     let seat = play.seat();
     seat.fail("sync_dir", ".");
@@ -246,7 +246,7 @@ fn creator_died(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate 
 
 const SOURCE: &str = "source.smap";
 
-/// A handle on a store that was made with every step.
+/// Returns a handle to a store that was created with every step.
 fn source(play: &Play, seat: &Seat) -> Result<Store, String> {
     let every_step = omit_step(None);
     let source = told("create", options(&Seat::new(&play.disk, 0)).create(SOURCE))?;
@@ -264,7 +264,7 @@ fn copying(play: &Play) -> Fate {
     story.explore(from)
 }
 
-/// The copy has its name, which was not made durable. A writer goes on there.
+/// The copy has its name, which is not durable. A writer continues there.
 fn commit_after_a_copy_was_killed(play: &Play) -> Fate {
     let seat = play.seat();
     let source = source(play, &seat)?;
@@ -276,7 +276,7 @@ fn commit_after_a_copy_was_killed(play: &Play) -> Fate {
     story.explore(play.simulated.log().len())
 }
 
-/// Storages of one and of two chunks, and two that go, one after the other.
+/// Storages of one and of two chunks, and two that are deleted one after the other.
 fn commits(play: &Play) -> Fate {
     let (mut story, store) = Story::create(play)?;
     let from = play.simulated.log().len();
@@ -300,7 +300,7 @@ fn tables(play: &Play) -> Fate {
     story.explore(from)
 }
 
-/// Without chunk digests, with the first, and with more.
+/// Appends without chunk digests, with the first, and with more.
 fn growth(play: &Play) -> Fate {
     let (mut story, store) = Story::create(play)?;
     let from = play.simulated.log().len();
@@ -311,7 +311,7 @@ fn growth(play: &Play) -> Fate {
     story.explore(from)
 }
 
-/// A header alone, by who forgets on the way what went before.
+/// A commit of only a header, by a writer that finds unneeded files of earlier commits.
 fn forgetting(play: &Play) -> Fate {
     let mut story = Story::begin(play);
     let (whole, every_step) = (Seat::new(&play.disk, 99), omit_step(None));
@@ -325,7 +325,7 @@ fn forgetting(play: &Play) -> Fate {
     story.explore(from)
 }
 
-/// Rows that fill the first chunk of a storage that is there.
+/// Appended rows that complete the first chunk of an existing storage.
 fn first_digests(play: &Play) -> Fate {
     let mut story = Story::begin(play);
     let (whole, every_step) = (Seat::new(&play.disk, 99), omit_step(None));
@@ -356,7 +356,7 @@ fn settled_on_two(play: &Play) -> Fate {
     story.explore(play.simulated.log().len())
 }
 
-/// What was written without a sync is there once a handle that syncs has returned.
+/// Unsynced changes are durable once a handle that syncs has returned.
 fn settled(play: &Play, settle: fn(&Store) -> stridemap::Result<()>) -> Fate {
     let mut story = Story::begin(play);
     let seat = play.seat();
@@ -365,7 +365,7 @@ fn settled(play: &Play, settle: fn(&Store) -> stridemap::Result<()>) -> Fate {
     story.step("save", || store.save("replaced", &vector(1)))?;
     let other = open(&play.seat())?;
     story.step("settle", || other.save("settled", &vector(2)))?;
-    // Must mark the store again.
+    // This commit must mark the store again.
     story.step("replace", || store.save("replaced", &vector(3)))?;
     let last = open(&play.seat())?;
     story.step("settle", || settle(&last))?;
@@ -380,7 +380,8 @@ fn unknown_and_a_collection(play: &Play) -> Fate {
     unknown(play, |store| store.gc().map(drop))
 }
 
-/// A writer dies between the name of its manifest and the sync of that name, by which a storage went. Another goes on.
+/// A writer dies after it renames its manifest and before it syncs that name. The commit deletes a storage. Another
+/// writer continues.
 fn unknown(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;

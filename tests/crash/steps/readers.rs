@@ -1,4 +1,4 @@
-//! Readers, and who collects what they need.
+//! Readers, and writers that collect files that the readers need.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use super::play::{Fate, Play, STORE, create, has, holds, is_whole, open, refused
 use super::seat::{Manners, When};
 use stridemap::disk::Access;
 
-/// A store with a tensor `x`, a reader on it, and a writer that replaces it.
+/// Creates a store with a tensor `x`, a reader of it, and a writer that replaces it.
 fn reader_of_x(play: &Play) -> Result<(Store, Store), String> {
     let store = create(&play.seat())?;
     told("save", store.save("x", &vector(1)))?;
     Ok((open(&play.seat())?, store))
 }
 
-/// A reader stays while others commit.
+/// A reader keeps its generation while others commit.
 pub(crate) fn pinned_across_commits(play: &Play) -> Fate {
     let (reader, store) = reader_of_x(play)?;
     for value in 2..5 {
@@ -27,7 +27,7 @@ pub(crate) fn pinned_across_commits(play: &Play) -> Fate {
     is_whole(play, &["x"])
 }
 
-/// The same across a collection, by who has just come.
+/// The same across a collection by a new handle.
 pub(crate) fn pinned_across_a_collection(play: &Play) -> Fate {
     let (reader, store) = reader_of_x(play)?;
     told("replace", store.save("x", &vector(2)))?;
@@ -35,7 +35,7 @@ pub(crate) fn pinned_across_a_collection(play: &Play) -> Fate {
     has(&reader, "x", 1)
 }
 
-/// A reader that a collector overtakes between its opening a manifest and locking it.
+/// A collector deletes a manifest after a reader has opened it and before the reader locks it.
 pub(crate) fn manifest_collected_before_it_is_pinned(play: &Play) -> Fate {
     let writer = play.seat();
     let store = create(&writer)?;
@@ -50,7 +50,7 @@ pub(crate) fn manifest_collected_before_it_is_pinned(play: &Play) -> Fate {
     has(&reader, "x", 2)
 }
 
-/// A commit goes by a listing, so that it shows neither the manifest that goes nor the one that comes.
+/// A commit during a listing, which then shows neither the old manifest nor the new one.
 pub(crate) fn listing_that_a_commit_goes_by(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
@@ -60,7 +60,7 @@ pub(crate) fn listing_that_a_commit_goes_by(play: &Play) -> Fate {
     has(&open(&seat)?, "x", 1)
 }
 
-/// A commit goes by a listing, so that an older generation, which another reader holds, looks newest.
+/// A commit during a listing, in which an older generation, held by another reader, then appears newest.
 pub(crate) fn listing_that_shows_an_older_generation(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     told("save", store.save("x", &vector(1)))?;
@@ -71,8 +71,8 @@ pub(crate) fn listing_that_shows_an_older_generation(play: &Play) -> Fate {
     has(&open(&seat)?, "x", 2)
 }
 
-/// The same of every listing, by a guard that asks whether its storage is in use; a third process is on an older generation,
-/// without that storage.
+/// The same in every listing, for a guard that checks whether its storage is in use. A third process holds an older
+/// generation without that storage.
 pub(crate) fn tensor_in_use_though_a_listing_does_not_show_it(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     told("save", store.save("y", &vector(1)))?;
@@ -88,14 +88,14 @@ pub(crate) fn tensor_in_use_though_a_listing_does_not_show_it(play: &Play) -> Fa
     holds("nothing came between", seat.is_done())
 }
 
-/// The newest generation, as its writer has left it, is pinned as any other.
+/// The newest generation is pinned by its own writer like any other.
 pub(crate) fn newest_is_read_by_others(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     told("save", store.save("x", &vector(1)))?;
     has(&open(&play.seat())?, "x", 1)
 }
 
-/// A collector that cannot open the manifest that a reader is on.
+/// A collector cannot open the manifest that a reader uses.
 pub(crate) fn manifest_that_cannot_be_read(play: &Play) -> Fate {
     let (reader, store) = reader_of_x(play)?;
     told("another", store.save("y", &vector(3)))?;
@@ -108,7 +108,7 @@ pub(crate) fn manifest_that_cannot_be_read(play: &Play) -> Fate {
     has(&reader, "x", 1)
 }
 
-/// A store that lies: its list of garbage has a storage on which a tensor stands.
+/// A malformed store: a tensor refers to a storage in the list of garbage.
 pub(crate) fn garbage_that_is_none(play: &Play) -> Fate {
     let (_, store) = reader_of_x(play)?;
     told("another", store.save("y", &vector(3)))?;
@@ -136,7 +136,7 @@ pub(crate) fn garbage_that_is_none(play: &Play) -> Fate {
     has(&open(&play.seat())?, "x", 1)
 }
 
-/// A reader has pinned a generation, and opens its table only after others have made newer tables and collected.
+/// A reader has pinned a generation, and opens its table only after others have written newer tables and collected.
 pub(crate) fn table_of_a_pinned_generation(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     let rows = |from: i64| (from..from + 70).map(|row| (format!("row.{row:03}"), vector(row)));
@@ -157,7 +157,7 @@ pub(crate) fn table_of_a_pinned_generation(play: &Play) -> Fate {
     has(&reader, "row.007", 7)
 }
 
-/// A tensor of which the last name went, while a reader keeps its file.
+/// A tensor whose last name was removed, while a reader keeps its file.
 pub(crate) fn changed_after_it_lost_its_name(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;

@@ -1,4 +1,4 @@
-//! Files that someone else puts into the directories of a store that is open.
+//! Files that another process puts into the directories of an open store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn path(of: &str, dir: &str) -> PathBuf {
     Path::new(of).join(dir)
 }
 
-/// Copies the files of a directory into another, which is made if it is not there.
+/// Copies the files of a directory into another, which is created if it does not exist.
 fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     if disk.is_dir(to).is_err() {
         disk.create_dir(to)?;
@@ -30,7 +30,7 @@ fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// An older copy is put into the directories of a store, and another process commits there.
+/// An older copy is restored into the directories of a store, and another process commits there.
 pub(crate) fn copy_restored_under_a_handle(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     told("save", store.save("old", &vector(1)))?;
@@ -49,7 +49,7 @@ pub(crate) fn copy_restored_under_a_handle(play: &Play) -> Fate {
     is_whole(play, &["new", "old"])
 }
 
-/// A directory is replaced by a copy of it, and another process commits there.
+/// A directory is replaced with a copy of it, and another process commits there.
 pub(crate) fn directory_replaced_under_a_handle(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     told("save", store.save("old", &vector(1)))?;

@@ -1,4 +1,4 @@
-//! Writers that come between the steps of another.
+//! Writers that act between the steps of another writer.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::play::{
 };
 use super::seat::When;
 
-/// Another writer comes when the manifest is about to get its name.
+/// Another writer commits just before the manifest is renamed.
 pub(crate) fn another_before_the_name(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
@@ -43,7 +43,7 @@ pub(crate) fn another_since_the_beginning(play: &Play) -> Fate {
     has(&open(&play.seat())?, "first", 1)
 }
 
-/// A name is renamed whose tensor another has replaced; a second name keeps the old one.
+/// A name is renamed after another writer replaced its tensor. A second name keeps the old tensor.
 pub(crate) fn renamed_after_it_was_replaced(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
@@ -58,7 +58,7 @@ pub(crate) fn renamed_after_it_was_replaced(play: &Play) -> Fate {
     has(&open(&play.seat())?, "y", 2)
 }
 
-/// A transaction that may only follow the generation that it was read on.
+/// A transaction that must follow the generation that it was read from.
 pub(crate) fn expected_generation(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
@@ -71,7 +71,7 @@ pub(crate) fn expected_generation(play: &Play) -> Fate {
     has(&open(&play.seat())?, "count", 5)
 }
 
-/// A view is saved of a tensor that another removes.
+/// A view is saved of a tensor that another writer removes.
 pub(crate) fn view_of_what_went(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
@@ -85,7 +85,7 @@ pub(crate) fn view_of_what_went(play: &Play) -> Fate {
     is_whole(play, &[])
 }
 
-/// A compaction copies a storage while another gives one of its names another tensor.
+/// A compaction copies a storage while another writer replaces the tensor of one of its names.
 pub(crate) fn compacted_after_it_was_replaced(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
@@ -104,7 +104,7 @@ pub(crate) fn compacted_after_it_was_replaced(play: &Play) -> Fate {
     has(&open(&play.seat())?, "half", 2)
 }
 
-/// LOCK is replaced between its being opened and its being locked.
+/// LOCK is replaced after it is opened and before it is locked.
 pub(crate) fn lock_replaced_before_it_is_had(play: &Play) -> Fate {
     let one = play.seat();
     let store = create(&one)?;
@@ -114,7 +114,7 @@ pub(crate) fn lock_replaced_before_it_is_had(play: &Play) -> Fate {
     is_whole(play, &[])
 }
 
-/// LOCK is replaced under who holds it, and another commits under the new one.
+/// LOCK is replaced while a writer holds it, and another writer commits under the new file.
 pub(crate) fn lock_replaced_while_it_is_held(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
@@ -129,7 +129,7 @@ pub(crate) fn lock_replaced_while_it_is_held(play: &Play) -> Fate {
     is_whole(play, &["second", "x"])
 }
 
-/// A sync fails, and the same handle goes on.
+/// A sync fails, and the same handle commits again.
 pub(crate) fn commit_after_a_failed_sync(play: &Play) -> Fate {
     let one = play.seat();
     let store = create(&one)?;
@@ -139,7 +139,7 @@ pub(crate) fn commit_after_a_failed_sync(play: &Play) -> Fate {
     refused("a collection after a failed sync", store.gc(), ErrorKind::Poisoned)
 }
 
-/// A sync fails, and another thread waits for the lock with the same handle.
+/// A sync fails while another thread waits for the lock with the same handle.
 pub(crate) fn commit_that_waited_for_a_failed_one(play: &Play) -> Fate {
     let one = play.seat();
     let store = create(&one)?;
@@ -155,7 +155,7 @@ pub(crate) fn commit_that_waited_for_a_failed_one(play: &Play) -> Fate {
     refused("the commit that came next", came.get()?, ErrorKind::Poisoned)
 }
 
-/// A commit fails once its storages have their names; the next one gives the same ids.
+/// A commit fails after its storages have their names, and the next commit assigns the same ids.
 pub(crate) fn orphans_of_a_failed_commit(play: &Play) -> Fate {
     let one = play.seat();
     let store = create(&one)?;
@@ -175,7 +175,7 @@ pub(crate) fn orphans_of_a_failed_commit(play: &Play) -> Fate {
     is_whole(play, &["x"])
 }
 
-/// An unfinished storage of one writer, while another cleans up.
+/// An unfinished storage of one writer exists while another writer collects.
 pub(crate) fn stage_of_a_living_writer(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
