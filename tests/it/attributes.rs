@@ -10,7 +10,7 @@ use stridemap_interop::{ForeignFile, adopt, import, safetensors};
 use crate::harness::assert_refused;
 use crate::support::temporary;
 
-/// A store with a scalar for each name, and attributes: scope, key and value.
+/// Creates a store with a scalar for each name, and with attributes: scope, key and value.
 fn store_of(dir: &tempfile::TempDir, names: &[&str], attributes: &[(&str, &str, &str)]) -> Store {
     let store = Store::create(dir.path().join("x.smap")).unwrap();
     let fill = |txn: &mut Transaction<'_>| -> Result<()> {
@@ -21,7 +21,7 @@ fn store_of(dir: &tempfile::TempDir, names: &[&str], attributes: &[(&str, &str, 
     store
 }
 
-/// All attributes, as `scope:key=value`.
+/// Returns all attributes as `scope:key=value`.
 fn all(snapshot: &Snapshot) -> Vec<String> {
     let line = |((scope, key), value): (&(String, String), &String)| format!("{scope}:{key}={value}");
     snapshot.all_attributes().iter().map(line).collect()
@@ -191,7 +191,7 @@ fn commits_of_two_handles_merge_by_scope_and_key() {
             txn.set_attribute_of("x", "both", "early")?;
             txn.set_attribute_of("x", "early", "early")?;
             txn.set_attribute_of("x.", "both", "early")?;
-            // The late one renames this, with what it finds there.
+            // The late transaction renames this scope, with all its attributes at that time.
             txn.set_attribute_of("y", "k", "early")
         })
         .unwrap();
@@ -219,7 +219,7 @@ fn scopes_keys_and_values_together_are_at_most_a_mebibyte() {
     let past = store.set_attribute_of("x", "k", "");
     assert_refused(past, ErrorKind::LimitExceeded, &["F-19", "1 MiB"]);
     assert_eq!(store.snapshot().all_attributes().len(), 1);
-    // A copy of a name takes room as well.
+    // A copied name also counts towards the limit.
     store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4099)).unwrap();
     store.set_attribute_of("x", "k", "").unwrap();
     assert_refused(store.copy("x", "y"), ErrorKind::LimitExceeded, &["F-19"]);

@@ -1,4 +1,4 @@
-//! The library, as a user sees it.
+//! Tests of the library through its public API.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 mod attributes;

@@ -80,7 +80,7 @@ fn store_is_created_in_an_empty_mount_point() {
         println!("skipped: only root can mount a file system");
         return;
     }
-    // As a new ext4 has it.
+    // As in a new ext4 file system.
     fs::create_dir(path.join("lost+found")).unwrap();
     let made = Store::create(&path).and_then(|store| store.save("x", &matrix()));
     let opened = Store::open(&path).and_then(|store| store.names());
@@ -100,7 +100,7 @@ fn open_names_the_directory_left_by_an_interrupted_creation() {
 fn store_has_the_owner_and_the_permissions_of_the_directory_that_it_is_created_in() {
     let (_dir, path) = new_path();
     fs::create_dir(&path).unwrap();
-    // Only root may; then the directory is another's.
+    // Only root can do this. If it succeeds, the directory has a different owner.
     let _ = chown(&path, Some(12), Some(34));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o2750)).unwrap();
     let access = || fs::metadata(&path).map(|m| (m.uid(), m.gid(), m.mode())).unwrap();

@@ -1,5 +1,5 @@
-//! What PyTorch's tutorials show, on disk: one test a behaviour. Between a change and a look at it the store is closed and
-//! opened again, and that two tensors stand on one storage is shown by its id and by the bytes under `storages/`.
+//! Examples from PyTorch's tutorials, on disk, one test for each behaviour. The store is closed and reopened between a
+//! change and a read. That two tensors share a storage is shown by its id and by the bytes under `storages/`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::harness::processes::OtherProcess;
 use crate::harness::{arange, open_mapped};
 use crate::support::temporary;
 
-/// A store that nobody holds open.
+/// A store without an open handle.
 struct OnDisk {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -49,7 +49,7 @@ impl OnDisk {
         self.load(name)
     }
 
-    /// Saves a header, which must not add a byte of data.
+    /// Saves a header, which must not add any bytes of elements.
     fn save_view(&self, name: &str, view: &Tensor) -> Tensor {
         let before = self.data_bytes();
         self.open().save_view(name, view).unwrap();
@@ -69,7 +69,7 @@ impl OnDisk {
         self.files("storages")
     }
 
-    /// The elements of a tensor's storage, in the order of the file.
+    /// Returns the elements of a tensor's storage, in the order of the file.
     fn storage_of<T: Element>(&self, tensor: &Tensor) -> Vec<T> {
         let id = tensor.storage_id().unwrap();
         let storage =
@@ -324,7 +324,7 @@ fn t_18_view_has_the_strides_of_its_size() {
     assert_eq!(ints(&y), ints(&x));
 }
 
-/// `a`, three by three, and `b`, its transpose.
+/// Returns `a`, three by three, and `b`, its transpose.
 fn nine() -> (OnDisk, Tensor, Tensor) {
     let disk = OnDisk::holding("a", &arange(&[9]).view([3, 3]).unwrap());
     let a = disk.load("a");
@@ -374,7 +374,7 @@ fn t_23_million_floats_are_four_million_bytes_and_a_small_header() {
     let before = disk.files("meta");
     let million = disk.save("million", &Tensor::zeros(DType::F32, &[1_000_000]).unwrap());
     assert_eq!((million.storage_nbytes(), disk.storage_of::<u8>(&million).len()), (4_000_000, 4_000_000));
-    // What a storage of more than one chunk has beside it are the chunks' digests.
+    // A storage of more than one chunk has a file of chunk digests.
     let (header_bytes, digest_bytes) = (disk.files("meta") - before, disk.data_bytes() - 4_000_000);
     assert!(header_bytes + digest_bytes < 256, "{header_bytes} and {digest_bytes} bytes");
 }
@@ -424,7 +424,7 @@ fn t_25_names_of_dimensions_are_kept_and_used() {
     let aligned = disk.save_view("aligned_to", &weights.align_to(&["batch", "..."]).unwrap());
     assert_eq!((aligned.size(), aligned.names()), (&[1, 2][..], vec![Some("batch"), Some("channel")]));
 
-    // Two tensors that meet are checked name by name, and none is aligned by itself.
+    // The names of two operands are compared in order, and none is aligned automatically.
     let sums = disk.save_mutable("sums", &image);
     let refusal = sums.lock_exclusive().unwrap().add_(&weights).unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::NameMismatch);

@@ -1,5 +1,5 @@
-//! Commits on a condition: that a name is new, and that a generation is the newest. The other processes are this test
-//! binary, started again.
+//! Conditional commits: a name is new, or a generation is the newest. The other processes are this test binary,
+//! started again.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn save_new(store: &Store, name: &str, value: i64) -> Result<()> {
     })
 }
 
-/// Reads, adds and commits, if nobody else did meanwhile.
+/// Reads, adds and commits, unless another process committed in between. Returns whether it committed.
 fn increment(store: &Store) -> bool {
     store.refresh().unwrap();
     let seen = store.snapshot();
@@ -91,7 +91,7 @@ fn saving_a_new_name_is_refused_if_it_exists_or_another_commits_it_first() {
     let mut txn = store.begin().unwrap();
     txn.on_existing(OnExisting::Refuse);
     txn.save("y", &2i64).unwrap();
-    // The choice is that of the changes after it.
+    // The setting applies to later changes.
     txn.on_existing(OnExisting::Replace);
     txn.save("x", &3i64).unwrap();
     Store::open(&path).unwrap().save("y", &9i64).unwrap();

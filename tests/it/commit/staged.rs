@@ -1,4 +1,4 @@
-//! Storages that a transaction stages before it saves headers over them, and tensors on ranges of files.
+//! Storages that a transaction stages before it saves headers over them, and tensors over ranges of files.
 
 use std::fs;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn writing_less_than_the_stated_length_ends_the_transaction() {
         assert_eq!(error.kind(), ErrorKind::SizeMismatch, "{error}");
         assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::SizeMismatch);
     }
-    // Also if the importer ignores the error, and writes as many bytes as it stated.
+    // Even if the importer ignores the error, and writes as many bytes as it stated.
     let mut txn = store.begin().unwrap();
     let staged = txn.stage(Some(20), |sink| {
         assert!(sink(&[7; 30]).is_err());

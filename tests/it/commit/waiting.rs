@@ -17,12 +17,12 @@ use crate::harness::{
 };
 use crate::support::temporary;
 
-/// Long enough for whatever does end.
+/// Longer than any wait that ends.
 const LONG: Duration = Duration::from_secs(60);
 
 const LOOPING_PROCESSES: usize = 3;
 const LOOPING_THREADS: usize = 2;
-/// How often each writer commits at least.
+/// The minimum number of commits by each writer.
 const TURNS: u64 = 20;
 
 /// Runs a role in a started process. Returns false for a role of another module.
@@ -70,7 +70,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             thread::scope(|scope| {
                 for store in [&shared, &shared, &shared, &of_its_own] {
                     scope.spawn(move || {
-                        // A thread that begins late finds that another has moved the handle they share.
+                        // A thread that begins late finds that another thread has already moved the shared handle.
                         assert!(store.generation() > before || store.wait_for_change(LONG).unwrap());
                         assert_eq!(store.load("x").unwrap().item::<i64>().unwrap(), 1);
                     });
@@ -114,7 +114,7 @@ fn busy_error_names_the_process_that_commits() {
     let id = holder.read_line();
     let busy = store.save("x", &scalar(1)).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy);
-    // The kernel tells, where the file system and the namespace of processes allow.
+    // The kernel names the process if the file system and the process namespace allow it.
     let text = busy.to_string();
     assert!(text.contains(&format!("process {id} holds it")) || text.contains("another writer"), "{text}");
     assert!(text.contains("LOCK") && text.contains("20ms"), "{text}");
@@ -122,7 +122,7 @@ fn busy_error_names_the_process_that_commits() {
     store.save("x", &scalar(1)).unwrap();
 }
 
-/// A disk, and what was asked of LOCK on it.
+/// Returns options with a disk that records the operations on LOCK.
 fn recording_options() -> (StoreOptions, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::<Mutex<Vec<String>>>::default();
     let recorded = Arc::clone(&asked);
@@ -216,7 +216,7 @@ fn waiters_in_other_processes_wake_after_a_commit() {
     }
 }
 
-/// How often the disk was asked for the manifests.
+/// Returns how many times the disk was asked for the manifests.
 fn looks(disk: impl FnOnce(Hooked) -> Hooked, wait: impl FnOnce(&Store)) -> usize {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
@@ -235,7 +235,7 @@ fn looks(disk: impl FnOnce(Hooked) -> Hooked, wait: impl FnOnce(&Store)) -> usiz
     let store = StoreOptions::new().disk(Arc::new(disk(hooked))).open(&path).unwrap();
     count.store(0, Ordering::Relaxed);
     wait(&store);
-    // Each look is two listings that agree.
+    // Each check makes two listings, which agree.
     count.load(Ordering::Relaxed) / 2
 }
 
@@ -332,7 +332,7 @@ fn wait_continues_while_the_store_is_renamed() {
     assert_eq!(store.load("x").unwrap().item::<i64>().unwrap(), 1);
 }
 
-/// A whole commit, with the queue.
+/// A complete commit, including the queue.
 #[test]
 fn waiting_adds_no_disk_operations_to_a_commit() {
     let dir = temporary();

@@ -1,11 +1,11 @@
-//! Typed tensors, which borrow their elements for as long as they live.
+//! Typed tensors, which borrow their elements for as long as they exist.
 
 use stridemap::small_float::F8E4M3FN;
 use stridemap::{DType, ErrorKind, StorageKind, Tensor, TypedTensor};
 
 use crate::harness::{filled, new_store, open_mapped};
 
-/// What a server keeps.
+/// A model that a server keeps.
 struct Model {
     weights: TypedTensor<f32>,
 }

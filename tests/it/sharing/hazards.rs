@@ -1,4 +1,4 @@
-//! Processes on one store, one test a case: the number in a test's name is that of the case.
+//! Several processes on one store. Each test covers the numbered case in its name.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -166,7 +166,7 @@ fn case_18_writer_that_waits_for_a_replaced_lock_gets_an_error() {
     }
 }
 
-/// A process that is on the first generation with `x`, opened in one of both ways.
+/// Starts a process that reads the first generation with `x`, opened as the role says.
 fn start_reader(role: &str) -> (tempfile::TempDir, Store, OtherProcess) {
     let (dir, path, store) = new_fast_store();
     store.save("x", &filled(1000, 1f32)).unwrap();
@@ -255,7 +255,7 @@ fn case_21_open_lists_again_if_its_manifest_is_collected_before_the_pin() {
         };
         let reader = fast().disk(Arc::new(disk)).open(&path).unwrap();
         assert_eq!((reader.generation(), value(&reader, "x")), (3, 2.), "{operation}");
-        // Two that agree, after one that did not, or after two whose manifest is gone.
+        // Two listings that agree, after one that differed, or after two whose manifest was deleted.
         let expected = if is_listing { 3 } else { 4 };
         assert_eq!(lists.load(Ordering::Relaxed), expected, "{operation}");
     }
@@ -270,7 +270,7 @@ fn case_21_open_lists_again_if_its_manifest_is_locked_by_the_collector() {
     let tries = AtomicUsize::new(0);
     let disk = Hooked::before(move |operation, path| {
         if operation == "try_lock" && path.ends_with("0000000000000001.man") {
-            // The collector dies before it deletes.
+            // The collector dies before it deletes the file.
             if tries.fetch_add(1, Ordering::Relaxed) == 5 {
                 fs2::FileExt::unlock(&manifest)?;
             }

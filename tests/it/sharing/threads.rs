@@ -1,5 +1,5 @@
-//! Work on several threads: a panic of the caller's closure, and a system that starts no more threads. Limits and threads are
-//! those of a process of its own: this test binary, started again.
+//! Work on several threads: a panic in the caller's closure, and a system that cannot start more threads. Limits and
+//! threads are per process, so these tests start this binary again.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,10 +11,10 @@ use stridemap::{Source as _, Store, StoreOptions, Tensor};
 use crate::harness::processes::run_to_end;
 use crate::harness::{fast, new_path};
 
-/// More storages than are told of before a thread would have to wait for the closure.
+/// More storages than can be reported before a thread has to wait for the closure.
 const STORAGE_COUNT: usize = 300;
 
-/// A view of it is gathered on several threads.
+/// A view of this size is gathered on several threads.
 const LARGE_BYTES: usize = 24 << 20;
 
 fn make(path: &Path) {
@@ -62,10 +62,10 @@ fn panic_in_closures(path: &Path) {
 
 fn start_no_threads(path: &Path) {
     end_a_hang();
-    // Root may start as many as it likes.
-    // SAFETY: passes numbers.
+    // The limit does not apply to root.
+    // SAFETY: only returns a number.
     if unsafe { libc::geteuid() } == 0 {
-        // SAFETY: passes numbers.
+        // SAFETY: only passes numbers.
         assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
     }
     for most in 0..4 {
@@ -94,12 +94,12 @@ fn start_no_threads(path: &Path) {
     }
 }
 
-/// By custom, of nobody's processes.
+/// A user id that usually has no processes.
 const NOBODY: libc::uid_t = 65534;
 
-/// A process that hangs is killed, and its test fails.
+/// Kills this process, and so fails its test, if it hangs.
 fn end_a_hang() {
-    // SAFETY: passes a number.
+    // SAFETY: only passes a number.
     unsafe { libc::alarm(120) };
 }
 
