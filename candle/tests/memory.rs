@@ -22,7 +22,7 @@ const SIDE: usize = 2896; // 32 MiB of float32
 const BYTES: usize = SIDE * SIDE * 4;
 
 #[test]
-fn a_variable_takes_the_memory_of_its_elements_once() {
+fn loading_a_variable_takes_the_memory_of_one_copy() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn sealer_gives_the_chain_and_the_tail_however_the_bytes_come() {
+    fn sealer_returns_the_same_digests_for_any_division_into_pieces() {
         for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5] {
             let bytes = bytes(len);
             for piece in [1000, CHUNK - 1, CHUNK, CHUNK + 1, 4 * CHUNK] {

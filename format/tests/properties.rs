@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn manifest_cut_short_breaks_its_frame(manifest in manifest(), lengths in vec(any::<Index>(), 16)) {
+    fn truncated_manifest_breaks_its_frame(manifest in manifest(), lengths in vec(any::<Index>(), 16)) {
         let bytes = manifest.encode().unwrap();
         for length in lengths.iter().map(|length| length.index(bytes.len())).chain(0..24) {
             let error = Manifest::decode(&bytes[..length], manifest.uuid, manifest.generation).unwrap_err();
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn slots_read_at_once_are_those_read_one_by_one(
+    fn slots_read_together_equal_slots_read_singly(
         table in table(),
         ends in any::<(Index, Index)>(),
     ) {
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn table_with_a_flipped_bit_never_gives_another_value(
+    fn table_with_a_flipped_bit_never_returns_a_different_value(
         table in table(),
         bits in vec(any::<Index>(), 16),
         bits_of_slots in vec(any::<Index>(), 4),
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn table_cut_short_never_gives_another_value(table in table(), lengths in vec(any::<Index>(), 16)) {
+    fn truncated_table_never_returns_a_different_value(table in table(), lengths in vec(any::<Index>(), 16)) {
         let (bytes, _) = table.encode();
         for length in lengths.iter().map(|length| length.index(bytes.len())) {
             check_damaged_table(&table, &bytes[..length])?;
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn extent_is_that_of_all_elements(
+    fn extent_covers_exactly_the_elements(
         dims in vec((0..5u64, -4..=4i64), 0..4),
         offset in -3..20i64,
         dtype in dtype(),
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn numel_is_the_product_where_it_fits(size in vec(number(), 0..5)) {
+    fn numel_is_the_product_if_it_fits(size in vec(number(), 0..5)) {
         let nonzero = |product: i64, &n: &u64| product.checked_mul(i64::try_from(n).ok()?);
         let product = if size.contains(&0) { Some(0) } else { size.iter().try_fold(1, nonzero) };
         prop_assert_eq!(check_numel(size).ok(), product.map(|product| product as u64));

@@ -25,7 +25,7 @@ use support::wire::{GENERATION, NEXT_ID, UUID};
 use support::{bad, good, json, wire};
 
 #[test]
-fn good_markers_are_written_and_read_as_ever() {
+fn good_markers_are_written_and_read_unchanged() {
     for (name, value) in good::markers() {
         check_good(&format!("{name}.format"), &value.encode(), &json::marker(&value), |bytes| {
             json::marker(&Marker::decode(bytes).unwrap())
@@ -34,7 +34,7 @@ fn good_markers_are_written_and_read_as_ever() {
 }
 
 #[test]
-fn good_manifests_are_written_and_read_as_ever() {
+fn good_manifests_are_written_and_read_unchanged() {
     for (name, value) in good::manifests() {
         check_good(&format!("{name}.man"), &value.encode().unwrap(), &json::manifest(&value), |bytes| {
             json::manifest(&read_manifest(bytes, value.generation).unwrap())
@@ -43,7 +43,7 @@ fn good_manifests_are_written_and_read_as_ever() {
 }
 
 #[test]
-fn good_tables_are_written_and_read_as_ever() {
+fn good_tables_are_written_and_read_unchanged() {
     for (name, value) in good::tables() {
         let (bytes, reference) = value.encode();
         check_good(&format!("{name}.tab"), &bytes, &json::table(&value, &reference), |bytes| {
@@ -53,7 +53,7 @@ fn good_tables_are_written_and_read_as_ever() {
 }
 
 #[test]
-fn bad_files_are_those_that_the_second_encoder_makes() {
+fn bad_files_match_the_second_encoder() {
     for (name, bytes) in bad::files() {
         let found = committed(&vectors("bad").join(&name), &bytes);
         assert!(found == bytes, "{name}: the encoder of bad files changed");
@@ -75,14 +75,14 @@ fn bad_files_are_refused_by_the_rule_in_their_name() {
 }
 
 #[test]
-fn every_rule_of_one_file_has_a_bad_file() {
+fn every_rule_about_a_single_file_has_a_bad_file() {
     let covered: BTreeSet<u8> = bad::files().iter().map(|(name, _)| rule_in(name)).collect();
     let within_one_file = 1..=Rule::EntryOrder.number();
     assert_eq!(covered, within_one_file.collect());
 }
 
 #[test]
-fn every_good_file_holds_one_of_the_values() {
+fn every_good_file_belongs_to_a_value() {
     let files = |names: Vec<&str>, extension: &str| -> Vec<String> {
         names.iter().flat_map(|name| [format!("{name}.{extension}"), format!("{name}.json")]).collect()
     };
@@ -98,7 +98,7 @@ fn every_good_file_holds_one_of_the_values() {
 }
 
 #[test]
-fn second_encoder_agrees_with_the_crate_where_nothing_is_broken() {
+fn second_encoder_agrees_with_the_crate_on_valid_files() {
     let marker = Marker { uuid: UUID };
     assert_eq!(marker.encode(), bad::good_marker(), "FORMAT");
     assert_eq!(good::small_manifest().encode().unwrap(), wire::manifest(&[]), "manifest");
@@ -107,7 +107,7 @@ fn second_encoder_agrees_with_the_crate_where_nothing_is_broken() {
 }
 
 #[test]
-fn table_encoder_takes_no_storage_after_a_tensor() {
+fn table_encoder_refuses_a_storage_after_a_tensor() {
     let table = good::small_table();
     let mut encoder = TableEncoder::new(UUID, GENERATION, NEXT_ID);
     encoder.push_tensor("t", &table.tensors["t"], &mut Vec::new()).unwrap();
@@ -126,7 +126,7 @@ fn case_33_counts_past_the_end_are_refused_before_allocating() {
 }
 
 #[test]
-fn attributes_past_their_cap_are_refused() {
+fn attributes_past_their_limit_are_refused() {
     let attribute = |scope: &str, value_bytes: usize| {
         wire::list(&[[wire::text(scope), wire::text("k"), wire::text("v".repeat(value_bytes))].concat()])
     };
@@ -142,7 +142,7 @@ fn attributes_past_their_cap_are_refused() {
 }
 
 #[test]
-fn attributes_far_past_their_cap_are_refused_for_it_unless_they_are_no_encoding() {
+fn well_formed_attributes_far_past_their_limit_are_refused_by_that_rule() {
     let key = |i: usize| [wire::text(""), wire::text(format!("{i:08}")), wire::text("")].concat();
     let attributes = wire::list(&(0..400_000).map(key).collect::<Vec<_>>());
     let past = read_manifest(&wire::manifest(&[("attributes", attributes.clone())]), GENERATION).unwrap_err();
@@ -153,7 +153,7 @@ fn attributes_far_past_their_cap_are_refused_for_it_unless_they_are_no_encoding(
 }
 
 #[test]
-fn case_32_more_changes_or_garbage_than_a_manifest_may_hold_are_refused() {
+fn case_32_too_many_changes_or_too_much_garbage_is_refused() {
     let refused = |manifest: &Manifest, what: &str| {
         let error = manifest.encode().unwrap_err();
         assert_eq!(error.rule(), Rule::ManifestFrame, "{error}");
@@ -186,7 +186,7 @@ fn case_32_more_changes_or_garbage_than_a_manifest_may_hold_are_refused() {
 }
 
 #[test]
-fn manifest_is_found_in_its_own_file_and_in_no_other() {
+fn manifest_is_refused_in_any_file_but_its_own() {
     for (name, manifest) in good::manifests() {
         let bytes = manifest.encode().unwrap();
         assert!(manifest.is_encoded_in(&bytes), "{name}");

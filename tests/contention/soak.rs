@@ -77,7 +77,7 @@ impl Worker {
             30..40 => self.view(),
             40..60 => self.append(),
             60..75 => self.guard(),
-            75..90 => self.look(),
+            75..90 => self.check_newest(),
             90..94 => self.hold(),
             94..97 => drop(self.store.gc().unwrap()),
             97..99 => drop(self.store.compact(|_| ()).unwrap()),
@@ -125,7 +125,7 @@ impl Worker {
     }
 
     /// Checks what others have saved, in the newest generation and in older snapshots.
-    fn look(&mut self) {
+    fn check_newest(&mut self) {
         self.store.refresh().unwrap();
         let other = self.random.below(PROCESSES as u64) as i64;
         let found = value(&self.store.load(&format!("own.{other}")).unwrap());

@@ -193,7 +193,7 @@ impl Explorer<'_> {
                 let tried = if is_promised {
                     self.recover(cut.disk(survivors), &candidates, *fingerprint, depth)
                 } else {
-                    read_whatever_it_is(&cut.disk(survivors), self.setup);
+                    read_unpromised(&cut.disk(survivors), self.setup);
                     Ok(())
                 };
                 tried.map_err(|(mut cuts, wrong)| {
@@ -255,7 +255,7 @@ fn brief(op: &Op) -> String {
 }
 
 /// Reads a store of unknown state: it may be a store, an error, or missing, but must not panic.
-fn read_whatever_it_is(disk: &SimulatedDisk, setup: &Setup) {
+fn read_unpromised(disk: &SimulatedDisk, setup: &Setup) {
     let options = (setup.recovery)().disk(std::sync::Arc::new(disk.clone()));
     if let Ok(store) = options.open(crate::script::STORE) {
         let _ = Content::of(&store);

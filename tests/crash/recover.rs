@@ -78,7 +78,7 @@ pub(crate) fn recover(
     }
     store.gc().map_err(fails("collect"))?;
     operations += 5;
-    check_nothing_left(disk, &store)?;
+    check_no_leftovers(disk, &store)?;
     check_verified(&store)?;
     let reopened = options.open(STORE).and_then(|store| Content::of(&store)).map_err(fails("open again"))?;
     content.compare(&reopened).map_err(|wrong| format!("after the next commit: {wrong}"))?;
@@ -131,7 +131,7 @@ fn append(store: &Store, log: &Entry, content: &mut Content) -> stridemap::Resul
 }
 
 /// Checks that the newest generation refers to every file, and that each has the recorded length.
-pub(crate) fn check_nothing_left(disk: &SimulatedDisk, store: &Store) -> Result<(), String> {
+pub(crate) fn check_no_leftovers(disk: &SimulatedDisk, store: &Store) -> Result<(), String> {
     let root = Path::new(STORE);
     let list = |dir: &Path| {
         let mut names = disk.list(dir).map_err(|e| e.to_string())?;

@@ -114,7 +114,7 @@ fn store_replaced_before_any_operation_of_the_disk_leaves_both_stores_intact() {
 }
 
 #[test]
-fn directory_of_a_store_replaced_before_any_operation_of_the_disk_leaves_its_own_whole() {
+fn store_stays_intact_if_a_directory_in_it_is_replaced_before_any_operation() {
     let start = two_stores();
     let before = content(&start.disk_after_kill(), STORE);
     let (mut done, mut refused) = (0, 0);
@@ -167,7 +167,7 @@ fn operations_of(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>)
     let store = options.open(STORE).unwrap();
     seat.before_operation(u64::MAX, || Ok(()));
     run(&options, &store).unwrap();
-    u64::MAX - seat.left().unwrap()
+    u64::MAX - seat.operations_left().unwrap()
 }
 
 #[test]

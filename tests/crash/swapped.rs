@@ -116,7 +116,7 @@ fn run_adoption(file: &Path) -> Script {
 }
 
 #[test]
-fn adoption_that_a_power_cut_ends_anywhere_is_whole_or_not_there() {
+fn adoption_interrupted_by_a_power_cut_is_complete_or_absent() {
     let dir = crate::temporary();
     let file = dir.path().join("model.safetensors");
     crate::scripts::write_model(&file);
@@ -143,7 +143,7 @@ fn run_materialization(file: &Path) -> Script {
 }
 
 #[test]
-fn materialization_that_a_power_cut_ends_anywhere_has_lost_nothing() {
+fn materialization_interrupted_by_a_power_cut_loses_nothing() {
     let dir = crate::temporary();
     let file = dir.path().join("model.safetensors");
     crate::scripts::write_model(&file);
@@ -282,7 +282,7 @@ fn run_compaction(elements: usize) -> Script {
 }
 
 #[test]
-fn compaction_that_a_power_cut_ends_anywhere_has_lost_nothing() {
+fn compaction_interrupted_by_a_power_cut_loses_nothing() {
     // A copy with a full chunk has a file of digests too.
     let script = run_compaction(600_000);
     let began = script.log.iter().position(|op| *op == Op::Mark("began".into())).unwrap();
@@ -318,7 +318,7 @@ fn run_settled(settle: &dyn Fn(&Store)) -> Script {
 }
 
 #[test]
-fn full_commit_or_collection_makes_durable_what_was_committed_without_syncs() {
+fn full_commit_or_collection_makes_earlier_unsynced_commits_durable() {
     let commit = |store: &Store| store.save("durable", &vector(5, 5)).unwrap();
     let collect = |store: &Store| assert_eq!(store.gc().unwrap().file_count, 0);
     for script in [run_settled(&commit), run_settled(&collect)] {
@@ -373,7 +373,7 @@ fn steps_of_commit(log: &[Op], number: usize) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn every_sync_that_is_left_out_is_noticed() {
+fn every_omitted_sync_is_detected() {
     let scripts = [("commit", run_script()), ("append", run_growth()), ("compaction", run_compaction(9_000))];
     for (what, script) in scripts {
         for commit in 1..script.contents.len() {
@@ -402,17 +402,17 @@ const COMMUTING: [&[&str]; 4] = [
 ];
 
 #[test]
-fn steps_that_are_swapped_are_noticed_unless_they_commute() {
+fn swapped_steps_are_detected_unless_they_commute() {
     swap_all_steps("commit", &run_script());
 }
 
 #[test]
-fn steps_of_an_append_that_are_swapped_are_noticed_unless_they_commute() {
+fn swapped_steps_of_an_append_are_detected_unless_they_commute() {
     swap_all_steps("append", &run_growth());
 }
 
 #[test]
-fn steps_of_a_compaction_that_are_swapped_are_noticed_unless_they_commute() {
+fn swapped_steps_of_a_compaction_are_detected_unless_they_commute() {
     swap_all_steps("compaction", &run_compaction(9_000));
 }
 

@@ -32,7 +32,7 @@ fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn attributes_of_each_scope_are_apart_in_store_transaction_and_snapshot() {
+fn scopes_of_attributes_are_separate_in_stores_transactions_and_snapshots() {
     let dir = temporary();
     let store = store_of(&dir, &["a", "a.b"], &[("a", "k", "1"), ("a.", "k", "2"), ("a.b", "k", "3")]);
     store.set_attribute("k", "0").unwrap();

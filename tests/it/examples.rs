@@ -141,7 +141,7 @@ fn replay_buffer_returns_whole_transitions() {
 }
 
 #[test]
-fn replay_buffer_that_loses_an_actor_fails_and_says_so() {
+fn replay_buffer_that_loses_an_actor_reports_it() {
     // If the actor is found too late, it may have ended by itself, and the example may succeed.
     let lost = (0..20).map(|_| kill_a_child_of("replay_buffer")).find(|(status, _)| !status.success());
     let (_, [_, complaint]) = lost.expect("an actor that can be killed");

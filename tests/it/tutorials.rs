@@ -160,7 +160,7 @@ fn t_06_element_of_a_row_is_an_element_of_the_whole() {
 }
 
 #[test]
-fn t_07_clone_of_a_row_is_not() {
+fn t_07_clone_of_a_row_has_its_own_storage() {
     let disk = OnDisk::new();
     let points = disk.save_mutable("points", &points());
     let clone = disk.save_mutable("clone", &points.select(0, 1).unwrap().clone_data().unwrap());
@@ -443,7 +443,7 @@ fn round_trip<T: Element + PartialEq + std::fmt::Debug>(disk: &OnDisk, elements:
 }
 
 #[test]
-fn t_26_floats_of_every_width_hold_and_indices_are_int64() {
+fn t_26_floats_of_every_width_round_trip_and_indices_are_int64() {
     let disk = OnDisk::new();
     round_trip(&disk, [1f32, 4., 1. / 3.]);
     round_trip(&disk, [1f64, 4., 1. / 3.]);

@@ -36,7 +36,7 @@ fn layers_are_found_by_names_joined_with_dots() {
 }
 
 #[test]
-fn what_is_not_there_or_of_another_size_says_what_is() {
+fn error_for_a_missing_tensor_or_wrong_size_states_what_exists() {
     let (_dir, store) = store();
     store.save("encoder.weight", &Own::zeros(stridemap::DType::F32, &[2, 3]).unwrap()).unwrap();
     store.save("encoder.mask", &Own::zeros(stridemap::DType::Bool, &[2]).unwrap()).unwrap();
@@ -62,7 +62,7 @@ fn what_is_not_there_or_of_another_size_says_what_is() {
 }
 
 #[test]
-fn another_dtype_is_converted_and_hints_are_not_followed() {
+fn other_dtypes_are_converted_and_hints_are_ignored() {
     let (_dir, store) = store();
     store.save("x", &Own::from_vec(vec![1.5f64, -2.], &[2]).unwrap()).unwrap();
     let vb = builder(&store.snapshot());
@@ -74,7 +74,7 @@ fn another_dtype_is_converted_and_hints_are_not_followed() {
 }
 
 #[test]
-fn a_builder_stays_on_its_generation() {
+fn builder_keeps_its_generation() {
     let (_dir, store) = store();
     let save = |x: f32| store.save("x", &Own::from_vec(vec![x; 2_000_000], &[2_000_000]).unwrap()).unwrap();
     save(1.);
@@ -121,7 +121,7 @@ fn variables_are_saved_and_loaded_again() {
 }
 
 #[test]
-fn a_tensor_of_candles_is_saved_as_any_other() {
+fn candle_tensors_can_be_saved() {
     let (_dir, store) = store();
     let tensor = Tensor::arange(0u32, 6, &Device::Cpu).unwrap().reshape((2, 3)).unwrap().t().unwrap();
     store.save("x", &from_candle(&tensor).unwrap()).unwrap();

@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::run::{is_root, output, refused, skip, stridemap, succeed};
-use crate::template::{self, assert_goes_on, content, which};
+use crate::template::{self, assert_usable, content, matching_content};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -68,7 +68,7 @@ fn put(from: &Path, to: &Path) {
 
 /// Runs a command with more and more free blocks until it succeeds. `actions` are the beginnings of its messages on a
 /// full disk.
-fn with_each_room(args: &[&str], actions: &[&str]) {
+fn with_increasing_space(args: &[&str], actions: &[&str]) {
     let Some(disk) = SmallDisk::mount("12m") else { return };
     let template = tempfile::tempdir().unwrap();
     template::make(template.path());
@@ -90,7 +90,7 @@ fn with_each_room(args: &[&str], actions: &[&str]) {
             let line = refused(&ended);
             assert!(line.contains("No space left on device") && line.contains("s.smap"), "{what}: {line}");
             assert!(actions.iter().any(|action| line.contains(action)), "{what}: {line}");
-            which(&path, &[&before], &what);
+            matching_content(&path, &[&before], &what);
             refusals += 1;
         }
         disk.make_room();
@@ -98,40 +98,40 @@ fn with_each_room(args: &[&str], actions: &[&str]) {
             break;
         }
         // The refused command succeeds once there is space.
-        assert_goes_on(&disk.path(), "s.smap", &what);
+        assert_usable(&disk.path(), "s.smap", &what);
         succeed(&disk.path(), args);
         assert!(blocks < 10_000, "{what}: never enough");
         blocks += 1 + blocks / 8;
     }
-    which(&path, &[&content(&path).unwrap()], "done");
+    matching_content(&path, &[&content(&path).unwrap()], "done");
     println!("{args:?}: refused {refusals} times, done with {blocks} blocks left");
     assert!(refusals > 0, "{args:?}: succeeds on a full disk");
 }
 
 #[test]
-fn case_07_import_on_a_full_disk_leaves_what_was_there() {
+fn case_07_import_on_a_full_disk_leaves_the_old_content() {
     let actions = ["import", "write a manifest in", "write a table in"];
-    with_each_room(&["import", "many.safetensors", "rows.npy", "s.smap"], &actions);
+    with_increasing_space(&["import", "many.safetensors", "rows.npy", "s.smap"], &actions);
 }
 
 #[test]
-fn case_07_append_on_a_full_disk_leaves_what_was_there() {
+fn case_07_append_on_a_full_disk_leaves_the_old_content() {
     let actions = ["append to \"log\": ", "stage chunk digests in", "write a manifest in"];
-    with_each_room(&["append", "s.smap", "log", "rows.npy", "rows.npy"], &actions);
+    with_increasing_space(&["append", "s.smap", "log", "rows.npy", "rows.npy"], &actions);
 }
 
 #[test]
-fn case_07_compact_on_a_full_disk_leaves_what_was_there() {
-    with_each_room(&["compact", "s.smap"], &["allocate storage", "write a manifest in"]);
+fn case_07_compact_on_a_full_disk_leaves_the_old_content() {
+    with_increasing_space(&["compact", "s.smap"], &["allocate storage", "write a manifest in"]);
 }
 
 #[test]
-fn case_08_manifest_on_a_full_disk_leaves_what_was_there() {
+fn case_08_manifest_on_a_full_disk_leaves_the_old_content() {
     for args in [
         &["view", "s.smap", "new", "kept[::2]"][..],
         &["mv", "s.smap", "kept", "moved"],
         &["rm", "s.smap", "kept"],
     ] {
-        with_each_room(args, &["write a manifest in"]);
+        with_increasing_space(args, &["write a manifest in"]);
     }
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::random::Random;
 use crate::run::{output, scaled};
 use crate::strace::{self, Fault};
-use crate::template::{self, Content, assert_goes_on, content, which};
+use crate::template::{self, Content, assert_usable, content, matching_content};
 
 /// A command, its arguments, and its store.
 pub(crate) struct Subject {
@@ -75,7 +75,7 @@ fn try_each(
     of: impl Fn(&str) -> Vec<Fault>,
     check: impl Fn(&Expected, &Fault, &Output, &str, &Path),
 ) {
-    if !strace::is_there() {
+    if !strace::is_available() {
         return;
     }
     let expected = Expected::of(subject);
@@ -114,8 +114,8 @@ fn try_one(
     let path = dir.path().join(subject.store);
     // A store being created appears only when it is complete.
     if subject.store == "s.smap" || path.exists() {
-        which(&path, &[&expected.before, &expected.after], &what);
-        assert_goes_on(dir.path(), subject.store, &what);
+        matching_content(&path, &[&expected.before, &expected.after], &what);
+        assert_usable(dir.path(), subject.store, &what);
     }
 }
 
@@ -129,8 +129,9 @@ pub(crate) fn failing(subject: &Subject) {
     try_each(subject, strace::errors, |expected, fault, output, trace, dir| {
         let what = format!("{}: {output:?}", fault.name());
         let path = dir.join(subject.store);
-        let holds =
-            |content: &Content| which(&path, &[content, &expected.before, &expected.after], &what) == 0;
+        let holds = |content: &Content| {
+            matching_content(&path, &[content, &expected.before, &expected.after], &what) == 0
+        };
         match output.status.code() {
             // Cleaning up may fail; the requested change has been made.
             Some(0) => {
@@ -188,6 +189,6 @@ pub(crate) fn interrupted(subject: &Subject) {
             (&expected.output.stdout, &expected.output.stderr),
             "{what}"
         );
-        which(&dir.join(subject.store), &[&expected.after], &what);
+        matching_content(&dir.join(subject.store), &[&expected.after], &what);
     });
 }

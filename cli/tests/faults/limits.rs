@@ -11,7 +11,7 @@ use stridemap::{DType, ErrorKind, StorageKind, Store};
 use crate::read_only::NOBODY;
 use crate::run::{EXECUTABLE, output, refused, role, skip, stridemap, succeed};
 use crate::strace;
-use crate::template::{self, Content, assert_goes_on, bytes, content, which};
+use crate::template::{self, Content, assert_usable, bytes, content, matching_content};
 
 const WRITERS: [&[&str]; 6] = [
     &["import", "many.safetensors", "rows.npy", "s.smap"],
@@ -43,8 +43,8 @@ fn limited(template: &Path, limit: &[&str], args: &[&str], [before, after]: [&Co
         Some(line) if line.contains("may or may not have been published") => &[before, after],
         Some(_) => &[before],
     };
-    which(&dir.path().join("s.smap"), allowed, &what);
-    assert_goes_on(dir.path(), "s.smap", &what);
+    matching_content(&dir.path().join("s.smap"), allowed, &what);
+    assert_usable(dir.path(), "s.smap", &what);
     refusal
 }
 
@@ -72,7 +72,7 @@ fn each_limited(limits: &[Vec<String>], args: &[&str], says: &[&str]) -> (usize,
 /// Runs both with SIGXFSZ ignored and with its default action, which the executable overrides. A write up to the limit
 /// is short, and the next one fails.
 #[test]
-fn case_09_limit_of_the_length_of_files_is_an_error_that_leaves_what_was_there() {
+fn case_09_file_size_limit_is_an_error_that_leaves_the_old_content() {
     let lengths =
         [0, 1, 30, 99, 150, 250, 999, 3000, 5000, 1 << 20, (1 << 20) + 90, (1 << 20) + 1090, 4 << 20];
     let limits = |ignoring: bool| {
@@ -91,7 +91,7 @@ fn case_09_limit_of_the_length_of_files_is_an_error_that_leaves_what_was_there()
 }
 
 #[test]
-fn case_11_command_without_descriptors_is_refused_and_leaves_what_was_there() {
+fn case_11_command_without_descriptors_is_refused_and_leaves_the_old_content() {
     // With only three descriptors, the dynamic loader cannot open a system library.
     let limits: Vec<Vec<String>> =
         (4..24).map(|n| vec!["prlimit".to_owned(), format!("--nofile={n}")]).collect();
@@ -103,7 +103,7 @@ fn case_11_command_without_descriptors_is_refused_and_leaves_what_was_there() {
 
 /// Runs as `nobody`, because the limit does not apply to root.
 #[test]
-fn command_that_can_start_no_threads_does_all_by_itself() {
+fn command_that_cannot_start_threads_works_on_one_thread() {
     if !rustix::process::geteuid().is_root() {
         skip("STRIDEMAP_REQUIRE_ROOT", "only root can become a user who has no other processes");
         return;
@@ -139,7 +139,7 @@ fn command_that_can_start_no_threads_does_all_by_itself() {
 
 /// Views larger than the available memory are written in small pieces or refused. No process aborts.
 #[test]
-fn command_without_memory_is_refused_or_takes_less() {
+fn command_with_little_memory_is_refused_or_uses_less() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::create(dir.path().join("s.smap")).unwrap();
     let elements = (0..4 << 20).map(|i| i as u32).collect();
@@ -181,8 +181,8 @@ fn command_without_memory_is_refused_or_takes_less() {
 /// A file system without shared mappings cannot be mounted everywhere, so strace injects its error for the files of
 /// the store.
 #[test]
-fn case_13_file_system_that_refuses_shared_maps_is_read_without_them() {
-    if !strace::is_there() {
+fn case_13_file_system_that_refuses_shared_mappings_is_read_without_them() {
+    if !strace::is_available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -209,7 +209,7 @@ fn case_13_file_system_that_refuses_shared_maps_is_read_without_them() {
 }
 
 /// Runs in a process that cannot map any file of the store.
-pub(crate) fn read_what_cannot_be_mapped(path: &Path) {
+pub(crate) fn read_without_mapping(path: &Path) {
     // SAFETY: only this library writes the store.
     let mapped = unsafe { Store::open_mapped(path).unwrap() };
     let sealed = mapped.load("sealed").unwrap();

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::random::Random;
 use crate::run::{STARTING, is_root, output, role, scaled, skip, spawn, stridemap};
 use crate::script::draw;
-use crate::template::{Content, assert_no_leftovers, bytes, content, which};
+use crate::template::{Content, assert_no_leftovers, bytes, content, matching_content};
 
 /// An image of a file system, and its mount point.
 struct Image {
@@ -84,7 +84,7 @@ impl Image {
         self.is_mounted = false;
     }
 
-    fn power_comes_back(&mut self) {
+    fn restore_power(&mut self) {
         self.unmount();
         assert!(self.mount());
     }
@@ -175,7 +175,7 @@ fn create(path: &Path) {
     store.create_growable("log", DType::U8, &[0], 0).unwrap();
 }
 
-fn every_acknowledged_commit_is_there(kind: &str, size_bytes: u64, cuts: usize) {
+fn check_acknowledged_commits(kind: &str, size_bytes: u64, cuts: usize) {
     let Some(mut image) = Image::make(kind, size_bytes) else { return };
     let path = image.mounted().join("s.smap");
     create(&path);
@@ -185,11 +185,11 @@ fn every_acknowledged_commit_is_there(kind: &str, size_bytes: u64, cuts: usize) 
     for cut in 0..cuts {
         let seed = chance.below(1u64 << 40);
         let told = commit_until_cut(&image, &seed.to_string(), &mut chance);
-        image.power_comes_back();
+        image.restore_power();
         let mut allowed: Vec<Content> = told.allowed().map(|count| after(seed, &before, count)).collect();
         let what =
             format!("{kind}, cut {cut}, seed {seed}, told of {} and {} commits", told.before, told.in_all);
-        let found = which(&path, &allowed.iter().collect::<Vec<_>>(), &what);
+        let found = matching_content(&path, &allowed.iter().collect::<Vec<_>>(), &what);
         commits += told.before;
         in_flight += usize::from(found > 0);
         gone += usize::from(told.before + found < told.in_all);
@@ -215,17 +215,17 @@ fn cuts() -> usize {
 
 #[test]
 fn case_02_real_power_cut_on_ext4_loses_no_acknowledged_commit() {
-    every_acknowledged_commit_is_there("ext4", 96 << 20, cuts());
+    check_acknowledged_commits("ext4", 96 << 20, cuts());
 }
 
 #[test]
 fn case_02_real_power_cut_on_xfs_loses_no_acknowledged_commit() {
-    every_acknowledged_commit_is_there("xfs", 320 << 20, cuts().div_ceil(10));
+    check_acknowledged_commits("xfs", 320 << 20, cuts().div_ceil(10));
 }
 
 /// A sync of one file system does not sync the other.
 #[test]
-fn case_02_real_power_cut_loses_nothing_where_storages_are_on_a_file_system_of_their_own() {
+fn case_02_real_power_cut_loses_nothing_if_storages_are_on_a_separate_file_system() {
     let make = || Image::make("ext4", 96 << 20);
     let (Some(mut metadata), Some(mut data)) = (make(), make()) else { return };
     let path = metadata.mounted().join("s.smap");
@@ -239,8 +239,8 @@ fn case_02_real_power_cut_loses_nothing_where_storages_are_on_a_file_system_of_t
     data.cut();
     metadata.cut();
     drop(bind);
-    data.power_comes_back();
-    metadata.power_comes_back();
+    data.restore_power();
+    metadata.restore_power();
     let _bind = Bind::new(&data.mounted(), &path.join("storages"));
     assert_eq!(Store::open(&path).unwrap().verify(|_| ()).unwrap().findings, []);
     assert!(content(&path).unwrap() == before);
@@ -260,7 +260,7 @@ fn case_02_real_power_cut_loses_commits_that_were_not_synced() {
         let before = content(&path).unwrap();
         let seed = chance.below(1u64 << 40);
         let told = commit_until_cut(&image, &format!("unsynced {seed}"), &mut chance);
-        image.power_comes_back();
+        image.restore_power();
         let _shared = STARTING.read().unwrap();
         let is_kept = |found: Content| told.allowed().any(|count| after(seed, &before, count) == found);
         lost += usize::from(!content(&path).is_ok_and(is_kept));

@@ -60,7 +60,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, u64)> {
 }
 
 /// Runs every command there, as the user that `become_who` sets.
-fn readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl Fn(&mut Command)) {
+fn check_that_readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl Fn(&mut Command)) {
     let run = |args: &[&str]| {
         let mut command = Command::new(dir.join("stridemap"));
         command.args(args).current_dir(dir);
@@ -84,10 +84,10 @@ fn readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl 
 }
 
 #[test]
-fn case_14_directory_that_may_not_be_written_serves_readers_and_refuses_writers() {
+fn case_14_unwritable_directory_serves_readers_and_refuses_writers() {
     let dir = readable();
     if rustix::process::geteuid().is_root() {
-        return readers_work_and_writers_are_refused(dir.path(), "Permission denied", |command| {
+        return check_that_readers_work_and_writers_are_refused(dir.path(), "Permission denied", |command| {
             command.uid(NOBODY).gid(NOBODY);
         });
     }
@@ -100,7 +100,7 @@ fn case_14_directory_that_may_not_be_written_serves_readers_and_refuses_writers(
     };
     let all = files(dir.path());
     mode(0o444, &all);
-    readers_work_and_writers_are_refused(dir.path(), "Permission denied", |_| ());
+    check_that_readers_work_and_writers_are_refused(dir.path(), "Permission denied", |_| ());
     mode(0o644, &all);
 }
 
@@ -129,9 +129,9 @@ fn case_14_read_only_mount_serves_readers_and_refuses_writers() {
     let mounted = Mounted(path);
     let remounted = output(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&mounted.0));
     assert!(remounted.status.success(), "{remounted:?}");
-    readers_work_and_writers_are_refused(&mounted.0, "Read-only file system", |_| ());
+    check_that_readers_work_and_writers_are_refused(&mounted.0, "Read-only file system", |_| ());
     // A read-only file system refuses writes before it checks the user.
-    readers_work_and_writers_are_refused(&mounted.0, "", |command| {
+    check_that_readers_work_and_writers_are_refused(&mounted.0, "", |command| {
         command.uid(NOBODY).gid(NOBODY);
     });
 }

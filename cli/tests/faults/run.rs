@@ -63,7 +63,7 @@ pub(crate) fn play() {
     let path = Path::new(&path);
     match role.split_once(' ') {
         Some(("commit", how)) => crate::script::play(how, path),
-        None if role == "unmapped" => crate::limits::read_what_cannot_be_mapped(path),
+        None if role == "unmapped" => crate::limits::read_without_mapping(path),
         _ => panic!("no role {role}"),
     }
 }

@@ -51,15 +51,15 @@ impl Fault {
 }
 
 /// Returns whether strace is installed and permitted. If not, prints that once.
-pub(crate) fn is_there() -> bool {
+pub(crate) fn is_available() -> bool {
     static IS_THERE: OnceLock<bool> = OnceLock::new();
     *IS_THERE.get_or_init(|| {
         let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
-        let is_there = tried.is_ok_and(|status| status.success());
-        if !is_there {
+        let is_available = tried.is_ok_and(|status| status.success());
+        if !is_available {
             skip("STRIDEMAP_REQUIRE_STRACE", "strace is not installed, or may not trace");
         }
-        is_there
+        is_available
     })
 }
 

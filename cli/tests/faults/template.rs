@@ -72,7 +72,7 @@ pub(crate) fn content(path: &Path) -> Result<Content> {
 /// Asserts that a store opens, verifies, and has one of the `allowed` contents. Returns the index of the first that
 /// matches.
 #[track_caller]
-pub(crate) fn which(path: &Path, allowed: &[&Content], what: &str) -> usize {
+pub(crate) fn matching_content(path: &Path, allowed: &[&Content], what: &str) -> usize {
     let _shared = STARTING.read().unwrap();
     let found = content(path).unwrap_or_else(|e| panic!("{what}: {e}"));
     let findings =
@@ -90,7 +90,7 @@ pub(crate) fn which(path: &Path, allowed: &[&Content], what: &str) -> usize {
 
 /// Asserts that the next commit succeeds, and that a collection then leaves no unneeded file.
 #[track_caller]
-pub(crate) fn assert_goes_on(dir: &Path, store: &str, what: &str) {
+pub(crate) fn assert_usable(dir: &Path, store: &str, what: &str) {
     for args in [
         &["import", "rows.npy", store, "--prefix", "next."][..],
         &["gc", store],

@@ -41,7 +41,7 @@ fn append_writes_the_rows_of_all_files_in_one_commit() {
 }
 
 #[test]
-fn append_is_refused_as_a_whole_when_one_file_does_not_fit() {
+fn append_of_several_files_is_refused_if_one_does_not_fit() {
     let dir = with_log();
     dir.write("none.npy", b"not an array");
     let header = r#"{"a":{"dtype":"U8","shape":[1,3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[0,3],"data_offsets":[3,3]}}"#;
@@ -66,7 +66,7 @@ fn append_is_refused_as_a_whole_when_one_file_does_not_fit() {
 }
 
 #[test]
-fn tensor_that_cannot_grow_is_refused_and_the_advice_makes_one_that_can() {
+fn append_to_a_tensor_that_cannot_grow_advises_how_to_make_one_that_can() {
     let dir = with_log();
     dir.messages(&["view", "s.smap", "reversed", "log.flip(0)"]);
     dir.messages(&["append", "s.smap", "log", "more.npy"]);

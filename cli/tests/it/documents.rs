@@ -107,7 +107,7 @@ fn assert_session(document: &Path, dir: &Dir) {
 }
 
 #[test]
-fn readme_session_prints_what_it_shows() {
+fn readme_session_prints_the_shown_output() {
     let Some(model) = env::var_os("STRIDEMAP_MODEL") else {
         println!("skipped: STRIDEMAP_MODEL is not the path of {MODEL}");
         return;
@@ -118,7 +118,7 @@ fn readme_session_prints_what_it_shows() {
 }
 
 #[test]
-fn sessions_of_the_guide_print_what_they_show() {
+fn sessions_of_the_guide_print_the_shown_output() {
     let mut session_count = 0;
     for page in pages() {
         if read(&page).contains("```console\n") {
@@ -132,7 +132,7 @@ fn sessions_of_the_guide_print_what_they_show() {
 }
 
 #[test]
-fn rust_of_every_page_is_run_by_doctests() {
+fn rust_examples_of_every_page_are_doctests() {
     let lib = read(&Path::new(ROOT).join("src/lib.rs"));
     for page in pages() {
         let name = page.file_name().unwrap().to_str().unwrap();

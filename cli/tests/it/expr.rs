@@ -147,7 +147,7 @@ fn operations() -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn show_gives_what_an_expression_means_and_view_saves_it() {
+fn show_prints_the_result_of_an_expression_and_view_saves_it() {
     let dir = store();
     let mut copies = Vec::new();
     for &(expr, header, values) in VIEWS {
@@ -165,7 +165,7 @@ fn show_gives_what_an_expression_means_and_view_saves_it() {
 }
 
 #[test]
-fn no_operation_is_left_out_here() {
+fn every_operation_is_tested_here() {
     let known = store().stderr_of_a_refusal("x.zzz()");
     let (_, known) = known.split_once("the operations are ").unwrap();
     let (known, _) = known.split_once(';').unwrap();
@@ -173,7 +173,7 @@ fn no_operation_is_left_out_here() {
 }
 
 #[test]
-fn names_of_dimensions_are_saved() {
+fn dimension_names_are_saved() {
     let dir = store();
     let named = |name: &str| {
         let listed: Value = serde_json::from_str(&dir.stdout(&["ls", "s.smap", name, "--json"])).unwrap();
@@ -192,7 +192,7 @@ fn names_of_dimensions_are_saved() {
 }
 
 #[test]
-fn refusal_marks_the_part_that_is_wrong() {
+fn refusal_marks_the_wrong_part() {
     let dir = store();
     let mut refusals = String::new();
     for expr in [
@@ -312,7 +312,7 @@ fn view_names_the_operation_that_would_copy() {
 }
 
 #[test]
-fn refusal_of_a_long_or_odd_expression_stays_on_its_lines() {
+fn refusal_of_a_long_or_unusual_expression_stays_on_its_lines() {
     let dir = store();
     let long = format!("x{}.t().t(0){}", "[...]".repeat(100), ".t()".repeat(100));
     insta::assert_snapshot!(dir.stderr_of_a_refusal(&long), @r"

@@ -31,7 +31,7 @@ fn touch(dir: &Dir) {
 }
 
 #[test]
-fn adopted_tensors_are_read_as_any_and_inspect_says_where_they_are() {
+fn adopted_tensors_can_be_read_and_inspect_prints_their_files() {
     let dir = with_adopted();
     assert_eq!(dir.stdout(&["show", "s.smap", "a.x.t()"]), "tensor([[1., 3.],\n        [2., 4.]])\n");
     assert_eq!(dir.stdout(&["view", "s.smap", "row", "a.x[1]"]), "");
@@ -73,7 +73,7 @@ fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
 }
 
 #[test]
-fn external_files_are_opened_only_where_the_option_or_the_variable_says() {
+fn external_files_are_opened_only_where_the_option_or_the_variable_allows() {
     let dir = with_adopted();
     let line = dir.refusal(&["show", "s.smap", "a.x", "--external", "none"]);
     assert!(line.contains("external file refused") && line.contains("--external beside"), "{line}");
@@ -93,7 +93,7 @@ fn external_files_are_opened_only_where_the_option_or_the_variable_says() {
 }
 
 #[test]
-fn files_left_unchecked_are_named_in_json_whatever_the_path() {
+fn unchecked_files_are_listed_in_json_for_any_path() {
     use std::os::unix::ffi::OsStrExt as _;
     let dir = with_adopted();
     let odd = dir.path(std::ffi::OsStr::from_bytes(b"odd\xff"));
@@ -109,7 +109,7 @@ fn files_left_unchecked_are_named_in_json_whatever_the_path() {
 }
 
 #[test]
-fn file_elsewhere_is_adopted_when_that_is_allowed_and_else_nothing_is_created() {
+fn file_elsewhere_is_adopted_if_allowed_and_otherwise_nothing_is_created() {
     let (dir, elsewhere) = (Dir::empty(), Dir::empty());
     elsewhere.write_safetensors("x.safetensors", HEADER, &elements());
     let file = elsewhere.path("x.safetensors");
@@ -125,7 +125,7 @@ fn file_elsewhere_is_adopted_when_that_is_allowed_and_else_nothing_is_created() 
 }
 
 #[test]
-fn materialized_store_stands_alone() {
+fn materialized_store_no_longer_needs_the_file() {
     let dir = with_adopted();
     assert_eq!(
         dir.stdout(&["compact", "s.smap", "--materialize"]),
@@ -141,7 +141,7 @@ fn materialized_store_stands_alone() {
 }
 
 #[test]
-fn case_29_file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
+fn case_29_export_replaces_an_external_file_only_with_every_tensor_in_it() {
     let dir = with_adopted();
     let whole = fs::read(dir.path("x.safetensors")).unwrap();
     dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
@@ -169,7 +169,7 @@ fn case_29_file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
 }
 
 #[test]
-fn case_29_part_is_exported_over_only_with_every_tensor_that_stands_on_it() {
+fn case_29_export_replaces_an_external_part_only_with_every_tensor_in_it() {
     let dir = with_adopted();
     dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
     dir.messages(&["export", "s.smap", "m.safetensors", "--max-shard-size", "16"]);
@@ -181,7 +181,7 @@ fn case_29_part_is_exported_over_only_with_every_tensor_that_stands_on_it() {
 }
 
 #[test]
-fn what_cannot_be_used_where_it_lies_creates_no_store() {
+fn file_that_cannot_be_used_in_place_creates_no_store() {
     let dir = with_adopted();
     dir.messages(&["export", "s.smap", "packed.npz", "--compress"]);
     let line = dir.refusal(&["import", "packed.npz", "new.smap", "--in-place"]);

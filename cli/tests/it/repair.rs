@@ -35,7 +35,7 @@ fn json(dir: &Dir, args: &[&str], code: i32) -> Value {
 }
 
 #[test]
-fn json_of_verify_has_the_findings_and_whom_they_affect() {
+fn verify_json_has_the_findings_and_the_affected_tensors() {
     let dir = with_model();
     let whole = json(&dir, &["verify", "model.smap", "--json"], 0);
     assert_eq!(whole, json!({"v": 1, "findings": [], "orphans": [], "unchecked": [], "bytes_read": 36}));
@@ -62,7 +62,7 @@ fn json_of_verify_has_the_findings_and_whom_they_affect() {
 }
 
 #[test]
-fn json_of_repair_says_what_is_given_up_and_what_was_done() {
+fn repair_json_has_the_losses_and_the_actions() {
     let dir = with_model();
     damage(&dir, "storages/0000000000000001.bin", 5);
     let plan = json(&dir, &["repair", "model.smap", "--json"], 1);
@@ -80,7 +80,7 @@ fn json_of_repair_says_what_is_given_up_and_what_was_done() {
 }
 
 #[test]
-fn repair_of_a_whole_store_says_so() {
+fn repair_of_an_intact_store_reports_that() {
     let dir = with_model();
     for args in [&["repair", "model.smap"][..], &["repair", "model.smap", "--apply"]] {
         let Run { code, stdout, stderr } = dir.run(args);

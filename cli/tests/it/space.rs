@@ -22,7 +22,7 @@ fn with_column() -> Dir {
 }
 
 #[test]
-fn compact_says_what_it_gave_back_and_keeps_the_elements() {
+fn compact_reports_the_freed_bytes_and_keeps_the_elements() {
     let dir = with_column();
     let before = dir.stdout(&["show", "s.smap", "a column"]);
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
@@ -37,7 +37,7 @@ fn compact_says_what_it_gave_back_and_keeps_the_elements() {
 }
 
 #[test]
-fn compact_leaves_what_is_damaged_says_so_and_exits_with_1() {
+fn compact_skips_and_reports_damaged_storages_and_exits_with_1() {
     let dir = with_column();
     let storage = dir.path("s.smap/storages/0000000000000001.bin");
     let mut bytes = fs::read(&storage).unwrap();
@@ -97,7 +97,7 @@ fn stats_are_a_table_or_json() {
 }
 
 #[test]
-fn stats_name_the_process_that_is_in_the_way() {
+fn stats_name_the_process_that_holds_space() {
     let dir = with_column();
     let reader = Store::open(dir.path("s.smap")).unwrap();
     let held = "390.62 KiB are held by readers on older generations (process";

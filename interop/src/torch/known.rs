@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_known_by_both_of_their_parts() {
+    fn names_are_matched_by_module_and_name() {
         for (module, name, known) in NAMES {
             assert_eq!(Known::of(module, name), Ok(known));
             assert!(known.name().ends_with(&format!(".{name}")));

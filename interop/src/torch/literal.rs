@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_known_as_bytes() {
+    fn byte_strings_are_recognized() {
         for bytes in [&b"C\x01a"[..], b"B\x01\0\0\0a", b"\x8e\x01\0\0\0\0\0\0\0a", b"\x96\0\0\0\0\0\0\0\0"] {
             assert_eq!(read(bytes), Ok(Some(Literal::Bytes)));
         }

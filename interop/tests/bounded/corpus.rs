@@ -32,7 +32,7 @@ fn peak_of(act: impl FnOnce()) -> u64 {
 
 /// Opens a store and reads all of its metadata, as far as it can be read. Elements of malformed stores are not read
 /// whole: a tensor may have any claimed size, and a caller that reads all of it has asked for that memory.
-fn look_at_store(path: &Path) {
+fn read_whole_store(path: &Path) {
     let options = StoreOptions::new().external(ExternalFiles::Beside);
     for is_mapped in [false, true] {
         // SAFETY: no process writes the store while it is mapped.
@@ -48,7 +48,7 @@ fn look_at_store(path: &Path) {
     }
 }
 
-fn look_at_file(path: &Path, store: &Store) {
+fn read_whole_file(path: &Path, store: &Store) {
     let Ok(file) = ForeignFile::open(path) else { return };
     if let Ok(mut txn) = store.begin() {
         let _ = file.import_into(&mut txn, "", |_| ());
@@ -104,8 +104,9 @@ fn case_32_no_hostile_file_takes_much_memory_to_open() {
         let mut most = (0, String::new());
         let count = paths.len();
         for (name, path) in paths {
-            let taken =
-                peak_of(|| if path.is_dir() { look_at_store(&path) } else { look_at_file(&path, &target) });
+            let taken = peak_of(|| {
+                if path.is_dir() { read_whole_store(&path) } else { read_whole_file(&path, &target) }
+            });
             assert!(taken <= ALLOWED_BYTES, "{name}: {taken} bytes");
             most = most.max((taken, name));
         }

@@ -102,7 +102,7 @@ fn is_typed(error: &Error) -> bool {
 }
 
 #[test]
-fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
+fn mutated_files_are_refused_or_read_correctly_in_bounded_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let store_path = dir.path().join("store.smap");

@@ -53,7 +53,7 @@ fn exporter() {
 
 /// `STRIDEMAP_TEST_EXPORT_MIB` sets the size of the tensor whose views are exported. The default is 64.
 #[test]
-fn exporting_views_of_a_large_tensor_takes_the_memory_of_some_pieces() {
+fn exporting_views_of_a_large_tensor_takes_the_memory_of_a_few_pieces() {
     let size_bytes = scaled("STRIDEMAP_TEST_EXPORT_MIB", 64) << 20;
     let dir = temporary();
     let store =

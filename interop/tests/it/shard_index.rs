@@ -46,7 +46,7 @@ fn scalars_of_the_index_are_attributes_and_unlisted_tensors_are_read() {
 }
 
 #[test]
-fn part_behind_a_link_is_beside_the_index() {
+fn parts_are_searched_beside_the_link_to_an_index() {
     let place = Place::new();
     fs::create_dir(place.path("blobs")).unwrap();
     let blob = part(&place, "blobs/0", &[("a", 3)]);
@@ -136,7 +136,7 @@ fn headers_of_all_parts_together_have_the_limit_of_one_header() {
 }
 
 #[test]
-fn header_length_that_looks_like_json_is_a_length() {
+fn header_length_that_looks_like_json_is_read_as_a_length() {
     let place = Place::new();
     // A header of 123 bytes. Its length, written as a byte, is an opening brace.
     let header = format!("{:<123}", r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#);

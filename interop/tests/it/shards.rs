@@ -123,7 +123,7 @@ fn existing_file_refuses_all_parts() {
 /// A name that is created while elements are written is detected when the files are renamed: the first part, the last
 /// part, or the index.
 #[test]
-fn failed_renames_leave_every_file_as_it_was() {
+fn failed_renames_restore_every_file() {
     for (policy, number) in
         [OnExisting::Refuse, OnExisting::Replace].into_iter().flat_map(|p| (0..5).map(move |n| (p, n)))
     {
@@ -164,7 +164,7 @@ fn failed_renames_leave_every_file_as_it_was() {
 }
 
 #[test]
-fn case_29_replaced_set_may_be_what_the_tensors_are_read_from() {
+fn case_29_export_in_parts_may_replace_the_files_it_reads_from() {
     let place = Place::new();
     write(&place, 30);
     let file = ForeignFile::open(place.path(INDEX)).unwrap();

@@ -83,7 +83,7 @@ fn each_part_of_a_model_is_shared() {
 }
 
 #[test]
-fn array_of_numpy_is_shared_in_both_orders() {
+fn numpy_array_is_shared_in_both_orders() {
     on_each(|kind, image| {
         let tensor = Tensor::from_vec(noise(2 << 20, 3), &[1 << 10, 2 << 10]).unwrap();
         for order in [stridemap_interop::Order::C, stridemap_interop::Order::F] {
@@ -160,7 +160,7 @@ fn existing_name_is_refused_before_anything_is_read() {
 }
 
 #[test]
-fn where_nothing_can_be_shared_everything_is_copied() {
+fn everything_is_copied_if_blocks_cannot_be_shared() {
     let Some(disk) = Image::mount("ext4", &["mkfs.ext4", "-q"], IMAGE_BYTES) else { return };
     let tensors = model();
     let path = write(&disk.path.join("m.safetensors"), &tensors, &Export::new());

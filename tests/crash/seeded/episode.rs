@@ -10,7 +10,7 @@ use super::model::Model;
 use crate::content::Content;
 use crate::explore::Figures;
 use crate::random::Random;
-use crate::recover::{check_nothing_left, check_verified};
+use crate::recover::{check_no_leftovers, check_verified};
 use crate::script::STORE;
 
 /// The reason why a life ends.
@@ -155,7 +155,7 @@ impl Episode {
         if let Some(finding) = self.did("verify", verified)?.findings.first() {
             return Err(End::Wrong(format!("verify: {finding}")));
         }
-        match check_nothing_left(&self.disk, &self.handles[0]) {
+        match check_no_leftovers(&self.disk, &self.handles[0]) {
             Err(_) if self.disk.is_off() => return Err(End::Power),
             checked => checked.map_err(End::Wrong)?,
         }

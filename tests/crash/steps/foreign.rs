@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use stridemap::{ErrorKind, Tensor};
 use stridemap_interop::{ForeignFile, safetensors};
 
-use super::play::{Fate, Play, bytes, create, holds, open, refused, told};
+use super::play::{Fate, Play, bytes, create, expect_ok, holds, open, refused};
 use super::seat::{Manners, When};
 
 fn write(path: &Path, x: &Tensor) {
@@ -29,9 +29,9 @@ pub(crate) fn changed_before_it_is_recorded(play: &Play) -> Fate {
     let path = play.dir.path().join("x.safetensors");
     write(&path, &bytes(100, 1));
     let store = create(&play.seat())?;
-    let file = told("open", ForeignFile::open(&path))?;
-    let mut txn = told("begin", store.begin())?;
-    told("adopt", file.adopt_into(&mut txn, ""))?;
+    let file = expect_ok("open", ForeignFile::open(&path))?;
+    let mut txn = expect_ok("begin", store.begin())?;
+    expect_ok("adopt", file.adopt_into(&mut txn, ""))?;
     change(&path).map_err(|e| e.to_string())?;
     refused("the adoption of what has changed", txn.commit(), ErrorKind::ExternalChanged)
 }
@@ -40,7 +40,7 @@ pub(crate) fn changed_before_it_is_recorded(play: &Play) -> Fate {
 pub(crate) fn changed_since_it_was_recorded(play: &Play) -> Fate {
     let path = play.dir.path().join("x.safetensors");
     write(&path, &bytes(100, 1));
-    told("adopt", stridemap_interop::adopt(&create(&play.seat())?, &path, ""))?;
+    expect_ok("adopt", stridemap_interop::adopt(&create(&play.seat())?, &path, ""))?;
     change(&path).map_err(|e| e.to_string())?;
     let read = open(&play.seat())?.load("x").and_then(|x| x.read::<u8>());
     refused("the reading of what has changed", read, ErrorKind::ExternalChanged)

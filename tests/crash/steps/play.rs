@@ -56,11 +56,11 @@ pub(crate) fn options(seat: &Seat) -> StoreOptions {
 }
 
 pub(crate) fn create(seat: &Seat) -> Result<Store, String> {
-    told("create", options(seat).create(STORE))
+    expect_ok("create", options(seat).create(STORE))
 }
 
 pub(crate) fn open(seat: &Seat) -> Result<Store, String> {
-    told("open", options(seat).open(STORE))
+    expect_ok("open", options(seat).open(STORE))
 }
 
 pub(crate) fn vector(value: i64) -> Tensor {
@@ -72,7 +72,7 @@ pub(crate) fn bytes(count: usize, value: u8) -> Tensor {
 }
 
 /// Returns the value of an operation that must succeed.
-pub(crate) fn told<T>(what: &str, done: stridemap::Result<T>) -> Result<T, String> {
+pub(crate) fn expect_ok<T>(what: &str, done: stridemap::Result<T>) -> Result<T, String> {
     done.map_err(|e| format!("{what} ended in {e:?}"))
 }
 
@@ -91,16 +91,16 @@ pub(crate) fn holds(what: impl Into<String>, is_so: bool) -> Fate {
 
 /// Checks that all elements of a tensor have this value.
 pub(crate) fn has(store: &Store, name: &str, value: i64) -> Fate {
-    let found: Vec<i64> = told("load", store.load(name).and_then(|tensor| tensor.read()))?;
+    let found: Vec<i64> = expect_ok("load", store.load(name).and_then(|tensor| tensor.read()))?;
     holds(format!("{name} is {found:?}, and not {value}"), found.iter().all(|&found| found == value))
 }
 
 /// Checks that a new process finds these names and no damage.
-pub(crate) fn is_whole(play: &Play, names: &[&str]) -> Fate {
+pub(crate) fn check_intact(play: &Play, names: &[&str]) -> Fate {
     let store = open(&play.seat())?;
-    let found = told("names", store.names())?;
+    let found = expect_ok("names", store.names())?;
     holds(format!("the names are {found:?}, and not {names:?}"), found == names)?;
-    match told("verify", store.verify(|_| ()))?.findings.first() {
+    match expect_ok("verify", store.verify(|_| ()))?.findings.first() {
         None => Ok(()),
         Some(finding) => Err(format!("verify finds {finding}")),
     }

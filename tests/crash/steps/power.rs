@@ -10,7 +10,7 @@ use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk, omit_step};
 use stridemap::{DType, Durability, Error, ErrorKind, Store, Tensor};
 use stridemap_format::Rule;
 
-use super::play::{Fate, Play, STORE, create, holds, open, options, refused, told, vector};
+use super::play::{Fate, Play, STORE, create, expect_ok, holds, open, options, refused, vector};
 use super::seat::Seat;
 use super::{Simulation, of};
 
@@ -28,11 +28,7 @@ pub(crate) fn simulations() -> Vec<Simulation> {
                 "sync-parent",
             ],
         ),
-        of(
-            "power cuts in a creation in a directory that is there",
-            creation_in_a_directory,
-            &["sync-new-names"],
-        ),
+        of("power cuts in a creation in an existing directory", creation_in_a_directory, &["sync-new-names"]),
         of(
             "power cuts in commits",
             commits,
@@ -92,10 +88,10 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             &["mark-unsynced", "sync-file-system"],
         ),
         of("a commit after commits without syncs, on two file systems", settled_on_two, &["sync-mounts"]),
-        of("a commit after one of unknown fate", unknown_and_a_commit, &[]),
+        of("a commit after a commit of unknown fate", unknown_fate_then_commit, &[]),
         of(
             "a collection after a commit of unknown fate",
-            unknown_and_a_collection,
+            unknown_fate_then_collection,
             &["sync-before-collection"],
         ),
     ]
@@ -134,9 +130,9 @@ impl<'a> Story<'a> {
 
     fn step<T>(&mut self, what: &str, act: impl FnOnce() -> stridemap::Result<T>) -> Result<T, String> {
         self.play.simulated.mark(BEGAN);
-        let done = told(what, act())?;
+        let done = expect_ok(what, act())?;
         self.play.simulated.mark(RETURNED);
-        let now = told("read", content(&open(&self.play.seat())?))?;
+        let now = expect_ok("read", content(&open(&self.play.seat())?))?;
         self.contents.push(Some(now));
         Ok(done)
     }
@@ -179,32 +175,32 @@ fn is_no_store(e: &Error) -> bool {
 fn recover(seat: &Seat, candidates: &[Option<Content>]) -> Fate {
     let store = match options(seat).open(STORE) {
         Err(e) if is_no_store(&e) && candidates.contains(&None) => return Ok(()),
-        opened => told("open", opened)?,
+        opened => expect_ok("open", opened)?,
     };
-    let mut found = told("read", content(&store))?;
+    let mut found = expect_ok("read", content(&store))?;
     if !candidates.iter().flatten().any(|candidate| *candidate == found) {
         return Err(format!("{:?} is what no commit left that was acknowledged", found.keys()));
     }
     check_verified(&store)?;
     let probe = vector(9);
-    told("the next commit", store.save("probe", &probe))?;
+    expect_ok("the next commit", store.save("probe", &probe))?;
     found.insert("probe".to_owned(), (vec![5], probe.to_bytes().unwrap()));
-    check_nothing_is_nobodys(seat, &store)?;
-    told("a collection", store.gc())?;
+    check_every_storage_has_a_record(seat, &store)?;
+    expect_ok("a collection", store.gc())?;
     let again = open(seat)?;
-    holds("the next commit lost something", told("read", content(&again))? == found)?;
+    holds("the next commit lost something", expect_ok("read", content(&again))? == found)?;
     check_verified(&again)
 }
 
 fn check_verified(store: &Store) -> Fate {
-    match told("verify", store.verify(|_| ()))?.findings.first() {
+    match expect_ok("verify", store.verify(|_| ()))?.findings.first() {
         None => Ok(()),
         Some(finding) => Err(format!("verify finds {finding}")),
     }
 }
 
 /// Checks that every storage file has a record: a file without one stays until a collection.
-fn check_nothing_is_nobodys(seat: &Seat, store: &Store) -> Fate {
+fn check_every_storage_has_a_record(seat: &Seat, store: &Store) -> Fate {
     let snapshot = store.snapshot();
     let known: Vec<String> =
         snapshot.storages().map(|storage| format!("{:016x}.bin", storage.unwrap().id)).collect();
@@ -249,11 +245,11 @@ const SOURCE: &str = "source.smap";
 /// Returns a handle to a store that was created with every step.
 fn source(play: &Play, seat: &Seat) -> Result<Store, String> {
     let every_step = omit_step(None);
-    let source = told("create", options(&Seat::new(&play.disk, 0)).create(SOURCE))?;
-    told("save", source.save("small", &vector(1)))?;
-    told("save", source.save("chunked", &numbers(262_144 + 10, 2)))?;
+    let source = expect_ok("create", options(&Seat::new(&play.disk, 0)).create(SOURCE))?;
+    expect_ok("save", source.save("small", &vector(1)))?;
+    expect_ok("save", source.save("chunked", &numbers(262_144 + 10, 2)))?;
     drop(every_step);
-    told("open", options(seat).open(SOURCE))
+    expect_ok("open", options(seat).open(SOURCE))
 }
 
 fn copying(play: &Play) -> Fate {
@@ -311,7 +307,7 @@ fn growth(play: &Play) -> Fate {
     story.explore(from)
 }
 
-/// A commit of only a header, by a writer that finds unneeded files of earlier commits.
+/// A commit of only a header that drops the garbage of earlier commits from the manifest.
 fn forgetting(play: &Play) -> Fate {
     let mut story = Story::begin(play);
     let (whole, every_step) = (Seat::new(&play.disk, 99), omit_step(None));
@@ -347,9 +343,9 @@ fn settled_by_a_collection(play: &Play) -> Fate {
 
 fn settled_on_two(play: &Play) -> Fate {
     let seat = play.seat();
-    let store = told("create", options(&seat).durability(Durability::Process).create(STORE))?;
+    let store = expect_ok("create", options(&seat).durability(Durability::Process).create(STORE))?;
     play.simulated.mount(&Path::new(STORE).join("storages")).unwrap();
-    told("save", store.save("unsynced", &vector(1)))?;
+    expect_ok("save", store.save("unsynced", &vector(1)))?;
     let mut story = Story::begin(play);
     let last = open(&play.seat())?;
     story.step("settle", || last.save("durable", &vector(5)))?;
@@ -372,11 +368,11 @@ fn settled(play: &Play, settle: fn(&Store) -> stridemap::Result<()>) -> Fate {
     story.explore(play.simulated.log().len())
 }
 
-fn unknown_and_a_commit(play: &Play) -> Fate {
+fn unknown_fate_then_commit(play: &Play) -> Fate {
     unknown(play, |store| store.save("new", &vector(3)))
 }
 
-fn unknown_and_a_collection(play: &Play) -> Fate {
+fn unknown_fate_then_collection(play: &Play) -> Fate {
     unknown(play, |store| store.gc().map(drop))
 }
 
@@ -385,12 +381,12 @@ fn unknown_and_a_collection(play: &Play) -> Fate {
 fn unknown(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
-    told("save", store.save("old", &vector(1)))?;
+    expect_ok("save", store.save("old", &vector(1)))?;
     seat.fail("sync_dir", "meta");
     refused("the commit", store.remove("old"), ErrorKind::CommitUnknown)?;
     drop(store);
     let began = play.simulated.log().len();
-    told("the next", next(&open(&play.seat())?))?;
+    expect_ok("the next", next(&open(&play.seat())?))?;
     let log = play.simulated.log();
     for ops in (began..=log.len()).map(|end| &log[..end]) {
         for outcome in (0..SimulatedDisk::pending_names(ops)).map(Outcome::OneNameKept) {

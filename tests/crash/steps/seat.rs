@@ -85,7 +85,7 @@ impl Seat {
     }
 
     /// Returns the number of operations left until then.
-    pub(crate) fn left(&self) -> Option<u64> {
+    pub(crate) fn operations_left(&self) -> Option<u64> {
         self.countdown.lock().unwrap().as_ref().map(|(left, _)| *left)
     }
 

@@ -67,7 +67,7 @@ fn rows() -> BTreeMap<u32, Vec<(String, String)>> {
             }
         }
         assert!(!tests.is_empty() || shown.starts_with("cannot be run here: "), "case {number} has no test");
-        assert!(rows.insert(number, tests).is_none(), "case {number} stands twice");
+        assert!(rows.insert(number, tests).is_none(), "case {number} appears twice");
     }
     rows
 }
@@ -93,7 +93,10 @@ fn every_case_has_a_row_and_its_tests_exist() {
                 .unwrap_or_else(|e| panic!("case {number}: {file}: {e}"));
             assert!(tests_in(&source).contains(test.as_str()), "case {number}: {file} has no test {test}");
             let named = numbers_of(test);
-            assert!(named.is_empty() || named.contains(number), "case {number}: {test} is of another");
+            assert!(
+                named.is_empty() || named.contains(number),
+                "case {number}: {test} covers a different case"
+            );
         }
     }
 }

@@ -217,7 +217,7 @@ fn waiters_in_other_processes_wake_after_a_commit() {
 }
 
 /// Returns how many times the disk was asked for the manifests.
-fn looks(disk: impl FnOnce(Hooked) -> Hooked, wait: impl FnOnce(&Store)) -> usize {
+fn count_checks(disk: impl FnOnce(Hooked) -> Hooked, wait: impl FnOnce(&Store)) -> usize {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let count = Arc::new(AtomicUsize::new(0));
@@ -240,18 +240,18 @@ fn looks(disk: impl FnOnce(Hooked) -> Hooked, wait: impl FnOnce(&Store)) -> usiz
 }
 
 #[test]
-fn idle_waiter_looks_about_once_a_second() {
+fn idle_waiter_checks_about_once_a_second() {
     let silence = Duration::from_millis(1500);
-    let told = looks(|disk| disk, |store| assert!(!store.wait_for_change(silence).unwrap()));
+    let told = count_checks(|disk| disk, |store| assert!(!store.wait_for_change(silence).unwrap()));
     assert!((3..=5).contains(&told), "{told} looks");
     let untold = |disk| Hooked { has_watches: false, ..disk };
-    let untold = looks(untold, |store| assert!(!store.wait_for_change(silence).unwrap()));
+    let untold = count_checks(untold, |store| assert!(!store.wait_for_change(silence).unwrap()));
     assert!((3..=33).contains(&untold), "{untold} looks without the system's help");
 }
 
 #[test]
-fn unfinished_files_wake_nobody() {
-    let told = looks(
+fn unfinished_files_wake_no_waiter() {
+    let told = count_checks(
         |disk| disk,
         |store| {
             let meta = store.path().join("meta");
@@ -270,7 +270,7 @@ fn unfinished_files_wake_nobody() {
 
 #[test]
 fn commit_before_or_while_the_watch_begins_is_seen_without_waiting() {
-    let before = looks(
+    let before = count_checks(
         |disk| disk,
         |store| {
             Store::open(store.path()).unwrap().save("x", &scalar(1)).unwrap();
@@ -280,7 +280,7 @@ fn commit_before_or_while_the_watch_begins_is_seen_without_waiting() {
         },
     );
     assert_eq!(before, 2);
-    let between = looks(
+    let between = count_checks(
         |disk| disk,
         |store| {
             fs::write(store.path().join("interrupted"), "").unwrap();

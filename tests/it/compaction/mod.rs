@@ -117,7 +117,7 @@ fn compacted_storages_are_not_compacted_again() {
 }
 
 #[test]
-fn storages_with_little_to_gain_are_left() {
+fn storages_with_little_to_gain_are_skipped() {
     let (_dir, _, store) = new_fast_store();
     for (name, kept) in [("three quarters and a bit", 77_000), ("three quarters", 75_000)] {
         store.save("all", &vector(100_000, 1)).unwrap();

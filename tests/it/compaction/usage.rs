@@ -20,7 +20,7 @@ pub(super) fn disk_usage(path: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn statistics_give_a_reason_for_each_byte() {
+fn statistics_have_a_reason_for_each_byte() {
     let (_dir, path) = new_path();
     let (store, _) = create_sparse_store(&path, &fast());
     store.save("whole", &vector(1000, 1)).unwrap();

@@ -177,7 +177,7 @@ fn headers_are_copied_in_batches() {
 }
 
 #[test]
-fn snapshot_is_copied_as_it_was_and_a_handle_as_the_store_is() {
+fn copy_of_a_snapshot_has_its_generation_and_copy_of_a_handle_the_newest() {
     let (dir, path, store) = new_store();
     store.save("x", &filled(1_000_000, 1i64)).unwrap();
     store.create_growable("log", DType::I64, &[0], 0).unwrap();

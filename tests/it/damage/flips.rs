@@ -110,7 +110,7 @@ fn case_27_flipped_bit_of_a_chunk_or_its_digest_affects_the_tensors_that_reach_t
 }
 
 #[test]
-fn store_with_a_flipped_bit_is_repaired_and_keeps_what_it_does_not_report() {
+fn repaired_store_with_a_flipped_bit_keeps_the_tensors_not_reported_lost() {
     let (dir, path) = new_path();
     let older = create_small_store(&path);
     // A reader keeps generation 5, to which a repair can step back.

@@ -107,7 +107,7 @@ fn file_with_an_impossible_id_does_not_use_up_the_ids() {
 }
 
 #[test]
-fn file_of_an_impossible_generation_is_to_be_moved_away() {
+fn repair_names_a_file_of_an_impossible_generation() {
     for name in ["fffffffffffffffe.man", "ffffffffffffffff.man", "fffffffffffffffe.tab"] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("chunked.smap");

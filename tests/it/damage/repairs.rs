@@ -188,7 +188,7 @@ fn repair_steps_back_to_the_generation_of_a_reader() {
 }
 
 #[test]
-fn repair_waits_for_readers_that_need_what_would_be_moved() {
+fn repair_waits_for_readers_that_need_the_files_to_be_moved() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chunked.smap");
     let expected = create_chunked_store(&path);

@@ -194,7 +194,7 @@ fn huge_steps_of_dimensions_of_size_1_are_not_passed_on() {
 }
 
 #[test]
-fn failed_borrow_says_why() {
+fn failed_borrow_states_the_reason() {
     let (_dir, _, store) = new_store();
     store.save("x", &array![[1f32, 2.]]).unwrap();
     let x = store.load("x").unwrap();

@@ -121,7 +121,7 @@ fn views_of_external_tensors_are_saved_renamed_copied_and_removed() {
 }
 
 #[test]
-fn what_an_external_tensor_cannot_do_says_why() {
+fn refused_operations_on_external_tensors_state_the_reason() {
     let adopted = Adopted::new();
     let store = adopted.open();
     let (weight, row) = (store.load("weight").unwrap(), Tensor::from_vec(vec![0f32; 4], &[1, 4]).unwrap());

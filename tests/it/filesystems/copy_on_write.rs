@@ -123,7 +123,7 @@ fn case_07_elements_are_changed_in_place_on_a_full_btrfs() {
 }
 
 #[test]
-fn case_07_copied_store_on_a_full_btrfs_refuses_what_needs_room() {
+fn case_07_copied_store_on_a_full_btrfs_refuses_changes_that_need_space() {
     let Some(image) = btrfs() else { return };
     let (path, copy) = (image.path.join("x.smap"), image.path.join("copy.smap"));
     make_store(&path);
@@ -134,7 +134,7 @@ fn case_07_copied_store_on_a_full_btrfs_refuses_what_needs_room() {
 }
 
 #[test]
-fn case_07_snapshot_of_a_full_btrfs_refuses_what_needs_room() {
+fn case_07_snapshot_of_a_full_btrfs_refuses_changes_that_need_space() {
     let Some(image) = btrfs() else { return };
     let path = image.path.join("x.smap");
     make_store(&path);
@@ -143,7 +143,7 @@ fn case_07_snapshot_of_a_full_btrfs_refuses_what_needs_room() {
 }
 
 #[test]
-fn case_07_reflinked_store_on_a_full_xfs_refuses_what_needs_room() {
+fn case_07_reflinked_store_on_a_full_xfs_refuses_changes_that_need_space() {
     let Some(image) = xfs() else { return };
     let (path, copy) = (image.path.join("x.smap"), image.path.join("copy.smap"));
     make_store(&path);
@@ -152,7 +152,7 @@ fn case_07_reflinked_store_on_a_full_xfs_refuses_what_needs_room() {
 }
 
 #[test]
-fn case_07_store_that_is_reflinked_between_two_guards_on_a_full_xfs_refuses_what_needs_room() {
+fn case_07_store_reflinked_between_two_guards_on_a_full_xfs_refuses_changes_that_need_space() {
     let Some(image) = xfs() else { return };
     let path = image.path.join("x.smap");
     make_store(&path);

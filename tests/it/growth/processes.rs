@@ -121,7 +121,7 @@ fn stopped_half_way(path: &Path) -> OtherProcess {
 }
 
 #[test]
-fn killed_appender_blocks_nobody_and_its_bytes_are_reused_or_freed() {
+fn killed_appender_blocks_no_writer_and_its_bytes_are_reused_or_freed() {
     let (_dir, path) = new_path();
     let store = StoreOptions::new().lock_timeout(Duration::from_millis(50)).create(&path).unwrap();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();

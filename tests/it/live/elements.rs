@@ -135,9 +135,9 @@ fn elements_are_compared_by_their_bits() {
 
 #[test]
 fn live_tensor_can_be_sent_to_other_threads() {
-    fn goes<T: Send + Sync + Clone + 'static>() {}
-    goes::<LiveTensor<f32>>();
-    goes::<LiveTensor<u8>>();
+    fn assert_sendable<T: Send + Sync + Clone + 'static>() {}
+    assert_sendable::<LiveTensor<f32>>();
+    assert_sendable::<LiveTensor<u8>>();
 }
 
 #[test]

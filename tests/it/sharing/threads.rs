@@ -41,7 +41,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
 }
 
 fn panic_in_closures(path: &Path) {
-    end_a_hang();
+    kill_if_hanging();
     let store = Store::open(path).unwrap();
     let view = store.load("large").unwrap().t().unwrap();
     let before = thread_count();
@@ -61,7 +61,7 @@ fn panic_in_closures(path: &Path) {
 }
 
 fn start_no_threads(path: &Path) {
-    end_a_hang();
+    kill_if_hanging();
     // The limit does not apply to root.
     // SAFETY: only returns a number.
     if unsafe { libc::geteuid() } == 0 {
@@ -98,7 +98,7 @@ fn start_no_threads(path: &Path) {
 const NOBODY: libc::uid_t = 65534;
 
 /// Kills this process, and so fails its test, if it hangs.
-fn end_a_hang() {
+fn kill_if_hanging() {
     // SAFETY: only passes a number.
     unsafe { libc::alarm(120) };
 }

@@ -150,7 +150,7 @@ fn kill_and_restart(
         (0..WRITERS + READERS).map(|number| Slot::start(number, path, random)).collect();
     let mut outcome = Ok(());
     // On a busy machine not enough may have happened by then.
-    let is_enough = |suffered: &Injuries| has_happened(path.parent().unwrap()) && suffered.restarts > 0;
+    let is_enough = |suffered: &Injuries| is_meaningful(path.parent().unwrap()) && suffered.restarts > 0;
     while outcome.is_ok()
         && (Instant::now() < until || !is_enough(suffered) && Instant::now() < until + PATIENCE)
     {
@@ -169,7 +169,7 @@ fn total(shared: &Path, what: Count) -> u64 {
 }
 
 /// Returns whether enough happened to make the test meaningful.
-fn has_happened(shared: &Path) -> bool {
+fn is_meaningful(shared: &Path) -> bool {
     [Count::Commits, Count::Snapshots, Count::Tensors].iter().all(|&what| total(shared, what) > 0)
 }
 
@@ -301,5 +301,5 @@ fn killed_processes_leave_every_snapshot_intact() {
         let kept = dir.keep();
         panic!("{trouble}; seed {seed}; the store and what its processes said are in {}", kept.display());
     }
-    assert!(has_happened(dir.path()) && suffered.restarts > 0);
+    assert!(is_meaningful(dir.path()) && suffered.restarts > 0);
 }

@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path, shared: &Path, seed: u64, diary: &mut Diary) {
         let acknowledged = reader.acknowledged();
         let Some(store) = reader.open(path) else { continue };
         // A newly opened handle is at a generation that was committed before.
-        reader.look(&store, &acknowledged);
+        reader.take_snapshot(&store, &acknowledged);
         for _ in 0..reader.random.below(20) {
             reader.step(&store);
         }
@@ -120,16 +120,16 @@ impl Reader<'_> {
                     Err(e) if e.kind() == ErrorKind::Busy => self.diary.count(Count::Busy, 1),
                     refreshed => {
                         refreshed.unwrap();
-                        self.look(store, &acknowledged);
+                        self.take_snapshot(store, &acknowledged);
                     }
                 }
             }
         }
-        self.look_again();
+        self.recheck();
     }
 
     /// Takes a snapshot, and checks its content.
-    fn look(&mut self, store: &Store, acknowledged: &[u64]) {
+    fn take_snapshot(&mut self, store: &Store, acknowledged: &[u64]) {
         let snapshot = store.snapshot();
         self.diary.note(format!("snapshot of generation {}", snapshot.generation()));
         self.check_commits(&snapshot, acknowledged);
@@ -159,7 +159,7 @@ impl Reader<'_> {
     }
 
     /// Compares a snapshot with its recorded content, and drops it after a while.
-    fn look_again(&mut self) {
+    fn recheck(&mut self) {
         let at = self.random.below(self.held.len().max(1) as u64) as usize;
         if self.held.is_empty() {
             return;

