@@ -46,7 +46,7 @@ impl ForeignFile {
     ///
     /// # Errors
     /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped, and those of
-    /// [`Transaction::adopt`] and [`Transaction::check_name`]. After each of these the transaction is unchanged.
+    /// [`Transaction::adopt`] and [`Transaction::check_name`]. None of these changes the transaction.
     pub fn adopt_into(&self, txn: &mut Transaction<'_>, prefix: &str) -> Result<()> {
         self.check_adoptable()?;
         let mut adopt_all = || {

@@ -9,16 +9,16 @@ mod silero;
 
 #[test]
 fn small_network_computes_the_same_bits_from_every_store() {
-    let said = silero::run(None).unwrap();
-    assert!(said.contains("256 outputs each, and the bits are the same"), "{said}");
+    let report = silero::run(None).unwrap();
+    assert!(report.contains("256 outputs each, and the bits are the same"), "{report}");
 }
 
 #[test]
 fn real_model_computes_the_same_bits_from_every_store() {
     // CI sets this variable.
     let Some(model) = env::var_os("STRIDEMAP_MODEL") else { return };
-    let said = silero::run(Some(Path::new(&model))).unwrap();
-    assert!(said.contains("31 outputs each, and the bits are the same"), "{said}");
+    let report = silero::run(Some(Path::new(&model))).unwrap();
+    assert!(report.contains("31 outputs each, and the bits are the same"), "{report}");
 }
 
 #[test]

@@ -42,23 +42,23 @@ fn error_for_a_missing_tensor_or_wrong_size_states_what_exists() {
     store.save("encoder.mask", &Own::zeros(stridemap::DType::Bool, &[2]).unwrap()).unwrap();
     let vb = builder(&store.snapshot()).pp("encoder");
     for error in [vb.get((2, 3), "weigth").unwrap_err(), vb.get_unchecked("weigth").unwrap_err()] {
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
-            said.contains("cannot find tensor encoder.weigth") && said.contains("encoder.weight"),
-            "{said}"
+            message.contains("cannot find tensor encoder.weigth") && message.contains("encoder.weight"),
+            "{message}"
         );
         let Error::Context { inner, .. } = error else { panic!("{error:?}") };
         assert!(matches!(*inner, Error::CannotFindTensor { path } if path == "encoder.weigth"));
     }
     let error = vb.get((3, 2), "weight").unwrap_err();
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(
-        said.contains("\"encoder.weight\"") && said.contains("[3, 2]") && said.contains("[2, 3]"),
-        "{said}"
+        message.contains("\"encoder.weight\"") && message.contains("[3, 2]") && message.contains("[2, 3]"),
+        "{message}"
     );
     assert!(matches!(error, Error::UnexpectedShape { .. }), "{error:?}");
-    let said = vb.get(2, "mask").unwrap_err().to_string();
-    assert!(said.contains("\"encoder.mask\"") && said.contains("candle has no bool"), "{said}");
+    let message = vb.get(2, "mask").unwrap_err().to_string();
+    assert!(message.contains("\"encoder.mask\"") && message.contains("candle has no bool"), "{message}");
 }
 
 #[test]

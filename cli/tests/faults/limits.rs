@@ -169,9 +169,9 @@ fn command_with_little_memory_is_refused_or_uses_less() {
                 done_count += 1;
                 continue;
             }
-            let said = String::from_utf8(ended.stderr.clone()).unwrap();
-            let is_refusal = ended.status.code() == Some(2) && said.contains("memory");
-            assert!(is_refusal && !said.contains("panicked"), "{limit_mib} MiB: {args:?}: {ended:?}");
+            let message = String::from_utf8(ended.stderr.clone()).unwrap();
+            let is_refusal = ended.status.code() == Some(2) && message.contains("memory");
+            assert!(is_refusal && !message.contains("panicked"), "{limit_mib} MiB: {args:?}: {ended:?}");
             refused_count += 1;
         }
     }

@@ -71,9 +71,9 @@ fn append_to_a_tensor_that_cannot_grow_advises_how_to_make_one_that_can() {
     dir.messages(&["view", "s.smap", "reversed", "log.flip(0)"]);
     dir.messages(&["append", "s.smap", "log", "more.npy"]);
     let refusal = dir.refusal(&["append", "s.smap", "reversed", "more.npy"]);
-    let said = "append to \"reversed\": \"log\" follows it in the same storage; ";
+    let message = "append to \"reversed\": \"log\" follows it in the same storage; ";
     let advice = "; or export it to a .npy file and import that file by itself, which gives the tensor its own storage";
-    assert!(refusal.starts_with(said) && refusal.ends_with(advice), "{refusal}");
+    assert!(refusal.starts_with(message) && refusal.ends_with(advice), "{refusal}");
 
     dir.messages(&["export", "s.smap", "reversed.npy", "reversed"]);
     dir.messages(&["import", "reversed.npy", "s.smap"]);

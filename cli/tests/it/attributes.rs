@@ -64,8 +64,8 @@ fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
     let dir = imported_twice();
     dir.store().set_attribute_of("enc.", "who", "b").unwrap();
     dir.store().set_attribute("who", "c").unwrap();
-    let said = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc."]);
-    assert!(said.contains("note: the \"who\" of m.safetensors replaces the store's"), "{said}");
+    let message = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc."]);
+    assert!(message.contains("note: the \"who\" of m.safetensors replaces the store's"), "{message}");
     assert_eq!(
         (dir.store().attributes_of("enc.")["who"].as_str(), &*dir.store().attributes()["who"]),
         ("a", "c")

@@ -45,8 +45,8 @@ fn compact_skips_and_reports_damaged_storages_and_exits_with_1() {
     fs::write(&storage, bytes).unwrap();
     let run = dir.run(&["compact", "s.smap"]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(1), "compacted 0 storages\n"), "{run:?}");
-    let said = "stridemap: skipped storage 0000000000000001 (386.72 KiB reclaimable): damaged: ";
-    assert!(run.stderr.starts_with(said), "{run:?}");
+    let message = "stridemap: skipped storage 0000000000000001 (386.72 KiB reclaimable): damaged: ";
+    assert!(run.stderr.starts_with(message), "{run:?}");
 }
 
 #[test]
@@ -101,10 +101,10 @@ fn stats_name_the_process_that_holds_space() {
     let dir = with_column();
     let reader = Store::open(dir.path("s.smap")).unwrap();
     let held = "390.62 KiB are held by readers on older generations (process";
-    let said = dir.run(&["compact", "s.smap"]).stderr;
-    assert!(said.contains(held), "{said}");
-    let said = dir.run(&["gc", "s.smap"]).stderr;
-    assert!(said.contains(held), "{said}");
+    let message = dir.run(&["compact", "s.smap"]).stderr;
+    assert!(message.contains(held), "{message}");
+    let message = dir.run(&["gc", "s.smap"]).stderr;
+    assert!(message.contains(held), "{message}");
     let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
     let pinned = &record["storages"][0]["reclaimable"][0];
     assert_eq!((&pinned["reason"], &pinned["generation"]), (&json!("pinned"), &json!(4)));

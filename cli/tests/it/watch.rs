@@ -133,7 +133,7 @@ fn watch_follows_a_store_that_is_renamed_and_ends_when_it_is_deleted() {
     dir.stdout(&["cp", "elsewhere", "points", "again"]);
     assert_eq!(watcher.line(), "3\t+again\n");
     fs::remove_dir_all(dir.path("elsewhere")).unwrap();
-    let (code, said) = watcher.end();
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("the store was deleted or replaced"), "{said}");
+    let (code, message) = watcher.end();
+    assert_eq!(code, Some(2), "{message}");
+    assert!(message.contains("the store was deleted or replaced"), "{message}");
 }

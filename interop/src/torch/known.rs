@@ -2,7 +2,7 @@
 
 use stridemap::DType;
 
-/// The meaning of a Python name. None of them is called: each is a pattern to match.
+/// The meaning of a Python name. Nothing is called: a name is only a pattern to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     OrderedDict,

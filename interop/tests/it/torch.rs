@@ -25,12 +25,12 @@ fn refusal(path: &Path) -> String {
         StoreOptions::new().durability(Durability::Process).create(dir.path().join("store.smap")).unwrap();
     let before = store.generation();
     let refused: Error = stridemap_interop::import(&store, path, "").unwrap_err();
-    let said = refused.to_string();
-    assert_eq!(refused.kind(), ErrorKind::BadFile, "{said}");
-    assert!(!said.contains('\n'), "{said:?}");
-    assert_eq!(said, ForeignFile::open(path).unwrap_err().to_string());
+    let message = refused.to_string();
+    assert_eq!(refused.kind(), ErrorKind::BadFile, "{message}");
+    assert!(!message.contains('\n'), "{message:?}");
+    assert_eq!(message, ForeignFile::open(path).unwrap_err().to_string());
     let store = Store::open(dir.path().join("store.smap")).unwrap();
     assert_eq!(store.generation(), before);
     assert!(store.names().unwrap().is_empty());
-    said
+    message
 }

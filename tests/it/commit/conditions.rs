@@ -86,8 +86,8 @@ fn only_one_of_several_processes_saves_a_new_name() {
 fn saving_a_new_name_is_refused_if_it_exists_or_another_commits_it_first() {
     let (_dir, path, store) = new_store();
     store.save("x", &1i64).unwrap();
-    let said = ["save \"x\"", "the name exists", "choose a different one"];
-    assert_refused(save_new(&store, "x", 2), ErrorKind::NameExists, &said);
+    let parts = ["save \"x\"", "the name exists", "choose a different one"];
+    assert_refused(save_new(&store, "x", 2), ErrorKind::NameExists, &parts);
     let mut txn = store.begin().unwrap();
     txn.on_existing(OnExisting::Refuse);
     txn.save("y", &2i64).unwrap();
@@ -168,11 +168,11 @@ fn commit_that_expects_another_generation_is_a_conflict_and_writes_nothing() {
     txn.expect_generation(1);
     txn.save("x", &scalar(1)).unwrap();
     Store::open(&path).unwrap().save("y", &scalar(1)).unwrap();
-    let said = ["generation 1 only", "the newest is 2"];
-    assert_refused(txn.commit(), ErrorKind::Conflict, &said);
+    let parts = ["generation 1 only", "the newest is 2"];
+    assert_refused(txn.commit(), ErrorKind::Conflict, &parts);
     let mut idle = store.begin().unwrap();
     idle.expect_generation(1);
-    assert_refused(idle.commit(), ErrorKind::Conflict, &said);
+    assert_refused(idle.commit(), ErrorKind::Conflict, &parts);
     let mut txn = store.begin().unwrap();
     txn.expect_generation(2);
     txn.save("x", &scalar(1)).unwrap();

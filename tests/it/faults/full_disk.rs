@@ -48,9 +48,9 @@ fn remove_on_a_full_disk(disk: &Path) {
         while io::Write::write(&mut file, &[0; 4096]).is_ok_and(|n| n > 0) {}
     };
     fill_up();
-    let said = refused_removal(&store);
+    let message = refused_removal(&store);
     for part in ["No space left on device", "nothing was changed", "a removal too", "16 KiB", "gc"] {
-        assert!(said.contains(part), "{said}");
+        assert!(message.contains(part), "{message}");
     }
     // As the message advises: delete as many bytes of other files as it states.
     std::fs::File::options()

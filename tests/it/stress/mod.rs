@@ -299,7 +299,7 @@ fn killed_processes_leave_every_snapshot_intact() {
             print!("{}", fs::read_to_string(stderr_path(&path, slot)).unwrap_or_default());
         }
         let kept = dir.keep();
-        panic!("{trouble}; seed {seed}; the store and what its processes said are in {}", kept.display());
+        panic!("{trouble}; seed {seed}; the store and the logs of its processes are in {}", kept.display());
     }
     assert!(is_meaningful(dir.path()) && suffered.restarts > 0);
 }

@@ -116,9 +116,9 @@ fn chains_saved_by_one_process_are_read_by_another() {
             .env(STORE, &path)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&reader.stdout);
-        assert!(reader.status.success(), "{said}\n{}", String::from_utf8_lossy(&reader.stderr));
-        assert!(said.contains(&format!("compared {}\n", 2 * CHAINS_PER_STORE)), "{said}");
+        let message = String::from_utf8_lossy(&reader.stdout);
+        assert!(reader.status.success(), "{message}\n{}", String::from_utf8_lossy(&reader.stderr));
+        assert!(message.contains(&format!("compared {}\n", 2 * CHAINS_PER_STORE)), "{message}");
     }
     println!("views read by another process, by open and by open_mapped: {counts:?}");
 }

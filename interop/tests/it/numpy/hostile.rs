@@ -55,8 +55,12 @@ fn case_46_member_that_is_not_an_array_is_refused_by_name() {
         ),
     ] {
         for method in [STORED, DEFLATED] {
-            let said = place.refuse("x.npz", &zip_of(&[("good.npy", method, &good), (name, method, bytes)]));
-            assert!(said.contains(what) && said.contains(&format!("{name:?}")), "{said}, and not {what}");
+            let message =
+                place.refuse("x.npz", &zip_of(&[("good.npy", method, &good), (name, method, bytes)]));
+            assert!(
+                message.contains(what) && message.contains(&format!("{name:?}")),
+                "{message}, and not {what}"
+            );
         }
     }
     // A zip file may have entries for directories.
@@ -70,8 +74,8 @@ fn case_46_member_that_is_not_an_array_is_refused_by_name() {
 fn name_that_two_members_share_is_refused() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[0; 4]);
-    let said = place.refuse("x.npz", &zip_of(&[("a", STORED, &good), ("a.npy", STORED, &good)]));
-    assert!(said.contains("two tensors are named \"a\""), "{said}");
+    let message = place.refuse("x.npz", &zip_of(&[("a", STORED, &good), ("a.npy", STORED, &good)]));
+    assert!(message.contains("two tensors are named \"a\""), "{message}");
 }
 
 #[test]

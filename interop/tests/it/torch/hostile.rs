@@ -23,8 +23,8 @@ fn assert_refused(object: &[u8], part: &str) {
         legacy(object, &[("0", &[0.5, 1.5])]),
         archive(&[("m/data.pkl", object), ("m/byteorder", b"little"), ("m/data/0", &storage)]),
     ] {
-        let said = refusal_of(&file);
-        assert!(said.contains(part), "{said}, and not {part}");
+        let message = refusal_of(&file);
+        assert!(message.contains(part), "{message}, and not {part}");
     }
 }
 
@@ -92,9 +92,9 @@ fn case_47_calls_are_refused_by_name_even_if_unreachable() {
         (b"\x80\x02}X\x02\0\0\0osX\x06\0\0\0system\x93.", "calls os.system, which is code"),
         (b"\x80\x04K\x01\x8c\x06system\x93.", "a Python name that is not text"),
         (b"(ios\nsystem\n.", "calls os.system, which is code"),
-        (b"\x80\x02(icollections\nOrderedDict\n.", "makes an object of collections.OrderedDict"),
+        (b"\x80\x02(icollections\nOrderedDict\n.", "creates an instance of collections.OrderedDict"),
         (b"\x80\x02(cos\nsystem\no.", "calls os.system"),
-        (b"\x80\x02(ccollections\nOrderedDict\no.", "makes an object of a class"),
+        (b"\x80\x02(ccollections\nOrderedDict\no.", "creates an instance of a class"),
         (b"\x80\x02c__builtin__\neval\n.", "calls builtins.eval"),
         (b"\x80\x02ctorch\n_utils._rebuild_tensor\n.", "calls torch._utils._rebuild_tensor, which is code"),
         (b"\x80\x02ccollections\nOrderedDict\nx)R.", "0x78 is not a pickle instruction"),
@@ -109,7 +109,7 @@ fn case_47_calls_are_refused_by_name_even_if_unreachable() {
         ),
         (
             b"\x80\x02ctorch._utils\n_rebuild_parameter\n)\x81.",
-            "makes an object of torch._utils._rebuild_parameter",
+            "creates an instance of torch._utils._rebuild_parameter",
         ),
         (b"\x80\x02ctorch._utils\n_rebuild_parameter\nNNN\x87R.", "something that is not a tensor"),
         (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN\x85R.", "1 arguments, which it does not take"),
@@ -119,7 +119,7 @@ fn case_47_calls_are_refused_by_name_even_if_unreachable() {
         (b"\x80\x02\x82\x01.", "calls number 1 of Python's extension registry"),
         (b"\x80\x05\x97.", "a buffer outside the pickle"),
         (b"\x80\x04\x8f.", "a set"),
-        (b"\x80\x02NN\x86N\x92.", "makes an object of a class"),
+        (b"\x80\x02NN\x86N\x92.", "creates an instance of a class"),
         (b"\x80\x02]}b.", "sets the state of a list"),
         (b"\x80\x02P0\n.", "a persistent id that does not name a storage"),
         (b"\x80\x02X\x01\0\0\x000Q.", "a persistent id that does not name a storage"),
@@ -291,8 +291,8 @@ fn inconsistent_layouts_are_refused() {
         (b"\x80\x04\x95\x04\0\0\0\0\0\0\0\x8c\x01a.".to_vec(), "a pickle, but not a checkpoint"),
         (tar, "a tar file"),
     ] {
-        let said = refusal_of(&file);
-        assert!(said.contains(part), "{said}, and not {part}");
+        let message = refusal_of(&file);
+        assert!(message.contains(part), "{message}, and not {part}");
     }
 }
 

@@ -63,6 +63,6 @@ fn published_checkpoints_are_read() {
 #[test]
 fn published_torchscript_program_is_refused() {
     let Some(models) = models() else { return };
-    let said = refusal(&models.join("silero_vad/data/silero_vad.jit"));
-    assert!(said.contains("a TorchScript program, which is code"), "{said}");
+    let message = refusal(&models.join("silero_vad/data/silero_vad.jit"));
+    assert!(message.contains("a TorchScript program, which is code"), "{message}");
 }
