@@ -1,6 +1,6 @@
 //! The memory that loading a tensor takes: one copy, candle's own. The tests have a process of their own, whose
 //! allocations are counted.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+#![allow(clippy::unwrap_used, reason = "a failed test shows its location")]
 
 use candle_core::{DType, Device, Tensor};
 use peak_alloc::PeakAlloc;

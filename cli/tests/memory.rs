@@ -1,6 +1,6 @@
 //! The memory that the executable takes for hostile files: the peak resident size, as the kernel counts it. This is a
 //! separate, small program, because a started process begins with its parent's resident size.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 use std::env;
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 /// The files that the test of `interop` opens.
 #[path = "../../interop/tests/bounded/bombs.rs"]
-#[allow(dead_code, reason = "not all of it is used here")]
+#[allow(dead_code, reason = "only some of it is used here")]
 mod bombs;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -19,7 +19,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const ALLOWED_KIB: i64 = 64 << 10;
 
 /// The result of a run: its exit code, or none for a signal, and its peak resident size in KiB.
-#[expect(clippy::zombie_processes, reason = "it is waited for by its number, which tells what it took")]
+#[expect(clippy::zombie_processes, reason = "wait4 waits for it and returns its memory use")]
 fn run(args: &[&str]) -> (Option<i32>, i64) {
     let child = Command::new(env!("CARGO_BIN_EXE_stridemap"))
         .args(args)

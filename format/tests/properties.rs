@@ -238,7 +238,7 @@ fn check_damaged_table(table: &Table, damaged: &[u8]) -> Result<(), TestCaseErro
     prop_assert!(whole.is_err(), "the damage was not seen: {whole:?}");
     let Ok(header) = decode_header(damaged, table.uuid, &reference) else {
         let header_is_whole = damaged.get(..TABLE_HEADER_BYTES) == bytes.get(..TABLE_HEADER_BYTES);
-        prop_assert!(!header_is_whole, "the header was refused for what is not in it");
+        prop_assert!(!header_is_whole, "the header was refused for something that it does not contain");
         return Ok(());
     };
     let storages = table.storages.iter().map(|(&id, record)| Entry::Storage(id, record.clone()));

@@ -246,7 +246,7 @@ fn check_good(file: &str, encoded: &[u8], content: &Value, decode: impl Fn(&[u8]
     let pretty = serde_json::to_string_pretty(content).unwrap() + "\n";
     let stated = committed(&path.with_extension("json"), pretty.as_bytes());
     let stated: Value = serde_json::from_slice(&stated).unwrap();
-    assert_eq!(decode(&bytes), stated, "{file}: what is decoded is not what the JSON states");
+    assert_eq!(decode(&bytes), stated, "{file}: the decoded content differs from the JSON");
 }
 
 /// Returns the number in a name such as `F-16-one-bit-flipped.man`.

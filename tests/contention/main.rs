@@ -2,7 +2,7 @@
 //! started again.
 //!
 //! `STRIDEMAP_CONTENTION_SECONDS` sets how long each kind of lock is contended.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 mod latencies;
 mod locks;

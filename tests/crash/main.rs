@@ -1,6 +1,6 @@
 //! Power cuts on a simulated disk. Whatever unsynced data survives, the store holds the last acknowledged commit or
 //! the one in progress, and can be used again.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 mod content;
 mod exhaustive;

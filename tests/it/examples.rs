@@ -74,7 +74,7 @@ impl Running {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return (status, self.output());
             }
-            assert!(began.elapsed() < PATIENCE, "it hangs, and has said {:?}", self.output());
+            assert!(began.elapsed() < PATIENCE, "it hangs; its output so far: {:?}", self.output());
             thread::sleep(Duration::from_millis(10));
         }
     }

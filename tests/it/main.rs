@@ -1,5 +1,5 @@
 //! Tests of the library through its public API.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 mod attributes;
 mod cases;

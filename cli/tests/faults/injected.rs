@@ -136,7 +136,7 @@ pub(crate) fn failing(subject: &Subject) {
             // Cleaning up may fail; the requested change has been made.
             Some(0) => {
                 assert!(holds(&expected.after), "{what}: success, and nothing was done");
-                assert!(!fault.is_sync(), "{what}: a sync failed, and nobody was told");
+                assert!(!fault.is_sync(), "{what}: a failed sync was not reported");
                 if subject.changes == Changes::Nothing {
                     assert_eq!(output.stdout, expected.output.stdout, "{what}");
                 }

@@ -1,6 +1,6 @@
 //! The real executable on real file systems that fail: at each system call, on full disks, under limits, on read-only
 //! mounts, and in power cuts. A test that cannot run prints the reason, and fails if a variable requires it.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+#![allow(clippy::unwrap_used, reason = "a failed test shows its location")]
 
 mod commands;
 mod full_disk;

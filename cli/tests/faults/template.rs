@@ -131,5 +131,5 @@ pub(crate) fn assert_no_leftovers(path: &Path, what: &str) {
     let is_table = |name: &&String| name.ends_with(".tab");
     assert!(found.iter().filter(is_table).count() <= 1, "{what}: {found:?}");
     let found: BTreeSet<String> = found.iter().filter(|name| !is_table(name)).cloned().collect();
-    assert_eq!(found, needed, "{what}: files that nobody needs");
+    assert_eq!(found, needed, "{what}: unneeded files");
 }

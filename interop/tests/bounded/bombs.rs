@@ -8,7 +8,7 @@ use stridemap_format::digest;
 #[path = "../../../format/tests/support/frame.rs"]
 mod frame;
 #[path = "../../../format/tests/support/wire.rs"]
-#[allow(dead_code, reason = "what is broken here is less than there")]
+#[allow(dead_code, reason = "only some of it is used here")]
 pub(crate) mod wire;
 
 use wire::{Change, GENERATION, uint};

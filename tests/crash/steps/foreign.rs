@@ -33,7 +33,7 @@ pub(crate) fn changed_before_it_is_recorded(play: &Play) -> Fate {
     let mut txn = expect_ok("begin", store.begin())?;
     expect_ok("adopt", file.adopt_into(&mut txn, ""))?;
     change(&path).map_err(|e| e.to_string())?;
-    refused("the adoption of what has changed", txn.commit(), ErrorKind::ExternalChanged)
+    refused("the adoption of a changed file", txn.commit(), ErrorKind::ExternalChanged)
 }
 
 /// An adopted file is changed after the commit.
@@ -43,7 +43,7 @@ pub(crate) fn changed_since_it_was_recorded(play: &Play) -> Fate {
     expect_ok("adopt", stridemap_interop::adopt(&create(&play.seat())?, &path, ""))?;
     change(&path).map_err(|e| e.to_string())?;
     let read = open(&play.seat())?.load("x").and_then(|x| x.read::<u8>());
-    refused("the reading of what has changed", read, ErrorKind::ExternalChanged)
+    refused("reading a changed file", read, ErrorKind::ExternalChanged)
 }
 
 /// A file is changed after its header is read and before its blocks are shared.
@@ -56,5 +56,5 @@ pub(crate) fn changed_before_it_is_shared(play: &Play) -> Fate {
     seat.trap(When::Before, "share_blocks_of", "", move || change(&changed));
     let imported = stridemap_interop::import(&store, &path, "");
     holds("no blocks were shared", seat.is_done())?;
-    refused("the import of what has changed", imported, ErrorKind::ExternalChanged)
+    refused("the import of a changed file", imported, ErrorKind::ExternalChanged)
 }

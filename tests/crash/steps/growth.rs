@@ -51,7 +51,7 @@ pub(crate) fn two_appends_without_visible_locks(play: &Play) -> Fate {
     let mut txn = expect_ok("begin", store.begin())?;
     expect_ok("append", txn.append("log", &bytes(MIB, 1)))?;
     expect_ok("the other's append", other.append("end", &bytes(10, 2)))?;
-    refused("the commit of who did not see the other", txn.commit(), ErrorKind::Conflict)?;
+    refused("the commit of the writer that missed the other", txn.commit(), ErrorKind::Conflict)?;
     check_intact(play, &["end", "log"])
 }
 
@@ -137,5 +137,5 @@ pub(crate) fn borrowed_file(play: &Play) -> Fate {
     let long = expect_ok("load", mapped.load("long"))?;
     expect_ok("borrow", long.as_slice::<u8>().map(drop))?;
     fs::rename(path.join("storages/0000000000000002.bin"), path.join(BIN)).unwrap();
-    refused("the append to what is lent", store.append("short", &bytes(16, 1)), ErrorKind::Corrupt)
+    refused("the append to borrowed bytes", store.append("short", &bytes(16, 1)), ErrorKind::Corrupt)
 }

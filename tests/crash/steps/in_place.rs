@@ -25,7 +25,7 @@ pub(crate) fn two_changes(play: &Play) -> Fate {
     let x = expect_ok("load", store.load("x"))?;
     let same = expect_ok("load", open(&play.seat())?.load("x"))?;
     let _guard = expect_ok("the guard", x.lock_exclusive())?;
-    refused("the guard beside another", same.lock_exclusive(), ErrorKind::Busy)
+    refused("a second guard", same.lock_exclusive(), ErrorKind::Busy)
 }
 
 /// The file was replaced after the tensor was loaded.
@@ -34,7 +34,7 @@ pub(crate) fn replaced_file(play: &Play) -> Fate {
     create_x(&store)?;
     let x = expect_ok("load", store.load("x"))?;
     replace(&*play.disk, &Path::new(STORE).join(BIN)).map_err(|e| e.to_string())?;
-    refused("the guard of another file", x.lock_exclusive(), ErrorKind::Replaced)
+    refused("a guard of a replaced file", x.lock_exclusive(), ErrorKind::Replaced)
 }
 
 /// The end of the file is missing.
@@ -85,7 +85,7 @@ pub(crate) fn write_error_on_the_loaded_descriptor(play: &Play) -> Fate {
         inner.fail("sync", BIN);
         Ok(())
     });
-    refused("the flush of what was lost", guard.flush(), ErrorKind::Io)?;
+    refused("the flush after lost writes", guard.flush(), ErrorKind::Io)?;
     holds("nothing was lost", seat.is_done())
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn write_error_on_live_elements(play: &Play) -> Fate {
     let x = expect_ok("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
     x.fill(7);
     seat.fail("sync", BIN);
-    refused("the flush of what was lost", x.flush(), ErrorKind::Io)?;
+    refused("the flush after lost writes", x.flush(), ErrorKind::Io)?;
     refused("the commit after it", mapped.copy("x", "y"), ErrorKind::Poisoned)
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn two_flushes_after_a_write_error(play: &Play) -> Fate {
         let _ = is_done.recv_timeout(patience);
         Err(std::io::Error::other("injected fault"))
     });
-    refused("the flush of what was lost", x.flush(), ErrorKind::Io)?;
+    refused("the flush after lost writes", x.flush(), ErrorKind::Io)?;
     refused("the other flush of it", second.get()?.join().unwrap(), ErrorKind::Poisoned)
 }
 

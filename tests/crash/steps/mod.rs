@@ -174,7 +174,7 @@ fn check(simulations: Vec<Simulation>) {
             }
         }
     }
-    assert!(survivors.is_empty(), "nothing noticed that these were left out: {survivors:?}");
+    assert!(survivors.is_empty(), "these omissions were not detected: {survivors:?}");
 }
 
 #[test]

@@ -167,6 +167,6 @@ pub(crate) fn change_of_an_unnamed_tensor(play: &Play) -> Fate {
         "replace",
         store.save_as("x", &Tensor::from_vec(vec![1i64; 5], &[5]).unwrap(), StorageKind::Mutable),
     )?;
-    refused("the guard of what no name has", x.lock_exclusive(), ErrorKind::Conflict)?;
+    refused("a guard of an unnamed storage", x.lock_exclusive(), ErrorKind::Conflict)?;
     check_intact(play, &["x"])
 }

@@ -68,7 +68,7 @@ pub(crate) fn expected_generation(play: &Play) -> Fate {
     txn.expect_generation(second.generation());
     expect_ok("save", txn.save("count", &vector(1)))?;
     expect_ok("the first commit", store.save("count", &vector(5)))?;
-    refused("the commit of what was read before", txn.commit(), ErrorKind::Conflict)?;
+    refused("the commit of an earlier read", txn.commit(), ErrorKind::Conflict)?;
     has(&open(&play.seat())?, "count", 5)
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn lock_replaced_before_it_is_taken(play: &Play) -> Fate {
     let store = create(&one)?;
     let disk = play.disk.clone();
     one.trap(When::After, "open to write", "LOCK", move || replace(&*disk, &Path::new(STORE).join("LOCK")));
-    refused("the commit under a lock that is nobody's", store.save("x", &vector(1)), ErrorKind::Replaced)?;
+    refused("the commit under a replaced lock", store.save("x", &vector(1)), ErrorKind::Replaced)?;
     check_intact(play, &[])
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn orphans_of_a_failed_commit(play: &Play) -> Fate {
         names
     };
     let (bin, sum) = ("0000000000000001.bin".to_owned(), "0000000000000001.sum".to_owned());
-    holds("there is nothing to clean up", storages() == [bin.clone(), sum])?;
+    holds("nothing to clean up", storages() == [bin.clone(), sum])?;
     expect_ok("the next commit", open(&play.seat())?.save("x", &vector(1)))?;
     let left = storages();
     holds(format!("{left:?} are left"), left == [bin])?;

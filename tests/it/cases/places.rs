@@ -164,7 +164,7 @@ fn case_44_fifo_device_or_directory_in_place_of_any_file_is_refused_at_once() {
             }
             let errors = errors_of_each_operation(&path);
             let about = format!("{what} for {}", file.file_name().unwrap().to_str().unwrap());
-            assert!(!errors.is_empty(), "{about}: nobody noticed");
+            assert!(!errors.is_empty(), "{about}: not detected");
             let typed = |kind: &ErrorKind| {
                 matches!(
                     kind,

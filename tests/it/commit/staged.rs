@@ -94,7 +94,7 @@ fn ranges_outside_the_file_are_refused_and_keep_the_transaction() {
     let store = options.create(dir.path().join("x.smap")).unwrap();
     let file = Arc::new(ExternalFile::open(&path).unwrap());
     let mut txn = store.begin().unwrap();
-    #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+    #[expect(clippy::reversed_empty_ranges, reason = "reversed ranges must be refused")]
     for range in [0..11, 11..11, 5..4, 0..u64::MAX] {
         let error = txn.adopt(&file, range.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");

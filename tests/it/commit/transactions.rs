@@ -123,7 +123,7 @@ fn append_during_a_commit_that_its_listing_misses_keeps_the_rows_of_others() {
         };
         *armed.lock().unwrap() = Some(Box::new(commit));
         let appended = txn.append("log", &filled(3, 9u8));
-        assert!(armed.lock().unwrap().is_none(), "nobody listed");
+        assert!(armed.lock().unwrap().is_none(), "no listing was made");
         let rows = match (appended, is_committed) {
             (Ok(rows), true) => txn.commit().map(|_| rows),
             (appended, _) => appended,

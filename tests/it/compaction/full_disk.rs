@@ -27,7 +27,7 @@ fn full_disk_during_compaction_leaves_the_store_intact() {
     let cause = std::error::Error::source(&full).and_then(|cause| cause.downcast_ref::<io::Error>()).unwrap();
     assert_eq!((full.kind(), cause.kind()), (ErrorKind::Io, io::ErrorKind::StorageFull), "{full}");
     assert_eq!(content(&store), before);
-    assert_eq!(storage_bytes(&path), (8 << 20) + 2 * 4 * 16, "what was staged is still there");
+    assert_eq!(storage_bytes(&path), (8 << 20) + 2 * 4 * 16, "the staged file still exists");
     assert_intact(&store);
     fs::remove_file(filler).unwrap();
 }

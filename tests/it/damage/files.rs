@@ -46,7 +46,7 @@ fn case_25_file_truncated_to_any_length_is_found_with_the_affected_tensors() {
         fs::write(&file, [&whole[..], b"x"].concat()).unwrap();
         if is_storage(&file) {
             let verified = verify(&path);
-            assert_eq!(verified.findings, [], "a byte too many is nobody's");
+            assert_eq!(verified.findings, [], "an extra byte belongs to no storage");
             assert_eq!(lost_or_changed(&path, &expected), BTreeSet::new());
         } else {
             check(&path, &file, &expected, &format!("{}: a byte too many", file.display()));

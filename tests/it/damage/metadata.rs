@@ -51,7 +51,7 @@ fn metadata_files(path: &Path) -> Vec<PathBuf> {
 fn check(path: &Path, expected: &Content, damage: &str) -> bool {
     match content(path) {
         Ok(found) => {
-            assert!(found == *expected, "{damage}: another content");
+            assert!(found == *expected, "{damage}: different content");
             false
         }
         Err(e) => {
@@ -256,7 +256,7 @@ fn older_manifest_that_is_not_a_file_blocks_no_collection() {
         store.remove("x").unwrap();
         store.gc().unwrap();
         let left = fs::read_dir(path.join("storages")).unwrap().count();
-        assert_eq!(left, 0, "{kind}: what no generation has is collected");
+        assert_eq!(left, 0, "{kind}: a storage without a generation is collected");
         let stats = store.stats().unwrap_or_else(|e| panic!("{kind}: {e}"));
         assert_eq!(stats.reclaimable_bytes(), 0, "{kind}");
         assert!(store.verify(|_| ()).unwrap().findings.is_empty(), "{kind}");

@@ -49,7 +49,7 @@ macro_rules! every_rank {
                 assert_eq!(tensor.stride(), stride);
                 let array_again = array.clone();
                 let tensor_of_it = Tensor::from(array);
-                assert_eq!(first::<i32>(&tensor_of_it), address, "an array is taken over as it stands");
+                assert_eq!(first::<i32>(&tensor_of_it), address, "an array is taken over unchanged");
 
                 let view = ArrayView::<i32, $dim>::try_from(&tensor).unwrap();
                 assert_eq!((view, view.as_ptr()), (array_again.view(), first(&tensor)));

@@ -48,7 +48,7 @@ pub(crate) fn external_anywhere() -> StoreOptions {
 /// Opens a mapped store. Only these tests write its files and the external ones.
 pub(crate) fn mapped(options: &StoreOptions, path: &Path) -> Store {
     // SAFETY: only the test writes these files, and not while they are mapped.
-    #[expect(unsafe_code, reason = "the contract of open_mapped is kept by the test")]
+    #[expect(unsafe_code, reason = "the test keeps the contract of open_mapped")]
     unsafe { options.open_mapped(path) }.unwrap()
 }
 

@@ -105,7 +105,7 @@ fn fill(disk: &Path) {
             std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>()).unwrap();
         assert_eq!(cause.kind(), io::ErrorKind::StorageFull, "{error}");
     }
-    assert_eq!(files(&path.join("storages")), 1, "what was staged is still there");
+    assert_eq!(files(&path.join("storages")), 1, "the staged file still exists");
     store.save("fits", &bytes(2 << 20)).unwrap();
     let store = Store::open(&path).unwrap();
     assert_eq!(store.names().unwrap(), ["fits", "small"]);

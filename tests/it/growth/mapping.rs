@@ -30,7 +30,7 @@ fn appends_within_the_reserved_capacity_never_remap() {
             reader.refresh().unwrap();
             let x = reader.load("x").unwrap();
             let elements = x.as_slice::<f32>().unwrap();
-            assert_eq!(elements.len(), (i + 1) * 256, "no more is lent than there is");
+            assert_eq!(elements.len(), (i + 1) * 256, "at most the existing bytes are borrowed");
             assert!(elements[i * 256..].iter().copied().eq(row(i, 256, |i| i as f32)));
             places.push(elements.as_ptr());
             all.push(x);

@@ -106,7 +106,7 @@ fn saved_tensor_that_ends_its_storage_can_grow_and_keeps_its_names() {
     let x = store.load("x").unwrap();
     assert_eq!(x.names(), [Some("row"), Some("column")]);
     assert!(x.read::<f32>().unwrap() == rows(0, 5010, &[256], |i| i as f32).read::<f32>().unwrap());
-    assert_eq!(store.load("tail").unwrap().size(), [1000, 256], "another name stays as it is");
+    assert_eq!(store.load("tail").unwrap().size(), [1000, 256], "another name is unchanged");
     // A view loaded earlier is saved later, and a view with a different start grows.
     store.save_view("view", &tail.t().unwrap()).unwrap();
     store.save_view("last", &x.narrow(0, 5009, 1).unwrap()).unwrap();

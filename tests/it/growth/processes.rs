@@ -139,7 +139,7 @@ fn killed_appender_blocks_no_writer_and_its_bytes_are_reused_or_freed() {
                 || text.contains("another process is appending"),
             "{text}"
         );
-        assert_eq!(store.gc().unwrap().size_bytes, 0, "what is being written is left alone");
+        assert_eq!(store.gc().unwrap().size_bytes, 0, "a file being written is kept");
         assert_eq!(store.load("x").unwrap().size(), [expected_length - 1], "readers do not wait");
         killed.kill();
         assert!(bytes_of(&path.join(BIN)) > 3 * MIB as u64);

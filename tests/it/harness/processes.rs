@@ -34,7 +34,7 @@ pub(crate) fn read_line(child: &mut impl BufRead) -> String {
     let mut line = String::new();
     while !line.starts_with("> ") {
         line.clear();
-        assert_ne!(child.read_line(&mut line).unwrap(), 0, "the other process ended without another line");
+        assert_ne!(child.read_line(&mut line).unwrap(), 0, "the other process ended without a further line");
     }
     line[2..].trim_end().to_owned()
 }

@@ -39,7 +39,7 @@ fn unnamed_storage_is_not_changed_even_if_a_reader_keeps_its_file() {
         writer.copy("x", "tied").unwrap();
         writer.remove("x").unwrap();
         x.lock_exclusive()
-            .unwrap_or_else(|e| panic!("{how}: another name stands on it: {e}"))
+            .unwrap_or_else(|e| panic!("{how}: another name refers to it: {e}"))
             .fill_(1)
             .unwrap();
         writer.rename("tied", "x").unwrap();

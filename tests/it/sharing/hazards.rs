@@ -134,7 +134,7 @@ fn case_17_next_writer_continues_after_a_writer_was_killed_holding_the_lock() {
     store.save("x", &filled(1000, 1f32)).unwrap();
     assert_eq!((store.names().unwrap(), store.generation()), (vec!["x".to_owned()], 2));
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-    assert_eq!(store.gc().unwrap().file_count, 0, "the next commit left what the dead writer left");
+    assert_eq!(store.gc().unwrap().file_count, 0, "the next commit left files of the dead writer");
 }
 
 #[test]
@@ -318,12 +318,12 @@ fn case_24_aborted_transaction_leaves_no_file() {
     assert_eq!(storages(&path), 6, "two storages each, and the chunk digests of one");
     dropping.resume();
     assert_eq!(dropping.read_line(), "dropped");
-    assert_eq!(storages(&path), 3, "what was dropped is still there");
+    assert_eq!(storages(&path), 3, "the dropped file still exists");
     dying.kill();
     dropping.resume();
     dropping.assert_success();
     store.save("x", &filled(1000, 1f32)).unwrap();
-    assert_eq!(storages(&path), 1, "the next commit left what a killed process had staged");
+    assert_eq!(storages(&path), 1, "the next commit left files that a killed process had staged");
     assert_eq!((store.names().unwrap(), store.generation()), (vec!["x".to_owned()], 2));
     assert_eq!(store.gc().unwrap().file_count, 0);
 }

@@ -94,7 +94,7 @@ fn follow(mut tensor: Tensor, mut model: Model, chain: &[u64]) -> (Tensor, Model
                 ((tensor, model), step_count) = (next, step_count + 1);
             }
             (Err(refusal), Err(kind)) => assert_eq!(refusal.kind(), kind, "{trail}: {refusal}"),
-            (viewed, expected) => panic!("{trail}: gives {viewed:?}; the model gives {expected:?}"),
+            (viewed, expected) => panic!("{trail}: returned {viewed:?}, but the model returned {expected:?}"),
         }
     }
     (tensor, model, step_count)

@@ -50,7 +50,7 @@ fn tensors_round_trip_in_any_order_and_packing() {
             .unwrap();
         let first = fs::read(&path).unwrap();
         npz::Export::new().order(order).packing(packing).write(&path, &tensors, |_| ()).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), first, "the same tensors, another file");
+        assert_eq!(fs::read(&path).unwrap(), first, "the same tensors, a different file");
 
         let file = ForeignFile::open(&path).unwrap();
         assert_eq!((file.format(), file.size_bytes()), (FileFormat::Npz, size_bytes));

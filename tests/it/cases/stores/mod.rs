@@ -22,7 +22,7 @@ mod refuses;
 #[path = "../../../../format/tests/support/frame.rs"]
 mod frame;
 #[path = "../../../../format/tests/support/wire.rs"]
-#[allow(dead_code, reason = "what is broken here is less than there")]
+#[allow(dead_code, reason = "only some of it is used here")]
 mod wire;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/stores");
