@@ -68,7 +68,7 @@ fn scopes_of_attributes_are_separate_in_stores_transactions_and_snapshots() {
 }
 
 #[test]
-fn saving_again_keeps_removing_removes_renaming_moves_and_copying_copies() {
+fn attributes_are_kept_removed_moved_and_copied_with_their_tensor() {
     let dir = temporary();
     let store = store_of(&dir, &["x"], &[("", "k", "0"), ("x", "unit", "m"), ("x.", "unit", "ft")]);
     store.save("x", &2i32).unwrap();
@@ -293,7 +293,7 @@ fn repair_keeps_attributes() {
 }
 
 #[test]
-fn safetensors_metadata_goes_into_the_scope_of_the_prefix_and_back() {
+fn safetensors_metadata_round_trips_through_the_scope_of_the_prefix() {
     let dir = temporary();
     let (file, back) = (dir.path().join("m.safetensors"), dir.path().join("back.safetensors"));
     let metadata = texts(&[("format", "pt"), ("license", "MIT")]);

@@ -181,7 +181,7 @@ fn names_may_be_anything_but_empty_long_or_with_nul() {
 }
 
 #[test]
-fn reading_as_another_dtype_or_size_is_refused() {
+fn reading_as_a_different_dtype_or_size_is_refused() {
     let tensor = matrix();
     assert_refused(tensor.read::<f32>(), ErrorKind::DTypeMismatch, &["int64", "float32"]);
     assert_refused(tensor.as_slice::<u64>(), ErrorKind::DTypeMismatch, &["int64", "uint64"]);
@@ -286,7 +286,7 @@ fn locked_store_is_busy_after_the_timeout_and_a_replaced_lock_is_noticed() {
 }
 
 #[test]
-fn case_44_storage_that_is_missing_a_fifo_or_a_link_is_reported_as_damage_at_once() {
+fn case_44_missing_storage_fifo_or_link_is_reported_as_damage_at_once() {
     let (dir, path) = new_path();
     Store::create(&path).unwrap().save("a", &matrix()).unwrap();
     let file = path.join("storages/0000000000000001.bin");

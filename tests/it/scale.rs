@@ -75,7 +75,7 @@ fn open_load_and_commit_touch_about_the_square_root_of_the_metadata() {
 }
 
 #[test]
-fn listing_by_prefix_reads_what_it_lists() {
+fn listing_by_prefix_reads_only_the_listed_names() {
     let (dir, disk) = (temporary(), Counted::default());
     let path = dir.path().join("many.smap");
     drop(store_of(&path, &disk, 20_000));

@@ -152,7 +152,7 @@ fn t_05_offset_and_strides_lead_to_every_element() {
 }
 
 #[test]
-fn t_06_element_of_a_row_is_an_element_of_the_whole() {
+fn t_06_element_of_a_row_is_an_element_of_the_matrix() {
     let disk = OnDisk::new();
     let points = disk.save_mutable("points", &points());
     points.index(ix![1, 0]).unwrap().lock_exclusive().unwrap().fill_(10).unwrap();
@@ -258,7 +258,7 @@ fn t_13_sum_has_a_new_storage_and_the_old_one_is_unchanged() {
 }
 
 #[test]
-fn t_14_in_place_changes_both_names_and_a_sum_only_its_own() {
+fn t_14_in_place_change_affects_both_names_and_a_sum_only_its_own() {
     let disk = OnDisk::new();
     let t1 = disk.save_mutable("t1", &Tensor::from_vec(vec![6i64, 7, 8, 9], &[4]).unwrap());
     let t2 = disk.save_view("t2", &t1.index(ix![..]).unwrap());
@@ -305,7 +305,7 @@ fn t_16_reshape_shares_the_storage_if_strides_allow_it() {
 }
 
 #[test]
-fn t_17_write_through_a_slice_is_a_write_to_the_whole() {
+fn t_17_write_through_a_slice_changes_the_whole_tensor() {
     let disk = OnDisk::new();
     let a = disk.save_mutable("a", &arange(&[5]));
     let b = disk.save_view("b", &a.index(ix![2..]).unwrap());
@@ -458,7 +458,7 @@ fn t_26_floats_of_every_width_round_trip_and_indices_are_int64() {
 }
 
 #[test]
-fn t_27_view_onto_a_larger_storage_keeps_it_whole() {
+fn t_27_view_of_a_larger_storage_keeps_all_of_it() {
     let disk = OnDisk::holding("large", &arange(&[1000]));
     let view = disk.save_view("view", &disk.load("large").narrow(0, 600, 3).unwrap());
     disk.open().remove("large").unwrap();

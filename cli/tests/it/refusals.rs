@@ -241,7 +241,7 @@ fn error_for_an_unknown_extension_lists_the_known_ones() {
 }
 
 #[test]
-fn npy_takes_exactly_one_tensor() {
+fn npy_export_accepts_exactly_one_tensor() {
     let dir = Dir::with_store();
     for names in [&[][..], &["points", "points_t"]] {
         let refusal = dir.refusal(&[&["export", "s.smap", "out.npy"], names].concat());

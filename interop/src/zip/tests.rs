@@ -301,7 +301,7 @@ fn encrypted_members_and_other_compressions_are_refused() {
 }
 
 #[test]
-fn wrong_lengths_and_checksums_are_found_when_unpacking() {
+fn wrong_lengths_and_checksums_are_detected_when_unpacking() {
     let deflated = zip_of(&[("a", DEFLATED, &[7; 100_000])], false);
     let length = |n: u32| with(deflated.clone(), CENTRAL, 24, &n.to_le_bytes());
     assert_refused(&length(99_999), "more than the stated 99999 bytes");

@@ -17,7 +17,7 @@ impl Episode {
         let (handle, half) = (self.random.below(2), self.random.below(2));
         match self.random.below(32) {
             0..16 => self.transact(handle, half, Durability::Full),
-            16..20 => self.transact_beside_another(handle, half),
+            16..20 => self.transact_during_another(handle, half),
             20..23 => self.write_in_place(handle, half),
             23 => {
                 let collected = self.handles[handle].gc();
@@ -68,7 +68,7 @@ impl Episode {
     }
 
     /// Runs a transaction that commits after a later transaction has committed.
-    fn transact_beside_another(&mut self, handle: usize, half: usize) -> Lived {
+    fn transact_during_another(&mut self, handle: usize, half: usize) -> Lived {
         let handles = std::mem::take(&mut self.handles);
         let ended = self.change_and_commit(&handles[handle], half, Durability::Full, |episode| {
             episode.change_and_commit(&handles[1 - handle], 1 - half, Durability::Full, |_| Ok(()))

@@ -162,7 +162,7 @@ fn increments_that_expect_a_generation_are_not_lost_between_processes() {
 }
 
 #[test]
-fn commit_that_expects_another_generation_is_a_conflict_and_writes_nothing() {
+fn commit_that_expects_a_different_generation_is_a_conflict_and_writes_nothing() {
     let (_dir, path, store) = new_store();
     let mut txn = store.begin().unwrap();
     txn.expect_generation(1);

@@ -110,7 +110,7 @@ fn ranges_outside_the_file_are_refused_and_keep_the_transaction() {
 }
 
 #[test]
-fn tensors_share_a_storage_when_their_ranges_are_the_same() {
+fn tensors_share_a_storage_if_their_ranges_are_equal() {
     let dir = temporary();
     let path = dir.path().join("file");
     fs::write(&path, b"0123456789").unwrap();

@@ -160,7 +160,7 @@ fn view_of_a_copied_store_is_refused_by_a_store_without_that_storage() {
 }
 
 #[test]
-fn view_of_a_later_generation_moves_its_transaction_there() {
+fn view_of_a_later_generation_moves_its_transaction_to_that_generation() {
     let (_dir, path, store) = new_fast_store();
     store.create_growable("x", DType::U8, &[5], 0).unwrap();
     let mut txn = store.begin().unwrap();

@@ -14,7 +14,7 @@ use std::thread;
 use stridemap::{DType, ErrorKind, Store};
 
 #[test]
-fn copy_of_a_store_renamed_meanwhile_is_of_that_store() {
+fn copy_of_a_store_renamed_meanwhile_contains_that_store() {
     let dir = temporary();
     let (path, moved, link) =
         (dir.path().join("x.smap"), dir.path().join("moved.smap"), dir.path().join("link"));
@@ -105,7 +105,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
 
 /// Also copies with `cp -r`, whose results may be inconsistent. The number that does not open is printed.
 #[test]
-fn every_copy_made_during_changes_is_one_generation() {
+fn every_copy_made_during_changes_contains_one_generation() {
     let (dir, path) = new_path();
     let options = fast();
     let store = options.create(&path).unwrap();

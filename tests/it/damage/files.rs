@@ -57,7 +57,7 @@ fn case_25_file_truncated_to_any_length_is_found_with_the_affected_tensors() {
 }
 
 #[test]
-fn case_27_file_of_another_storage_is_found() {
+fn case_27_file_of_a_different_storage_is_detected() {
     let (dir, path) = new_path();
     let expected = create_small_store(&path);
     let storages: Vec<_> = files(&path).into_iter().filter(|file| is_storage(file)).collect();

@@ -95,7 +95,7 @@ fn case_30_flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing(
 }
 
 #[test]
-fn case_30_metadata_cut_to_any_length_is_an_error() {
+fn case_30_metadata_truncated_to_any_length_is_an_error() {
     let (_dir, path) = new_path();
     let expected = damaged_store(&path);
     for file in metadata_files(&path) {

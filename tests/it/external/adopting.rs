@@ -26,7 +26,7 @@ fn external_files_need_the_option_to_be_adopted_or_loaded() {
 }
 
 #[test]
-fn file_elsewhere_is_adopted_by_its_absolute_path_where_anywhere_is_allowed() {
+fn file_elsewhere_is_adopted_by_its_absolute_path_if_anywhere_is_allowed() {
     let (dir, elsewhere) = (crate::support::temporary(), crate::support::temporary());
     let (file, path) = (elsewhere.path().join("model.safetensors"), dir.path().join("model.smap"));
     write_model(&file);

@@ -14,7 +14,7 @@ fn truncate_by(path: &Path, by: u64) {
 }
 
 #[test]
-fn case_25_external_file_that_is_shorter_or_longer_when_it_is_opened_is_refused_before_it_is_mapped() {
+fn case_25_external_file_of_the_wrong_length_is_refused_before_it_is_mapped() {
     let adopted = Adopted::new();
     let whole = fs::read(&adopted.file).unwrap();
     truncate_by(&adopted.file, 8);
@@ -41,7 +41,7 @@ fn case_26_reading_an_external_file_truncated_after_loading_returns_an_error() {
 }
 
 #[test]
-fn case_27_external_file_that_is_rewritten_in_place_is_refused_by_its_mtime_and_verify_finds_it() {
+fn case_27_external_file_rewritten_in_place_is_refused_by_its_mtime_and_found_by_verify() {
     let adopted = Adopted::new();
     let weight = adopted.open().load("weight").unwrap();
     let file = File::options().write(true).open(&adopted.file).unwrap();

@@ -256,7 +256,7 @@ fn nothing_is_created_in_a_directory_that_cannot_be_listed() {
 }
 
 #[test]
-fn metadata_may_be_on_a_file_system_of_its_own() {
+fn metadata_may_be_on_a_separate_file_system() {
     let disk = SimulatedDisk::new();
     let options = || StoreOptions::new().disk(Arc::new(disk.clone()));
     options().create("x.smap").unwrap();

@@ -94,7 +94,7 @@ fn bytes_borrowed_through_a_longer_storage_are_not_overwritten() {
 }
 
 #[test]
-fn append_finds_a_damaged_tail_and_does_not_seal_it() {
+fn append_detects_a_damaged_tail_and_does_not_seal_it() {
     let (_dir, path, store) = new_fast_store();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
     store.append("x", &rows(0, 2 * MIB + 100, &[], |i| i as u8)).unwrap();

@@ -65,7 +65,7 @@ fn agrees<T: Element + PartialEq + Debug>(
 const SMALL: [usize; 3] = [4, 5, 7];
 
 #[test]
-fn numbers_change_every_element_of_a_view_and_no_other() {
+fn numbers_change_exactly_the_elements_of_a_view() {
     let f32s = |what, change: fn(&mut ExclusiveGuard<'_>) -> Result<()>, model: fn(f32) -> f32| {
         agrees(
             what,
@@ -177,7 +177,7 @@ fn tensors_change_a_view_element_by_element_broadcast_and_converted() {
 }
 
 #[test]
-fn views_of_several_pieces_are_changed_whole() {
+fn views_of_several_pieces_are_changed_completely() {
     // Rows of 24 KB: with a step, the rows between are gaps that are not read.
     let size = [3, 125, 6000];
     let row = arange(&[6000], |i| (i % 13) as i32);

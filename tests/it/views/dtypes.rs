@@ -15,7 +15,7 @@ fn view_of_bytes(size: &[usize], chain: &[u64]) -> Tensor {
 }
 
 /// Returns whether PyTorch allows this view by dtype.
-fn can_be_seen_as(x: &Tensor, dtype: DType) -> bool {
+fn allows_view_as(x: &Tensor, dtype: DType) -> bool {
     let (width, other_width) = (x.dtype().itemsize(), dtype.itemsize());
     let ratio = (other_width / width).max(1);
     let Some((last, others)) = x.stride().split_last() else { return width == other_width };
@@ -55,14 +55,14 @@ proptest! {
         for dtype in dtypes {
             match seen.view_dtype(dtype) {
                 Ok(next) => {
-                    prop_assert!(can_be_seen_as(&seen, dtype), "{:?} as {}", seen, dtype);
+                    prop_assert!(allows_view_as(&seen, dtype), "{:?} as {}", seen, dtype);
                     prop_assert_eq!((bytes(&next), next.dtype()), (bytes(&view), dtype));
                     prop_assert!(next.shares_storage(&view));
                     seen = next;
                 }
                 Err(e) => {
                     prop_assert_eq!(e.kind(), ErrorKind::InvalidArgument);
-                    prop_assert!(!can_be_seen_as(&seen, dtype), "{}", e);
+                    prop_assert!(!allows_view_as(&seen, dtype), "{}", e);
                 }
             }
         }

@@ -25,7 +25,7 @@ fn good_stores_have_their_recorded_content() {
     for (name, dir) in stores("good") {
         let copy = copied(&dir);
         if name == "external" {
-            assert_stamp_is_asked_for(copy.path());
+            assert_stamp_is_checked(copy.path());
             stamp(copy.path());
         }
         let before = digests_of(copy.path());
@@ -87,7 +87,7 @@ fn good_stores_accept_new_commits() {
 }
 
 /// A copy of an external file is a different file to a store: its headers are read, but its elements are refused.
-fn assert_stamp_is_asked_for(copy: &Path) {
+fn assert_stamp_is_checked(copy: &Path) {
     for store in opened(copy) {
         let store = store.unwrap();
         assert_eq!(store.names().unwrap(), ["t", "x"]);
