@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A reader of stridemap stores, written only from SPEC.md. It checks digests if the xxhash module is installed.
 
-    python3 reader.py STORE            one JSON object a line for each tensor
+    python3 reader.py STORE            one line of JSON for each tensor
     python3 reader.py STORE NAME       one tensor with its elements, row-major
-    python3 reader.py --verify STORE   check everything; exit 1 if the store is broken
+    python3 reader.py --verify STORE   check everything; exit with 1 if the store is invalid
 """
 import fcntl
 import heapq

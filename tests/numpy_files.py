@@ -3,7 +3,7 @@
 
     python3 numpy_files.py STRIDEMAP      (needs numpy and ml_dtypes)
 
-What the command line wrote into a store is read by format/reader.py, which shares no code with it.
+Stores that the command line wrote are read by format/reader.py, which shares no code with it.
 """
 import os
 import resource

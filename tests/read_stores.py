@@ -2,7 +2,7 @@
 
     python3 tests/read_stores.py DIR...
 
-Each DIR has a `store` and an `expected.json`: for a good store what it holds, for a damaged one the rule that it breaks.
+Each DIR has a `store` and an `expected.json`: the content of a good store, or the rule that a damaged one breaks.
 """
 
 import contextlib

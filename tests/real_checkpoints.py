@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares real PyTorch checkpoints through the command line bit for bit with what Python reads.
 
-    python3 real_checkpoints.py STRIDEMAP FILE...      (needs numpy; torch is asked too where it is there)
+    python3 real_checkpoints.py STRIDEMAP FILE...      (needs numpy; compares with torch too if installed)
 
-What Python reads is unpickled here by its own pickle, for which the few names of tensors stand for numpy views.
+The checkpoints are read here by Python's own pickle, with the few names for tensors mapped to numpy views.
 """
 import json
 import os

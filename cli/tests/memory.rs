@@ -30,7 +30,7 @@ fn run(args: &[&str]) -> (Option<i32>, i64) {
         .unwrap();
     let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::uninit());
     let id = child.id() as libc::pid_t;
-    // SAFETY: the pointers are to live values, and the child is waited for by nobody else.
+    // SAFETY: the pointers are to live values, and nothing else waits for the child.
     assert_eq!(unsafe { libc::wait4(id, &raw mut status, 0, usage.as_mut_ptr()) }, id);
     // SAFETY: the call filled it.
     let usage = unsafe { usage.assume_init() };

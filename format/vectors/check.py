@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads every vector with reader.py. The good ones must match their JSON; the bad ones must be refused by their rule.
 
-    python3 check.py        prints how many were read, exits 1 with a line for each that was not
+    python3 check.py        prints the number of vectors; on a failure, prints each one and exits with 1
 """
 import json
 import os

@@ -8,8 +8,8 @@ use super::foreign::ForeignFile;
 use super::import::commit;
 
 /// Saves a header for every tensor of a file in one commit, with `prefix` before its name, and leaves the elements in
-/// the file. The file's [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of
-/// the store. See [`ForeignFile::adopt_into`].
+/// the file. The file's [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those
+/// of the store. See [`ForeignFile::adopt_into`].
 ///
 /// ```
 /// use stridemap_interop::safetensors;

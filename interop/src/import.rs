@@ -13,8 +13,8 @@ use super::file::RawFile;
 use super::foreign::ForeignFile;
 
 /// Copies every tensor of a file into a store, in one commit, with `prefix` before its name. The file's
-/// [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of the store. To import
-/// several files in one commit, use [`ForeignFile::import_into`].
+/// [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of the store. To
+/// import several files in one commit, use [`ForeignFile::import_into`].
 ///
 /// ```
 /// use stridemap_interop::npy;

@@ -3,9 +3,9 @@
 
 usage: make_torch_more_views.py OUT.jsonl CASES SEED   (needs torch 2.15 and numpy)
 
-Here are the operations that the first corpus lacks, deeper chains, ranks up to 7 and sizes of zero. Differences in a
-line: the chain may end in another dtype ("dtype"), and "bytes" is then its elements' bytes, in hexadecimal; a step says
-its dtype where that changed. A chain whose first step is view_dtype to complex64 works on complex numbers.
+It has the operations that the first corpus lacks, deeper chains, ranks up to 7 and sizes of zero. The lines differ as
+follows: the chain may end in a different dtype ("dtype"), and "bytes" is then its elements' bytes, in hexadecimal; a
+step has its dtype if that changed. A chain whose first step is view_dtype to complex64 works on complex numbers.
 Lines with "engine": "numpy" hold sliding_window_view, broadcast_to, swapaxes and moveaxis by NumPy.
 """
 import json, random, sys, warnings

@@ -51,7 +51,7 @@ fn create_refuses_an_existing_path_but_accepts_an_empty_directory() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     if role != "create here" {
         return false;

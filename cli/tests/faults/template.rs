@@ -18,10 +18,11 @@ pub(crate) fn bytes(n: usize, first: usize) -> Tensor {
     Tensor::from_vec((first..first + n).map(|i| (i % 251) as u8).collect(), &[n]).unwrap()
 }
 
-/// Fills a directory with the store `s.smap`, and with files to import and to append. The store has a tensor whose
-/// next append crosses the end of its first chunk, a storage that a compaction shrinks, and the leftovers of killed writers: an
-/// older generation with files that only it needs, unfinished files, and storages without a commit. Importing the file
-/// of many names makes a table due.
+/// Fills a directory with the store `s.smap`, and with files to import and to append.
+///
+/// The store has a tensor whose next append crosses the end of its first chunk, a storage that a compaction shrinks,
+/// and the leftovers of killed writers: an older generation with files that only it needs, unfinished files, and
+/// storages without a commit. Importing the file of many names makes a table due.
 pub(crate) fn make(dir: &Path) {
     let many = Store::create(dir.join("many.smap")).unwrap();
     let mut txn = many.begin().unwrap();

@@ -77,7 +77,8 @@ pub(super) struct Budget {
 /// Bytes of memory per byte of input.
 const BYTES_A_BYTE: u64 = 8;
 
-/// The most bytes of the file that count for each byte of its pickle: a large file does not need gigabytes for its names.
+/// The most bytes of the file that count for each byte of its pickle: a large file does not need gigabytes for its
+/// names.
 const FILE_BYTES_A_BYTE: u64 = 4;
 
 /// The approximate overhead of an allocation.

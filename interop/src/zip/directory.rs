@@ -76,7 +76,8 @@ impl Directory {
         record.directory(at_bytes).map_err(|what| file.bad(what))
     }
 
-    /// Passes each entry to `found`. There must be exactly the stated number of entries, and they must fill the directory.
+    /// Passes each entry to `found`. There must be exactly the stated number of entries, and they must fill the
+    /// directory.
     pub(super) fn for_each_entry(
         &self,
         file: &RawFile,

@@ -3,9 +3,9 @@
 
 usage: make_more_pt_files.py FOLDER SEED   (needs torch)
 
-For each NAME.pt a NAME.json as `make_pt_files.py` writes it, with these additions: floats that JSON lacks are "NaN",
+Each NAME.pt has a NAME.json like those of `make_pt_files.py`, with these additions: floats that JSON lacks are "NaN",
 "Infinity", "-Infinity"; a torch.Size is a list, a dtype and a device are text; packed elements have `bytes`, and no values.
-refused_*.pt hold what a data-only reader has to refuse, although nothing in them is hostile.
+A data-only reader must refuse refused_*.pt, although nothing in them is hostile.
 """
 import collections, json, math, os, struct, sys
 import torch

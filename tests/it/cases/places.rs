@@ -98,7 +98,7 @@ fn store_of_every_file(path: &Path) {
 /// Opens the store in every way, runs every operation, and returns the kinds of the errors.
 fn errors_of_each_operation(path: &Path) -> Vec<ErrorKind> {
     let mut errors = Vec::new();
-    // SAFETY: nobody writes the store while it is mapped.
+    // SAFETY: no process writes the store while it is mapped.
     for store in [Store::open(path), unsafe { Store::open_mapped(path) }] {
         let store = match store {
             Ok(store) => store,

@@ -11,7 +11,7 @@ use crate::harness::{assert_refused, fast, new_fast_store, new_store, scalar};
 const NEW_NAMES: usize = 40;
 const INCREMENTS: i64 = 25;
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "save new names" => {

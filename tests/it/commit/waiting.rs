@@ -25,7 +25,7 @@ const LOOPING_THREADS: usize = 2;
 /// The minimum number of commits by each writer.
 const TURNS: u64 = 20;
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "commit in a loop" => {

@@ -201,7 +201,7 @@ fn every_view_of_random_stores_reads_the_same() {
     assert!(written_bytes > 0, "nothing was ever compacted");
 }
 
-/// Returns a part of a tensor as a matrix with steps, sometimes of another dtype.
+/// Returns a part of a tensor as a matrix with steps, sometimes of a different dtype.
 fn random_view(base: Tensor, draws: &mut Random) -> Tensor {
     let n = base.numel();
     let start = draws.below(n / 2);

@@ -90,7 +90,7 @@ fn number_of(store: &Store) -> i64 {
     number
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     if role != "change for copies" {
         return false;

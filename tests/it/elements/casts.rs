@@ -1,5 +1,5 @@
-//! Conversion between dtypes, against PyTorch's: `tests/data/torch_casts.jsonl`, written by `make_torch_casts.py` beside
-//! it.
+//! Conversion between dtypes, against PyTorch's: `tests/data/torch_casts.jsonl`, written by `make_torch_casts.py`
+//! beside it.
 
 use serde_json::Value;
 use stridemap::small_float::{F4E2M1FNx2, F8E4M3FN, F8E5M2};

@@ -72,7 +72,7 @@ fn remove_on_a_full_disk(disk: &Path) {
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "fill the disk" => fill(path),

@@ -50,7 +50,7 @@ fn run(program: &str, args: &[&str], paths: &[&Path]) {
     assert!(ended.status.success(), "{program} {args:?}: {ended:?}");
 }
 
-/// Runs a role in a started process, because a fault would kill it. Returns false for a role of another module.
+/// Runs a role in a started process, because a fault would kill it. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "full: change all" => change_all(path),

@@ -34,7 +34,7 @@ pub(crate) fn limited<T>(resource: libc::__rlimit_resource_t, limit: u64, act: i
     done
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "run out of descriptors" => {

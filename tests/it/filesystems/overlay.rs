@@ -84,7 +84,7 @@ fn mapped(path: &Path) -> Store {
     open_mapped(path)
 }
 
-/// Runs a role in a started process, because a fault would kill it. Returns false for a role of another module.
+/// Runs a role in a started process, because a fault would kill it. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "overlay: append" => append(path),

@@ -132,7 +132,7 @@ fn handle_stays_in_its_store_when_an_older_copy_of_it_takes_its_path() {
     assert_untouched(&at("live"), generation, 1.);
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     if role == "delete the directory" {
         std::env::set_current_dir(path).unwrap();

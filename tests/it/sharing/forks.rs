@@ -49,7 +49,7 @@ impl Forked {
     }
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "fork under a guard" => {

@@ -23,7 +23,7 @@ fn storages(path: &Path) -> usize {
     fs::read_dir(path.join("storages")).unwrap().count()
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "stop before publishing" => {

@@ -9,7 +9,7 @@ use crate::harness::processes::{OtherProcess, proc, send_line, start, wait_for_l
 use crate::harness::{fast, filled, new_path, new_store, open_mapped};
 use crate::support::scaled;
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "read" => {

@@ -30,7 +30,7 @@ fn thread_count() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "panic in closures" => panic_in_closures(path),

@@ -168,7 +168,7 @@ fn pickles_that_misuse_the_stack_machine_are_refused() {
     ] {
         assert_refused(&object, part);
     }
-    // False lengths. In a legacy file the end of the pickle is not known beforehand.
+    // False lengths. In a legacy file the end of the pickle is not known in advance.
     for object in [
         &b"\x80\x02X\xff\xff\xff\xff."[..],
         b"\x80\x02\x8b\xff\xff\xff\x7f.",
