@@ -61,12 +61,12 @@ pub(crate) fn as_json(value: Scalar) -> Value {
 /// Returns whether Python can import the modules. If not, prints what is skipped.
 pub(crate) fn python_has(modules: &str) -> bool {
     let found = Command::new("python3").args(["-c", &format!("import {modules}")]).output();
-    let is_there = found.is_ok_and(|output| output.status.success());
-    if !is_there {
+    let is_available = found.is_ok_and(|output| output.status.success());
+    if !is_available {
         println!("skipped: python3 with {modules} is not there");
         assert!(env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(), "python3 with {modules} is required");
     }
-    is_there
+    is_available
 }
 
 pub(crate) fn python(args: &[&str]) -> Output {

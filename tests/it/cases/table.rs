@@ -116,8 +116,8 @@ fn every_test_named_after_a_case_is_in_the_table() {
             for number in &numbers {
                 assert!(tests.contains(name), "{file}: {name} is no test");
                 let row = rows.get(number).unwrap_or_else(|| panic!("{file}: {name} is of no case"));
-                let is_there = row.contains(&(file.to_owned(), name.to_owned()));
-                assert!(is_there, "{file}: {name} is not in the row of case {number}");
+                let is_listed = row.contains(&(file.to_owned(), name.to_owned()));
+                assert!(is_listed, "{file}: {name} is not in the row of case {number}");
             }
             count += usize::from(!numbers.is_empty());
         }
