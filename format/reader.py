@@ -50,7 +50,7 @@ Sealed = namedtuple("Sealed", "chunks tail reserved")
 
 
 class FormatError(Exception):
-    """A store breaks the rule F-`rule` of the specification."""
+    """A store breaks rule F-`rule` of the specification."""
 
     def __init__(self, rule, message):
         super().__init__(f"F-{rule}: {message}")

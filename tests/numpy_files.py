@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Files of NumPy through the command line, in and out, compared bit for bit with what NumPy itself writes and reads.
+"""Compares NumPy files of the command line bit for bit with what NumPy itself writes and reads.
 
     python3 numpy_files.py STRIDEMAP      (needs numpy and ml_dtypes)
 
-What the command line wrote into a store is read by format/reader.py, which shares no code with it.
+Stores that the command line wrote are read by format/reader.py, which shares no code with it.
 """
 import os
 import resource
@@ -23,7 +23,7 @@ from reader import Store  # noqa: E402
 PLAIN = {"bool": "?", "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8", "int8": "i1", "int16": "i2",
          "int32": "i4", "int64": "i8", "float16": "f2", "float32": "f4", "float64": "f8", "complex64": "c8",
          "complex128": "c16"}
-# Types of ml_dtypes, by the names that both sides have; those of `TOLD` can be told by their descriptors.
+# Types of ml_dtypes that both sides have. Those in `TOLD` have a unique descriptor.
 LACKING = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
 TOLD = ["bfloat16", "float8_e5m2"]
 SHAPES = [(), (1,), (7,), (0,), (2, 3), (3, 1, 4), (2, 0, 3), (2, 3, 4, 5), (1, 1, 1, 2) * 4 + (1,) * 48, (60, 70)]
@@ -31,7 +31,7 @@ rng = np.random.default_rng(7)
 
 
 def stridemap(*args, fails=False, memory=None):
-    """Runs a command that succeeds, or fails with a message; if `memory` is given, with so many bytes of addresses."""
+    """Runs a command that must succeed, or fail with a message. `memory` limits its address space, in bytes."""
     def limit():
         if memory:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -42,7 +42,7 @@ def stridemap(*args, fails=False, memory=None):
 
 
 def noise(dtype, shape):
-    """Any bits at all: NaNs with payloads, subnormals, both zeros."""
+    """Random bits: NaNs with payloads, subnormals, both zeros."""
     dtype = np.dtype(dtype)
     bits = rng.integers(0, 256, int(np.prod(shape)) * dtype.itemsize, np.uint8)
     if dtype == bool:
@@ -59,7 +59,7 @@ def arrays(dtype):
 
 
 def check(store, name, dtype, array):
-    """Whether a store has this array under this name."""
+    """Returns whether a store has this array under this name."""
     header, found = store.header(name), store.tensor(name)
     assert header.dtype == dtype, (name, header)
     assert found.shape == array.shape, (name, found.shape)
@@ -88,11 +88,11 @@ def npy_in():
 
 
 def npz_in():
-    """The same arrays, stored and deflated, under all kinds of names."""
+    """The same arrays, stored and deflated, with all kinds of names."""
     for save, path in [(np.savez, "s.npz"), (np.savez_compressed, "c.npz")]:
         cases = {f"{dtype}/../ü {what}": (dtype, array) for dtype in [*PLAIN, *TOLD]
                  for what, array in arrays(PLAIN.get(dtype) or getattr(ml_dtypes, dtype))}
-        zeros = np.zeros((1 << 20, 2), "f8")  # of which 99.9 % go away
+        zeros = np.zeros((1 << 20, 2), "f8")  # compresses by 99.9 %
         cases |= {"/etc/passwd": ("float64", zeros), "a": ("uint8", np.frombuffer(b"\x93NUMPY", "u1"))}
         save(path, **{name: array for name, (_, array) in cases.items()})
         stridemap("import", path, f"{path}.smap")
@@ -107,7 +107,7 @@ def big_endian():
     cases = {}
     for dtype, code in PLAIN.items():
         for what, array in arrays(code):
-            # Other numbers of the same bits: a conversion might touch those of NaNs.
+            # Integers with the same bits, because a conversion could change the bits of NaNs.
             swapped = array.view(array.dtype.newbyteorder(">"))
             cases[f"{dtype} {what}"] = dtype, swapped
     np.savez_compressed("big.npz", **{name: array for name, (_, array) in cases.items()})
@@ -132,7 +132,7 @@ def untyped():
         stridemap("import", "x.npy", "x.smap", "--untyped", dtype)
         check(Store("x.smap"), "x", dtype, array)
         stridemap("rm", "x.smap", "x")
-        # What NumPy read and wrote again has lost more of its type.
+        # Arrays that NumPy has read and written again have lost more of their type.
         np.save("x.npy", array.view(f"V{array.itemsize}"))
         stridemap("import", "x.npy", "x.smap", fails=True)
         stridemap("import", "x.npy", "x.smap", "--untyped", dtype)
@@ -155,7 +155,7 @@ def refused():
 
 
 def out():
-    """Everything in a store, as NumPy reads it from files of the command line."""
+    """Reads everything in a store by exporting it and loading the files in NumPy."""
     cases = {}
     for dtype in PLAIN:
         cases |= {f"{dtype}/ü {what}": array for what, array in arrays(PLAIN[dtype])}
@@ -200,7 +200,7 @@ def out():
 
 
 def memory():
-    """Arrays of 192 MiB, in and out, by processes that may have 128."""
+    """Imports and exports arrays of 192 MiB in processes limited to 128 MiB."""
     zeros = np.zeros((3, 1 << 23), "f8")
     zeros[1, 5] = 1.5
     np.savez_compressed("zeros.npz", zeros=zeros, swapped=zeros.astype(">f8"))

@@ -1,8 +1,8 @@
-"""Reads stores with the reader of `format/`, and holds what it finds against what stands beside each.
+"""Reads stores with the reader in `format/`, and compares them with the expected results beside each.
 
     python3 tests/read_stores.py DIR...
 
-Each DIR has a `store` and an `expected.json`: for a good store what it holds, for a damaged one the rule that it breaks.
+Each DIR has a `store` and an `expected.json`: the content of a good store, or the rule that a damaged one breaks.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ def check_good(store, expected):
 
 
 def rule_of(path):
-    """The rule that a damaged store is refused by: when it is opened, read, or verified."""
+    """Returns the rule by which a damaged store is refused when it is opened, read or verified."""
     try:
         store = reader.Store(path)
         for name in store.names():
-            with contextlib.suppress(KeyError):  # a search misses what is listed, where entries do not ascend
+            with contextlib.suppress(KeyError):  # a search misses listed entries if they do not ascend
                 for _ in store.elements(name):
                     pass
         store.verify()

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Real PyTorch checkpoints through the command line, compared bit for bit with what Python reads.
+"""Compares real PyTorch checkpoints through the command line bit for bit with what Python reads.
 
-    python3 real_checkpoints.py STRIDEMAP FILE...      (needs numpy; torch is asked too where it is there)
+    python3 real_checkpoints.py STRIDEMAP FILE...      (needs numpy; compares with torch too if installed)
 
-What Python reads is unpickled here by its own pickle, for which the few names of tensors stand for numpy views.
+The checkpoints are read here by Python's own pickle, with the few names for tensors mapped to numpy views.
 """
 import json
 import os
@@ -23,7 +23,7 @@ DTYPES = {"FloatStorage": np.float32, "DoubleStorage": np.float64, "HalfStorage"
 
 
 class Storage:
-    """A flat array, which is there once the pickle has been read."""
+    """A flat array, which is filled after the pickle has been read."""
 
     def __init__(self, dtype, key, numel):
         self.dtype, self.key, self.numel, self.array = np.dtype(dtype), key, numel, None

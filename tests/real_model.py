@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A real safetensors model through the command line, compared with Python's safetensors bit for bit.
+"""Compares a real safetensors model through the command line bit for bit with Python's safetensors.
 
     python3 real_model.py STRIDEMAP MODEL      (needs numpy and safetensors)
 """
@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 COMMAND, MODEL = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-# Two processes that map the store and read it as strided views: the command line, and format/reader.py.
+# Two programs that map the store and read it as strided views: the command line, and format/reader.py.
 READER = Path(__file__).resolve().parent.parent / "format/reader.py"
 
 

@@ -1,5 +1,6 @@
-//! What loading a tensor takes of memory: candle's copy, and no second one. Alone in its process, whose allocations are counted.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+//! The memory that loading a tensor takes: one copy, candle's own. The tests have a process of their own, whose
+//! allocations are counted.
+#![allow(clippy::unwrap_used, reason = "a failed test shows its location")]
 
 use candle_core::{DType, Device, Tensor};
 use peak_alloc::PeakAlloc;
@@ -9,7 +10,7 @@ use stridemap_candle::{from_candle, var_builder};
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// The most that was in use meanwhile, beyond what was.
+/// Runs `work`, and returns the peak of the memory in use beyond what was in use before.
 fn taken_by<T>(work: impl FnOnce() -> T) -> (usize, T) {
     ALLOCATOR.reset_peak_usage();
     let before = ALLOCATOR.current_usage();
@@ -21,7 +22,7 @@ const SIDE: usize = 2896; // 32 MiB of float32
 const BYTES: usize = SIDE * SIDE * 4;
 
 #[test]
-fn a_variable_takes_the_memory_of_its_elements_once() {
+fn loading_a_variable_takes_the_memory_of_one_copy() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
@@ -30,7 +31,7 @@ fn a_variable_takes_the_memory_of_its_elements_once() {
     // SAFETY: only this test writes the store.
     let mapped = unsafe { Store::open_mapped(&path).unwrap() };
 
-    // What is read from a file that is not mapped goes through a piece of some MiB when it is turned.
+    // Elements of an unmapped file pass through a buffer of a few MiB when they are transposed.
     for (store, name, beside) in
         [(&mapped, "x", 1 << 20), (&mapped, "x_t", 1 << 20), (&store, "x", 1 << 20), (&store, "x_t", 9 << 20)]
     {

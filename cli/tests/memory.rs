@@ -1,6 +1,6 @@
-//! What the executable takes of memory for hostile files: the most that a process had resident, as the kernel counted it. A
-//! program of its own, and a small one: a process that is started begins with what its parent had.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+//! The memory that the executable takes for hostile files: the peak resident size, as the kernel counts it. This is a
+//! separate, small program, because a started process begins with its parent's resident size.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 use std::env;
 use std::fs;
@@ -8,18 +8,18 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The same that the library's own test opens.
+/// The files that the test of `interop` opens.
 #[path = "../../interop/tests/bounded/bombs.rs"]
-#[allow(dead_code, reason = "not all of it is used here")]
+#[allow(dead_code, reason = "only some of it is used here")]
 mod bombs;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Above what it takes to open an empty store.
+/// Allowed beyond the memory for opening an empty store.
 const ALLOWED_KIB: i64 = 64 << 10;
 
-/// How a run ended: its exit code, none for a signal, and the most that it had resident, in KiB.
-#[expect(clippy::zombie_processes, reason = "it is waited for by its number, which tells what it took")]
+/// The result of a run: its exit code, or none for a signal, and its peak resident size in KiB.
+#[expect(clippy::zombie_processes, reason = "wait4 waits for it and returns its memory use")]
 fn run(args: &[&str]) -> (Option<i32>, i64) {
     let child = Command::new(env!("CARGO_BIN_EXE_stridemap"))
         .args(args)
@@ -30,7 +30,7 @@ fn run(args: &[&str]) -> (Option<i32>, i64) {
         .unwrap();
     let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::uninit());
     let id = child.id() as libc::pid_t;
-    // SAFETY: the pointers are to live values, and the child is waited for by nobody else.
+    // SAFETY: the pointers are to live values, and nothing else waits for the child.
     assert_eq!(unsafe { libc::wait4(id, &raw mut status, 0, usage.as_mut_ptr()) }, id);
     // SAFETY: the call filled it.
     let usage = unsafe { usage.assume_init() };
@@ -38,12 +38,12 @@ fn run(args: &[&str]) -> (Option<i32>, i64) {
     (code, usage.ru_maxrss)
 }
 
-/// Where a process of its own makes the bombs: they are large, and this one must stay small.
+/// Set for the separate process that creates the bombs: they are large, and this process must stay small.
 const MAKE: &str = "STRIDEMAP_MAKE_BOMBS";
 
 const TEST: &str = "case_32_no_hostile_file_makes_the_executable_take_much_memory";
 
-/// The paths in a folder of the repository, or in one elsewhere.
+/// Returns the paths in a folder, relative to the repository or absolute.
 fn in_folder(folder: impl AsRef<Path>) -> Vec<PathBuf> {
     let entries = fs::read_dir(Path::new(ROOT).join(folder)).unwrap();
     let mut found: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -91,7 +91,7 @@ fn case_32_no_hostile_file_makes_the_executable_take_much_memory() {
             let name = path.to_str().unwrap();
             let args: &[&str] = if command == "import" { &[command, name, target] } else { &[command, name] };
             let (code, taken) = run(args);
-            // Of stores in which only elements are wrong, headers are listed. A newer version is no damage.
+            // If only elements are damaged, headers are still listed. A newer version is not damage.
             let is_newer = name.contains("-version-");
             let is_right = match command {
                 "verify" => code == Some(if is_newer { 2 } else { 1 }),

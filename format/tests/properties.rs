@@ -1,4 +1,4 @@
-//! What holds for all values and all bytes.
+//! Properties of the format that hold for all values and all bytes.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn manifest_cut_short_breaks_its_frame(manifest in manifest(), lengths in vec(any::<Index>(), 16)) {
+    fn truncated_manifest_breaks_its_frame(manifest in manifest(), lengths in vec(any::<Index>(), 16)) {
         let bytes = manifest.encode().unwrap();
         for length in lengths.iter().map(|length| length.index(bytes.len())).chain(0..24) {
             let error = Manifest::decode(&bytes[..length], manifest.uuid, manifest.generation).unwrap_err();
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn slots_read_at_once_are_those_read_one_by_one(
+    fn slots_read_together_equal_slots_read_singly(
         table in table(),
         ends in any::<(Index, Index)>(),
     ) {
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn table_with_a_flipped_bit_never_gives_another_value(
+    fn table_with_a_flipped_bit_never_returns_a_different_value(
         table in table(),
         bits in vec(any::<Index>(), 16),
         bits_of_slots in vec(any::<Index>(), 4),
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn table_cut_short_never_gives_another_value(table in table(), lengths in vec(any::<Index>(), 16)) {
+    fn truncated_table_never_returns_a_different_value(table in table(), lengths in vec(any::<Index>(), 16)) {
         let (bytes, _) = table.encode();
         for length in lengths.iter().map(|length| length.index(bytes.len())) {
             check_damaged_table(&table, &bytes[..length])?;
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn extent_is_that_of_all_elements(
+    fn extent_covers_exactly_the_elements(
         dims in vec((0..5u64, -4..=4i64), 0..4),
         offset in -3..20i64,
         dtype in dtype(),
@@ -224,21 +224,21 @@ proptest! {
     }
 
     #[test]
-    fn numel_is_the_product_where_it_fits(size in vec(number(), 0..5)) {
+    fn numel_is_the_product_if_it_fits(size in vec(number(), 0..5)) {
         let nonzero = |product: i64, &n: &u64| product.checked_mul(i64::try_from(n).ok()?);
         let product = if size.contains(&0) { Some(0) } else { size.iter().try_fold(1, nonzero) };
         prop_assert_eq!(check_numel(size).ok(), product.map(|product| product as u64));
     }
 }
 
-/// Damage makes a table's verification fail, and of its entries each is refused or what it was.
+/// Checks that a damaged table fails verification, and that each of its entries is refused or unchanged.
 fn check_damaged_table(table: &Table, damaged: &[u8]) -> Result<(), TestCaseError> {
     let (bytes, reference) = table.encode();
     let whole = Table::decode(damaged, table.uuid, &reference, table.next_storage_id);
     prop_assert!(whole.is_err(), "the damage was not seen: {whole:?}");
     let Ok(header) = decode_header(damaged, table.uuid, &reference) else {
         let header_is_whole = damaged.get(..TABLE_HEADER_BYTES) == bytes.get(..TABLE_HEADER_BYTES);
-        prop_assert!(!header_is_whole, "the header was refused for what is not in it");
+        prop_assert!(!header_is_whole, "the header was refused for something that it does not contain");
         return Ok(());
     };
     let storages = table.storages.iter().map(|(&id, record)| Entry::Storage(id, record.clone()));
@@ -265,7 +265,7 @@ fn check_manifest(bytes: &[u8], generation: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Reads `entry` as that of a storage and that of a tensor, at ordinal 0 of a table.
+/// Reads `entry` both as a storage and as a tensor, at ordinal 0 of a table.
 fn check_entries(entry: &[u8], generation: u64, next_id: u64) -> Result<(), TestCaseError> {
     let table = Table { generation, ..empty_table() };
     let (bytes, reference) = table.encode();
@@ -284,14 +284,14 @@ fn empty_table() -> Table {
     Table { uuid: [0; 16], generation: 1, next_storage_id: 1, storages, tensors }
 }
 
-/// The first entry of a table of generation 1.
+/// Returns the first entry of a table of generation 1.
 fn encoded_storage(id: u64, record: &StorageRecord, next_id: u64) -> Vec<u8> {
     let mut entry = Vec::new();
     TableEncoder::new([0; 16], 1, next_id).push_storage(id, record, &mut entry).unwrap();
     entry
 }
 
-/// The first entry of a table of generation 1.
+/// Returns the first entry of a table of generation 1.
 fn encoded_tensor(name: &str, record: &TensorRecord, next_id: u64) -> Vec<u8> {
     let mut entry = Vec::new();
     TableEncoder::new([0; 16], 1, next_id).push_tensor(name, record, &mut entry).unwrap();
@@ -304,7 +304,7 @@ fn flipped(bytes: &[u8], bit: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that are mostly small, so that counts and options among them are often right.
+/// Generates bytes that are mostly small, so that counts and options among them are often valid.
 fn random_bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(prop_oneof![3 => 0..4u8, 1 => any::<u8>()], 0..120)
 }

@@ -1,6 +1,7 @@
-//! The files under `vectors/`: the good ones are what is written and read, the bad ones are refused by their rule.
+//! The files under `vectors/`: the good ones are written and read byte for byte, the bad ones are refused by their
+//! rule.
 //!
-//! `STRIDEMAP_BLESS=1` writes the files instead of comparing with them; see `vectors/README.md`.
+//! `STRIDEMAP_BLESS=1` writes the files instead of comparing with them. See `vectors/README.md`.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,7 @@ use support::wire::{GENERATION, NEXT_ID, UUID};
 use support::{bad, good, json, wire};
 
 #[test]
-fn good_markers_are_written_and_read_as_ever() {
+fn good_markers_are_written_and_read_unchanged() {
     for (name, value) in good::markers() {
         check_good(&format!("{name}.format"), &value.encode(), &json::marker(&value), |bytes| {
             json::marker(&Marker::decode(bytes).unwrap())
@@ -33,7 +34,7 @@ fn good_markers_are_written_and_read_as_ever() {
 }
 
 #[test]
-fn good_manifests_are_written_and_read_as_ever() {
+fn good_manifests_are_written_and_read_unchanged() {
     for (name, value) in good::manifests() {
         check_good(&format!("{name}.man"), &value.encode().unwrap(), &json::manifest(&value), |bytes| {
             json::manifest(&read_manifest(bytes, value.generation).unwrap())
@@ -42,7 +43,7 @@ fn good_manifests_are_written_and_read_as_ever() {
 }
 
 #[test]
-fn good_tables_are_written_and_read_as_ever() {
+fn good_tables_are_written_and_read_unchanged() {
     for (name, value) in good::tables() {
         let (bytes, reference) = value.encode();
         check_good(&format!("{name}.tab"), &bytes, &json::table(&value, &reference), |bytes| {
@@ -52,7 +53,7 @@ fn good_tables_are_written_and_read_as_ever() {
 }
 
 #[test]
-fn bad_files_are_those_that_the_second_encoder_makes() {
+fn bad_files_match_the_second_encoder() {
     for (name, bytes) in bad::files() {
         let found = committed(&vectors("bad").join(&name), &bytes);
         assert!(found == bytes, "{name}: the encoder of bad files changed");
@@ -74,14 +75,14 @@ fn bad_files_are_refused_by_the_rule_in_their_name() {
 }
 
 #[test]
-fn every_rule_of_one_file_has_a_bad_file() {
+fn every_rule_about_a_single_file_has_a_bad_file() {
     let covered: BTreeSet<u8> = bad::files().iter().map(|(name, _)| rule_in(name)).collect();
     let within_one_file = 1..=Rule::EntryOrder.number();
     assert_eq!(covered, within_one_file.collect());
 }
 
 #[test]
-fn every_good_file_holds_one_of_the_values() {
+fn every_good_file_belongs_to_a_value() {
     let files = |names: Vec<&str>, extension: &str| -> Vec<String> {
         names.iter().flat_map(|name| [format!("{name}.{extension}"), format!("{name}.json")]).collect()
     };
@@ -97,7 +98,7 @@ fn every_good_file_holds_one_of_the_values() {
 }
 
 #[test]
-fn second_encoder_agrees_with_the_crate_where_nothing_is_broken() {
+fn second_encoder_agrees_with_the_crate_on_valid_files() {
     let marker = Marker { uuid: UUID };
     assert_eq!(marker.encode(), bad::good_marker(), "FORMAT");
     assert_eq!(good::small_manifest().encode().unwrap(), wire::manifest(&[]), "manifest");
@@ -106,7 +107,7 @@ fn second_encoder_agrees_with_the_crate_where_nothing_is_broken() {
 }
 
 #[test]
-fn table_encoder_takes_no_storage_after_a_tensor() {
+fn table_encoder_refuses_a_storage_after_a_tensor() {
     let table = good::small_table();
     let mut encoder = TableEncoder::new(UUID, GENERATION, NEXT_ID);
     encoder.push_tensor("t", &table.tensors["t"], &mut Vec::new()).unwrap();
@@ -116,7 +117,7 @@ fn table_encoder_takes_no_storage_after_a_tensor() {
 
 #[test]
 fn case_33_counts_past_the_end_are_refused_before_allocating() {
-    // The bad files have those that break no other rule.
+    // Counts that break no other rule are among the bad files.
     for field in ["size", "stride", "dim_names"] {
         let count = if field == "dim_names" { wire::some(wire::uint(1 << 60)) } else { wire::uint(1 << 60) };
         let refused = read_manifest(&wire::manifest(&[(field, count)]), GENERATION);
@@ -125,7 +126,7 @@ fn case_33_counts_past_the_end_are_refused_before_allocating() {
 }
 
 #[test]
-fn attributes_past_their_cap_are_refused() {
+fn attributes_past_their_limit_are_refused() {
     let attribute = |scope: &str, value_bytes: usize| {
         wire::list(&[[wire::text(scope), wire::text("k"), wire::text("v".repeat(value_bytes))].concat()])
     };
@@ -141,7 +142,7 @@ fn attributes_past_their_cap_are_refused() {
 }
 
 #[test]
-fn attributes_far_past_their_cap_are_refused_for_it_unless_they_are_no_encoding() {
+fn well_formed_attributes_far_past_their_limit_are_refused_by_that_rule() {
     let key = |i: usize| [wire::text(""), wire::text(format!("{i:08}")), wire::text("")].concat();
     let attributes = wire::list(&(0..400_000).map(key).collect::<Vec<_>>());
     let past = read_manifest(&wire::manifest(&[("attributes", attributes.clone())]), GENERATION).unwrap_err();
@@ -152,7 +153,7 @@ fn attributes_far_past_their_cap_are_refused_for_it_unless_they_are_no_encoding(
 }
 
 #[test]
-fn case_32_more_changes_or_garbage_than_a_manifest_may_hold_are_refused() {
+fn case_32_too_many_changes_or_too_much_garbage_is_refused() {
     let refused = |manifest: &Manifest, what: &str| {
         let error = manifest.encode().unwrap_err();
         assert_eq!(error.rule(), Rule::ManifestFrame, "{error}");
@@ -185,7 +186,7 @@ fn case_32_more_changes_or_garbage_than_a_manifest_may_hold_are_refused() {
 }
 
 #[test]
-fn manifest_is_found_in_its_own_file_and_in_no_other() {
+fn manifest_is_refused_in_any_file_but_its_own() {
     for (name, manifest) in good::manifests() {
         let bytes = manifest.encode().unwrap();
         assert!(manifest.is_encoded_in(&bytes), "{name}");
@@ -230,7 +231,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap().to_str().unwrap().to_owned()
 }
 
-/// The bytes of a committed file; when blessing, those of `expected`, which are written there first.
+/// Returns the bytes of a committed file. When blessing, writes `expected` to it first.
 fn committed(path: &Path, expected: &[u8]) -> Vec<u8> {
     if env::var_os("STRIDEMAP_BLESS").is_some_and(|value| value == "1") {
         fs::write(path, expected).unwrap();
@@ -245,10 +246,10 @@ fn check_good(file: &str, encoded: &[u8], content: &Value, decode: impl Fn(&[u8]
     let pretty = serde_json::to_string_pretty(content).unwrap() + "\n";
     let stated = committed(&path.with_extension("json"), pretty.as_bytes());
     let stated: Value = serde_json::from_slice(&stated).unwrap();
-    assert_eq!(decode(&bytes), stated, "{file}: what is decoded is not what the JSON states");
+    assert_eq!(decode(&bytes), stated, "{file}: the decoded content differs from the JSON");
 }
 
-/// The number in a name such as `F-16-one-bit-flipped.man`.
+/// Returns the number in a name such as `F-16-one-bit-flipped.man`.
 fn rule_in(name: &str) -> u8 {
     let number = name.split('-').nth(1).and_then(|number| number.parse().ok());
     number.unwrap_or_else(|| panic!("{name} names no rule"))
@@ -265,7 +266,7 @@ fn read_bad(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A bad table is what its manifest states, except where that is what is wrong with it.
+/// Returns the reference to a bad table. It matches the table, except where the mismatch is the broken rule.
 fn reference_of_bad(path: &Path, bytes: &[u8]) -> TableRef {
     if rule_in(&file_name(path)) == Rule::TableDigest.number() {
         good::small_table().encode().1
@@ -288,7 +289,7 @@ fn read_table(bytes: &[u8], reference: &TableRef, next_storage_id: u64) -> Resul
     Ok(table)
 }
 
-/// That the tensors lie inside their storages (F-8), as far as those are in the same file.
+/// Checks that the tensors are inside their storages (F-8), for storages in the same file.
 fn check_extents<'a>(
     storages: &BTreeMap<u64, &StorageRecord>,
     tensors: impl Iterator<Item = &'a TensorRecord>,

@@ -8,8 +8,8 @@ use super::foreign::ForeignFile;
 use super::import::commit;
 
 /// Saves a header for every tensor of a file in one commit, with `prefix` before its name, and leaves the elements in
-/// the file. The file's [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of
-/// the store. See [`ForeignFile::adopt_into`].
+/// the file. The file's [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those
+/// of the store. See [`ForeignFile::adopt_into`].
 ///
 /// ```
 /// use stridemap_interop::safetensors;
@@ -46,7 +46,7 @@ impl ForeignFile {
     ///
     /// # Errors
     /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped, and those of
-    /// [`Transaction::adopt`] and [`Transaction::check_name`]. After each of these the transaction is unchanged.
+    /// [`Transaction::adopt`] and [`Transaction::check_name`]. None of these changes the transaction.
     pub fn adopt_into(&self, txn: &mut Transaction<'_>, prefix: &str) -> Result<()> {
         self.check_adoptable()?;
         let mut adopt_all = || {

@@ -21,8 +21,8 @@ pub(super) struct Contents {
     /// The tensors, in the order of the file.
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
-    /// Whether the storages are the format's own. If so, each is imported as one storage, so that tensors still share
-    /// it. If not, every tensor has bytes of its own, in row-major or column-major order from its offset.
+    /// Whether the format itself has storages. If so, each is imported as one storage, and tensors still share it. If
+    /// not, every tensor has its own bytes, in row-major or column-major order from its offset.
     pub(super) keeps_storages: bool,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct ForeignStorage {
     pub(super) form: Form,
 }
 
-/// How the bytes of a file are converted to those of a storage. By default they are not.
+/// How the bytes of a file are converted to those of a storage. The default is no conversion.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Form {
     /// The zip member that ends with these bytes. Reading all of them verifies its checksum.
@@ -119,7 +119,7 @@ impl ForeignStorage {
         self.offset_bytes..self.offset_bytes.saturating_add(self.length_bytes)
     }
 
-    /// Converts bytes that are not a range of their file, into an unnamed file, because they may not fit in memory.
+    /// Converts the bytes into an unnamed file, because they may not fit in memory.
     pub(super) fn convert(&self) -> Result<ExternalFile> {
         let failed = |e| Error::io("write to a temporary file (see TMPDIR) for", self.file.path(), e);
         let mut file = tempfile::tempfile().map_err(failed)?;

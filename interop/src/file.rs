@@ -11,7 +11,7 @@ use stridemap::import::ExternalFile;
 use stridemap::{Error, ErrorKind, OnExisting, Result, Source as _, Tensor};
 use tempfile::NamedTempFile;
 
-/// The most bytes read or written between two reports of progress.
+/// The most bytes read or written between two calls of `progress`.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
 /// Enough to detect any format: a length of eight bytes and a brace.
@@ -230,7 +230,7 @@ pub(super) fn create(
     sync_dir(dir_of(path))
 }
 
-/// Writes a file under a temporary name and syncs it. The file is deleted when it is dropped.
+/// Writes a file under a temporary name and syncs it. The file is deleted when the returned value is dropped.
 pub(super) fn stage(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
@@ -263,8 +263,8 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("sync", dir, e))
 }
 
-/// Refuses what renaming would refuse, before gigabytes are written. Also refuses to replace a device or a pipe,
-/// which renaming would do.
+/// Checks in advance that the final rename can succeed, so that an error comes before gigabytes are written. Also
+/// refuses to replace a device or a pipe, which a rename would do.
 pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(_) if on_existing == OnExisting::Refuse => Err(taken(path)),

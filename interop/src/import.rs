@@ -13,8 +13,8 @@ use super::file::RawFile;
 use super::foreign::ForeignFile;
 
 /// Copies every tensor of a file into a store, in one commit, with `prefix` before its name. The file's
-/// [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of the store. To import
-/// several files in one commit, use [`ForeignFile::import_into`].
+/// [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of the store. To
+/// import several files in one commit, use [`ForeignFile::import_into`].
 ///
 /// ```
 /// use stridemap_interop::npy;
@@ -54,7 +54,7 @@ pub(super) fn commit(
 }
 
 impl ForeignFile {
-    /// Copies every tensor of the file into storages, with `prefix` before its name. The caller saves the
+    /// Copies every tensor of the file into the store, with `prefix` before its name. The caller saves the
     /// [attributes](Self::attributes).
     ///
     /// Headers keep their strides, and tensors that share a storage in the file share one in the store. `progress` is
@@ -87,7 +87,7 @@ impl ForeignFile {
         import_all().map_err(|e: Error| e.context("import"))
     }
 
-    /// Returns the names that the tensors will have, which the transaction must accept.
+    /// Returns the names that the tensors will have. It is an error if the transaction does not accept one.
     pub(super) fn names(&self, prefix: &str, txn: &Transaction<'_>) -> Result<Vec<String>> {
         let names = self.contents.tensors.iter().map(|tensor| format!("{prefix}{}", tensor.name));
         names.map(|name| txn.check_name(&name).map(|()| name)).collect()
@@ -171,7 +171,7 @@ impl ForeignFile {
                 *size_bytes = size_bytes.saturating_add(tensor.size_bytes());
             }
         }
-        // The rest of the file would take up space for as long as the storage exists.
+        // The storage keeps the whole file allocated, so most of the file must be elements.
         sizes.retain(|_, (file, size_bytes)| *size_bytes >= MIN_SHARED_BYTES.max(file.length_bytes() / 2));
         let mut shared = HashMap::new();
         for storage in &self.contents.storages {
@@ -179,9 +179,9 @@ impl ForeignFile {
             let Some((_, mut rest_bytes)) = sizes.remove(&file) else { continue };
             // The header is read too, but does not count as elements.
             let key = txn.stage_shared(storage.file.external(), &mut |bytes| {
-                let told_bytes = bytes.min(rest_bytes);
-                rest_bytes -= told_bytes;
-                progress(told_bytes);
+                let reported_bytes = bytes.min(rest_bytes);
+                rest_bytes -= reported_bytes;
+                progress(reported_bytes);
             })?;
             shared.extend(key.map(|key| (file, key)));
         }
@@ -199,11 +199,11 @@ pub struct Imported {
     pub shared_bytes: u64,
 }
 
-/// A smaller tensor would not get a storage of its own either.
+/// The least bytes of elements for which blocks are shared. Fewer would not get their own storage either.
 const MIN_SHARED_BYTES: u64 = 4 << 20;
 
 /// Returns the layout of a tensor in a storage that is the whole file. `None` if no header can describe it there, if
-/// its bytes there are not its elements, or if they have a checksum to verify.
+/// the bytes must be converted, or if they have a checksum to verify.
 fn within_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layout> {
     let itemsize = tensor.dtype.itemsize();
     let start_bytes = usize::try_from(storage.offset_bytes).ok()?;
@@ -214,7 +214,7 @@ fn within_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layou
     Layout::new(tensor.layout.size().to_vec(), tensor.layout.stride().to_vec(), offset).ok()
 }
 
-/// The bytes of a tensor with bytes of its own, in the order of the file.
+/// The bytes of one tensor, in the order of the file.
 struct Streamed<'a, 'p> {
     storage: &'a ForeignStorage,
     tensor: &'a ForeignTensor,

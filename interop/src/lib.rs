@@ -29,12 +29,12 @@
 //! - [`safetensors::Export`], [`npy::Export`] and [`npz::Export`] write files: options, then `write`. `.pt` files can
 //!   only be read. They are read as data: no code in them is run.
 //!
-//! `progress` is called with the bytes of elements read or written since the last call. [`OnExisting`] says whether
-//! an import may replace tensors, and an export files. By default both may.
-//!
-//! [`OnExisting`]: stridemap::OnExisting
+//! `progress` is called with the bytes of elements read or written since the last call. [`OnExisting`] sets whether an
+//! import may replace tensors and whether an export may replace files. By default, both may.
 //!
 //! Files are not trusted. Their contents are checked against the length of the file before memory is allocated.
+//!
+//! [`OnExisting`]: stridemap::OnExisting
 #![forbid(unsafe_code)]
 
 mod adopt;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Files of Python's safetensors, with numpy, and a look at those that stridemap wrote of the same tensors.
+"""Writes files with Python's safetensors and numpy, and checks the files that stridemap wrote from the same tensors.
 
     python3 safetensors_files.py write DIR    writes DIR/python.safetensors, and a model of several files
     python3 safetensors_files.py check DIR    compares DIR/rust.safetensors and DIR/rust.safetensors.index.json
@@ -39,7 +39,7 @@ def write(directory):
         save_file({name: arrays[name] for name in part}, os.path.join(directory, file), METADATA)
         weight_map.update({name: file for name in part})
     index = {"metadata": {"total_size": sum(array.nbytes for array in arrays.values())}, "weight_map": weight_map}
-    # As transformers writes it, escapes included.
+    # As transformers writes it, including escapes.
     with open(os.path.join(directory, "python.safetensors.index.json"), "w", encoding="utf-8") as file:
         file.write(json.dumps(index, indent=2, sort_keys=True) + "\n")
 
@@ -58,7 +58,7 @@ def check(directory):
     with open(os.path.join(directory, "rust.safetensors.index.json"), encoding="utf-8") as file:
         text = file.read()
     index = json.loads(text)
-    # But for escapes, the very text.
+    # Identical text, except for escapes.
     assert text == json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n", text
     assert index["metadata"] == {"total_size": sum(array.nbytes for array in arrays.values())}
     parts = sorted(set(index["weight_map"].values()))

@@ -1,9 +1,9 @@
-//! Choices of the tests: the same for the same seed.
+//! Random choices of the tests, which follow from a seed.
 #![allow(dead_code, reason = "each test binary uses some of them")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A generator of numbers.
+/// A random number generator.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(fastrand::Rng);
 
@@ -12,7 +12,8 @@ impl Random {
         Random(fastrand::Rng::with_seed(seed))
     }
 
-    /// A seed from `STRIDEMAP_TEST_SEED`, or else the clock. It is printed: with it the test makes the same choices again.
+    /// Returns the seed in `STRIDEMAP_TEST_SEED`, or else one from the clock, and prints it. The same seed repeats the
+    /// choices of a test.
     pub(crate) fn seed(test: &str) -> u64 {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
         let seed =
@@ -25,7 +26,7 @@ impl Random {
         self.0.u64(..)
     }
 
-    /// A number below `end`; 0 when there is none.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub(crate) fn below<N: TryInto<u64> + TryFrom<u64> + Default>(&mut self, end: N) -> N {
         let number = self.0.u64(..end.try_into().unwrap_or_default().max(1));
         number.try_into().unwrap_or_default()
@@ -39,13 +40,13 @@ impl Random {
         from.get(self.below(from.len()))
     }
 
-    /// Less than `end` milliseconds.
+    /// Returns a random duration below `end` milliseconds.
     pub(crate) fn millis(&mut self, end: u64) -> Duration {
         Duration::from_micros(self.below(end * 1000))
     }
 }
 
-/// Another number for each number, with bits that look random.
+/// Maps each number to a different one, whose bits look random.
 pub(crate) fn mixed(number: u64) -> u64 {
     Random::new(number).next()
 }

@@ -1,11 +1,11 @@
-//! Times that operations took.
+//! The durations of operations.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long each of many operations took.
+/// The durations of many operations.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies(Vec<u64>);
 
@@ -26,13 +26,13 @@ impl Latencies {
         fs::write(path, bytes).unwrap();
     }
 
-    /// Adds those of another process.
+    /// Adds the durations that another process saved.
     pub(crate) fn add_saved(&mut self, path: &Path) {
         let bytes = fs::read(path).unwrap();
         self.0.extend(bytes.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())));
     }
 
-    /// The time that this share of the operations did not exceed.
+    /// Returns the duration that this share of the operations did not exceed.
     pub(crate) fn quantile(&self, share: f64) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! Sixteen processes that want the same lock, over and over.
+//! Sixteen processes that repeatedly take the same lock.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -25,7 +25,7 @@ fn duration(role: &str) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// Not a test: what a started process does.
+/// Not a test: runs the role of a started process.
 #[test]
 fn other_process() {
     let (Ok(role), Ok(path)) = (env::var(ROLE), env::var(STORE)) else { return };
@@ -70,7 +70,7 @@ fn start(role: &str, path: &Path) -> Child {
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 
-/// Lets so many processes of each role run beside each other, and prints how long they waited.
+/// Runs a number of processes of each role in parallel, and prints how long they waited.
 fn contend(roles: &[(&str, usize)]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.smap");
@@ -106,7 +106,7 @@ fn processes_that_commit_append_and_lock_are_timed() {
     contend(&[("shared", PROCESSES), ("exclusive", 1)]);
 }
 
-/// Each of the processes shares the guard nearly all the time, so that one of them always has it.
+/// The processes hold the shared guard nearly all the time, so that at any moment one of them has it.
 #[test]
 fn exclusive_guard_waits_for_only_a_few_shared_guards() {
     let dir = tempfile::tempdir().unwrap();

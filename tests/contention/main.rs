@@ -1,7 +1,8 @@
-//! How long processes wait for each other, printed as p50, p99 and max. The other processes are this binary, started again.
+//! How long processes wait for each other, printed as p50, p99 and max. The other processes are this test binary,
+//! started again.
 //!
-//! `STRIDEMAP_CONTENTION_SECONDS` sets for how long each kind of lock is contended for.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+//! `STRIDEMAP_CONTENTION_SECONDS` sets how long each kind of lock is contended.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 mod latencies;
 mod locks;

@@ -1,4 +1,4 @@
-//! Commits beside readers that each stay on a generation of their own.
+//! Commits while readers each pin a different generation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn fast() -> StoreOptions {
     StoreOptions::new().durability(Durability::Process)
 }
 
-/// A store, and readers that are each on a generation of their own.
+/// Creates a store, and readers that each pin a different generation.
 fn pinned(path: &Path, count: u64) -> Vec<Store> {
     let store = fast().create(path).unwrap();
     let pin = |value| {
@@ -26,7 +26,8 @@ fn pinned(path: &Path, count: u64) -> Vec<Store> {
     (0..count).map(pin).collect()
 }
 
-/// What one commit asks of the disk: the most of several, by a handle that has committed before and by a new one.
+/// Counts the disk operations of a commit: the maximum of several, by a handle that has committed before or by a new
+/// one.
 fn counts(path: &Path, is_new: bool) -> Counts {
     let disk = Counted::default();
     let open = || fast().disk(Arc::new(disk.clone())).open(path).unwrap();
@@ -62,7 +63,7 @@ fn commit_reads_as_little_with_many_pinned_generations_as_with_few() {
     }
 }
 
-/// Handles that have a watch of `meta/`, and new ones that have none.
+/// Tests handles that watch `meta/`, and new ones that do not yet.
 #[test]
 fn commits_of_other_handles_are_seen_with_many_pinned_generations() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +72,7 @@ fn commits_of_other_handles_are_seen_with_many_pinned_generations() {
     let handles = [0, 1].map(|_| fast().open(&path).unwrap());
     let begun = handles[0].generation();
     for turn in 0..60 {
-        // Each commits twice in a row, so that it also relies on what it knows.
+        // Each commits twice in a row, so that the second commit uses what the handle knows.
         let new = (turn % 12 >= 8).then(|| fast().open(&path).unwrap());
         let store = new.as_ref().unwrap_or(&handles[turn as usize / 2 % 2]);
         let name = format!("{turn}");
@@ -106,11 +107,12 @@ fn later_commits_free_the_space_of_many_pinned_generations() {
     for value in 0..100 {
         store.save("x", &row(value)).unwrap();
     }
-    // The newest; and the manifest and a table.
+    // Only the newest storage is left, and a manifest with its table.
     assert!(files("storages") == 1 && files("meta") <= 2, "{} {}", files("storages"), files("meta"));
 }
 
-/// In turn, one commit beside no reader and one beside a thousand: file systems slow down as files come and go.
+/// Alternates commits with no reader and with a thousand, because file systems slow down as files are created and
+/// deleted.
 #[test]
 fn commit_with_a_thousand_pinned_generations_is_timed() {
     for durability in [Durability::Process, Durability::Full] {

@@ -1,4 +1,4 @@
-//! Sixteen processes that do everything at once, while the store is renamed and another takes its place.
+//! Sixteen processes that run every operation at once, while the store is renamed and another store takes its path.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ const PROCESSES: i64 = 16;
 const DIR: &str = "STRIDEMAP_SOAK_DIR";
 const NUMBER: &str = "STRIDEMAP_SOAK_NUMBER";
 
-/// Of every element of the other store.
+/// The value of every element of the other store.
 const FOREIGN: i64 = -1;
 const ELEMENTS: usize = 64;
 
@@ -40,19 +40,19 @@ fn elements(value: i64) -> Tensor {
     Tensor::from_vec(vec![value; ELEMENTS], &[ELEMENTS]).unwrap()
 }
 
-/// The one value that all elements of a tensor have.
+/// Returns the single value that all elements of a tensor have.
 fn value(tensor: &Tensor) -> i64 {
     let elements: Vec<i64> = tensor.read().unwrap();
     assert!(elements.iter().all(|element| *element == elements[0]), "{elements:?}");
     elements[0]
 }
 
-/// A process at work, and what it was told.
+/// A worker process, and the values it relies on.
 struct Worker {
     process: i64,
     store: Store,
     random: Random,
-    /// The last value that it saved, and that a view was saved of.
+    /// The last value that it saved, and the last of which it saved a view.
     saved: i64,
     viewed: Option<i64>,
     appended: i64,
@@ -77,7 +77,7 @@ impl Worker {
             30..40 => self.view(),
             40..60 => self.append(),
             60..75 => self.guard(),
-            75..90 => self.look(),
+            75..90 => self.check_newest(),
             90..94 => self.hold(),
             94..97 => drop(self.store.gc().unwrap()),
             97..99 => drop(self.store.compact(|_| ()).unwrap()),
@@ -97,7 +97,7 @@ impl Worker {
         let name = format!("view.{}", self.process);
         match self.store.save_view(&name, &view) {
             Ok(()) => self.viewed = Some(self.saved),
-            // A compaction moved the storage since it was loaded.
+            // A compaction has moved the storage since it was loaded.
             Err(e) => assert_eq!(e.kind(), ErrorKind::Conflict, "{e}"),
         }
     }
@@ -124,8 +124,8 @@ impl Worker {
         }
     }
 
-    /// At what others have saved, in the newest generation; and in snapshots that were taken before.
-    fn look(&mut self) {
+    /// Checks what others have saved, in the newest generation and in older snapshots.
+    fn check_newest(&mut self) {
         self.store.refresh().unwrap();
         let other = self.random.below(PROCESSES as u64) as i64;
         let found = value(&self.store.load(&format!("own.{other}")).unwrap());
@@ -148,7 +148,7 @@ impl Worker {
     }
 }
 
-/// Opens the store by a link that may lead to the other one, or nowhere for a moment.
+/// Opens the store by a link that may lead to the other store, or be missing for a moment.
 fn open(link: &Path, options: &StoreOptions) -> Store {
     loop {
         // SAFETY: only this library writes the stores.
@@ -165,7 +165,7 @@ fn open(link: &Path, options: &StoreOptions) -> Store {
     }
 }
 
-/// Not a test: what a started process does.
+/// Not a test: runs the role of a started process.
 #[test]
 fn worker_process() {
     let (Ok(dir), Ok(number)) = (env::var(DIR), env::var(NUMBER)) else { return };
@@ -187,7 +187,7 @@ fn worker_process() {
     let until = Instant::now() + seconds();
     while Instant::now() < until {
         (0..50).for_each(|_| worker.step());
-        // Again by the link, as a new process would.
+        // Opens it by the link again, as a new process would.
         if worker.random.below(4) == 0 {
             worker.store = open(&dir.join("current"), &options);
         }
@@ -199,7 +199,7 @@ fn worker_process() {
     }
 }
 
-/// Gives the store another name each second, and its old one to the other store; the link leads to each in turn.
+/// Renames the store every second, and renames the other store to its old path. The link leads to each in turn.
 fn shuffle(dir: &Path, until_done: impl Fn() -> bool) -> (PathBuf, PathBuf, u32) {
     let (mut live, mut other) = (dir.join("live.smap"), dir.join("other.smap"));
     let mut shuffles = 0;

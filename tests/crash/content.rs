@@ -1,10 +1,10 @@
-//! What a user sees of a store, and what may be seen after a power cut.
+//! The content of a store, and the contents allowed after a power cut.
 
 use std::collections::BTreeMap;
 
 use stridemap::{DType, Store};
 
-/// Names, headers, elements, and attributes.
+/// Tensors (name, header and elements) and attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Content {
     pub(crate) tensors: BTreeMap<String, Entry>,
@@ -15,11 +15,11 @@ pub(crate) struct Content {
 pub(crate) struct Entry {
     pub(crate) dtype: DType,
     pub(crate) size: Vec<usize>,
-    /// None where it is not known.
+    /// `None` if unknown.
     pub(crate) stride: Option<Vec<isize>>,
     pub(crate) offset: Option<usize>,
-    /// In row-major order. Of what was changed in place there is a version for each change since it was last flushed, and
-    /// each element may be that of any.
+    /// In row-major order. For elements changed in place there is one version for each change since the last flush,
+    /// and each element may be that of any version.
     pub(crate) elements: Vec<Vec<u8>>,
 }
 
@@ -40,7 +40,7 @@ impl Content {
         Ok(Content { tensors, attributes: store.attributes() })
     }
 
-    /// What is wrong with what was found, where this may be.
+    /// Compares found content with this one. Returns the first difference that is not allowed.
     pub(crate) fn compare(&self, found: &Content) -> Result<(), String> {
         if self.attributes != found.attributes {
             return Err(format!("attributes {:?}, and not {:?}", found.attributes, self.attributes));
@@ -59,7 +59,7 @@ impl Content {
         Ok(())
     }
 
-    /// This content, with what was not flushed before a commit still not flushed after it.
+    /// Returns this content, with the unflushed versions before a commit still unflushed after it.
     pub(crate) fn carrying(mut self, before: &Content) -> Content {
         for (name, entry) in &mut self.tensors {
             if let Some(earlier) = before.tensors.get(name)
@@ -71,7 +71,7 @@ impl Content {
         self
     }
 
-    /// This content, after elements were changed in place and not flushed.
+    /// Returns this content after elements were changed in place and not flushed.
     pub(crate) fn unflushed(mut self, before: &Content) -> Content {
         for (name, entry) in &mut self.tensors {
             let mut versions = before.tensors[name].elements.clone();

@@ -1,4 +1,4 @@
-//! Every state that a power cut may leave of short scripts.
+//! Every state that a power cut can leave of short scripts.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -9,12 +9,12 @@ use crate::explore::{Budget, Figures, explore};
 use crate::script::{Script, Setup};
 use crate::{number, scripts, temporary};
 
-/// How many states are tried at each point of what comes after a first crash.
+/// Returns the number of states tried at each crash point after the first crash.
 fn states() -> usize {
     number("STRIDEMAP_TEST_CRASH_STATES").unwrap_or(2) as usize
 }
 
-/// The states that were tried for these scripts, none wrong.
+/// Tries the states of these scripts, asserts that all are right, and returns their numbers.
 fn try_all(scripts: Vec<Script>, setup: &Setup, budget: &Budget) -> Figures {
     let (next, all) = (Mutex::new(scripts.iter()), Mutex::new(Figures::default()));
     std::thread::scope(|scope| {
@@ -54,7 +54,7 @@ fn all_scripts(file: &std::path::Path) -> Vec<Script> {
 }
 
 #[test]
-fn case_02_power_cut_with_any_subset_of_the_unsynced_leaves_the_old_or_the_new_content() {
+fn case_02_power_cut_with_any_subset_of_unsynced_changes_leaves_the_old_or_the_new_content() {
     let dir = temporary();
     let all = try_all(
         all_scripts(&dir.path().join("model.safetensors")),
@@ -75,15 +75,15 @@ fn case_02_power_cut_that_keeps_half_of_a_rename_leaves_the_old_or_the_new_conte
 }
 
 #[test]
-fn case_02_power_cut_while_the_digests_of_chunks_grow_leaves_the_old_or_the_new_content() {
+fn case_02_power_cut_while_chunk_digests_grow_leaves_the_old_or_the_new_content() {
     let setup = Setup { disk: Box::new(|| SimulatedDisk::with_block_bytes(64 << 10)), ..Setup::default() };
     let all = try_all(vec![scripts::chunks()], &setup, &Budget::flat(16));
     println!("{all}; none wrong");
 }
 
-/// A writer that dies leaves what is there and not durable, which the next one stands on.
+/// A killed writer leaves changes that are not durable, and the next writer builds on them.
 #[test]
-fn case_02_power_cut_after_a_kill_at_any_point_leaves_what_the_next_writer_acknowledged() {
+fn case_02_power_cut_after_a_kill_leaves_the_commits_that_the_next_writer_acknowledged() {
     let dir = temporary();
     let budget = Budget { kills: true, ..Budget::flat(states()) };
     let all = try_all(all_scripts(&dir.path().join("model.safetensors")), &Setup::default(), &budget);
@@ -92,7 +92,7 @@ fn case_02_power_cut_after_a_kill_at_any_point_leaves_what_the_next_writer_ackno
 }
 
 #[test]
-fn case_03_power_cuts_in_recoveries_leave_what_the_first_one_left() {
+fn case_03_power_cuts_during_recoveries_lose_nothing_more() {
     let budget = Budget { states: 64, deeper: vec![(states(), 2), (4, 8), (4, 8)], kills: false, seed: 3 };
     let all = try_all(vec![scripts::creation()], &Setup::default(), &budget);
     println!("power cuts in recoveries: {all}; none wrong");

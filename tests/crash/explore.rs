@@ -1,4 +1,4 @@
-//! Power cuts at every point of a script, with everything that may survive each; and at every point of the recovery.
+//! Power cuts at every point of a script, with each state that can survive, and at every point of the recovery.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,45 +11,45 @@ use crate::random::Random;
 use crate::recover::{After, recover};
 use crate::script::{BEGAN, RETURNED, Recorder, Run, Script, Setup, UNSYNCED};
 
-/// How much is tried.
+/// The limits of an exploration.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
-    /// How many states at a crash point are tried at most. When there are more, the extremes are, and some of the others.
+    /// The most states tried at a crash point. If there are more, the extremes and a selection are tried.
     pub(crate) states: usize,
-    /// The recoveries that are crashed as well: for each depth from the second on, at most how many states at a crash
-    /// point, and of how many recoveries one.
+    /// The recoveries that are interrupted too. For each depth from the second on: the most states at a crash point,
+    /// and one in how many recoveries.
     pub(crate) deeper: Vec<(usize, u64)>,
-    /// Whether processes are killed as well at each point, and the power cut at any point of what the next one does.
+    /// Whether processes are also killed at each point, with a power cut at any point of what the next one does.
     pub(crate) kills: bool,
-    /// Chooses where not all is tried.
+    /// The seed of the selection.
     pub(crate) seed: u64,
 }
 
 impl Budget {
-    /// Everything, as long as there are no more than so many states at a crash point; recoveries are not crashed.
+    /// Tries everything, up to `states` states at a crash point. Recoveries are not interrupted.
     pub(crate) fn flat(states: usize) -> Self {
         Budget { states, deeper: Vec::new(), kills: false, seed: 1 }
     }
 }
 
-/// What was tried.
+/// The numbers of what was tried.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
-    /// Crash points, and those of them at which everything was tried that may survive.
+    /// The crash points, and those among them at which every possible state was tried.
     pub(crate) points: u64,
     pub(crate) complete_points: u64,
-    /// Crash points and states, each pair once.
+    /// Pairs of a crash point and a state, each counted once.
     pub(crate) states: u64,
-    /// Those of them that are complete.
+    /// Those among them that are complete.
     pub(crate) complete_states: u64,
-    /// How many of the pairs were recovered: the others are states that had been, with the same to expect.
+    /// The pairs that were recovered. The others repeat a state with the same expectation.
     pub(crate) recoveries: u64,
-    /// How many times all processes were killed.
+    /// The number of times that all processes were killed.
     pub(crate) kills: u64,
     /// Operations of the store and of the disk, in the script and in recoveries.
     pub(crate) store_operations: u64,
     pub(crate) disk_operations: u64,
-    /// How many power cuts there were in a row.
+    /// The number of power cuts in a row.
     pub(crate) depth: usize,
 }
 
@@ -86,11 +86,11 @@ impl fmt::Display for Figures {
     }
 }
 
-/// A state that should not be.
+/// A state that is not allowed.
 #[derive(Debug)]
 pub(crate) struct Violation {
     pub(crate) script: &'static str,
-    /// The power cuts that led there, the first one first.
+    /// The power cuts that led to it, in order.
     pub(crate) cuts: Vec<String>,
     pub(crate) wrong: String,
 }
@@ -101,16 +101,13 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Plays a script, and cuts the power after each of its operations.
-///
-/// # Errors
-/// The first state that is neither that of the last step that returned nor that of the one under way, or from which the
-/// store does not go on.
+/// Plays a script, and cuts the power after each of its operations. Returns, as the error, the first state that is
+/// neither that of the last completed step nor that of the step in progress, or from which the store cannot continue.
 pub(crate) fn explore(script: &Script, setup: &Setup, budget: &Budget) -> Result<Figures, Violation> {
     explore_run(script.name, &Recorder::play(script, setup), setup, budget)
 }
 
-/// As [`explore`], of a run that was played already, or changed since.
+/// Explores a run that was already played, and may have been modified since. See [`explore`].
 pub(crate) fn explore_run(
     script: &'static str,
     run: &Run,
@@ -136,12 +133,12 @@ struct Explorer<'a> {
     setup: &'a Setup,
     budget: &'a Budget,
     figures: Figures,
-    /// Disks that were recovered, with what was expected of them.
+    /// Disks that were recovered, with the expected contents.
     seen: HashSet<(u64, u64)>,
     random: Random,
 }
 
-/// The power cuts, the last one first, and what was wrong.
+/// The power cuts, last first, and the problem.
 type Wrong = (Vec<String>, String);
 
 impl Explorer<'_> {
@@ -179,7 +176,7 @@ impl Explorer<'_> {
                     })?;
                 }
             }
-            // Where nothing is promised, a few show that nothing panics.
+            // Where nothing is promised, a few states suffice to show that nothing panics.
             let most = if is_promised { most } else { most.min(16) };
             let possible = cut.possible(most, &mut |n| self.random.below(n));
             self.figures.points += 1;
@@ -196,7 +193,7 @@ impl Explorer<'_> {
                 let tried = if is_promised {
                     self.recover(cut.disk(survivors), &candidates, *fingerprint, depth)
                 } else {
-                    read_whatever_it_is(&cut.disk(survivors), self.setup);
+                    read_unpromised(&cut.disk(survivors), self.setup);
                     Ok(())
                 };
                 tried.map_err(|(mut cuts, wrong)| {
@@ -226,7 +223,7 @@ impl Explorer<'_> {
 }
 
 impl Explorer<'_> {
-    /// Lets the next process do its work on what a killed one left, and the power go at any point of that.
+    /// Lets the next process run on what a killed process left, and cuts the power at any point of its work.
     fn kill(&mut self, cut: &PowerCut, candidates: &[&Option<Content>], after: After) -> Result<(), Wrong> {
         let recovery = recover(&cut.disk_after_kill(), self.setup, candidates, after);
         let mut recovery = recovery.map_err(|wrong| (Vec::new(), wrong))?;
@@ -247,7 +244,7 @@ fn describe(cut: &PowerCut, at: usize, run: &Run, survivors: &Survivors) -> Stri
     )
 }
 
-/// An operation without its bytes.
+/// Returns an operation without its bytes.
 fn brief(op: &Op) -> String {
     match op {
         Op::Write { file, offset_bytes, bytes } => {
@@ -257,8 +254,8 @@ fn brief(op: &Op) -> String {
     }
 }
 
-/// Nothing is promised but that it is a store, an error, or nothing.
-fn read_whatever_it_is(disk: &SimulatedDisk, setup: &Setup) {
+/// Reads a store of unknown state: it may be a store, an error, or missing, but must not panic.
+fn read_unpromised(disk: &SimulatedDisk, setup: &Setup) {
     let options = (setup.recovery)().disk(std::sync::Arc::new(disk.clone()));
     if let Ok(store) = options.open(crate::script::STORE) {
         let _ = Content::of(&store);

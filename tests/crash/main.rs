@@ -1,6 +1,6 @@
-//! Power cuts, on a simulated disk: whatever survives of what was not synced, the store holds the last commit that was
-//! acknowledged, or the one under way, and goes on.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+//! Power cuts on a simulated disk. Whatever unsynced data survives, the store holds the last acknowledged commit or
+//! the one in progress, and can be used again.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 mod content;
 mod exhaustive;
@@ -15,13 +15,13 @@ mod seeded;
 mod steps;
 mod swapped;
 
-/// The value of an environment variable that scales a test, if it is set.
+/// Returns the number in an environment variable that scales a test, if it is set.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
 }
 
-/// A directory that goes when the test ends.
+/// Creates a directory that is deleted at the end of the test.
 fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }

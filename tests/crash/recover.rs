@@ -1,4 +1,4 @@
-//! What must hold after a power cut.
+//! The checks after a power cut.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,17 +13,16 @@ use crate::script::{BEGAN, RETURNED, Run, STORE, Setup, vector};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     PowerCut,
-    /// All processes were killed: everything is there, and some of it not durable.
+    /// All processes were killed: all of their changes are present, but not all are durable.
     Kill,
     /// The same, and the next writer collects before it commits.
     KillThenCollect,
 }
 
-/// Recovers the store as it is after a power cut, and says what is wrong with it, if anything is.
-///
-/// The content must be one of the candidates, of which none is that there is no store; everything in it must verify; the
-/// next writer must be able to go on; and after that and a collection nothing is left over. Gives what recovering did, for
-/// a power cut in the midst of it.
+/// Recovers the store after a power cut, and returns the problem if there is one. The content must be one of the
+/// candidates, of which `None` means no store. All of it must verify, the next writer must be able to commit, and a
+/// collection must then leave no unneeded file. Returns the operations of the recovery, so that a power cut can
+/// interrupt them.
 pub(crate) fn recover(
     disk: &SimulatedDisk,
     setup: &Setup,
@@ -54,7 +53,7 @@ pub(crate) fn recover(
     let expected = find(&found, candidates)?;
     check_verified(&store)?;
     if after != After::PowerCut {
-        // What was changed in place and not flushed is there, and may still be lost.
+        // Elements changed in place and not flushed are present, and can still be lost.
         found = expected;
     }
     contents.push(Some(found.clone()));
@@ -79,7 +78,7 @@ pub(crate) fn recover(
     }
     store.gc().map_err(fails("collect"))?;
     operations += 5;
-    check_nothing_left(disk, &store)?;
+    check_no_leftovers(disk, &store)?;
     check_verified(&store)?;
     let reopened = options.open(STORE).and_then(|store| Content::of(&store)).map_err(fails("open again"))?;
     content.compare(&reopened).map_err(|wrong| format!("after the next commit: {wrong}"))?;
@@ -107,7 +106,7 @@ pub(crate) fn check_verified(store: &Store) -> Result<(), String> {
     }
 }
 
-/// Saves one more tensor, under a name that takes the place of what an earlier recovery saved.
+/// Saves one more tensor. Its name replaces the one of an earlier recovery.
 fn probe(store: &Store, name: &str, content: &mut Content) -> stridemap::Result<()> {
     let probe = vector(5, 9);
     store.save(name, &probe)?;
@@ -118,7 +117,7 @@ fn probe(store: &Store, name: &str, content: &mut Content) -> stridemap::Result<
     Ok(())
 }
 
-/// Appends to the tensor that grows, which may have bytes of a lost append behind it.
+/// Appends to the growing tensor. Bytes of a lost append may follow its rows.
 fn append(store: &Store, log: &Entry, content: &mut Content) -> stridemap::Result<()> {
     let rows = vector(2, 77);
     store.append("log", &rows)?;
@@ -131,8 +130,8 @@ fn append(store: &Store, log: &Entry, content: &mut Content) -> stridemap::Resul
     Ok(())
 }
 
-/// That every file is one that the newest generation names, and as long as it says.
-pub(crate) fn check_nothing_left(disk: &SimulatedDisk, store: &Store) -> Result<(), String> {
+/// Checks that the newest generation refers to every file, and that each has the recorded length.
+pub(crate) fn check_no_leftovers(disk: &SimulatedDisk, store: &Store) -> Result<(), String> {
     let root = Path::new(STORE);
     let list = |dir: &Path| {
         let mut names = disk.list(dir).map_err(|e| e.to_string())?;

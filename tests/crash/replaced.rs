@@ -1,5 +1,5 @@
-//! A store's directory is replaced by another store before any operation of the disk: both are whole afterwards, and what
-//! the caller was told happened in its own store.
+//! A store's directory is replaced by another store before an operation of the disk. Afterwards both stores are
+//! intact, and whatever was reported as done was done in the handle's own store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn options(disk: Arc<dyn Disk>) -> StoreOptions {
     StoreOptions::new().lock_timeout(Duration::ZERO).disk(disk)
 }
 
-/// A disk with two stores, each of its own content.
+/// Creates a disk with two stores that have different contents.
 fn two_stores() -> PowerCut {
     let disk = SimulatedDisk::new().without_log();
     let create = |path| options(Arc::new(disk.clone())).create(path).unwrap();
@@ -48,7 +48,7 @@ fn two_stores() -> PowerCut {
     store.save("small", &numbers(10, 4)).unwrap();
     store.save("chunked", &numbers(300_000, 5)).unwrap();
     store.create_growable("log", DType::U32, &[100], 0).unwrap();
-    // Something to compact.
+    // This gives a compaction something to do.
     store.save("whole", &numbers(20_000, 6)).unwrap();
     store.save_view("part", &store.load("whole").unwrap().narrow(0, 5, 7).unwrap()).unwrap();
     store.remove("whole").unwrap();
@@ -65,7 +65,7 @@ fn content(disk: &SimulatedDisk, path: &str) -> Content {
     Content::of(&store).unwrap()
 }
 
-/// What another process does to the names of directories.
+/// Renames directories, as another process would.
 fn rename(disk: &SimulatedDisk, names: [(&str, &str); 2]) {
     for (from, to) in names {
         disk.rename_new(Path::new(from), Path::new(to)).unwrap();
@@ -114,7 +114,7 @@ fn store_replaced_before_any_operation_of_the_disk_leaves_both_stores_intact() {
 }
 
 #[test]
-fn directory_of_a_store_replaced_before_any_operation_of_the_disk_leaves_its_own_whole() {
+fn store_stays_intact_if_a_directory_in_it_is_replaced_before_any_operation() {
     let start = two_stores();
     let before = content(&start.disk_after_kill(), STORE);
     let (mut done, mut refused) = (0, 0);
@@ -151,7 +151,7 @@ fn directory_of_a_store_replaced_before_any_operation_of_the_disk_leaves_its_own
     assert!(done > 0 && refused > 0, "{done} {refused}");
 }
 
-/// What the store holds once an operation is done.
+/// Returns the content of the store after an operation.
 fn after(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>) -> Content {
     let disk = start.disk_after_kill();
     let options = options(Arc::new(disk.clone()));
@@ -159,7 +159,7 @@ fn after(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>) -> Cont
     content(&disk, STORE)
 }
 
-/// How many operations of the disk one takes.
+/// Returns the number of disk operations of an operation.
 fn operations_of(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>) -> u64 {
     let disk = start.disk_after_kill();
     let seat = Seat::new(&(Arc::new(disk) as Arc<dyn Disk>), 1);
@@ -167,7 +167,7 @@ fn operations_of(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>)
     let store = options.open(STORE).unwrap();
     seat.before_operation(u64::MAX, || Ok(()));
     run(&options, &store).unwrap();
-    u64::MAX - seat.left().unwrap()
+    u64::MAX - seat.operations_left().unwrap()
 }
 
 #[test]

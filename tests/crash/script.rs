@@ -1,4 +1,4 @@
-//! Scripts: commits on a simulated disk, and what the store holds after each.
+//! Scripts of commits on a simulated disk, and the content of the store after each commit.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use crate::content::Content;
 
 pub(crate) const STORE: &str = "store";
 
-/// The disk and the store that a script runs on, and on which it is recovered.
+/// The disk and the store of a script and of its recovery.
 pub(crate) struct Setup {
-    /// An empty disk.
+    /// Creates an empty disk.
     pub(crate) disk: Box<dyn Fn() -> SimulatedDisk + Send + Sync>,
-    /// How the script opens its stores.
+    /// The options of the script.
     pub(crate) options: Box<dyn Fn() -> StoreOptions + Send + Sync>,
-    /// How the store is opened after a power cut.
+    /// The options after a power cut.
     pub(crate) recovery: Box<dyn Fn() -> StoreOptions + Send + Sync>,
 }
 
 impl Default for Setup {
-    /// Files of others are real, wherever they are.
+    /// External files are on the real disk.
     fn default() -> Self {
         let options = || StoreOptions::new().external(ExternalFiles::Anywhere);
         Setup { disk: Box::new(SimulatedDisk::new), options: Box::new(options), recovery: Box::new(options) }
@@ -38,20 +38,20 @@ impl Script {
     }
 }
 
-/// What was done to a disk, and what must be there.
+/// The operations on a disk, and the expected contents.
 pub(crate) struct Run {
-    /// Before it all.
+    /// The state before the script.
     pub(crate) start: PowerCut,
     pub(crate) log: Vec<Op>,
-    /// By how many steps have returned; none while there is no store.
+    /// The content by the number of completed steps; `None` while there is no store.
     pub(crate) contents: Vec<Option<Content>>,
-    /// What may be there as well until the first step has returned: what is there now, a power cut may take back.
+    /// The contents that are also allowed until the first step completes: a power cut may undo the current one.
     pub(crate) earlier: Vec<Option<Content>>,
-    /// Operations of the store.
+    /// The number of operations on the store.
     pub(crate) operations: u64,
 }
 
-/// In the log: a step of the script began; it returned; from here to the next sync of everything nothing is promised.
+/// Marks in the log: a step began, a step returned, and nothing is promised until the next sync of everything.
 pub(crate) const BEGAN: &str = "began";
 pub(crate) const RETURNED: &str = "returned";
 pub(crate) const UNSYNCED: &str = "unsynced";
@@ -60,7 +60,7 @@ pub(crate) const UNSYNCED: &str = "unsynced";
 pub(crate) struct Recorder<'a> {
     pub(crate) disk: SimulatedDisk,
     pub(crate) setup: &'a Setup,
-    /// The handle that steps are given.
+    /// The handle that is passed to steps.
     pub(crate) store: Option<Store>,
     contents: Vec<Option<Content>>,
     operations: u64,
@@ -88,17 +88,18 @@ impl<'a> Recorder<'a> {
         (self.setup.options)().disk(Arc::new(self.disk.clone()))
     }
 
-    /// Another handle.
+    /// Opens another handle.
     pub(crate) fn open(&self) -> Store {
         self.options().open(STORE).unwrap()
     }
 
-    /// The handle that steps are given.
+    /// Returns the handle that is passed to steps.
     pub(crate) fn store(&self) -> &Store {
         self.store.as_ref().unwrap()
     }
 
-    /// What the newest generation holds, read on a disk of its own, where nothing is in anybody's memory.
+    /// Returns the content of the newest generation. It is read on a separate disk, so that no handle's memory is
+    /// involved.
     fn content(&self) -> Content {
         Content::of(&self.open()).unwrap()
     }
@@ -117,7 +118,7 @@ impl<'a> Recorder<'a> {
         self.contents.push(Some(self.content()));
     }
 
-    /// A step that is one commit, or none.
+    /// Runs a step of at most one commit.
     pub(crate) fn commit<T>(&mut self, act: impl FnOnce(&Store) -> T) {
         self.step(|recorder| drop(act(recorder.store())));
         let now = self.content();
@@ -128,7 +129,7 @@ impl<'a> Recorder<'a> {
         self.contents.push(Some(now));
     }
 
-    /// Changes elements in place, and leaves it at that.
+    /// Changes elements in place without a flush.
     pub(crate) fn write(&mut self, act: impl FnOnce(&Store)) {
         self.step(|recorder| act(recorder.store()));
         let before = self.contents.last().unwrap().as_ref().unwrap();
@@ -142,7 +143,7 @@ impl<'a> Recorder<'a> {
         self.contents.push(Some(self.content()));
     }
 
-    /// Commits that are not synced: until everything is, the store may be damaged.
+    /// Runs commits without syncs: until everything is synced, the store may be damaged.
     pub(crate) fn unsynced(&mut self, act: impl FnOnce(&Store)) {
         self.disk.mark(UNSYNCED);
         let options = self.options().durability(Durability::Process);
@@ -150,7 +151,7 @@ impl<'a> Recorder<'a> {
         let store = store.unwrap();
         self.step(|_| act(&store));
         self.contents.push(Some(self.content()));
-        // The next step is by a handle that has yet to find the mark.
+        // The next step uses a new handle, which does not know of the mark yet.
         self.store = Some(self.open());
     }
 }

@@ -1,4 +1,4 @@
-//! What is done to a store before the power goes. Tensors are of a few bytes, so that every state can be tried.
+//! The scripts that power cuts interrupt. Their tensors have only a few bytes, so that every state can be tried.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use stridemap_interop::{ForeignFile, safetensors};
 
 use crate::script::{Recorder, Script, vector};
 
-/// The creation of a store, and its first commit.
+/// Creates a store, and makes its first commit.
 pub(crate) fn creation() -> Script {
     Script::new("creation", |recorder| {
         recorder.create();
@@ -15,7 +15,7 @@ pub(crate) fn creation() -> Script {
     })
 }
 
-/// Storages that come, views of them, names that move, and storages that go with their last name.
+/// Adds storages, views and renames, and deletes storages with their last names.
 pub(crate) fn commits() -> Script {
     Script::new("commits", |recorder| {
         recorder.create();
@@ -42,7 +42,7 @@ pub(crate) fn commits() -> Script {
     })
 }
 
-/// Enough names for a table, changes on it, and the next table.
+/// Adds enough names for a table, then changes to it, and then the next table.
 pub(crate) fn tables() -> Script {
     let save_rows = |store: &Store, rows: std::ops::Range<u32>| {
         let mut txn = store.begin().unwrap();
@@ -58,7 +58,7 @@ pub(crate) fn tables() -> Script {
     })
 }
 
-/// A storage that grows by a few elements, twice in one transaction, and beside other changes.
+/// Appends a few elements to a storage: twice in one transaction, and beside other changes.
 pub(crate) fn growth() -> Script {
     Script::new("growth", |recorder| {
         recorder.create();
@@ -72,13 +72,13 @@ pub(crate) fn growth() -> Script {
             txn.save_view("head", &log.slice(0, None, Some(10), 1).unwrap()).unwrap();
             txn.commit().unwrap();
         });
-        // Appended, and given up.
+        // An append whose transaction is dropped.
         recorder.commit(|store| store.begin().unwrap().append("log", &vector(20, 4)).unwrap());
         recorder.commit(|store| store.append("log", &vector(1, 5)).unwrap());
     })
 }
 
-/// A storage that grows across its first chunk, and across its second: with it grow its digests.
+/// Appends past the first chunk of a storage and past its second. Its digests grow with it.
 pub(crate) fn chunks() -> Script {
     Script::new("chunks", |recorder| {
         recorder.create();
@@ -88,7 +88,7 @@ pub(crate) fn chunks() -> Script {
     })
 }
 
-/// Elements that are changed in place, with and without a flush, while others commit.
+/// Changes elements in place, with and without a flush, while others commit.
 pub(crate) fn in_place() -> Script {
     let fill = |store: &Store, name: &str, value: u32, flushes: bool| {
         let mut guard = store.load(name).unwrap().lock_exclusive().unwrap();
@@ -116,7 +116,7 @@ pub(crate) fn in_place() -> Script {
     })
 }
 
-/// Storages of which much is reached by no name, written again.
+/// Compacts storages with many unreferenced bytes.
 pub(crate) fn compaction() -> Script {
     Script::new("compaction", |recorder| {
         recorder.create();
@@ -130,8 +130,8 @@ pub(crate) fn compaction() -> Script {
     })
 }
 
-/// A file that is adopted where it lies, a view of it, the same file beside a storage of the store's own, and either its
-/// names taken away or its elements copied into the store.
+/// Adopts a file in place, saves a view of it, and adopts it again beside a storage of the store. Then removes its
+/// names, or copies its elements into the store.
 pub(crate) fn adoption(file: &Path, materializes: bool) -> Script {
     let name = if materializes { "materialization" } else { "adoption" };
     let file = file.to_path_buf();
@@ -168,7 +168,7 @@ pub(crate) fn write_model(path: &Path) {
     safetensors::Export::new().write(path, &tensors, |_| ()).unwrap();
 }
 
-/// A store that was made and written without a sync, and is then settled by a handle that syncs.
+/// Creates and writes a store without a sync. Then a handle that syncs settles it.
 pub(crate) fn unsynced(settle: fn(&Store)) -> Script {
     Script::new("unsynced", move |recorder| {
         recorder.unsynced(|store| {
@@ -185,7 +185,7 @@ pub(crate) fn unsynced(settle: fn(&Store)) -> Script {
     })
 }
 
-/// Two handles: one commits while the other has begun, and stays on an old generation, which holds files back.
+/// Uses two handles. One commits while the other has begun a transaction and holds back files of an old generation.
 pub(crate) fn two_handles() -> Script {
     Script::new("two handles", |recorder: &mut Recorder| {
         recorder.create();

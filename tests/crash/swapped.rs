@@ -1,5 +1,5 @@
-//! Power cuts at every point of a script of larger commits, whose log is changed: a step left out, or two swapped. Each is
-//! found by few outcomes, so that only those are tried.
+//! Power cuts at every point of a script of larger commits, with one step of its log omitted or two swapped. A few
+//! outcomes suffice to detect each change, so only those are tried.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,10 +10,10 @@ use stridemap::{DType, Durability, ExternalFiles, Store, StoreOptions, Tensor};
 
 const STORE: &str = "store";
 
-/// What a user would see: names, headers, elements.
+/// The content that a user sees: names, headers and elements.
 type Content = BTreeMap<String, (Vec<usize>, Vec<isize>, Vec<u8>)>;
 
-/// Files of others are real, wherever they are.
+/// External files are on the real disk.
 fn options(disk: &SimulatedDisk) -> StoreOptions {
     StoreOptions::new().external(ExternalFiles::Anywhere).disk(Arc::new(disk.clone()))
 }
@@ -36,14 +36,14 @@ fn vector(n: usize, seed: u32) -> Tensor {
         .unwrap()
 }
 
-/// A script run to its end: the log, and what the store held after each commit.
+/// A completed script: its log, and the content of the store after each commit.
 struct Script {
     log: Vec<Op>,
     contents: Vec<Content>,
 }
 
 /// Four commits and a collection: storages of one and of two chunks, a removal whose storage becomes garbage, views,
-/// enough names for a table, a commit of a header alone on that table.
+/// enough names for a table, and a commit of only a header over that table.
 fn run_script() -> Script {
     let commits: [&dyn Fn(&Store); 4] = [
         &|store| {
@@ -71,8 +71,8 @@ fn run_script() -> Script {
     run(&commits)
 }
 
-/// Five commits and a collection: a storage that grows to less than a chunk, to the first one, to the second, and by no
-/// more than a few bytes; so without chunk digests, with their first, and with more.
+/// Five commits and a collection: a storage grows to less than a chunk, into the first and the second chunk, and by
+/// only a few bytes: without chunk digests, with the first ones, and with more.
 fn run_growth() -> Script {
     let append = |count, seed| {
         move |store: &Store| {
@@ -88,8 +88,8 @@ fn run_growth() -> Script {
     ])
 }
 
-/// Four commits and a collection: a file that is adopted, a view of it, the same file again beside a storage of the
-/// store's own, and its names taken away.
+/// Four commits and a collection: a file is adopted, a view of it is saved, it is adopted again beside a storage of
+/// the store, and its names are removed.
 fn run_adoption(file: &Path) -> Script {
     let file = stridemap_interop::ForeignFile::open(file).unwrap();
     run(&[
@@ -116,7 +116,7 @@ fn run_adoption(file: &Path) -> Script {
 }
 
 #[test]
-fn adoption_that_a_power_cut_ends_anywhere_is_whole_or_not_there() {
+fn adoption_interrupted_by_a_power_cut_is_complete_or_absent() {
     let dir = crate::temporary();
     let file = dir.path().join("model.safetensors");
     crate::scripts::write_model(&file);
@@ -129,7 +129,7 @@ fn adoption_that_a_power_cut_ends_anywhere_is_whole_or_not_there() {
     assert_eq!(std::fs::read(&file).unwrap(), bytes);
 }
 
-/// The copying of an adopted file into the store.
+/// Copies an adopted file into the store.
 fn run_materialization(file: &Path) -> Script {
     let file = stridemap_interop::ForeignFile::open(file).unwrap();
     run(&[
@@ -143,7 +143,7 @@ fn run_materialization(file: &Path) -> Script {
 }
 
 #[test]
-fn materialization_that_a_power_cut_ends_anywhere_has_lost_nothing() {
+fn materialization_interrupted_by_a_power_cut_loses_nothing() {
     let dir = crate::temporary();
     let file = dir.path().join("model.safetensors");
     crate::scripts::write_model(&file);
@@ -169,10 +169,8 @@ fn run(commits: &[&dyn Fn(&Store)]) -> Script {
     Script { log: disk.log(), contents }
 }
 
-/// Opens the store as it is after a power cut, and says what is wrong with it, if anything is.
-///
-/// The content must be that of the last commit that returned or of the one under way; everything in it must verify; and
-/// the next writer must be able to go on.
+/// Opens the store after a power cut, and returns the problem if there is one. The content must be that of the last
+/// completed commit or of the one in progress, all of it must verify, and the next writer must be able to commit.
 fn check(disk: &SimulatedDisk, contents: &[Content], returned: usize, under_way: bool) -> Result<(), String> {
     let fails = |what: &str, e: stridemap::Error| format!("{what}: {e}");
     let store = open(disk).map_err(|e| fails("open", e))?;
@@ -204,8 +202,8 @@ fn check(disk: &SimulatedDisk, contents: &[Content], returned: usize, under_way:
     if reopened == expected { Ok(()) } else { Err("the next commit lost something".into()) }
 }
 
-/// Files that no generation needs; and how many there are of the first chunk digests of a storage that was to grow, which
-/// the next append replaces, and a collection deletes.
+/// Returns the files that no generation needs, and how many of them are the first chunk digests of a growing storage.
+/// The next append replaces these, and a collection deletes them.
 fn leftovers(disk: &SimulatedDisk, store: &Store) -> (Vec<String>, usize) {
     let snapshot = store.snapshot();
     let (mut known, mut orphans) = (Vec::new(), Vec::new());
@@ -229,8 +227,8 @@ fn leftovers(disk: &SimulatedDisk, store: &Store) -> (Vec<String>, usize) {
     (found, orphaned)
 }
 
-/// Cuts the power after every operation from `first` on, with every outcome; gives how many states were tried, or the
-/// first that was wrong.
+/// Cuts the power after every operation from `first` on, with every outcome. Returns the number of states tried, or
+/// the first wrong one.
 fn cut_everywhere(log: &[Op], first: usize, contents: &[Content]) -> Result<usize, String> {
     let mut states = 0;
     for point in first..=log.len() {
@@ -264,7 +262,7 @@ fn power_cut_at_any_point_leaves_the_old_or_the_new_content() {
     }
 }
 
-/// The compaction of two storages, of which one has so many elements.
+/// Compacts two storages, one of which has this many elements.
 fn run_compaction(elements: usize) -> Script {
     let disk = SimulatedDisk::new();
     let store = StoreOptions::new().disk(Arc::new(disk.clone())).create(STORE).unwrap();
@@ -284,13 +282,13 @@ fn run_compaction(elements: usize) -> Script {
 }
 
 #[test]
-fn compaction_that_a_power_cut_ends_anywhere_has_lost_nothing() {
-    // A copy that has a full chunk has a file of digests too.
+fn compaction_interrupted_by_a_power_cut_loses_nothing() {
+    // A copy with a full chunk has a file of digests too.
     let script = run_compaction(600_000);
     let began = script.log.iter().position(|op| *op == Op::Mark("began".into())).unwrap();
     let states = cut_everywhere(&script.log, began, &script.contents).unwrap();
     println!("{states} states of a compaction, none wrong");
-    // Strides tell the two contents apart; the elements are the same.
+    // Strides distinguish the two contents, whose elements are the same.
     for (name, (size, _, bytes)) in &script.contents[0] {
         let (size_now, stride_now, bytes_now) = &script.contents[1][name];
         assert_eq!((size, bytes), (size_now, bytes_now));
@@ -298,14 +296,14 @@ fn compaction_that_a_power_cut_ends_anywhere_has_lost_nothing() {
     }
 }
 
-/// A store that was made and written without a sync, and then `settled` by a handle that syncs.
+/// Creates and writes a store without a sync. Then `settle`, on a handle that syncs, makes it durable.
 fn run_settled(settle: &dyn Fn(&Store)) -> Script {
     let disk = SimulatedDisk::new();
     let unsynced = StoreOptions::new().durability(Durability::Process).disk(Arc::new(disk.clone()));
     let store = unsynced.create(STORE).unwrap();
     store.save("replaced", &vector(5, 1)).unwrap();
     store.save("chunked", &vector(300_000, 2)).unwrap();
-    // Settles the store, so that what follows must mark it again.
+    // Settles the store, so that the following commits must mark it again.
     open(&disk).unwrap().save("settled", &vector(5, 3)).unwrap();
     store.save("replaced", &vector(5, 4)).unwrap();
     let mut contents = vec![content(&store).unwrap()];
@@ -320,7 +318,7 @@ fn run_settled(settle: &dyn Fn(&Store)) -> Script {
 }
 
 #[test]
-fn full_commit_or_collection_makes_durable_what_was_committed_without_syncs() {
+fn full_commit_or_collection_makes_earlier_unsynced_commits_durable() {
     let commit = |store: &Store| store.save("durable", &vector(5, 5)).unwrap();
     let collect = |store: &Store| assert_eq!(store.gc().unwrap().file_count, 0);
     for script in [run_settled(&commit), run_settled(&collect)] {
@@ -334,7 +332,7 @@ fn full_commit_or_collection_makes_durable_what_was_committed_without_syncs() {
     }
 }
 
-/// A step of the protocol: an operation of the log whose order matters, by what it does to which kind of file.
+/// Returns the steps of the protocol: the operations of the log whose order matters, named by the kind of file.
 fn steps(log: &[Op]) -> Vec<(usize, String)> {
     let kind_of = |inode: u64| {
         let mut names = log.iter().rev().filter_map(|op| match op {
@@ -347,7 +345,8 @@ fn steps(log: &[Op]) -> Vec<(usize, String)> {
     let step = |(at, op): (usize, &Op)| {
         let name = match op {
             Op::Sync(file) => format!("sync .{}", kind_of(*file)),
-            // The name of the store itself matters where its creator was killed, which these scripts do not know.
+            // The name of the store itself matters only if its creator was killed, which does not happen in these
+            // scripts.
             Op::SyncDir(0) => return None,
             Op::SyncDir(dir) => format!("sync {}/", kind_of(*dir)),
             Op::Names { changes, .. } => match changes.as_slice() {
@@ -362,7 +361,7 @@ fn steps(log: &[Op]) -> Vec<(usize, String)> {
     log.iter().enumerate().filter_map(step).collect()
 }
 
-/// The steps of the commit with this number.
+/// Returns the steps of the commit with this number.
 fn steps_of_commit(log: &[Op], number: usize) -> Vec<(usize, String)> {
     let mark = |wanted: &str, nth: usize| {
         let mut found =
@@ -374,7 +373,7 @@ fn steps_of_commit(log: &[Op], number: usize) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn every_sync_that_is_left_out_is_noticed() {
+fn every_omitted_sync_is_detected() {
     let scripts = [("commit", run_script()), ("append", run_growth()), ("compaction", run_compaction(9_000))];
     for (what, script) in scripts {
         for commit in 1..script.contents.len() {
@@ -390,30 +389,30 @@ fn every_sync_that_is_left_out_is_noticed() {
     }
 }
 
-/// Steps that may be taken in any order among themselves.
+/// Steps that may run in any order among each other.
 const COMMUTING: [&[&str]; 4] = [
     // Nothing refers to these files before the manifest does, and the sync of `storages/` covers their names.
     &["sync .bin", "sync .sum", "rename .bin", "rename .sum"],
     // Only the manifest refers to the table, and it comes after both. The sync of `meta/` covers the table's name.
     &["sync .bin", "sync .sum", "sync storages/", "sync .tab", "rename .tab"],
-    // Both are the same step.
+    // The same step twice.
     &["sync meta/"],
-    // Nothing refers to deleted files any more.
+    // Nothing refers to the deleted files any more.
     &["delete .man", "delete .bin", "delete .sum"],
 ];
 
 #[test]
-fn steps_that_are_swapped_are_noticed_unless_they_commute() {
+fn swapped_steps_are_detected_unless_they_commute() {
     swap_all_steps("commit", &run_script());
 }
 
 #[test]
-fn steps_of_an_append_that_are_swapped_are_noticed_unless_they_commute() {
+fn swapped_steps_of_an_append_are_detected_unless_they_commute() {
     swap_all_steps("append", &run_growth());
 }
 
 #[test]
-fn steps_of_a_compaction_that_are_swapped_are_noticed_unless_they_commute() {
+fn swapped_steps_of_a_compaction_are_detected_unless_they_commute() {
     swap_all_steps("compaction", &run_compaction(9_000));
 }
 

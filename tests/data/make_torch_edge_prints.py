@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes what PyTorch prints where its choices turn: usage: make_torch_edge_prints.py OUT.jsonl SEED   (needs torch)
+"""Writes PyTorch's output at the limits of its print modes: make_torch_edge_prints.py OUT.jsonl SEED   (needs torch)
 
-As make_torch_prints.py, with the same fields: but each float dtype, the 8-bit ones among them, with values about the
-bounds of scientific notation, in ties, all special or all bits; complex numbers of two such parts; integers of all
-bits; up to six dimensions; and sizes without elements.
+The fields are those of make_torch_prints.py. It covers each float dtype, including the 8-bit ones, with values near the
+bounds of scientific notation, ties, only special values or random bits; complex numbers of two such parts; integers of
+random bits; up to six dimensions; and sizes without elements.
 """
 import base64, json, random, sys
 import torch

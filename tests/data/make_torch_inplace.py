@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes what PyTorch's in-place arithmetic gives: usage: make_torch_inplace.py OUT.jsonl ROWS SEED   (needs torch)
+"""Writes the results of PyTorch's in-place arithmetic: make_torch_inplace.py OUT.jsonl ROWS SEED   (needs torch)
 
-One JSON object a line: `dtype`, `size` and `data` (base64 of the little-endian elements) of a tensor, the operation `op`,
+Each line is a JSON object: `dtype`, `size` and `data` (base64 of the little-endian elements) of a tensor, the operation `op`,
 its operand, and either `out`, the tensor's elements afterwards, or `refused`. The operand is `tensor`, described in the
 same way, or `number` with `kind` int, float, bool or complex (then a pair).
 """

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a second corpus of view-operation chains with PyTorch's own answers, as make_torch_views.py beside it does.
+"""Writes a second corpus of chains of views with PyTorch's results, like make_torch_views.py.
 
 usage: make_torch_more_views.py OUT.jsonl CASES SEED   (needs torch 2.15 and numpy)
 
-Here are the operations that the first corpus lacks, deeper chains, ranks up to 7 and sizes of zero. Differences in a
-line: the chain may end in another dtype ("dtype"), and "bytes" is then its elements' bytes, in hexadecimal; a step says
-its dtype where that changed. A chain whose first step is view_dtype to complex64 works on complex numbers.
+It has the operations that the first corpus lacks, deeper chains, ranks up to 7 and sizes of zero. The lines differ as
+follows: the chain may end in a different dtype ("dtype"), and "bytes" is then its elements' bytes, in hexadecimal; a
+step has its dtype if that changed. A chain whose first step is view_dtype to complex64 works on complex numbers.
 Lines with "engine": "numpy" hold sliding_window_view, broadcast_to, swapaxes and moveaxis by NumPy.
 """
 import json, random, sys, warnings
@@ -42,7 +42,7 @@ def cuts(r, n):
 
 
 def sizes(r, n):
-    """Sizes of parts that mostly make up n."""
+    """Sizes of parts that mostly add up to n."""
     out = []
     while sum(out) < n:
         out.append(r.randrange(0, n - sum(out) + 1) or 1)
@@ -135,7 +135,7 @@ def torch_case(r):
         try:
             u = apply(t, op, a)
         except (RuntimeError, IndexError, ValueError, TypeError):
-            # Of a chain full of refusals there is little to learn; the offset of a view without elements is PyTorch's own.
+            # A chain of mostly refusals tests little. The offset of a view without elements is specific to PyTorch.
             if r.random() < .5 and (t.numel() or op not in ("view_dtype", "view_as_complex")): steps.append({"op": op, "args": a, "refused": True})
             continue
         if u.numel() > 2 * MOST_ELEMENTS or u.dim() > MOST_AXES or u.dtype not in NAMES: continue

@@ -10,7 +10,7 @@ use stridemap_interop::{ForeignFile, adopt, import, safetensors};
 use crate::harness::assert_refused;
 use crate::support::temporary;
 
-/// A store with a scalar for each name, and attributes: scope, key and value.
+/// Creates a store with a scalar for each name, and with attributes: scope, key and value.
 fn store_of(dir: &tempfile::TempDir, names: &[&str], attributes: &[(&str, &str, &str)]) -> Store {
     let store = Store::create(dir.path().join("x.smap")).unwrap();
     let fill = |txn: &mut Transaction<'_>| -> Result<()> {
@@ -21,7 +21,7 @@ fn store_of(dir: &tempfile::TempDir, names: &[&str], attributes: &[(&str, &str, 
     store
 }
 
-/// All attributes, as `scope:key=value`.
+/// Returns all attributes as `scope:key=value`.
 fn all(snapshot: &Snapshot) -> Vec<String> {
     let line = |((scope, key), value): (&(String, String), &String)| format!("{scope}:{key}={value}");
     snapshot.all_attributes().iter().map(line).collect()
@@ -32,7 +32,7 @@ fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn attributes_of_each_scope_are_apart_in_store_transaction_and_snapshot() {
+fn scopes_of_attributes_are_separate_in_stores_transactions_and_snapshots() {
     let dir = temporary();
     let store = store_of(&dir, &["a", "a.b"], &[("a", "k", "1"), ("a.", "k", "2"), ("a.b", "k", "3")]);
     store.set_attribute("k", "0").unwrap();
@@ -68,7 +68,7 @@ fn attributes_of_each_scope_are_apart_in_store_transaction_and_snapshot() {
 }
 
 #[test]
-fn saving_again_keeps_removing_removes_renaming_moves_and_copying_copies() {
+fn attributes_are_kept_removed_moved_and_copied_with_their_tensor() {
     let dir = temporary();
     let store = store_of(&dir, &["x"], &[("", "k", "0"), ("x", "unit", "m"), ("x.", "unit", "ft")]);
     store.save("x", &2i32).unwrap();
@@ -191,7 +191,7 @@ fn commits_of_two_handles_merge_by_scope_and_key() {
             txn.set_attribute_of("x", "both", "early")?;
             txn.set_attribute_of("x", "early", "early")?;
             txn.set_attribute_of("x.", "both", "early")?;
-            // The late one renames this, with what it finds there.
+            // The late transaction renames this scope, with all its attributes at that time.
             txn.set_attribute_of("y", "k", "early")
         })
         .unwrap();
@@ -219,7 +219,7 @@ fn scopes_keys_and_values_together_are_at_most_a_mebibyte() {
     let past = store.set_attribute_of("x", "k", "");
     assert_refused(past, ErrorKind::LimitExceeded, &["F-19", "1 MiB"]);
     assert_eq!(store.snapshot().all_attributes().len(), 1);
-    // A copy of a name takes room as well.
+    // A copied name also counts towards the limit.
     store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4131)).unwrap();
     store.set_attribute_of("x", "k", "").unwrap();
     assert_refused(store.copy("x", "y"), ErrorKind::LimitExceeded, &["F-19"]);
@@ -355,7 +355,7 @@ fn repair_keeps_attributes() {
 }
 
 #[test]
-fn safetensors_metadata_goes_into_the_scope_of_the_prefix_and_back() {
+fn safetensors_metadata_round_trips_through_the_scope_of_the_prefix() {
     let dir = temporary();
     let (file, back) = (dir.path().join("m.safetensors"), dir.path().join("back.safetensors"));
     let metadata = texts(&[("format", "pt"), ("license", "MIT")]);

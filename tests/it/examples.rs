@@ -1,4 +1,4 @@
-//! The examples, run as a user would: each starts its own processes and checks what they came to.
+//! The examples, run as a user would. Each starts its own processes and checks their results.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -10,10 +10,8 @@ use std::{env, thread};
 
 use crate::support::temporary;
 
-/// The example of this name, built from the source as it is.
-///
-/// Cargo builds the examples beside the tests, but not when it was asked for some tests only: then it is asked for them
-/// here, for the same profile and target directory.
+/// Returns the example with this name, built from the current source. Cargo builds the examples with the tests, but
+/// not if only some tests were requested. They are then built here, with the same profile and target directory.
 fn example(name: &str) -> PathBuf {
     static BUILT: Mutex<()> = Mutex::new(());
     // <target>/<profile>/deps/it-<hash>
@@ -37,7 +35,7 @@ fn example(name: &str) -> PathBuf {
     example
 }
 
-/// When a file, or the last of those in a directory, was changed.
+/// Returns the time of the last change to a file, or to any file in a directory.
 fn changed(path: &Path) -> SystemTime {
     if path.is_dir() {
         let inside = fs::read_dir(path).unwrap().map(|entry| changed(&entry.unwrap().path()));
@@ -46,46 +44,46 @@ fn changed(path: &Path) -> SystemTime {
     fs::metadata(path).and_then(|file| file.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// An example that runs, and the processes that it started: killed together when this is dropped.
+/// A running example and the processes that it started. They are killed together when this is dropped.
 struct Running {
     process: Child,
     dir: tempfile::TempDir,
 }
 
-/// Longer than any example takes; one that has not ended by then hangs.
+/// Longer than any example takes. An example that has not ended by then hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Running {
     fn start(name: &str) -> Self {
         let (example, dir) = (example(name), temporary());
-        // To files: a pipe would end only with the last process that has it.
+        // Output goes to files, because a pipe ends only with the last process that holds it.
         let [stdout, stderr] = ["stdout", "stderr"].map(|said| File::create(dir.path().join(said)).unwrap());
         let process = Command::new(&example).process_group(0).stdout(stdout).stderr(stderr).spawn();
         Running { process: process.unwrap_or_else(|e| panic!("{}: {e}", example.display())), dir }
     }
 
-    /// What it said on both.
+    /// Returns the output on both streams.
     fn output(&self) -> [String; 2] {
         ["stdout", "stderr"].map(|said| fs::read_to_string(self.dir.path().join(said)).unwrap())
     }
 
-    /// Waits for its end. Returns its status and its output.
+    /// Waits for the end. Returns the status and the output.
     fn end(mut self) -> (ExitStatus, [String; 2]) {
         let began = Instant::now();
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return (status, self.output());
             }
-            assert!(began.elapsed() < PATIENCE, "it hangs, and has said {:?}", self.output());
+            assert!(began.elapsed() < PATIENCE, "it hangs; its output so far: {:?}", self.output());
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// The processes that it has started and that are there.
+    /// Returns the running processes that it has started.
     fn children(&self) -> Vec<libc::pid_t> {
         let parent = format!("PPid:\t{}\n", self.process.id());
         let is_child = |id: &libc::pid_t| {
-            // One that has ended meanwhile has none.
+            // A process that has ended since has no status.
             fs::read_to_string(format!("/proc/{id}/status")).is_ok_and(|status| status.contains(&parent))
         };
         let ids = fs::read_dir("/proc")
@@ -97,13 +95,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // SAFETY: sends a signal, to the group that was made for this process alone.
+        // SAFETY: sends a signal to a process group that was created only for this process.
         unsafe { libc::kill(-(self.process.id() as libc::pid_t), libc::SIGKILL) };
         let _ = self.process.wait();
     }
 }
 
-/// Runs an example, and kills the first process that it starts, if it is found in time.
+/// Runs an example, and kills the first process that it starts, if found in time.
 fn kill_a_child_of(name: &str) -> (ExitStatus, [String; 2]) {
     let mut running = Running::start(name);
     while running.process.try_wait().unwrap().is_none() {
@@ -143,8 +141,8 @@ fn replay_buffer_returns_whole_transitions() {
 }
 
 #[test]
-fn replay_buffer_that_loses_an_actor_fails_and_says_so() {
-    // Found too late, an actor may have ended by itself, and the example well.
+fn replay_buffer_that_loses_an_actor_reports_it() {
+    // If the actor is found too late, it may have ended by itself, and the example may succeed.
     let lost = (0..20).map(|_| kill_a_child_of("replay_buffer")).find(|(status, _)| !status.success());
     let (_, [_, complaint]) = lost.expect("an actor that can be killed");
     assert!(complaint.contains("failed (signal: 9 (SIGKILL)): the others are ended"), "{complaint}");

@@ -1,4 +1,4 @@
-//! Images of real file systems, mounted, and what to put there. Tests of `interop` use this file too.
+//! Mounted images of real file systems, and tensors to save there. The tests of `interop` use this file too.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use stridemap::{Store, Tensor};
 
 use crate::support::{skip, temporary};
 
-/// The file systems that can share, each with what makes one.
+/// The file systems that can share blocks, with the commands that create them.
 const SHARING: [(&str, &[&str]); 2] = [("btrfs", &["mkfs.btrfs", "-q"]), ("xfs", &["mkfs.xfs", "-q"])];
 
 pub(crate) const IMAGE_BYTES: u64 = 400 << 20;
 
-/// An image of a file system, mounted for as long as this lives.
+/// An image of a file system, which is mounted until this is dropped.
 pub(crate) struct Image {
     pub(crate) path: PathBuf,
     _dir: tempfile::TempDir,
@@ -36,7 +36,7 @@ impl Image {
         None
     }
 
-    /// The bytes that files do not take, once all that was written has its place.
+    /// Returns the free bytes, after everything written has been allocated.
     pub(crate) fn free_bytes(&self) -> u64 {
         rustix::fs::syncfs(File::open(&self.path).unwrap()).unwrap();
         let stat = rustix::fs::statvfs(&self.path).unwrap();
@@ -50,7 +50,7 @@ impl Drop for Image {
     }
 }
 
-/// Does the same on each file system that is there.
+/// Runs a test on each file system that is available.
 pub(crate) fn on_each(test: impl Fn(&str, &Image)) {
     for (kind, make) in SHARING {
         if let Some(image) = Image::mount(kind, make, IMAGE_BYTES) {
@@ -69,7 +69,7 @@ pub(crate) fn noise(n: usize, seed: u32) -> Vec<u32> {
         .collect()
 }
 
-/// 64 MiB, with tensors that would have a storage of their own, and others that would not.
+/// Returns 64 MiB of tensors: some are large enough for their own storage, and others are not.
 pub(crate) fn model() -> Vec<(String, Tensor)> {
     let mut tensors = vec![
         ("large".to_owned(), Tensor::from_vec(noise(12 << 20, 1), &[3 << 10, 4 << 10]).unwrap()),
@@ -94,7 +94,7 @@ pub(crate) fn assert_same(store: &Store, tensors: &[(String, Tensor)]) {
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
-/// Whether each extent of a file is shared, by what the kernel says.
+/// Returns whether the kernel reports each extent of a file as shared.
 pub(crate) fn is_shared(path: &Path) -> bool {
     let output = Command::new("filefrag").arg("-v").arg(path).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

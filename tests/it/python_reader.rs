@@ -1,6 +1,7 @@
-//! The reader in Python, written from the format's specification alone, on stores that this library wrote.
+//! The Python reader, written only from the specification of the format, on stores that this library wrote.
 //!
-//! Skipped, with the reason printed, where python3 or numpy is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that a failure.
+//! Skipped, with the reason printed, if python3 or numpy is missing. `STRIDEMAP_REQUIRE_PYTHON` turns that into a
+//! failure.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use crate::support::{as_json, python, python_has, stdout};
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/format/reader.py");
 const CHECK_VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/format/vectors/check.py");
 
-/// Prints every tensor of a store with its elements, by the reader's own functions.
+/// Prints every tensor of a store with its elements, using the reader's functions.
 const PRINT_ALL: &str = "
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -23,7 +24,8 @@ for name in store.names():
     reader.print_tensor(store, name)
 ";
 
-/// Every dtype; views with negative strides and offsets; no elements, one element; on a table and above it.
+/// Creates a store with every dtype, views with negative strides and offsets, tensors of no elements and of one, both
+/// in a table and in the manifest.
 fn varied_store(path: &Path) -> Store {
     let store = fast().create(path).unwrap();
     let mut txn = store.begin().unwrap();

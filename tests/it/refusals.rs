@@ -51,7 +51,7 @@ fn create_refuses_an_existing_path_but_accepts_an_empty_directory() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     if role != "create here" {
         return false;
@@ -80,7 +80,7 @@ fn store_is_created_in_an_empty_mount_point() {
         println!("skipped: only root can mount a file system");
         return;
     }
-    // As a new ext4 has it.
+    // As in a new ext4 file system.
     fs::create_dir(path.join("lost+found")).unwrap();
     let made = Store::create(&path).and_then(|store| store.save("x", &matrix()));
     let opened = Store::open(&path).and_then(|store| store.names());
@@ -100,7 +100,7 @@ fn open_names_the_directory_left_by_an_interrupted_creation() {
 fn store_has_the_owner_and_the_permissions_of_the_directory_that_it_is_created_in() {
     let (_dir, path) = new_path();
     fs::create_dir(&path).unwrap();
-    // Only root may; then the directory is another's.
+    // Only root can do this. If it succeeds, the directory has a different owner.
     let _ = chown(&path, Some(12), Some(34));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o2750)).unwrap();
     let access = || fs::metadata(&path).map(|m| (m.uid(), m.gid(), m.mode())).unwrap();
@@ -181,7 +181,7 @@ fn names_may_be_anything_but_empty_long_or_with_nul() {
 }
 
 #[test]
-fn reading_as_another_dtype_or_size_is_refused() {
+fn reading_as_a_different_dtype_or_size_is_refused() {
     let tensor = matrix();
     assert_refused(tensor.read::<f32>(), ErrorKind::DTypeMismatch, &["int64", "float32"]);
     assert_refused(tensor.as_slice::<u64>(), ErrorKind::DTypeMismatch, &["int64", "uint64"]);
@@ -286,7 +286,7 @@ fn locked_store_is_busy_after_the_timeout_and_a_replaced_lock_is_noticed() {
 }
 
 #[test]
-fn case_44_storage_that_is_missing_a_fifo_or_a_link_is_reported_as_damage_at_once() {
+fn case_44_missing_storage_fifo_or_link_is_reported_as_damage_at_once() {
     let (dir, path) = new_path();
     Store::create(&path).unwrap().save("a", &matrix()).unwrap();
     let file = path.join("storages/0000000000000001.bin");

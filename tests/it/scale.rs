@@ -1,6 +1,6 @@
-//! What a commit, an open and a load cost, by the number of tensors and of commits.
+//! The cost of commits, opens and loads, by the number of tensors and of commits.
 //!
-//! `STRIDEMAP_TEST_TENSORS` sets the largest number; by default 100,000.
+//! `STRIDEMAP_TEST_TENSORS` sets the largest number. The default is 100,000.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn options(disk: &Counted) -> StoreOptions {
     fast().disk(Arc::new(disk.clone()))
 }
 
-/// A store of `count` tensors of 256 bytes, saved in one commit.
+/// Creates a store of `count` tensors of 256 bytes in one commit.
 fn store_of(path: &std::path::Path, disk: &Counted, count: usize) -> Store {
     let store = options(disk).create(path).unwrap();
     let mut txn = store.begin().unwrap();
@@ -75,7 +75,7 @@ fn open_load_and_commit_touch_about_the_square_root_of_the_metadata() {
 }
 
 #[test]
-fn listing_by_prefix_reads_what_it_lists() {
+fn listing_by_prefix_reads_only_the_listed_names() {
     let (dir, disk) = (temporary(), Counted::default());
     let path = dir.path().join("many.smap");
     drop(store_of(&path, &disk, 20_000));
@@ -96,7 +96,7 @@ fn listing_by_prefix_reads_what_it_lists() {
     assert!(read_bytes < 64 * KIB, "{read_bytes} bytes to list {} names", listed.len());
 }
 
-/// A handle that nobody refreshes pins its generation, and no other.
+/// A handle that is never refreshed pins only its own generation.
 #[test]
 fn cost_of_replacing_commits_does_not_grow_with_an_old_reader() {
     const COMMITS: u64 = 2000;

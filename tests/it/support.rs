@@ -1,4 +1,4 @@
-//! What several tests need. Tests of `interop` use this file too.
+//! Helpers of several test programs. The tests of `interop` use this file too.
 
 use std::env;
 use std::process::{Command, Output};
@@ -6,18 +6,18 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use stridemap::Scalar;
 
-/// A directory that goes when the test ends.
+/// Creates a directory that is deleted at the end of the test.
 pub(crate) fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Says that something cannot be tried here, and why; fails when a variable requires it.
+/// Prints that a test is skipped, and why. Fails if the variable requires the test.
 pub(crate) fn skip(variable: &str, why: &str) {
     assert!(env::var_os(variable).is_none(), "{why}, and {variable} is set");
     println!("skipped: {why}");
 }
 
-/// The value of an environment variable that scales a test, or what it is by default.
+/// Returns the number in an environment variable that scales a test, or the default.
 pub(crate) fn scaled(variable: &str, default: usize) -> usize {
     match env::var(variable) {
         Ok(value) => value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")),
@@ -25,7 +25,7 @@ pub(crate) fn scaled(variable: &str, default: usize) -> usize {
     }
 }
 
-/// What the generators of `tests/data` write of bytes.
+/// Decodes the bytes in files that the generators in `tests/data` write.
 pub(crate) fn from_base64(text: &str) -> Vec<u8> {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (mut bytes, mut bits, mut bit_count) = (Vec::new(), 0u32, 0);
@@ -40,7 +40,8 @@ pub(crate) fn from_base64(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// As Python writes an element in JSON: what numbers lack as text, complex numbers as pairs.
+/// Returns an element as Python writes it in JSON: text for values that JSON numbers lack, and pairs for complex
+/// numbers.
 pub(crate) fn as_json(value: Scalar) -> Value {
     let real = |x: f64| match x {
         x if x.is_nan() => "NaN".into(),
@@ -57,15 +58,15 @@ pub(crate) fn as_json(value: Scalar) -> Value {
     }
 }
 
-/// Whether Python can import the modules; if not, says what is skipped.
+/// Returns whether Python can import the modules. If not, prints what is skipped.
 pub(crate) fn python_has(modules: &str) -> bool {
     let found = Command::new("python3").args(["-c", &format!("import {modules}")]).output();
-    let is_there = found.is_ok_and(|output| output.status.success());
-    if !is_there {
+    let is_available = found.is_ok_and(|output| output.status.success());
+    if !is_available {
         println!("skipped: python3 with {modules} is not there");
         assert!(env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(), "python3 with {modules} is required");
     }
-    is_there
+    is_available
 }
 
 pub(crate) fn python(args: &[&str]) -> Output {

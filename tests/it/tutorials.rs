@@ -1,5 +1,5 @@
-//! What PyTorch's tutorials show, on disk: one test a behaviour. Between a change and a look at it the store is closed and
-//! opened again, and that two tensors stand on one storage is shown by its id and by the bytes under `storages/`.
+//! Examples from PyTorch's tutorials, on disk, one test for each behaviour. The store is closed and reopened between a
+//! change and a read. That two tensors share a storage is shown by its id and by the bytes under `storages/`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::harness::processes::OtherProcess;
 use crate::harness::{arange, open_mapped};
 use crate::support::temporary;
 
-/// A store that nobody holds open.
+/// A store without an open handle.
 struct OnDisk {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -49,7 +49,7 @@ impl OnDisk {
         self.load(name)
     }
 
-    /// Saves a header, which must not add a byte of data.
+    /// Saves a header, which must not add any bytes of elements.
     fn save_view(&self, name: &str, view: &Tensor) -> Tensor {
         let before = self.data_bytes();
         self.open().save_view(name, view).unwrap();
@@ -69,7 +69,7 @@ impl OnDisk {
         self.files("storages")
     }
 
-    /// The elements of a tensor's storage, in the order of the file.
+    /// Returns the elements of a tensor's storage, in the order of the file.
     fn storage_of<T: Element>(&self, tensor: &Tensor) -> Vec<T> {
         let id = tensor.storage_id().unwrap();
         let storage =
@@ -152,7 +152,7 @@ fn t_05_offset_and_strides_lead_to_every_element() {
 }
 
 #[test]
-fn t_06_element_of_a_row_is_an_element_of_the_whole() {
+fn t_06_element_of_a_row_is_an_element_of_the_matrix() {
     let disk = OnDisk::new();
     let points = disk.save_mutable("points", &points());
     points.index(ix![1, 0]).unwrap().lock_exclusive().unwrap().fill_(10).unwrap();
@@ -160,7 +160,7 @@ fn t_06_element_of_a_row_is_an_element_of_the_whole() {
 }
 
 #[test]
-fn t_07_clone_of_a_row_is_not() {
+fn t_07_clone_of_a_row_has_its_own_storage() {
     let disk = OnDisk::new();
     let points = disk.save_mutable("points", &points());
     let clone = disk.save_mutable("clone", &points.select(0, 1).unwrap().clone_data().unwrap());
@@ -258,7 +258,7 @@ fn t_13_sum_has_a_new_storage_and_the_old_one_is_unchanged() {
 }
 
 #[test]
-fn t_14_in_place_changes_both_names_and_a_sum_only_its_own() {
+fn t_14_in_place_change_affects_both_names_and_a_sum_only_its_own() {
     let disk = OnDisk::new();
     let t1 = disk.save_mutable("t1", &Tensor::from_vec(vec![6i64, 7, 8, 9], &[4]).unwrap());
     let t2 = disk.save_view("t2", &t1.index(ix![..]).unwrap());
@@ -305,7 +305,7 @@ fn t_16_reshape_shares_the_storage_if_strides_allow_it() {
 }
 
 #[test]
-fn t_17_write_through_a_slice_is_a_write_to_the_whole() {
+fn t_17_write_through_a_slice_changes_the_whole_tensor() {
     let disk = OnDisk::new();
     let a = disk.save_mutable("a", &arange(&[5]));
     let b = disk.save_view("b", &a.index(ix![2..]).unwrap());
@@ -324,7 +324,7 @@ fn t_18_view_has_the_strides_of_its_size() {
     assert_eq!(ints(&y), ints(&x));
 }
 
-/// `a`, three by three, and `b`, its transpose.
+/// Returns `a`, three by three, and `b`, its transpose.
 fn nine() -> (OnDisk, Tensor, Tensor) {
     let disk = OnDisk::holding("a", &arange(&[9]).view([3, 3]).unwrap());
     let a = disk.load("a");
@@ -374,7 +374,7 @@ fn t_23_million_floats_are_four_million_bytes_and_a_small_header() {
     let before = disk.files("meta");
     let million = disk.save("million", &Tensor::zeros(DType::F32, &[1_000_000]).unwrap());
     assert_eq!((million.storage_nbytes(), disk.storage_of::<u8>(&million).len()), (4_000_000, 4_000_000));
-    // What a storage of more than one chunk has beside it are the chunks' digests.
+    // A storage of more than one chunk has a file of chunk digests.
     let (header_bytes, digest_bytes) = (disk.files("meta") - before, disk.data_bytes() - 4_000_000);
     assert!(header_bytes + digest_bytes < 256, "{header_bytes} and {digest_bytes} bytes");
 }
@@ -424,7 +424,7 @@ fn t_25_names_of_dimensions_are_kept_and_used() {
     let aligned = disk.save_view("aligned_to", &weights.align_to(&["batch", "..."]).unwrap());
     assert_eq!((aligned.size(), aligned.names()), (&[1, 2][..], vec![Some("batch"), Some("channel")]));
 
-    // Two tensors that meet are checked name by name, and none is aligned by itself.
+    // The names of two operands are compared in order, and none is aligned automatically.
     let sums = disk.save_mutable("sums", &image);
     let refusal = sums.lock_exclusive().unwrap().add_(&weights).unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::NameMismatch);
@@ -443,7 +443,7 @@ fn round_trip<T: Element + PartialEq + std::fmt::Debug>(disk: &OnDisk, elements:
 }
 
 #[test]
-fn t_26_floats_of_every_width_hold_and_indices_are_int64() {
+fn t_26_floats_of_every_width_round_trip_and_indices_are_int64() {
     let disk = OnDisk::new();
     round_trip(&disk, [1f32, 4., 1. / 3.]);
     round_trip(&disk, [1f64, 4., 1. / 3.]);
@@ -458,7 +458,7 @@ fn t_26_floats_of_every_width_hold_and_indices_are_int64() {
 }
 
 #[test]
-fn t_27_view_onto_a_larger_storage_keeps_it_whole() {
+fn t_27_view_of_a_larger_storage_keeps_all_of_it() {
     let disk = OnDisk::holding("large", &arange(&[1000]));
     let view = disk.save_view("view", &disk.load("large").narrow(0, 600, 3).unwrap());
     disk.open().remove("large").unwrap();

@@ -1,4 +1,4 @@
-//! Tensors from one side to the other: every dtype, every stride, every kind of storage.
+//! Conversions in both directions: every dtype, every stride, every kind of storage.
 
 use candle_core::{D, DType, Device, Tensor};
 use half::{bf16, f16};
@@ -7,7 +7,7 @@ use stridemap_candle::{from_candle, to_candle};
 
 use stridemap::Tensor as Own;
 
-/// Those that both have.
+/// The dtypes that both libraries have.
 const DTYPES: [(stridemap::DType, DType); 11] = [
     (stridemap::DType::U8, DType::U8),
     (stridemap::DType::U32, DType::U32),
@@ -23,7 +23,7 @@ const DTYPES: [(stridemap::DType, DType); 11] = [
 ];
 
 #[test]
-fn every_dtype_that_both_have_keeps_its_bits() {
+fn dtypes_of_both_libraries_keep_their_bits() {
     for (own, theirs) in DTYPES {
         let bytes: Vec<u8> = (0..24 * own.itemsize()).map(|i| (i * 37 % 251) as u8).collect();
         let tensor = Own::from_bytes(own, &[2, 3, 4], &bytes).unwrap();
@@ -38,7 +38,7 @@ fn every_dtype_that_both_have_keeps_its_bits() {
 }
 
 #[test]
-fn values_are_what_they_were() {
+fn small_float_values_are_kept() {
     let halves = Own::from_vec(vec![f16::from_f32(1.5), f16::NEG_INFINITY], &[2]).unwrap();
     let converted = to_candle(&halves, &Device::Cpu).unwrap();
     assert_eq!(converted.to_vec1::<f16>().unwrap(), [f16::from_f32(1.5), f16::NEG_INFINITY]);
@@ -51,7 +51,7 @@ fn values_are_what_they_were() {
 }
 
 #[test]
-fn a_dtype_of_one_side_is_refused_by_name() {
+fn dtype_of_only_one_library_is_refused_by_name() {
     let shared = DTYPES.map(|(own, _)| own);
     let mut refused = 0;
     for &dtype in stridemap::DType::ALL.iter().filter(|dtype| !shared.contains(dtype)) {
@@ -69,7 +69,7 @@ fn a_dtype_of_one_side_is_refused_by_name() {
 }
 
 #[test]
-fn sizes_without_dimensions_and_without_elements_stay() {
+fn scalars_and_empty_tensors_keep_their_size() {
     for size in [&[][..], &[0], &[3, 0, 2], &[1, 1]] {
         let tensor = Own::zeros(stridemap::DType::F32, size).unwrap();
         let converted = to_candle(&tensor, &Device::Cpu).unwrap();
@@ -79,7 +79,7 @@ fn sizes_without_dimensions_and_without_elements_stay() {
 }
 
 #[test]
-fn views_of_candles_are_copied_in_their_order() {
+fn candle_views_are_copied_in_logical_order() {
     let base = Tensor::arange(0i64, 24, &Device::Cpu).unwrap().reshape((2, 3, 4)).unwrap();
     let views = [
         base.transpose(0, 2).unwrap(),
@@ -96,7 +96,7 @@ fn views_of_candles_are_copied_in_their_order() {
 }
 
 #[test]
-fn every_kind_of_storage_is_read_mapped_or_not() {
+fn every_kind_of_storage_can_be_read_mapped_or_unmapped() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.smap");
     let store = Store::create(&path).unwrap();
@@ -117,7 +117,7 @@ fn every_kind_of_storage_is_read_mapped_or_not() {
             }
         }
     }
-    // Under its lock: not while somebody changes it.
+    // Read under the lock of the tensor, so not during a change.
     let mutable = store.load("mutable").unwrap();
     let guard = mutable.lock_exclusive().unwrap();
     let error = to_candle(&mutable, &Device::Cpu).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The example, as it runs.
+//! The example program.
 
 use std::env;
 use std::path::Path;
@@ -8,21 +8,21 @@ use std::path::Path;
 mod silero;
 
 #[test]
-fn a_small_network_gives_the_same_bits_from_every_store() {
-    let said = silero::run(None).unwrap();
-    assert!(said.contains("256 outputs each, and the bits are the same"), "{said}");
+fn small_network_computes_the_same_bits_from_every_store() {
+    let report = silero::run(None).unwrap();
+    assert!(report.contains("256 outputs each, and the bits are the same"), "{report}");
 }
 
 #[test]
-fn a_real_model_gives_the_same_bits_from_every_store() {
-    // Continuous integration sets it.
+fn real_model_computes_the_same_bits_from_every_store() {
+    // CI sets this variable.
     let Some(model) = env::var_os("STRIDEMAP_MODEL") else { return };
-    let said = silero::run(Some(Path::new(&model))).unwrap();
-    assert!(said.contains("31 outputs each, and the bits are the same"), "{said}");
+    let report = silero::run(Some(Path::new(&model))).unwrap();
+    assert!(report.contains("31 outputs each, and the bits are the same"), "{report}");
 }
 
 #[test]
-fn what_is_no_model_is_an_error() {
+fn file_that_is_not_a_model_is_an_error() {
     let error = silero::run(Some(Path::new("Cargo.toml"))).unwrap_err();
     assert!(!error.to_string().is_empty());
 }

@@ -1,5 +1,5 @@
-//! The crate, as a user sees it.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+//! Tests of `stridemap-candle` through its public API.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 mod convert;
 mod example;

@@ -1,4 +1,4 @@
-//! Builders of models over stores, and the variables of a training.
+//! Variable builders over stores, and saving and loading trained variables.
 
 use candle_core::{DType, Device, Error, Tensor};
 use candle_nn::{Init, Module as _, VarBuilder, VarMap, linear};
@@ -36,33 +36,33 @@ fn layers_are_found_by_names_joined_with_dots() {
 }
 
 #[test]
-fn what_is_not_there_or_of_another_size_says_what_is() {
+fn error_for_a_missing_tensor_or_wrong_size_states_what_exists() {
     let (_dir, store) = store();
     store.save("encoder.weight", &Own::zeros(stridemap::DType::F32, &[2, 3]).unwrap()).unwrap();
     store.save("encoder.mask", &Own::zeros(stridemap::DType::Bool, &[2]).unwrap()).unwrap();
     let vb = builder(&store.snapshot()).pp("encoder");
     for error in [vb.get((2, 3), "weigth").unwrap_err(), vb.get_unchecked("weigth").unwrap_err()] {
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
-            said.contains("cannot find tensor encoder.weigth") && said.contains("encoder.weight"),
-            "{said}"
+            message.contains("cannot find tensor encoder.weigth") && message.contains("encoder.weight"),
+            "{message}"
         );
         let Error::Context { inner, .. } = error else { panic!("{error:?}") };
         assert!(matches!(*inner, Error::CannotFindTensor { path } if path == "encoder.weigth"));
     }
     let error = vb.get((3, 2), "weight").unwrap_err();
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(
-        said.contains("\"encoder.weight\"") && said.contains("[3, 2]") && said.contains("[2, 3]"),
-        "{said}"
+        message.contains("\"encoder.weight\"") && message.contains("[3, 2]") && message.contains("[2, 3]"),
+        "{message}"
     );
     assert!(matches!(error, Error::UnexpectedShape { .. }), "{error:?}");
-    let said = vb.get(2, "mask").unwrap_err().to_string();
-    assert!(said.contains("\"encoder.mask\"") && said.contains("candle has no bool"), "{said}");
+    let message = vb.get(2, "mask").unwrap_err().to_string();
+    assert!(message.contains("\"encoder.mask\"") && message.contains("candle has no bool"), "{message}");
 }
 
 #[test]
-fn another_dtype_is_converted_and_hints_are_not_followed() {
+fn other_dtypes_are_converted_and_hints_are_ignored() {
     let (_dir, store) = store();
     store.save("x", &Own::from_vec(vec![1.5f64, -2.], &[2]).unwrap()).unwrap();
     let vb = builder(&store.snapshot());
@@ -74,7 +74,7 @@ fn another_dtype_is_converted_and_hints_are_not_followed() {
 }
 
 #[test]
-fn a_builder_stays_on_its_generation() {
+fn builder_keeps_its_generation() {
     let (_dir, store) = store();
     let save = |x: f32| store.save("x", &Own::from_vec(vec![x; 2_000_000], &[2_000_000]).unwrap()).unwrap();
     save(1.);
@@ -109,7 +109,7 @@ fn variables_are_saved_and_loaded_again() {
     load_var_map(&store.snapshot(), "", &fresh).unwrap();
     assert_eq!(outputs(&untrained), trained, "the layers share the variables");
 
-    // One that is missing leaves all as they were.
+    // If a variable is missing, loading changes none of them.
     store.save("a.bias", &Own::zeros(stridemap::DType::F32, &[4]).unwrap()).unwrap();
     store.rename("b.bias", "b.gone").unwrap();
     let error = load_var_map(&store.snapshot(), "", &fresh).unwrap_err().to_string();
@@ -121,7 +121,7 @@ fn variables_are_saved_and_loaded_again() {
 }
 
 #[test]
-fn a_tensor_of_candles_is_saved_as_any_other() {
+fn candle_tensors_can_be_saved() {
     let (_dir, store) = store();
     let tensor = Tensor::arange(0u32, 6, &Device::Cpu).unwrap().reshape((2, 3)).unwrap().t().unwrap();
     store.save("x", &from_candle(&tensor).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The commands that are killed, that fail and that are interrupted: one test each, so that they run side by side.
+//! Commands that are killed, fail or are interrupted. Each has its own test, so that the tests run in parallel.
 
 use crate::injected::{Subject, failing, interrupted, killed};
 
@@ -47,37 +47,37 @@ fn show() -> Subject {
 }
 
 #[test]
-fn case_01_import_killed_at_any_call_leaves_the_old_or_the_new() {
+fn case_01_import_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&import());
 }
 
 #[test]
-fn case_01_import_killed_while_it_makes_the_store_leaves_none_or_a_whole_one() {
+fn case_01_import_killed_while_creating_the_store_leaves_none_or_a_complete_one() {
     killed(&create());
 }
 
 #[test]
-fn case_01_view_killed_at_any_call_leaves_the_old_or_the_new() {
+fn case_01_view_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&view());
 }
 
 #[test]
-fn case_01_mv_killed_at_any_call_leaves_the_old_or_the_new() {
+fn case_01_mv_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&mv());
 }
 
 #[test]
-fn case_01_rm_killed_at_any_call_leaves_the_old_or_the_new() {
+fn case_01_rm_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&rm());
 }
 
 #[test]
-fn case_01_append_killed_at_any_call_leaves_the_old_or_the_new() {
+fn case_01_append_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&append());
 }
 
 #[test]
-fn case_01_compact_killed_at_any_call_leaves_the_old_or_the_new() {
+fn case_01_compact_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&compact());
 }
 
@@ -87,76 +87,76 @@ fn case_01_gc_killed_at_any_call_leaves_every_tensor() {
 }
 
 #[test]
-fn import_that_fails_at_any_call_says_so() {
+fn import_reports_a_failure_at_any_call() {
     failing(&import());
 }
 
 #[test]
-fn import_that_fails_while_it_makes_the_store_says_so() {
+fn import_reports_a_failure_while_creating_the_store() {
     failing(&create());
 }
 
 #[test]
-fn view_that_fails_at_any_call_says_so() {
+fn view_reports_a_failure_at_any_call() {
     failing(&view());
 }
 
 #[test]
-fn mv_that_fails_at_any_call_says_so() {
+fn mv_reports_a_failure_at_any_call() {
     failing(&mv());
 }
 
 #[test]
-fn rm_that_fails_at_any_call_says_so() {
+fn rm_reports_a_failure_at_any_call() {
     failing(&rm());
 }
 
 #[test]
-fn append_that_fails_at_any_call_says_so() {
+fn append_reports_a_failure_at_any_call() {
     failing(&append());
 }
 
 #[test]
-fn compact_that_fails_at_any_call_says_so() {
+fn compact_reports_a_failure_at_any_call() {
     failing(&compact());
 }
 
 #[test]
-fn gc_that_fails_at_any_call_says_so() {
+fn gc_reports_a_failure_at_any_call() {
     failing(&gc());
 }
 
 #[test]
-fn verify_that_fails_at_any_call_says_so() {
+fn verify_reports_a_failure_at_any_call() {
     failing(&verify());
 }
 
 #[test]
-fn inspect_that_fails_at_any_call_says_so() {
+fn inspect_reports_a_failure_at_any_call() {
     failing(&inspect());
 }
 
 #[test]
-fn show_that_fails_at_any_call_says_so() {
+fn show_reports_a_failure_at_any_call() {
     failing(&show());
 }
 
 #[test]
-fn case_10_import_makes_interrupted_calls_again() {
+fn case_10_import_repeats_interrupted_calls() {
     interrupted(&import());
 }
 
 #[test]
-fn case_10_append_makes_interrupted_calls_again() {
+fn case_10_append_repeats_interrupted_calls() {
     interrupted(&append());
 }
 
 #[test]
-fn case_10_compact_makes_interrupted_calls_again() {
+fn case_10_compact_repeats_interrupted_calls() {
     interrupted(&compact());
 }
 
 #[test]
-fn case_10_show_makes_interrupted_calls_again() {
+fn case_10_show_repeats_interrupted_calls() {
     interrupted(&show());
 }

@@ -1,4 +1,4 @@
-//! A real full disk: a tmpfs on which so many blocks are left, from none until the command has enough.
+//! A real full disk: a tmpfs with a given number of free blocks, from none up to the number that the command needs.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::run::{is_root, output, refused, skip, stridemap, succeed};
-use crate::template::{self, assert_goes_on, content, which};
+use crate::template::{self, assert_usable, content, matching_content};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -17,7 +17,7 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// None where it cannot be mounted, which is said.
+    /// Returns `None`, and prints the reason, if it cannot be mounted.
     fn mount(size: &str) -> Option<SmallDisk> {
         if !is_root() {
             return None;
@@ -38,7 +38,7 @@ impl SmallDisk {
         self.dir.path().join("small")
     }
 
-    /// Fills the disk but for so many blocks.
+    /// Fills the disk except for `blocks` blocks.
     fn leave(&self, blocks: u64) {
         let mut filler = File::create(self.path().join("filler")).unwrap();
         let mut length_bytes = 0u64;
@@ -59,20 +59,20 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A copy of a directory, in the place of what is there.
+/// Replaces a directory with a copy of another.
 fn put(from: &Path, to: &Path) {
     let _ = fs::remove_dir_all(to);
     let copied = output(Command::new("cp").arg("-r").arg(from).arg(to));
     assert!(copied.status.success(), "{copied:?}");
 }
 
-/// Runs a command with more and more blocks left, until it succeeds. `actions` are the beginnings of what it says when the
-/// disk is full.
-fn with_each_room(args: &[&str], actions: &[&str]) {
+/// Runs a command with more and more free blocks until it succeeds. `actions` are the beginnings of its messages on a
+/// full disk.
+fn with_increasing_space(args: &[&str], actions: &[&str]) {
     let Some(disk) = SmallDisk::mount("12m") else { return };
     let template = tempfile::tempdir().unwrap();
     template::make(template.path());
-    // Nothing to be deleted, which would make room.
+    // Leaves no garbage: deleting it would free space.
     succeed(template.path(), &["gc", "s.smap"]);
     for file in ["many.safetensors", "rows.npy"] {
         fs::copy(template.path().join(file), disk.path().join(file)).unwrap();
@@ -90,48 +90,48 @@ fn with_each_room(args: &[&str], actions: &[&str]) {
             let line = refused(&ended);
             assert!(line.contains("No space left on device") && line.contains("s.smap"), "{what}: {line}");
             assert!(actions.iter().any(|action| line.contains(action)), "{what}: {line}");
-            which(&path, &[&before], &what);
+            matching_content(&path, &[&before], &what);
             refusals += 1;
         }
         disk.make_room();
         if is_done {
             break;
         }
-        // What was refused succeeds where there is room.
-        assert_goes_on(&disk.path(), "s.smap", &what);
+        // The refused command succeeds once there is space.
+        assert_usable(&disk.path(), "s.smap", &what);
         succeed(&disk.path(), args);
         assert!(blocks < 10_000, "{what}: never enough");
         blocks += 1 + blocks / 8;
     }
-    which(&path, &[&content(&path).unwrap()], "done");
+    matching_content(&path, &[&content(&path).unwrap()], "done");
     println!("{args:?}: refused {refusals} times, done with {blocks} blocks left");
     assert!(refusals > 0, "{args:?}: succeeds on a full disk");
 }
 
 #[test]
-fn case_07_import_on_a_full_disk_leaves_what_was_there() {
+fn case_07_import_on_a_full_disk_leaves_the_old_content() {
     let actions = ["import", "write a manifest in", "write a table in"];
-    with_each_room(&["import", "many.safetensors", "rows.npy", "s.smap"], &actions);
+    with_increasing_space(&["import", "many.safetensors", "rows.npy", "s.smap"], &actions);
 }
 
 #[test]
-fn case_07_append_on_a_full_disk_leaves_what_was_there() {
+fn case_07_append_on_a_full_disk_leaves_the_old_content() {
     let actions = ["append to \"log\": ", "stage chunk digests in", "write a manifest in"];
-    with_each_room(&["append", "s.smap", "log", "rows.npy", "rows.npy"], &actions);
+    with_increasing_space(&["append", "s.smap", "log", "rows.npy", "rows.npy"], &actions);
 }
 
 #[test]
-fn case_07_compact_on_a_full_disk_leaves_what_was_there() {
-    with_each_room(&["compact", "s.smap"], &["allocate storage", "write a manifest in"]);
+fn case_07_compact_on_a_full_disk_leaves_the_old_content() {
+    with_increasing_space(&["compact", "s.smap"], &["allocate storage", "write a manifest in"]);
 }
 
 #[test]
-fn case_08_manifest_on_a_full_disk_leaves_what_was_there() {
+fn case_08_manifest_on_a_full_disk_leaves_the_old_content() {
     for args in [
         &["view", "s.smap", "new", "kept[::2]"][..],
         &["mv", "s.smap", "kept", "moved"],
         &["rm", "s.smap", "kept"],
     ] {
-        with_each_room(args, &["write a manifest in"]);
+        with_increasing_space(args, &["write a manifest in"]);
     }
 }

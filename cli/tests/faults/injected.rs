@@ -1,4 +1,4 @@
-//! A kill, or an error, at each system call of each command.
+//! Kills, or fails, each command at each of its system calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -9,9 +9,9 @@ use tempfile::TempDir;
 use crate::random::Random;
 use crate::run::{output, scaled};
 use crate::strace::{self, Fault};
-use crate::template::{self, Content, assert_goes_on, content, which};
+use crate::template::{self, Content, assert_usable, content, matching_content};
 
-/// A command, its arguments, and the store that it is on.
+/// A command, its arguments, and its store.
 pub(crate) struct Subject {
     pub(crate) args: &'static [&'static str],
     pub(crate) store: &'static str,
@@ -20,9 +20,9 @@ pub(crate) struct Subject {
 
 #[derive(PartialEq)]
 pub(crate) enum Changes {
-    /// The store, or a store that is made.
+    /// Changes the store, or creates one.
     Something,
-    /// Nothing, ever.
+    /// Never changes anything.
     Nothing,
 }
 
@@ -36,12 +36,12 @@ impl Subject {
     }
 }
 
-/// A directory in memory, where there is one: it takes no part in what is tried here, and syncs at once.
+/// Creates a temporary directory in memory if possible. Its file system is not under test, and its syncs cost nothing.
 fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// What a command does where nothing fails, on a copy of the template.
+/// The result of a command without a fault, on a copy of the template.
 struct Expected {
     template: TempDir,
     before: Content,
@@ -69,13 +69,13 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.status.success(), "{copied:?}");
 }
 
-/// Tries the faults, each on a copy of its own: all of them, or as many as `STRIDEMAP_TEST_FAULTS` says, drawn by chance.
+/// Tries faults, each on its own copy: all of them, or a random choice of `STRIDEMAP_TEST_FAULTS`.
 fn try_each(
     subject: &Subject,
     of: impl Fn(&str) -> Vec<Fault>,
     check: impl Fn(&Expected, &Fault, &Output, &str, &Path),
 ) {
-    if !strace::is_there() {
+    if !strace::is_available() {
         return;
     }
     let expected = Expected::of(subject);
@@ -87,7 +87,7 @@ fn try_each(
     while faults.len() > wanted {
         faults.swap_remove(chance.below(faults.len()));
     }
-    // All are tried, whatever becomes of one.
+    // A failure does not stop the others.
     let wrong: Vec<String> = faults
         .iter()
         .filter(|fault| {
@@ -112,10 +112,10 @@ fn try_one(
     assert!(fault.hit(&trace).is_some(), "{what}: did not come to be: {output:?}\n{trace}");
     check(expected, fault, &output, &trace, dir.path());
     let path = dir.path().join(subject.store);
-    // A store that is being made is there when it is whole.
+    // A store being created appears only when it is complete.
     if subject.store == "s.smap" || path.exists() {
-        which(&path, &[&expected.before, &expected.after], &what);
-        assert_goes_on(dir.path(), subject.store, &what);
+        matching_content(&path, &[&expected.before, &expected.after], &what);
+        assert_usable(dir.path(), subject.store, &what);
     }
 }
 
@@ -129,13 +129,14 @@ pub(crate) fn failing(subject: &Subject) {
     try_each(subject, strace::errors, |expected, fault, output, trace, dir| {
         let what = format!("{}: {output:?}", fault.name());
         let path = dir.join(subject.store);
-        let holds =
-            |content: &Content| which(&path, &[content, &expected.before, &expected.after], &what) == 0;
+        let holds = |content: &Content| {
+            matching_content(&path, &[content, &expected.before, &expected.after], &what) == 0
+        };
         match output.status.code() {
-            // What is only tidied up may fail; what was asked for was done.
+            // Cleaning up may fail; the requested change has been made.
             Some(0) => {
                 assert!(holds(&expected.after), "{what}: success, and nothing was done");
-                assert!(!fault.is_sync(), "{what}: a sync failed, and nobody was told");
+                assert!(!fault.is_sync(), "{what}: a failed sync was not reported");
                 if subject.changes == Changes::Nothing {
                     assert_eq!(output.stdout, expected.output.stdout, "{what}");
                 }
@@ -151,7 +152,7 @@ pub(crate) fn failing(subject: &Subject) {
                     assert!(holds(&expected.before), "{what}: an error, and it was done");
                 }
             }
-            // A storage that cannot be read for errors of its disk is a finding, and the others are verified.
+            // A storage that the disk cannot read is a finding. The other storages are still verified.
             Some(1) if subject.args[0] == "verify" && fault.how == "error=EIO" => {
                 let findings = String::from_utf8_lossy(&output.stdout);
                 assert!(
@@ -167,7 +168,8 @@ pub(crate) fn failing(subject: &Subject) {
     });
 }
 
-/// A sync that failed says nothing the second time: the kernel has dropped what it could not write.
+/// Checks that nothing is synced again after a failed sync: the kernel has dropped the data, so a second sync would
+/// succeed.
 fn assert_not_synced_again(failed: &str, trace: &str, what: &str) {
     let file = |line: &str| {
         line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map(|(file, _)| file.to_owned())
@@ -187,6 +189,6 @@ pub(crate) fn interrupted(subject: &Subject) {
             (&expected.output.stdout, &expected.output.stderr),
             "{what}"
         );
-        which(&dir.join(subject.store), &[&expected.after], &what);
+        matching_content(&dir.join(subject.store), &[&expected.after], &what);
     });
 }

@@ -1,4 +1,4 @@
-//! Limits of a process: the length of its files, its descriptors; and a file system that maps nothing to be shared.
+//! Limits of a process (file size, descriptors, threads, memory), and a file system without shared mappings.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use stridemap::{DType, ErrorKind, StorageKind, Store};
 use crate::read_only::NOBODY;
 use crate::run::{EXECUTABLE, output, refused, role, skip, stridemap, succeed};
 use crate::strace;
-use crate::template::{self, Content, assert_goes_on, bytes, content, which};
+use crate::template::{self, Content, assert_usable, bytes, content, matching_content};
 
 const WRITERS: [&[&str]; 6] = [
     &["import", "many.safetensors", "rows.npy", "s.smap"],
@@ -28,8 +28,8 @@ fn with_template() -> tempfile::TempDir {
     dir
 }
 
-/// Runs a command on a copy of the template by another, which sets a limit: the store is as it was, or as it should be. Gives
-/// the refusal, if it was one.
+/// Runs a command on a copy of the template, through a program that sets a limit. The store must hold the content
+/// before or after. Returns the error message, if the command was refused.
 fn limited(template: &Path, limit: &[&str], args: &[&str], [before, after]: [&Content; 2]) -> Option<String> {
     let dir = tempfile::tempdir().unwrap();
     let copied = output(Command::new("cp").arg("-r").arg(template.join(".")).arg(dir.path()));
@@ -43,12 +43,12 @@ fn limited(template: &Path, limit: &[&str], args: &[&str], [before, after]: [&Co
         Some(line) if line.contains("may or may not have been published") => &[before, after],
         Some(_) => &[before],
     };
-    which(&dir.path().join("s.smap"), allowed, &what);
-    assert_goes_on(dir.path(), "s.smap", &what);
+    matching_content(&dir.path().join("s.smap"), allowed, &what);
+    assert_usable(dir.path(), "s.smap", &what);
     refusal
 }
 
-/// Runs each command under each limit, in both ways; gives how often it was refused, and how often not.
+/// Runs each command under each limit. Returns how many times it was refused, and how many times it succeeded.
 fn each_limited(limits: &[Vec<String>], args: &[&str], says: &[&str]) -> (usize, usize) {
     let template = with_template();
     let before = content(&template.path().join("s.smap")).unwrap();
@@ -69,10 +69,10 @@ fn each_limited(limits: &[Vec<String>], args: &[&str], says: &[&str]) -> (usize,
     counts
 }
 
-/// Both where the signal of a file that is too long is ignored, and where it is not: then the executable takes it. A write
-/// up to the limit is a short one, and the next fails.
+/// Runs both with SIGXFSZ ignored and with its default action, which the executable overrides. A write up to the limit
+/// is short, and the next one fails.
 #[test]
-fn case_09_limit_of_the_length_of_files_is_an_error_that_leaves_what_was_there() {
+fn case_09_file_size_limit_is_an_error_that_leaves_the_old_content() {
     let lengths =
         [0, 1, 30, 99, 150, 250, 999, 3000, 5000, 1 << 20, (1 << 20) + 90, (1 << 20) + 1090, 4 << 20];
     let limits = |ignoring: bool| {
@@ -91,8 +91,8 @@ fn case_09_limit_of_the_length_of_files_is_an_error_that_leaves_what_was_there()
 }
 
 #[test]
-fn case_11_command_without_descriptors_is_refused_and_leaves_what_was_there() {
-    // With three, no library of the system is found.
+fn case_11_command_without_descriptors_is_refused_and_leaves_the_old_content() {
+    // With only three descriptors, the dynamic loader cannot open a system library.
     let limits: Vec<Vec<String>> =
         (4..24).map(|n| vec!["prlimit".to_owned(), format!("--nofile={n}")]).collect();
     for args in WRITERS {
@@ -101,9 +101,9 @@ fn case_11_command_without_descriptors_is_refused_and_leaves_what_was_there() {
     }
 }
 
-/// As nobody: the limit does not bind root.
+/// Runs as `nobody`, because the limit does not apply to root.
 #[test]
-fn command_that_can_start_no_threads_does_all_by_itself() {
+fn command_that_cannot_start_threads_works_on_one_thread() {
     if !rustix::process::geteuid().is_root() {
         skip("STRIDEMAP_REQUIRE_ROOT", "only root can become a user who has no other processes");
         return;
@@ -137,9 +137,9 @@ fn command_that_can_start_no_threads_does_all_by_itself() {
     }
 }
 
-/// Views larger than the memory that is left are written in small pieces, or refused; no process is aborted.
+/// Views larger than the available memory are written in small pieces or refused. No process aborts.
 #[test]
-fn command_without_memory_is_refused_or_takes_less() {
+fn command_with_little_memory_is_refused_or_uses_less() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::create(dir.path().join("s.smap")).unwrap();
     let elements = (0..4 << 20).map(|i| i as u32).collect();
@@ -153,7 +153,7 @@ fn command_without_memory_is_refused_or_takes_less() {
         command.arg(format!("--as={}", limit_mib << 20)).arg(EXECUTABLE).args(args);
         output(command.current_dir(dir.path()).env("RUST_BACKTRACE", "0"))
     };
-    // What the executable takes for itself, and for small things.
+    // The memory that the executable and small commands need.
     let least = (1..1000).find(|&mib| run(mib, &["ls", "s.smap"]).status.success()).unwrap() + 4;
     let (mut done_count, mut refused_count) = (0, 0);
     for args in [
@@ -169,19 +169,20 @@ fn command_without_memory_is_refused_or_takes_less() {
                 done_count += 1;
                 continue;
             }
-            let said = String::from_utf8(ended.stderr.clone()).unwrap();
-            let is_refusal = ended.status.code() == Some(2) && said.contains("memory");
-            assert!(is_refusal && !said.contains("panicked"), "{limit_mib} MiB: {args:?}: {ended:?}");
+            let message = String::from_utf8(ended.stderr.clone()).unwrap();
+            let is_refusal = ended.status.code() == Some(2) && message.contains("memory");
+            assert!(is_refusal && !message.contains("panicked"), "{limit_mib} MiB: {args:?}: {ended:?}");
             refused_count += 1;
         }
     }
     assert!(done_count > 25, "{done_count} done, {refused_count} refused");
 }
 
-/// No such file system can be mounted everywhere; strace gives its answer for the store's files alone.
+/// A file system without shared mappings cannot be mounted everywhere, so strace injects its error for the files of
+/// the store.
 #[test]
-fn case_13_file_system_that_refuses_shared_maps_is_read_without_them() {
-    if !strace::is_there() {
+fn case_13_file_system_that_refuses_shared_mappings_is_read_without_them() {
+    if !strace::is_available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -207,8 +208,8 @@ fn case_13_file_system_that_refuses_shared_maps_is_read_without_them() {
     assert!(all.status.success(), "{all:?}");
 }
 
-/// In a process for which no file of the store can be mapped.
-pub(crate) fn read_what_cannot_be_mapped(path: &Path) {
+/// Runs in a process that cannot map any file of the store.
+pub(crate) fn read_without_mapping(path: &Path) {
     // SAFETY: only this library writes the store.
     let mapped = unsafe { Store::open_mapped(path).unwrap() };
     let sealed = mapped.load("sealed").unwrap();

@@ -1,6 +1,6 @@
-//! The real executable on real file systems that fail: at each system call, on full disks, under limits, where nothing may be
-//! written, and when the power goes. What cannot be tried here says so in one line, unless a variable requires it.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+//! The real executable on real file systems that fail: at each system call, on full disks, under limits, on read-only
+//! mounts, and in power cuts. A test that cannot run prints the reason, and fails if a variable requires it.
+#![allow(clippy::unwrap_used, reason = "a failed test shows its location")]
 
 mod commands;
 mod full_disk;
@@ -15,7 +15,7 @@ mod script;
 mod strace;
 mod template;
 
-/// Not a test: what this binary does when a test has started it again.
+/// Not a test: runs the role of a started process.
 #[test]
 fn other_process() {
     run::play();

@@ -1,5 +1,5 @@
-//! The power of a real file system is cut: an image on a loop device, which is told to forget what it has not written, and is
-//! mounted again.
+//! Power cuts on real file systems: an image on a loop device is told to drop everything unwritten, and is mounted
+//! again.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -17,21 +17,21 @@ use tempfile::TempDir;
 use crate::random::Random;
 use crate::run::{STARTING, is_root, output, role, scaled, skip, spawn, stridemap};
 use crate::script::draw;
-use crate::template::{Content, assert_no_leftovers, bytes, content, which};
+use crate::template::{Content, assert_no_leftovers, bytes, content, matching_content};
 
-/// An image of a file system, and where it is mounted.
+/// An image of a file system, and its mount point.
 struct Image {
     dir: TempDir,
     is_mounted: bool,
 }
 
 impl Image {
-    /// None where it cannot be made or mounted, which is said.
+    /// Returns `None`, and prints the reason, if it cannot be created or mounted.
     fn make(kind: &str, size_bytes: u64) -> Option<Image> {
         if !is_root() {
             return None;
         }
-        // In memory, where there is one: what the file system has written is there, whatever becomes of its own memory.
+        // In memory if possible: what the file system has written to the image then survives.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         fs::create_dir(dir.path().join("mounted")).unwrap();
         File::create(dir.path().join("image")).unwrap().set_len(size_bytes).unwrap();
@@ -60,9 +60,9 @@ impl Image {
         self.is_mounted
     }
 
-    /// The power goes: nothing is written from here on, not even what was to be.
+    /// Cuts the power: from here on nothing is written, not even pending writes.
     fn cut(&self) {
-        // FS_IOC_SHUTDOWN, as ext4 and XFS know it, and that the journal is not written first.
+        // The FS_IOC_SHUTDOWN ioctl of ext4 and XFS, and its flag to leave the journal unwritten.
         const SHUTDOWN: libc::c_ulong = 0x8004_587d;
         let without_log = 2u32;
         let root = File::open(self.mounted()).unwrap();
@@ -71,7 +71,7 @@ impl Image {
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// A child that another test starts may have a file open here for a moment.
+    /// Unmounts. Retries, because a child process started by another test may briefly hold open files here.
     fn unmount(&mut self) {
         let done = (0..200).any(|_| {
             let done = output(Command::new("umount").arg(self.mounted())).status.success();
@@ -84,7 +84,7 @@ impl Image {
         self.is_mounted = false;
     }
 
-    fn power_comes_back(&mut self) {
+    fn restore_power(&mut self) {
         self.unmount();
         assert!(self.mount());
     }
@@ -98,7 +98,7 @@ impl Drop for Image {
     }
 }
 
-/// A directory that is also seen at another place.
+/// A directory that is also mounted at a second path.
 struct Bind(PathBuf);
 
 impl Bind {
@@ -115,23 +115,24 @@ impl Drop for Bind {
     }
 }
 
-/// What a writer said that it had committed.
+/// The commits that a writer reported.
 struct Told {
-    /// Before the power was cut: that must be there.
+    /// The number before the power cut: these must survive.
     before: usize,
-    /// In all. A sync that the cut meets may succeed all the same: the ioctl takes its time, and has the kernel forget what
-    /// the sync would have waited for. With real power, nobody would be there to be told.
+    /// The number in total. A sync during the cut can still succeed: the ioctl takes time, and makes the kernel forget
+    /// the writes that the sync would have waited for. In a real power cut, no process would be left to receive that
+    /// result.
     in_all: usize,
 }
 
 impl Told {
-    /// How many commits the store may hold, for it may hold the one under way as well.
+    /// Returns the possible numbers of commits in the store. It may also hold the commit in progress.
     fn allowed(&self) -> RangeInclusive<usize> {
         self.before..=self.in_all + 1
     }
 }
 
-/// Commits in another process until the power is cut, at any moment after its first commit.
+/// Commits in another process until the power is cut, at a random moment after its first commit.
 fn commit_until_cut(image: &Image, how: &str, chance: &mut Random) -> Told {
     let path = image.mounted().join("s.smap");
     let mut command = role(&format!("commit {how}"), &path);
@@ -161,7 +162,7 @@ fn commit_until_cut(image: &Image, how: &str, chance: &mut Random) -> Told {
     told
 }
 
-/// What the store holds after each of the first `count` commits of a seed.
+/// Returns the content of the store after the first `count` commits of a seed.
 fn after(seed: u64, before: &Content, count: usize) -> Content {
     let (mut chance, mut model) = (Random::new(seed), before.clone());
     (0..count).for_each(|_| drop(draw(&mut chance, &mut model)));
@@ -174,7 +175,7 @@ fn create(path: &Path) {
     store.create_growable("log", DType::U8, &[0], 0).unwrap();
 }
 
-fn every_acknowledged_commit_is_there(kind: &str, size_bytes: u64, cuts: usize) {
+fn check_acknowledged_commits(kind: &str, size_bytes: u64, cuts: usize) {
     let Some(mut image) = Image::make(kind, size_bytes) else { return };
     let path = image.mounted().join("s.smap");
     create(&path);
@@ -184,16 +185,16 @@ fn every_acknowledged_commit_is_there(kind: &str, size_bytes: u64, cuts: usize) 
     for cut in 0..cuts {
         let seed = chance.below(1u64 << 40);
         let told = commit_until_cut(&image, &seed.to_string(), &mut chance);
-        image.power_comes_back();
+        image.restore_power();
         let mut allowed: Vec<Content> = told.allowed().map(|count| after(seed, &before, count)).collect();
         let what =
             format!("{kind}, cut {cut}, seed {seed}, told of {} and {} commits", told.before, told.in_all);
-        let found = which(&path, &allowed.iter().collect::<Vec<_>>(), &what);
+        let found = matching_content(&path, &allowed.iter().collect::<Vec<_>>(), &what);
         commits += told.before;
         in_flight += usize::from(found > 0);
         gone += usize::from(told.before + found < told.in_all);
         before = allowed.swap_remove(found);
-        // The next commit, by the executable, and a collection.
+        // The next commit by the executable, and a collection.
         for args in [&["cp", "s.smap", "saved.0", "next"][..], &["rm", "s.smap", "next"], &["gc", "s.smap"]] {
             let args = if before.contains_key("saved.0") { args } else { &["gc", "s.smap"] };
             let done = output(&mut stridemap(&image.mounted(), args));
@@ -214,17 +215,17 @@ fn cuts() -> usize {
 
 #[test]
 fn case_02_real_power_cut_on_ext4_loses_no_acknowledged_commit() {
-    every_acknowledged_commit_is_there("ext4", 96 << 20, cuts());
+    check_acknowledged_commits("ext4", 96 << 20, cuts());
 }
 
 #[test]
 fn case_02_real_power_cut_on_xfs_loses_no_acknowledged_commit() {
-    every_acknowledged_commit_is_there("xfs", 320 << 20, cuts().div_ceil(10));
+    check_acknowledged_commits("xfs", 320 << 20, cuts().div_ceil(10));
 }
 
-/// Syncs of one file system are not syncs of the other.
+/// A sync of one file system does not sync the other.
 #[test]
-fn case_02_real_power_cut_loses_nothing_where_storages_are_on_a_file_system_of_their_own() {
+fn case_02_real_power_cut_loses_nothing_if_storages_are_on_a_separate_file_system() {
     let make = || Image::make("ext4", 96 << 20);
     let (Some(mut metadata), Some(mut data)) = (make(), make()) else { return };
     let path = metadata.mounted().join("s.smap");
@@ -238,28 +239,28 @@ fn case_02_real_power_cut_loses_nothing_where_storages_are_on_a_file_system_of_t
     data.cut();
     metadata.cut();
     drop(bind);
-    data.power_comes_back();
-    metadata.power_comes_back();
+    data.restore_power();
+    metadata.restore_power();
     let _bind = Bind::new(&data.mounted(), &path.join("storages"));
     assert_eq!(Store::open(&path).unwrap().verify(|_| ()).unwrap().findings, []);
     assert!(content(&path).unwrap() == before);
 }
 
-/// That the cuts above cut something: without syncs, commits are lost.
+/// Checks that these cuts lose data: without syncs, commits are lost.
 #[test]
 fn case_02_real_power_cut_loses_commits_that_were_not_synced() {
     let mut chance = Random::new(Random::seed("unsynced"));
     let mut lost = 0;
     let rounds = cuts().min(10);
     for _ in 0..rounds {
-        // Each time a new one: what is left may be damaged.
+        // A new image each time, because a cut may damage it.
         let Some(mut image) = Image::make("ext4", 96 << 20) else { return };
         let path = image.mounted().join("s.smap");
         create(&path);
         let before = content(&path).unwrap();
         let seed = chance.below(1u64 << 40);
         let told = commit_until_cut(&image, &format!("unsynced {seed}"), &mut chance);
-        image.power_comes_back();
+        image.restore_power();
         let _shared = STARTING.read().unwrap();
         let is_kept = |found: Content| told.allowed().any(|count| after(seed, &before, count) == found);
         lost += usize::from(!content(&path).is_ok_and(is_kept));

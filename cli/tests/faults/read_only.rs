@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::run::{EXECUTABLE, is_root, output, refused, skip, succeed};
 use crate::template;
 
-/// Nobody's, by custom.
+/// The usual user id of `nobody`.
 pub(crate) const NOBODY: u32 = 65534;
 
 const READERS: [&[&str]; 5] = [
@@ -36,7 +36,7 @@ const WRITERS: [&[&str]; 9] = [
     &["compact", "s.smap"],
 ];
 
-/// A directory with the store and the executable, which everybody may read.
+/// Creates a directory with the store and the executable that every user can read.
 fn readable() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     template::make(dir.path());
@@ -45,7 +45,7 @@ fn readable() -> TempDir {
     dir
 }
 
-/// When each file was changed, and how long it is.
+/// Returns the modification time and the length of each file.
 fn files(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, u64)> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -59,8 +59,8 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, u64)> {
     files
 }
 
-/// Runs every command there, as whom `become_who` says.
-fn readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl Fn(&mut Command)) {
+/// Runs every command there, as the user that `become_who` sets.
+fn check_that_readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl Fn(&mut Command)) {
     let run = |args: &[&str]| {
         let mut command = Command::new(dir.join("stridemap"));
         command.args(args).current_dir(dir);
@@ -70,7 +70,7 @@ fn readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl 
     let before = files(dir);
     for args in READERS {
         let ended = run(args);
-        // What dead writers have left is noted by verify, and deleted by nobody here.
+        // `verify` notes the leftovers of crashed writers, and no command deletes them here.
         let is_note = |line: &str| args[0] == "verify" && line.starts_with("stridemap: note: ");
         let are_notes = String::from_utf8_lossy(&ended.stderr).lines().all(is_note);
         assert!(ended.status.success() && are_notes, "{args:?}: {ended:?}");
@@ -84,10 +84,10 @@ fn readers_work_and_writers_are_refused(dir: &Path, why: &str, become_who: impl 
 }
 
 #[test]
-fn case_14_directory_that_may_not_be_written_serves_readers_and_refuses_writers() {
+fn case_14_unwritable_directory_serves_readers_and_refuses_writers() {
     let dir = readable();
     if rustix::process::geteuid().is_root() {
-        return readers_work_and_writers_are_refused(dir.path(), "Permission denied", |command| {
+        return check_that_readers_work_and_writers_are_refused(dir.path(), "Permission denied", |command| {
             command.uid(NOBODY).gid(NOBODY);
         });
     }
@@ -100,7 +100,7 @@ fn case_14_directory_that_may_not_be_written_serves_readers_and_refuses_writers(
     };
     let all = files(dir.path());
     mode(0o444, &all);
-    readers_work_and_writers_are_refused(dir.path(), "Permission denied", |_| ());
+    check_that_readers_work_and_writers_are_refused(dir.path(), "Permission denied", |_| ());
     mode(0o644, &all);
 }
 
@@ -129,9 +129,9 @@ fn case_14_read_only_mount_serves_readers_and_refuses_writers() {
     let mounted = Mounted(path);
     let remounted = output(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&mounted.0));
     assert!(remounted.status.success(), "{remounted:?}");
-    readers_work_and_writers_are_refused(&mounted.0, "Read-only file system", |_| ());
-    // A file system that nobody may write says so before it asks who would.
-    readers_work_and_writers_are_refused(&mounted.0, "", |command| {
+    check_that_readers_work_and_writers_are_refused(&mounted.0, "Read-only file system", |_| ());
+    // A read-only file system refuses writes before it checks the user.
+    check_that_readers_work_and_writers_are_refused(&mounted.0, "", |command| {
         command.uid(NOBODY).gid(NOBODY);
     });
 }

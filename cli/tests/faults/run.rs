@@ -1,12 +1,12 @@
-//! The executable, and this binary, started; and a small source of chance.
+//! Starts the executable and this test binary.
 
 use std::env;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::RwLock;
 
-/// Held alone while a process starts: until it is its own program, it has the files open that this one has, and with them
-/// their locks. Who looks at a store shares it.
+/// Held exclusively while a process starts: until it calls `exec`, the child has this process's open files, and so its
+/// locks. Code that checks a store holds it shared.
 pub(crate) static STARTING: RwLock<()> = RwLock::new(());
 
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_stridemap");
@@ -24,14 +24,14 @@ pub(crate) fn output(command: &mut Command) -> Output {
     spawn(command).wait_with_output().unwrap()
 }
 
-/// The executable with these arguments, in a directory.
+/// Returns the executable with these arguments, to run in a directory.
 pub(crate) fn stridemap(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(EXECUTABLE);
     command.args(args).current_dir(dir);
     command
 }
 
-/// Runs the executable, which succeeds, and gives its standard output.
+/// Runs the executable, asserts that it succeeds, and returns its standard output.
 #[track_caller]
 pub(crate) fn succeed(dir: &Path, args: &[&str]) -> String {
     let output = output(&mut stridemap(dir, args));
@@ -39,7 +39,8 @@ pub(crate) fn succeed(dir: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// That a command ended with exit code 2, one line on standard error and nothing on standard output; gives the line.
+/// Asserts that a command ended with exit code 2, one line on standard error and nothing on standard output. Returns
+/// the line.
 #[track_caller]
 pub(crate) fn refused(output: &Output) -> String {
     let line = String::from_utf8(output.stderr.clone()).unwrap();
@@ -62,18 +63,18 @@ pub(crate) fn play() {
     let path = Path::new(&path);
     match role.split_once(' ') {
         Some(("commit", how)) => crate::script::play(how, path),
-        None if role == "unmapped" => crate::limits::read_what_cannot_be_mapped(path),
+        None if role == "unmapped" => crate::limits::read_without_mapping(path),
         _ => panic!("no role {role}"),
     }
 }
 
-/// Says that something cannot be tried here, and why; fails when a variable requires it.
+/// Prints that a test is skipped, and why. Fails if the variable requires the test.
 pub(crate) fn skip(variable: &str, why: &str) {
     assert!(env::var_os(variable).is_none(), "{why}, and {variable} is set");
     println!("skipped: {why}");
 }
 
-/// What must be true to mount file systems.
+/// Returns whether the process is root, which mounting requires.
 pub(crate) fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -82,7 +83,7 @@ pub(crate) fn is_root() -> bool {
     is_root
 }
 
-/// The number of an environment variable that scales a test, or what it is by default.
+/// Returns the number in a variable that scales a test, or the default.
 pub(crate) fn scaled(variable: &str, default: usize) -> usize {
     match env::var(variable) {
         Ok(value) => value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")),

@@ -1,5 +1,5 @@
-//! Commits by a script that one number decides: this binary makes them in another process, and the test that started it
-//! knows by the same script what each of them is.
+//! A script of commits that follows from a seed. This binary plays it in another process, and the test computes from
+//! the same seed what each commit contains.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::template::{Content, content};
 /// The tensor that grows.
 const LOG: &str = "log";
 
-/// From this length on the log begins again.
+/// A log of this length is replaced by a new one.
 const LONG_LOG: usize = 3 << 20;
 
-/// One commit, and what the store holds after it.
+/// A commit, as a change to the store.
 pub(crate) enum Step {
     Changes(Vec<Change>),
     Collect,
@@ -39,7 +39,7 @@ fn vector(n: usize, first: u8) -> Tensor {
     Tensor::from_vec(bytes(n, first), &[n]).unwrap()
 }
 
-/// Draws the next commit, and makes it on the model.
+/// Draws the next commit, and applies it to the model.
 pub(crate) fn draw(chance: &mut Random, model: &mut Content) -> Step {
     match chance.below(20) {
         0 => return Step::Collect,
@@ -47,7 +47,7 @@ pub(crate) fn draw(chance: &mut Random, model: &mut Content) -> Step {
         _ => {}
     }
     let mut changes = Vec::new();
-    // A transaction appends to what is committed: that comes first.
+    // A transaction appends to committed tensors, so appends come first.
     for _ in 0..=chance.below(3) {
         let first = chance.below(256) as u8;
         let others: Vec<String> = model.keys().filter(|name| *name != LOG).cloned().collect();
@@ -124,7 +124,8 @@ fn take(store: &Store, step: &Step) -> Result<()> {
     }
 }
 
-/// Commits until something fails, and says each time that it did: "> 7". `how` is the seed, and "unsynced" before it.
+/// Commits until an error, and prints the number of each commit as "> 7". `how` is the seed, or "unsynced" and the
+/// seed.
 pub(crate) fn play(how: &str, path: &Path) {
     let (durability, seed) = match how.split_once(' ') {
         Some(("unsynced", seed)) => (Durability::Process, seed),
@@ -136,7 +137,7 @@ pub(crate) fn play(how: &str, path: &Path) {
     for number in 1.. {
         let step = draw(&mut chance, &mut model);
         if let Err(e) = take(&store, &step) {
-            // What cannot be written any more ends this process; what it should never say is told.
+            // Only these errors are expected when the power is cut. Any other is reported as wrong.
             let is_power_cut = matches!(
                 e.kind(),
                 stridemap::ErrorKind::Io
@@ -146,7 +147,7 @@ pub(crate) fn play(how: &str, path: &Path) {
             println!("\n{} {e}", if is_power_cut { "! cut:" } else { "! wrong:" });
             break;
         }
-        // The end of the pipe is that of the test.
+        // The test closes the other end of the pipe.
         if writeln!(std::io::stdout(), "\n> {number}").and_then(|()| std::io::stdout().flush()).is_err() {
             break;
         }

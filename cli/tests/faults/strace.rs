@@ -1,4 +1,4 @@
-//! System calls, counted and made to fail by strace.
+//! Counts system calls, and makes them fail, with strace.
 
 use std::fs;
 use std::path::Path;
@@ -7,22 +7,22 @@ use std::sync::OnceLock;
 
 use crate::run::{EXECUTABLE, output, skip};
 
-/// The calls that are seen. The one that sets `sigaltstack` is the last of what Rust's runtime does before `main`.
+/// The traced calls. `sigaltstack` is the last call of Rust's runtime before `main`.
 const SEEN: &str = "openat,read,pread64,write,pwrite64,fallocate,ftruncate,fsync,fdatasync,syncfs,rename,renameat,\
                     renameat2,link,unlink,unlinkat,rmdir,flock,mmap,mkdir,statx,getdents64,sigaltstack";
 
-/// Those at which a process that is killed may leave something else behind than at the one before.
+/// The calls at which a kill can leave a different state than at the call before.
 const KILLED_AT: &str = "openat write pwrite64 fallocate ftruncate fsync fdatasync syncfs rename renameat renameat2 unlink \
                          unlinkat rmdir flock mmap mkdir";
 
-/// One call of a program that is tampered with.
+/// A fault in one call of a program.
 pub(crate) struct Fault {
     call: String,
-    /// Which of its calls of this name, from 1 on.
+    /// The position of the call among calls of its name, from 1.
     when: usize,
-    /// As strace takes it: `error=EIO`.
+    /// The injection, in the syntax of strace: `error=EIO`.
     pub(crate) how: &'static str,
-    /// The call as it was where nothing failed.
+    /// The line of the trace without a fault.
     line: String,
 }
 
@@ -35,12 +35,12 @@ impl Fault {
         self.call.contains("sync")
     }
 
-    /// The call prints: a message, or what the command was asked for.
+    /// Returns whether the call prints a message or the output of the command.
     pub(crate) fn prints(&self) -> bool {
         self.call == "write"
     }
 
-    /// What strace says of the call, in what it saw.
+    /// Returns the line of the trace where the fault was injected, or `""` for a kill.
     pub(crate) fn hit<'a>(&self, trace: &'a str) -> Option<&'a str> {
         let call = format!(" {}(", self.call);
         if self.how.starts_with("signal") {
@@ -50,20 +50,20 @@ impl Fault {
     }
 }
 
-/// Whether there is a strace that may trace; says so once if there is not.
-pub(crate) fn is_there() -> bool {
+/// Returns whether strace is installed and permitted. If not, prints that once.
+pub(crate) fn is_available() -> bool {
     static IS_THERE: OnceLock<bool> = OnceLock::new();
     *IS_THERE.get_or_init(|| {
         let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
-        let is_there = tried.is_ok_and(|status| status.success());
-        if !is_there {
+        let is_available = tried.is_ok_and(|status| status.success());
+        if !is_available {
             skip("STRIDEMAP_REQUIRE_STRACE", "strace is not installed, or may not trace");
         }
-        is_there
+        is_available
     })
 }
 
-/// Runs the executable under strace, with a fault or none; gives how it ended and what strace saw.
+/// Runs the executable under strace, with a fault or without. Returns the exit status and the trace.
 pub(crate) fn run(dir: &Path, args: &[&str], fault: Option<&Fault>) -> (Output, String) {
     let trace = dir.join("trace");
     let mut command = Command::new("strace");
@@ -75,7 +75,8 @@ pub(crate) fn run(dir: &Path, args: &[&str], fault: Option<&Fault>) -> (Output, 
     (output, String::from_utf8(fs::read(trace).unwrap()).unwrap())
 }
 
-/// Each call after the start of the program in a trace: its name, which one of that name it is, and the line.
+/// Returns each call of a trace after the start of the program: its name, its position among calls of that name, and
+/// its line.
 fn calls(trace: &str) -> Vec<(String, usize, String)> {
     let main = trace.split_whitespace().next().unwrap_or_default();
     let mut counts = std::collections::BTreeMap::new();
@@ -92,7 +93,7 @@ fn calls(trace: &str) -> Vec<(String, usize, String)> {
         let count = counts.entry(call.to_owned()).or_insert(0);
         *count += 1;
         has_begun |= call == "sigaltstack" && !line.contains("sigaltstack(NULL");
-        // How much the kernel has to say of other processes is another thing each time.
+        // The amount of text about other processes differs between runs.
         if has_begun && !line.contains("</proc/") {
             calls.push((
                 call.to_owned(),
@@ -108,13 +109,13 @@ fn fault((call, when, line): &(String, usize, String), how: &'static str) -> Fau
     Fault { call: call.clone(), when: *when, how, line: line.clone() }
 }
 
-/// A kill at each call.
+/// Returns a kill at each call.
 pub(crate) fn kills(trace: &str) -> Vec<Fault> {
     let is_worth = |call: &str| KILLED_AT.split(' ').any(|known| known == call);
     calls(trace).iter().filter(|(call, ..)| is_worth(call)).map(|call| fault(call, "signal=KILL")).collect()
 }
 
-/// Each error that a call may give, at each.
+/// Returns every possible error of every call.
 pub(crate) fn errors(trace: &str) -> Vec<Fault> {
     let errors = |call: &str, line: &str| -> &[&'static str] {
         match call {
@@ -135,7 +136,7 @@ pub(crate) fn errors(trace: &str) -> Vec<Fault> {
     calls.iter().flat_map(|call| errors(&call.0, &call.2).iter().map(|how| fault(call, how))).collect()
 }
 
-/// An interruption of each call that a signal may interrupt. Directories are opened and listed without waiting.
+/// Returns an interruption of each call that a signal can interrupt. Opening and listing directories never waits.
 pub(crate) fn interruptions(trace: &str) -> Vec<Fault> {
     let is_worth = |call: &str, line: &str| match call {
         "openat" => !line.contains("O_DIRECTORY"),

@@ -1,4 +1,4 @@
-//! A small store with something for every command to do, and what a store must be after a fault.
+//! A small store with work for every command, and the checks of a store after a fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use crate::run::{STARTING, output, stridemap, succeed};
 /// The size and the elements of each tensor, by name.
 pub(crate) type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
 
-/// Full chunks have digests in a file of their own.
+/// Full chunks have their digests in a separate file.
 const CHUNK_BYTES: usize = 1 << 20;
 
 pub(crate) fn bytes(n: usize, first: usize) -> Tensor {
@@ -20,9 +20,9 @@ pub(crate) fn bytes(n: usize, first: usize) -> Tensor {
 
 /// Fills a directory with the store `s.smap`, and with files to import and to append.
 ///
-/// The store has a tensor that grows over the end of its first chunk by the next append, a storage that a compaction makes
-/// smaller, and what writers that were killed leave: an older generation and what only that one needs, unfinished files, and
-/// storages without a commit. Imported with the many names of a file, it has a table due.
+/// The store has a tensor whose next append crosses the end of its first chunk, a storage that a compaction shrinks,
+/// and the leftovers of killed writers: an older generation with files that only it needs, unfinished files, and
+/// storages without a commit. Importing the file of many names makes a table due.
 pub(crate) fn make(dir: &Path) {
     let many = Store::create(dir.join("many.smap")).unwrap();
     let mut txn = many.begin().unwrap();
@@ -57,7 +57,7 @@ pub(crate) fn make(dir: &Path) {
     }
 }
 
-/// What a store holds, by positional reads.
+/// Returns the content of a store, read by position.
 pub(crate) fn content(path: &Path) -> Result<Content> {
     let store = Store::open(path)?;
     let snapshot = store.snapshot();
@@ -70,9 +70,10 @@ pub(crate) fn content(path: &Path) -> Result<Content> {
     Ok(content)
 }
 
-/// That a store opens, verifies, and holds what is allowed; gives the first of `allowed` that it holds.
+/// Asserts that a store opens, verifies, and has one of the `allowed` contents. Returns the index of the first that
+/// matches.
 #[track_caller]
-pub(crate) fn which(path: &Path, allowed: &[&Content], what: &str) -> usize {
+pub(crate) fn matching_content(path: &Path, allowed: &[&Content], what: &str) -> usize {
     let _shared = STARTING.read().unwrap();
     let found = content(path).unwrap_or_else(|e| panic!("{what}: {e}"));
     let findings =
@@ -88,9 +89,9 @@ pub(crate) fn which(path: &Path, allowed: &[&Content], what: &str) -> usize {
     })
 }
 
-/// That the next commit succeeds, and that after a collection no file is left that the store does not need.
+/// Asserts that the next commit succeeds, and that a collection then leaves no unneeded file.
 #[track_caller]
-pub(crate) fn assert_goes_on(dir: &Path, store: &str, what: &str) {
+pub(crate) fn assert_usable(dir: &Path, store: &str, what: &str) {
     for args in [
         &["import", "rows.npy", store, "--prefix", "next."][..],
         &["gc", store],
@@ -104,7 +105,7 @@ pub(crate) fn assert_goes_on(dir: &Path, store: &str, what: &str) {
     assert_no_leftovers(&dir.join(store), what);
 }
 
-/// That no file is there that the store does not need, nor one longer than it should be.
+/// Asserts that there is no unneeded file, and no file that is too long.
 #[track_caller]
 pub(crate) fn assert_no_leftovers(path: &Path, what: &str) {
     let opened = Store::open(path).unwrap();
@@ -127,9 +128,9 @@ pub(crate) fn assert_no_leftovers(path: &Path, what: &str) {
             .collect::<Vec<_>>()
     };
     let found: BTreeSet<String> = ["", "storages", "meta"].into_iter().flat_map(listed).collect();
-    // The manifest stands on one table at most.
+    // A manifest refers to at most one table.
     let is_table = |name: &&String| name.ends_with(".tab");
     assert!(found.iter().filter(is_table).count() <= 1, "{what}: {found:?}");
     let found: BTreeSet<String> = found.iter().filter(|name| !is_table(name)).cloned().collect();
-    assert_eq!(found, needed, "{what}: files that nobody needs");
+    assert_eq!(found, needed, "{what}: unneeded files");
 }

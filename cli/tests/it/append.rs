@@ -1,10 +1,10 @@
-//! `append`.
+//! The `append` command.
 
 use std::fs;
 
 use crate::harness::Dir;
 
-/// A file of numpy's: rows of three bytes, counted from `first` on.
+/// Writes a `.npy` file: rows of three bytes, counting up from `first`.
 fn write_rows(dir: &Dir, name: &str, first: u8, rows: u8) {
     let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({rows}, 3), }}\n");
     let preamble =
@@ -41,7 +41,7 @@ fn append_writes_the_rows_of_all_files_in_one_commit() {
 }
 
 #[test]
-fn append_is_refused_as_a_whole_when_one_file_does_not_fit() {
+fn append_of_several_files_is_refused_if_one_does_not_fit() {
     let dir = with_log();
     dir.write("none.npy", b"not an array");
     let header = r#"{"a":{"dtype":"U8","shape":[1,3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[0,3],"data_offsets":[3,3]}}"#;
@@ -66,14 +66,14 @@ fn append_is_refused_as_a_whole_when_one_file_does_not_fit() {
 }
 
 #[test]
-fn tensor_that_cannot_grow_is_refused_and_the_advice_makes_one_that_can() {
+fn append_to_a_tensor_that_cannot_grow_advises_how_to_make_one_that_can() {
     let dir = with_log();
     dir.messages(&["view", "s.smap", "reversed", "log.flip(0)"]);
     dir.messages(&["append", "s.smap", "log", "more.npy"]);
     let refusal = dir.refusal(&["append", "s.smap", "reversed", "more.npy"]);
-    let said = "append to \"reversed\": \"log\" follows it in the same storage; ";
+    let message = "append to \"reversed\": \"log\" follows it in the same storage; ";
     let advice = "; or export it to a .npy file and import that file by itself, which gives the tensor its own storage";
-    assert!(refusal.starts_with(said) && refusal.ends_with(advice), "{refusal}");
+    assert!(refusal.starts_with(message) && refusal.ends_with(advice), "{refusal}");
 
     dir.messages(&["export", "s.smap", "reversed.npy", "reversed"]);
     dir.messages(&["import", "reversed.npy", "s.smap"]);

@@ -7,7 +7,7 @@ use crate::harness::Dir;
 const MODEL: &str =
     r#"{"__metadata__":{"format":"pt","who":"a"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
-/// A store of `m.safetensors` twice, with and without a prefix.
+/// Creates a store into which `m.safetensors` is imported twice, with and without a prefix.
 fn imported_twice() -> Dir {
     let dir = Dir::empty();
     dir.write_safetensors("m.safetensors", MODEL, &[1; 8]);
@@ -17,7 +17,7 @@ fn imported_twice() -> Dir {
 }
 
 #[test]
-fn export_with_a_prefix_undoes_the_import_with_it() {
+fn export_with_a_prefix_reverses_the_import_with_that_prefix() {
     let dir = imported_twice();
     let store = dir.store();
     store.set_attribute_of("enc.", "who", "b").unwrap();
@@ -32,7 +32,7 @@ fn export_with_a_prefix_undoes_the_import_with_it() {
 }
 
 #[test]
-fn prefix_of_no_tensor_of_a_copy_and_beside_names_is_refused() {
+fn prefix_without_tensors_for_a_copy_or_beside_names_is_refused() {
     let dir = imported_twice();
     for (args, expected) in [
         (&["out.npz", "--prefix", "dec."][..], "export out.npz: no name begins with \"dec.\""),
@@ -47,7 +47,7 @@ fn prefix_of_no_tensor_of_a_copy_and_beside_names_is_refused() {
 }
 
 #[test]
-fn prefix_that_leaves_out_a_tensor_in_place_does_not_replace_its_file() {
+fn prefix_that_omits_an_adopted_tensor_does_not_replace_its_file() {
     let dir = Dir::empty();
     dir.write_safetensors("m.safetensors", MODEL, &[1; 8]);
     dir.messages(&["import", "m.safetensors", "s.smap", "--in-place", "--external", "beside"]);
@@ -64,8 +64,8 @@ fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
     let dir = imported_twice();
     dir.store().set_attribute_of("enc.", "who", "b").unwrap();
     dir.store().set_attribute("who", "c").unwrap();
-    let said = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc."]);
-    assert!(said.contains("note: the \"who\" of m.safetensors replaces the store's"), "{said}");
+    let message = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc."]);
+    assert!(message.contains("note: the \"who\" of m.safetensors replaces the store's"), "{message}");
     assert_eq!(
         (dir.store().attributes_of("enc.")["who"].as_str(), &*dir.store().attributes()["who"]),
         ("a", "c")

@@ -1,4 +1,4 @@
-//! The exit code of every command, whether or not anybody reads what it prints.
+//! The exit code of every command, whether or not its output is read.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use stridemap::Tensor;
 
 use crate::harness::Dir;
 
-/// A whole store, others that differ from it or are damaged, and files to import and to append.
+/// Creates an intact store, stores that differ from it or are damaged, and files to import and to append.
 fn place() -> Dir {
     let dir = Dir::with_store();
     dir.stdout(&["gc", "s.smap"]);
@@ -43,7 +43,7 @@ fn flip(dir: &Dir, file: &str) {
     fs::write(dir.path(file), bytes).unwrap();
 }
 
-/// The exit code of a command whose standard output nobody reads.
+/// Returns the exit code of a command whose standard output is closed.
 fn unread(dir: &Dir, args: &[&str]) -> Option<i32> {
     let (reader, writer) = io::pipe().unwrap();
     drop(reader);
@@ -109,7 +109,7 @@ fn closed_pipe_does_not_change_the_exit_code() {
         (&["--help"], 0),
         (&["none"], 2),
     ] {
-        // Endless, when somebody reads.
+        // Its output is endless if it is read.
         if args != ["watch", "s.smap"] {
             assert_eq!(place().run(args).code, Some(code), "{args:?}");
         }
@@ -117,7 +117,7 @@ fn closed_pipe_does_not_change_the_exit_code() {
     }
 }
 
-/// A damaged storage that is worth compacting.
+/// Compacts a store whose damaged storage is worth compacting.
 #[test]
 fn closed_pipe_does_not_hide_the_damage_that_compact_found() {
     for is_read in [true, false] {

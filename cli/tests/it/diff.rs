@@ -1,4 +1,4 @@
-//! `diff`: what it compares, what it says, and its exit code. Values are in `diff_values.rs`.
+//! The `diff` command: its comparisons, output and exit codes. Values are tested in `diff_values.rs`.
 
 use std::fs;
 
@@ -8,14 +8,14 @@ use crate::harness::Dir;
 use crate::sources::checkpoints;
 
 impl Dir {
-    /// Runs `diff`, which says nothing but what it found, and gives whether it found nothing, and its lines.
+    /// Runs `diff`, which must not print messages. Returns whether everything is equal, and the lines of output.
     pub(crate) fn diff(&self, args: &[&str]) -> (bool, String) {
         let run = self.run(&[&["diff"], args].concat());
         assert!(matches!(run.code, Some(0 | 1)) && run.stderr.is_empty(), "{args:?}: {run:?}");
         (run.code == Some(0), run.stdout)
     }
 
-    /// A store of the given tensors, each with a storage of its own.
+    /// Creates a store of these tensors, each with its own storage.
     pub(crate) fn store_of(&self, name: &str, tensors: &[(&str, Tensor)]) -> Store {
         let store = Store::create(self.path(name)).unwrap();
         for (name, tensor) in tensors {
@@ -30,7 +30,7 @@ fn f32s(values: &[f32]) -> Tensor {
 }
 
 #[test]
-fn a_store_is_equal_to_itself() {
+fn store_equals_itself() {
     let dir = Dir::with_store();
     assert_eq!(dir.diff(&["s.smap", "s.smap"]), (true, "equal: 3 tensors, 56 B\n".into()));
     assert_eq!(dir.diff(&["s.smap", "s.smap", "--strict"]), (true, "equal: 3 tensors, 56 B\n".into()));
@@ -41,7 +41,7 @@ fn a_store_is_equal_to_itself() {
 }
 
 #[test]
-fn every_format_of_the_same_tensors_is_equal_to_every_other() {
+fn same_tensors_are_equal_in_all_formats() {
     let dir = Dir::with_store();
     let store = dir.store();
     store.save("none", &Tensor::from_vec(Vec::<u8>::new(), &[0, 3]).unwrap()).unwrap();
@@ -64,7 +64,7 @@ fn every_format_of_the_same_tensors_is_equal_to_every_other() {
 }
 
 #[test]
-fn a_checkpoint_is_equal_to_what_it_becomes() {
+fn checkpoint_equals_its_import() {
     let dir = Dir::empty();
     let checkpoint = checkpoints().into_iter().find(|path| path.ends_with("state_dict_zip.pt")).unwrap();
     let checkpoint = checkpoint.to_str().unwrap();
@@ -78,7 +78,7 @@ fn a_checkpoint_is_equal_to_what_it_becomes() {
 }
 
 #[test]
-fn each_difference_has_its_line_and_the_last_one_counts_them() {
+fn each_difference_is_a_line_and_the_last_line_counts_them() {
     let dir = Dir::empty();
     let tensor = |size: &[usize]| Tensor::zeros(DType::F32, size).unwrap();
     let a = [
@@ -115,7 +115,7 @@ fn each_difference_has_its_line_and_the_last_one_counts_them() {
 }
 
 #[test]
-fn json_is_one_object_of_fixed_keys() {
+fn diff_json_is_one_object_with_fixed_keys() {
     let dir = Dir::empty();
     dir.store_of("a", &[("gone", f32s(&[1.])), ("i", Tensor::from_vec(vec![u64::MAX, 1], &[2]).unwrap())]);
     let b = dir.store_of("b", &[("i", Tensor::from_vec(vec![0u64, 1], &[2]).unwrap())]);
@@ -138,7 +138,7 @@ fn json_is_one_object_of_fixed_keys() {
 }
 
 #[test]
-fn strides_shared_storages_and_attributes_decide_only_when_that_is_asked() {
+fn strides_sharing_and_attributes_matter_only_on_request() {
     let dir = Dir::empty();
     let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2]).unwrap();
     let a = dir.store_of("a", &[("x", x.clone())]);
@@ -173,7 +173,7 @@ fn strides_shared_storages_and_attributes_decide_only_when_that_is_asked() {
 }
 
 #[test]
-fn attributes_alone_make_a_difference_when_that_is_asked() {
+fn difference_of_attributes_alone_is_reported_on_request() {
     let dir = Dir::empty();
     let texts = ["m\u{1b}[31m", "n\nn"];
     for (store, text) in ["a", "b"].into_iter().zip(texts) {
@@ -190,7 +190,7 @@ fn attributes_alone_make_a_difference_when_that_is_asked() {
 }
 
 #[test]
-fn two_tensors_without_a_name_are_compared_whatever_their_files_are_called() {
+fn unnamed_tensors_are_compared_whatever_their_file_names() {
     let dir = Dir::with_store();
     dir.messages(&["export", "s.smap", "one.npy", "points"]);
     dir.messages(&["export", "s.smap", "two.npy", "points"]);
@@ -198,12 +198,12 @@ fn two_tensors_without_a_name_are_compared_whatever_their_files_are_called() {
     dir.messages(&["export", "s.smap", "two.npy", "points_t"]);
     let (is_equal, text) = dir.diff(&["one.npy", "two.npy"]);
     assert_eq!((is_equal, text.lines().next()), (false, Some("~ one\tsize [3, 2], [2, 3]")));
-    // The store's has a name, and it is another.
+    // The tensor in the store has a name, and it is a different one.
     assert!(dir.diff(&["one.npy", "s.smap"]).1.contains("- one\t"));
 }
 
 #[test]
-fn a_tensor_that_cannot_be_read_is_an_error_that_names_it_after_the_others_were_compared() {
+fn unreadable_tensor_is_named_after_the_others_were_compared() {
     let dir = Dir::empty();
     let large = Tensor::zeros(DType::U8, &[5 << 20]).unwrap();
     let tensors = [("a", f32s(&[1.])), ("cut\n", large), ("z", f32s(&[1.]))];
@@ -238,7 +238,7 @@ fn a_tensor_that_cannot_be_read_is_an_error_that_names_it_after_the_others_were_
 }
 
 #[test]
-fn odd_names_stay_on_their_line() {
+fn unusual_names_stay_on_one_line() {
     let dir = Dir::empty();
     dir.store_of("a", &[("\u{1b}[31mred\n~ x", f32s(&[1.])), ("tab\t", f32s(&[1.]))]);
     dir.store_of("b", &[("\u{1b}[31mred\n~ x", f32s(&[2.]))]);
@@ -251,7 +251,7 @@ fn odd_names_stay_on_their_line() {
 }
 
 #[test]
-fn what_is_asked_wrongly_is_refused() {
+fn invalid_diff_requests_are_refused() {
     let dir = Dir::with_store();
     for args in [
         &["s.smap"][..],

@@ -1,4 +1,4 @@
-//! `diff`: values of every kind, distances, and tensors larger than memory.
+//! The `diff` command on values of every kind, with tolerances, and on tensors larger than memory.
 
 use std::fs::File;
 use std::process::Command;
@@ -7,7 +7,7 @@ use stridemap::{DType, Tensor};
 
 use crate::harness::Dir;
 
-/// What is said of two tensors of one name.
+/// Returns the result of comparing two tensors of the same name.
 fn compared(a: &Tensor, b: &Tensor, args: &[&str]) -> String {
     let dir = Dir::empty();
     dir.store_of("a", &[("x", a.clone())]);
@@ -25,7 +25,7 @@ fn f64s(values: &[f64]) -> Tensor {
 }
 
 #[test]
-fn every_kind_of_element_is_compared_by_its_value() {
+fn every_kind_of_element_is_compared_by_value() {
     let ints =
         |a: Vec<i64>, b: Vec<i64>| (Tensor::from_vec(a, &[2]).unwrap(), Tensor::from_vec(b, &[2]).unwrap());
     let bytes = |dtype: DType, a: &[u8], b: &[u8]| {
@@ -102,7 +102,7 @@ fn every_kind_of_element_is_compared_by_its_value() {
 }
 
 #[test]
-fn nan_is_nan_and_nothing_else_and_zero_has_no_sign() {
+fn nan_equals_only_nan_and_the_sign_of_zero_does_not_matter() {
     let nan = f64::from_bits(f64::NAN.to_bits() ^ 1);
     let same = compared(&f64s(&[f64::NAN, 0., f64::INFINITY]), &f64s(&[nan, -0., f64::INFINITY]), &[]);
     assert_eq!(same, "equal: 1 tensor, 24 B\n");
@@ -117,7 +117,7 @@ fn nan_is_nan_and_nothing_else_and_zero_has_no_sign() {
 }
 
 #[test]
-fn tolerances_are_those_of_numpy() {
+fn tolerances_are_defined_as_in_numpy() {
     let (a, b) = (f64s(&[10., 0.001]), f64s(&[11., 0.]));
     for (args, expected) in [
         (
@@ -132,14 +132,14 @@ fn tolerances_are_those_of_numpy() {
     ] {
         assert_eq!(compared(&a, &b, args), expected);
     }
-    // 1 from 11 is within a tenth of 11, and not of 10.
+    // The difference from 11 is within a tenth of 11, but not within a tenth of 10.
     assert!(compared(&f64s(&[11.]), &f64s(&[9.95]), &["--rtol", "0.1"]).starts_with("1 of 1"));
     let (a, b) = (Tensor::from_vec(vec![5i32], &[]), Tensor::from_vec(vec![-5i32], &[]));
     assert!(compared(&a.unwrap(), &b.unwrap(), &["--rtol", "2"]).starts_with("equal"));
 }
 
 #[test]
-fn first_difference_is_the_first_in_row_major_order_however_tensors_lie() {
+fn first_difference_is_the_first_in_row_major_order_for_any_strides() {
     let (rows, columns) = (1300usize, 1700usize);
     let values: Vec<i64> = (0..(rows * columns) as i64).collect();
     let mut other = values.clone();
@@ -182,7 +182,7 @@ fn first_difference_is_the_first_in_row_major_order_however_tensors_lie() {
 }
 
 #[test]
-fn what_both_broadcast_is_compared_once() {
+fn elements_that_both_broadcast_are_compared_once() {
     let dir = Dir::empty();
     for (name, last) in [("a", 3f32), ("b", 4.)] {
         let store = dir.store_of(name, &[("x", Tensor::from_vec(vec![1f32, 2., last], &[3, 1]).unwrap())]);
@@ -198,9 +198,9 @@ fn what_both_broadcast_is_compared_once() {
     assert_eq!(text.lines().next(), Some(expected.as_str()));
 }
 
-/// Both files are sparse, so nothing of them is on disk.
+/// Both files are sparse and take no space on disk.
 #[test]
-fn tensors_larger_than_the_memory_there_is_are_compared() {
+fn tensors_larger_than_the_available_memory_are_compared() {
     let dir = Dir::empty();
     let size_bytes = 768u64 << 20;
     let header =

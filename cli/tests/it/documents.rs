@@ -1,8 +1,9 @@
-//! The documents: sessions print what they show, links resolve, lists are complete.
+//! The documents: sessions print the output they show, links resolve, and lists are complete.
 //!
-//! The `console` blocks of a document are one session, run in one directory that holds the files of `write_inputs`.
-//! `STRIDEMAP_BLESS=1` replaces the output in the documents with what was printed. The README's session needs
-//! `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`; without it that session is skipped, and says so.
+//! The `console` blocks of a document are one session. It runs in one directory, which holds the files of
+//! `write_inputs`. With `STRIDEMAP_BLESS=1`, the actual output replaces the output in the documents. The README's
+//! session needs `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`. Without it, that session is
+//! skipped, and a message says so.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ fn read(document: &Path) -> String {
     fs::read_to_string(document).unwrap()
 }
 
-/// The Markdown files of the repository.
+/// Returns the Markdown files of the repository.
 fn documents() -> Vec<PathBuf> {
     let (mut found, mut dirs) = (Vec::new(), vec![fs::canonicalize(ROOT).unwrap()]);
     while let Some(dir) = dirs.pop() {
@@ -37,7 +38,7 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// The pages of the guide.
+/// Returns the pages of the guide.
 fn pages() -> Vec<PathBuf> {
     let mut pages = documents();
     pages.retain(|path| path.parent().unwrap().ends_with("docs") && !path.ends_with("SUMMARY.md"));
@@ -45,7 +46,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The files that a session finds, as the guide describes them.
+/// Writes the input files of the sessions, as the guide describes them.
 fn write_inputs(dir: &Dir) {
     let npy = |name: &str, shape: [usize; 2], elements: &[f32]| {
         let header =
@@ -65,7 +66,7 @@ fn write_inputs(dir: &Dir) {
     dir.write_safetensors("model.safetensors", header, &elements);
     fs::copy(format!("{ROOT}/interop/tests/data/pt/nested_zip.pt"), dir.path("checkpoint.pt")).unwrap();
 
-    // 4 GiB of zeros, which take no space.
+    // A sparse file of 4 GiB.
     let bytes = 4u64 << 30;
     let header = format!(r#"{{"rows":{{"dtype":"F32","shape":[1048576,1024],"data_offsets":[0,{bytes}]}}}}"#);
     dir.write_safetensors("big.safetensors", &header, &[]);
@@ -73,7 +74,7 @@ fn write_inputs(dir: &Dir) {
     file.set_len(8 + header.len() as u64 + bytes).unwrap();
 }
 
-/// Runs the commands of a document, and returns the document with what they print.
+/// Runs the commands of a document, and returns the document with their actual output.
 fn played(text: &str, dir: &Dir) -> String {
     let bin = Path::new(env!("CARGO_BIN_EXE_stridemap")).parent().unwrap();
     let inherited = env::var_os("PATH").unwrap();
@@ -106,7 +107,7 @@ fn assert_session(document: &Path, dir: &Dir) {
 }
 
 #[test]
-fn readme_session_prints_what_it_shows() {
+fn readme_session_prints_the_shown_output() {
     let Some(model) = env::var_os("STRIDEMAP_MODEL") else {
         println!("skipped: STRIDEMAP_MODEL is not the path of {MODEL}");
         return;
@@ -117,7 +118,7 @@ fn readme_session_prints_what_it_shows() {
 }
 
 #[test]
-fn sessions_of_the_guide_print_what_they_show() {
+fn sessions_of_the_guide_print_the_shown_output() {
     let mut session_count = 0;
     for page in pages() {
         if read(&page).contains("```console\n") {
@@ -131,7 +132,7 @@ fn sessions_of_the_guide_print_what_they_show() {
 }
 
 #[test]
-fn rust_of_every_page_is_run_by_doctests() {
+fn rust_examples_of_every_page_are_doctests() {
     let lib = read(&Path::new(ROOT).join("src/lib.rs"));
     for page in pages() {
         let name = page.file_name().unwrap().to_str().unwrap();
@@ -162,19 +163,19 @@ fn cli_page_lists_every_command() {
     assert_eq!(listed, commands);
 }
 
-/// A document without its code blocks.
+/// Returns a document without its code blocks.
 fn without_code_blocks(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
 
-/// The targets of a document's links.
+/// Returns the targets of a document's links.
 fn links(text: &str) -> Vec<String> {
     let prose: String = without_code_blocks(text).split('`').step_by(2).collect();
     let rests = prose.split("](").skip(1);
     rests.map(|rest| rest.split_once(')').unwrap().0.to_owned()).collect()
 }
 
-/// The anchors of a document's headings, as GitHub and mdBook make them.
+/// Returns the anchors of a document's headings, as GitHub and mdBook generate them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let prose = without_code_blocks(text);
     let headings = prose.lines().filter_map(|line| line.strip_prefix('#'));

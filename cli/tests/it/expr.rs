@@ -1,4 +1,4 @@
-//! Expressions: every operation, by `show` and by `view`, and what is said of those that are wrong.
+//! Expressions: every operation, with `show` and with `view`, and the error messages.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use stridemap::{DType, Store, Tensor};
 
 use crate::harness::Dir;
 
-/// An expression, the dtype and size of what it means, and the elements in row-major order. `x` counts from 0 in a size
-/// of [2, 3], `y` in [2, 3, 4], `one` in [1, 3, 1], `f` in float32 in [2, 2]; `z` is 1+2j, 3+4j, 5+6j.
+/// An expression, the dtype and size of its result, and the elements in row-major order. `x` counts from 0 with size
+/// [2, 3], `y` with [2, 3, 4], `one` with [1, 3, 1], and `f`, in float32, with [2, 2]. `z` is 1+2j, 3+4j, 5+6j.
 const VIEWS: &[(&str, &str, &str)] = &[
     ("x[1]", "int64 [3]", "3 4 5"),
     ("x[-1, ::-2]", "int64 [2]", "5 3"),
@@ -138,7 +138,7 @@ fn shown(dir: &Dir, expr: &str) -> (String, String) {
     (format!("{} {size:?}", json["dtype"].as_str().unwrap()), values.join(" "))
 }
 
-/// What stands between a dot and a parenthesis, a dot or the end, in all expressions.
+/// Returns the names of the operations in all expressions: the text between a dot and a parenthesis, a dot or the end.
 fn operations() -> BTreeSet<&'static str> {
     let words = VIEWS.iter().flat_map(|(expr, ..)| expr.split('.').skip(1));
     let words =
@@ -147,7 +147,7 @@ fn operations() -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn show_gives_what_an_expression_means_and_view_saves_it() {
+fn show_prints_the_result_of_an_expression_and_view_saves_it() {
     let dir = store();
     let mut copies = Vec::new();
     for &(expr, header, values) in VIEWS {
@@ -165,7 +165,7 @@ fn show_gives_what_an_expression_means_and_view_saves_it() {
 }
 
 #[test]
-fn no_operation_is_left_out_here() {
+fn every_operation_is_tested_here() {
     let known = store().stderr_of_a_refusal("x.zzz()");
     let (_, known) = known.split_once("the operations are ").unwrap();
     let (known, _) = known.split_once(';').unwrap();
@@ -173,7 +173,7 @@ fn no_operation_is_left_out_here() {
 }
 
 #[test]
-fn names_of_dimensions_are_saved() {
+fn dimension_names_are_saved() {
     let dir = store();
     let named = |name: &str| {
         let listed: Value = serde_json::from_str(&dir.stdout(&["ls", "s.smap", name, "--json"])).unwrap();
@@ -192,7 +192,7 @@ fn names_of_dimensions_are_saved() {
 }
 
 #[test]
-fn refusal_marks_the_part_that_is_wrong() {
+fn refusal_marks_the_wrong_part() {
     let dir = store();
     let mut refusals = String::new();
     for expr in [
@@ -312,7 +312,7 @@ fn view_names_the_operation_that_would_copy() {
 }
 
 #[test]
-fn refusal_of_a_long_or_odd_expression_stays_on_its_lines() {
+fn refusal_of_a_long_or_unusual_expression_stays_on_its_lines() {
     let dir = store();
     let long = format!("x{}.t().t(0){}", "[...]".repeat(100), ".t()".repeat(100));
     insta::assert_snapshot!(dir.stderr_of_a_refusal(&long), @r"

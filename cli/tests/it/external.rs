@@ -1,4 +1,4 @@
-//! `import --in-place`, and what the commands then do with files that are not the store's.
+//! `import --in-place`, and the other commands on external files.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ fn elements() -> Vec<u8> {
     [1f32, 2., 3., 4.].iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// With a store that has the tensor of `x.safetensors` in place.
+/// Creates a store that has the tensor of `x.safetensors` in place.
 fn with_adopted() -> Dir {
     let dir = Dir::empty();
     dir.write_safetensors("x.safetensors", HEADER, &elements());
@@ -31,7 +31,7 @@ fn touch(dir: &Dir) {
 }
 
 #[test]
-fn adopted_tensors_are_read_as_any_and_inspect_says_where_they_are() {
+fn adopted_tensors_can_be_read_and_inspect_prints_their_files() {
     let dir = with_adopted();
     assert_eq!(dir.stdout(&["show", "s.smap", "a.x.t()"]), "tensor([[1., 3.],\n        [2., 4.]])\n");
     assert_eq!(dir.stdout(&["view", "s.smap", "row", "a.x[1]"]), "");
@@ -67,13 +67,13 @@ fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
     let run = dir.run(&["verify", "s.smap"]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert!(run.stdout.contains("affects \"a.x\"") && run.stdout.contains("F-29"), "{}", run.stdout);
-    // In place again, as it says.
+    // Imported in place again, as the message advises.
     dir.messages(&["import", "x.safetensors", "s.smap", "--in-place", "--prefix", "a."]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 }
 
 #[test]
-fn external_files_are_opened_only_where_the_option_or_the_variable_says() {
+fn external_files_are_opened_only_where_the_option_or_the_variable_allows() {
     let dir = with_adopted();
     let line = dir.refusal(&["show", "s.smap", "a.x", "--external", "none"]);
     assert!(line.contains("external file refused") && line.contains("--external beside"), "{line}");
@@ -86,14 +86,14 @@ fn external_files_are_opened_only_where_the_option_or_the_variable_says() {
         "{}",
         run.stderr
     );
-    // Names and headers need no file.
+    // Names and headers are listed without the file.
     fs::remove_file(dir.path("x.safetensors")).unwrap();
     assert_eq!(dir.stdout(&["ls", "s.smap"]), "a.x\tfloat32\t[2, 2]\n");
     dir.stdout(&["rm", "s.smap", "a.x"]);
 }
 
 #[test]
-fn files_left_unchecked_are_named_in_json_whatever_the_path() {
+fn unchecked_files_are_listed_in_json_for_any_path() {
     use std::os::unix::ffi::OsStrExt as _;
     let dir = with_adopted();
     let odd = dir.path(std::ffi::OsStr::from_bytes(b"odd\xff"));
@@ -109,7 +109,7 @@ fn files_left_unchecked_are_named_in_json_whatever_the_path() {
 }
 
 #[test]
-fn file_elsewhere_is_adopted_when_that_is_allowed_and_else_nothing_is_created() {
+fn file_elsewhere_is_adopted_if_allowed_and_otherwise_nothing_is_created() {
     let (dir, elsewhere) = (Dir::empty(), Dir::empty());
     elsewhere.write_safetensors("x.safetensors", HEADER, &elements());
     let file = elsewhere.path("x.safetensors");
@@ -125,7 +125,7 @@ fn file_elsewhere_is_adopted_when_that_is_allowed_and_else_nothing_is_created() 
 }
 
 #[test]
-fn materialized_store_stands_alone() {
+fn materialized_store_no_longer_needs_the_file() {
     let dir = with_adopted();
     assert_eq!(
         dir.stdout(&["compact", "s.smap", "--materialize"]),
@@ -141,7 +141,7 @@ fn materialized_store_stands_alone() {
 }
 
 #[test]
-fn case_29_file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
+fn case_29_export_replaces_an_external_file_only_with_every_tensor_in_it() {
     let dir = with_adopted();
     let whole = fs::read(dir.path("x.safetensors")).unwrap();
     dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
@@ -156,12 +156,12 @@ fn case_29_file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
         }
     }
     assert_eq!(fs::read(dir.path("x.safetensors")).unwrap(), whole);
-    // A link to it is replaced, and not what it leads to.
+    // The export replaces a symbolic link, not its target.
     std::os::unix::fs::symlink("x.safetensors", dir.path("link.safetensors")).unwrap();
     dir.messages(&["export", "s.smap", "link.safetensors", "row"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 
-    // With all of them, the right bytes are in the new file.
+    // If all tensors of the file are exported, the new file has the right bytes.
     let shown = dir.stdout(&["show", "s.smap", "a.x"]);
     dir.messages(&["export", "s.smap", "x.safetensors"]);
     assert_eq!(dir.stdout(&["show", "x.safetensors", "a.x"]), shown);
@@ -169,7 +169,7 @@ fn case_29_file_is_exported_over_only_with_every_tensor_that_stands_on_it() {
 }
 
 #[test]
-fn case_29_part_is_exported_over_only_with_every_tensor_that_stands_on_it() {
+fn case_29_export_replaces_an_external_part_only_with_every_tensor_in_it() {
     let dir = with_adopted();
     dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
     dir.messages(&["export", "s.smap", "m.safetensors", "--max-shard-size", "16"]);
@@ -181,7 +181,7 @@ fn case_29_part_is_exported_over_only_with_every_tensor_that_stands_on_it() {
 }
 
 #[test]
-fn what_cannot_be_used_where_it_lies_creates_no_store() {
+fn file_that_cannot_be_used_in_place_creates_no_store() {
     let dir = with_adopted();
     dir.messages(&["export", "s.smap", "packed.npz", "--compress"]);
     let line = dir.refusal(&["import", "packed.npz", "new.smap", "--in-place"]);

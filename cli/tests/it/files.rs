@@ -1,4 +1,4 @@
-//! `import` and `export`.
+//! The `import` and `export` commands.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ const MATRIX: &str =
 const VECTOR: &str =
     r#"{"__metadata__":{"format":"np"},"b":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
 
-/// A file of numpy's: `np.array([[1, 2, 3], [4, 5, 6]], 'u1', order=order)`.
+/// Writes the `.npy` file of `np.array([[1, 2, 3], [4, 5, 6]], 'u1', order=order)`.
 fn write_npy(dir: &Dir, name: &str, is_fortran_order: bool, elements: [u8; 6]) {
     let order = if is_fortran_order { "True" } else { "False" };
     let header = format!("{{'descr': '|u1', 'fortran_order': {order}, 'shape': (2, 3), }}\n");
@@ -21,7 +21,7 @@ fn write_npy(dir: &Dir, name: &str, is_fortran_order: bool, elements: [u8; 6]) {
 }
 
 #[test]
-fn import_creates_the_store_and_takes_all_files_in_one_commit() {
+fn import_creates_the_store_and_adds_all_files_in_one_commit() {
     let dir = Dir::empty();
     dir.write_safetensors("m.safetensors", MATRIX, &[0; 8]);
     write_npy(&dir, "grid.v1.npy", false, [1, 2, 3, 4, 5, 6]);
@@ -34,7 +34,7 @@ fn import_creates_the_store_and_takes_all_files_in_one_commit() {
 }
 
 #[test]
-fn import_tells_the_kind_by_content_and_puts_the_prefix_before_names() {
+fn import_detects_formats_by_content_and_adds_the_prefix_to_names() {
     let dir = Dir::with_store();
     write_npy(&dir, "grid.safetensors", true, [1, 4, 2, 5, 3, 6]);
     dir.write_safetensors("w", MATRIX, &[0; 8]);
@@ -44,7 +44,7 @@ fn import_tells_the_kind_by_content_and_puts_the_prefix_before_names() {
 }
 
 #[test]
-fn import_notes_metadata_that_files_disagree_on_and_the_last_wins() {
+fn import_notes_conflicting_metadata_and_keeps_the_last() {
     let dir = Dir::empty();
     dir.write_safetensors("a.safetensors", MATRIX, &[0; 8]);
     dir.write_safetensors("b.safetensors", VECTOR, &[0; 8]);
@@ -58,7 +58,7 @@ fn import_notes_metadata_that_files_disagree_on_and_the_last_wins() {
 }
 
 #[test]
-fn import_says_when_it_replaces_an_attribute_and_keeps_it_when_told_not_to_clobber() {
+fn import_notes_a_replaced_attribute_and_keeps_it_with_no_clobber() {
     let dir = Dir::with_store();
     dir.write_safetensors("m.safetensors", &VECTOR.replace("\"b\"", "\"c\""), &[0; 8]);
     let kept = dir.messages(&["import", "m.safetensors", "s.smap", "--no-clobber"]);
@@ -78,7 +78,7 @@ fn import_replaces_tensors_of_the_same_name() {
 }
 
 #[test]
-fn export_of_safetensors_comes_back_the_same() {
+fn safetensors_export_imports_unchanged() {
     let dir = Dir::with_store();
     assert_eq!(
         dir.messages(&["export", "s.smap", "out.safetensors"]),
@@ -98,7 +98,7 @@ fn export_of_safetensors_comes_back_the_same() {
 }
 
 #[test]
-fn export_takes_only_the_names_that_are_given() {
+fn export_writes_only_the_given_names() {
     let dir = Dir::with_store();
     dir.messages(&["export", "s.smap", "out.safetensors", "points", "odd [name]"]);
     dir.messages(&["import", "out.safetensors", "copy.smap"]);
@@ -118,7 +118,7 @@ fn export_of_npy_writes_one_tensor_in_logical_order() {
 }
 
 #[test]
-fn export_in_parts_says_how_many_and_comes_back_by_its_index() {
+fn export_in_parts_prints_their_number_and_imports_by_its_index() {
     let dir = Dir::with_store();
     let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "30"]);
     assert!(said.contains("3 tensors, 56 B, to out.safetensors, in 3 parts and an index"), "{said}");
@@ -182,7 +182,7 @@ fn export_notes_names_over_the_same_bytes() {
 }
 
 #[test]
-fn import_says_of_each_file_what_was_done_when_asked() {
+fn verbose_import_reports_what_was_done_with_each_file() {
     let dir = Dir::empty();
     dir.write_safetensors("m.safetensors", MATRIX, &[0; 8]);
     dir.write_safetensors("v.safetensors", &VECTOR.replace("np", "pt"), &[0; 8]);
@@ -196,7 +196,7 @@ fn import_says_of_each_file_what_was_done_when_asked() {
 }
 
 #[test]
-fn case_09_limit_of_file_size_is_an_error_and_not_a_death() {
+fn case_09_file_size_limit_is_an_error_and_does_not_kill_the_process() {
     let dir = Dir::with_store();
     dir.write_safetensors(
         "m.safetensors",
@@ -230,7 +230,7 @@ fn more_files_than_the_soft_limit_are_imported_and_exported() {
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     run(&[&["import"], &files[..], &["s.smap"]].concat());
 
-    // Each in a storage of its own.
+    // Each tensor has its own storage.
     let store = StoreOptions::new().durability(Durability::Process).open(dir.path("s.smap")).unwrap();
     for file in &files {
         store.save(file, &Tensor::from_vec(vec![0u8; 4], &[4]).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! A directory with a store in it, and what the executable says there.
+//! A directory with a store, and helpers that run the executable there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use serde_json::Value;
 use stridemap::{Store, Tensor};
 use tempfile::TempDir;
 
-/// A temporary directory; commands run in it, so that their output names no path of the machine.
+/// A temporary directory. Commands run in it, so that their output contains no path of the machine.
 pub(crate) struct Dir(TempDir);
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,
@@ -24,7 +24,8 @@ impl Dir {
         Dir(tempfile::tempdir().unwrap())
     }
 
-    /// With a store of `points`, a float32 matrix of three rows, its transpose `points_t`, and a scalar of an odd name.
+    /// Creates a store with `points`, a float32 matrix of three rows, its transpose `points_t`, and a scalar with an
+    /// unusual name.
     pub(crate) fn with_store() -> Self {
         let dir = Dir::empty();
         let store = Store::create(dir.path("s.smap")).unwrap();
@@ -51,7 +52,7 @@ impl Dir {
         fs::write(self.path(name), bytes).unwrap();
     }
 
-    /// A safetensors file as its header says.
+    /// Writes a safetensors file with this header.
     pub(crate) fn write_safetensors(&self, name: &str, header: &str, elements: &[u8]) {
         self.write(name, &[&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements].concat());
     }
@@ -71,22 +72,22 @@ impl Dir {
         }
     }
 
-    /// Runs a command that succeeds without a message, and gives its standard output.
+    /// Runs a command, asserts that it succeeds without a message, and returns its standard output.
     pub(crate) fn stdout(&self, args: &[&str]) -> String {
         let run = self.run(args);
         assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""), "{args:?}: {run:?}");
         run.stdout
     }
 
-    /// Runs a command that succeeds without output, and gives its messages.
+    /// Runs a command, asserts that it succeeds without output, and returns its messages.
     pub(crate) fn messages(&self, args: &[&str]) -> String {
         let run = self.run(args);
         assert_eq!((run.code, run.stdout.as_str()), (Some(0), ""), "{args:?}: {run:?}");
         run.stderr
     }
 
-    /// Runs a command that refuses in one line, prints nothing and changes nothing; gives the line. Under it an
-    /// expression may stand, with a mark.
+    /// Runs a command, and asserts that it is refused with one line, prints nothing and changes nothing. Returns the
+    /// line, and the expression with its marker if they follow.
     pub(crate) fn refusal(&self, args: &[&str]) -> String {
         let before = self.content();
         let run = self.run(args);
@@ -105,14 +106,14 @@ impl Dir {
         line.unwrap_or_else(|| panic!("{args:?}: not one line: {run:?}"))
     }
 
-    /// All that `show` and `view` say of an expression that they refuse alike.
+    /// Returns the complete error output of `show` and `view` for an expression that both refuse.
     pub(crate) fn stderr_of_a_refusal(&self, expr: &str) -> String {
         self.refusal(&["view", "s.smap", "new", expr]);
         self.refusal(&["show", "s.smap", expr]);
         self.run(&["show", "s.smap", expr]).stderr
     }
 
-    /// What the store holds, and which files are beside it.
+    /// Returns the content of the store, and the files beside it.
     fn content(&self) -> (Option<Value>, Vec<PathBuf>) {
         let is_store = self.path("s.smap").exists();
         let inspected =

@@ -1,11 +1,11 @@
-//! `inspect` and `ls`.
+//! The `inspect` and `ls` commands.
 
 use stridemap::{DType, StorageKind, Store, Tensor};
 
 use crate::harness::Dir;
 
 #[test]
-fn inspect_json_is_one_object_of_fixed_keys_in_fixed_order() {
+fn inspect_json_is_one_object_with_fixed_keys_in_fixed_order() {
     let dir = Dir::with_store();
     let json = dir.stdout(&["inspect", "s.smap", "--json"]);
     let expected = concat!(
@@ -39,7 +39,7 @@ fn inspect_json_of_an_empty_store_has_empty_lists() {
 }
 
 #[test]
-fn live_storage_is_listed_by_its_kind_and_its_tensors_as_any_other() {
+fn live_storage_is_listed_with_its_kind() {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
     let x = Tensor::from_vec(vec![1i32, 2, 3, 4, 5, 6], &[2, 3]).unwrap();
@@ -86,7 +86,7 @@ fn inspect_prints_summary_tensors_storages_and_attributes() {
 }
 
 #[test]
-fn inspect_has_a_column_for_names_of_dimensions_where_there_are_any() {
+fn inspect_has_a_column_for_dimension_names_if_there_are_any() {
     let dir = Dir::with_store();
     let store = dir.store();
     let points = store.load("points").unwrap();
@@ -108,7 +108,7 @@ fn inspect_has_a_column_for_names_of_dimensions_where_there_are_any() {
 }
 
 #[test]
-fn inspect_prints_the_first_thousand_tensors_and_says_how_many_more_there_are() {
+fn inspect_prints_the_first_thousand_tensors_and_the_number_of_the_others() {
     let dir = Dir::with_store();
     let store = dir.store();
     let mut txn = store.begin().unwrap();
@@ -124,7 +124,7 @@ fn inspect_prints_the_first_thousand_tensors_and_says_how_many_more_there_are() 
 }
 
 #[test]
-fn ls_prints_a_line_a_tensor_and_quotes_odd_names() {
+fn ls_prints_a_line_for_each_tensor_and_quotes_unusual_names() {
     let dir = Dir::with_store();
     assert_eq!(
         dir.stdout(&["ls", "s.smap"]),
@@ -133,14 +133,14 @@ fn ls_prints_a_line_a_tensor_and_quotes_odd_names() {
 }
 
 #[test]
-fn ls_with_a_prefix_lists_the_names_that_begin_with_it() {
+fn ls_lists_the_names_with_a_prefix() {
     let dir = Dir::with_store();
     assert_eq!(dir.stdout(&["ls", "s.smap", "points_"]), "points_t\tfloat32\t[2, 3]\n");
     assert_eq!(dir.stdout(&["ls", "s.smap", "nothing"]), "");
 }
 
 #[test]
-fn ls_json_prints_a_versioned_object_a_line() {
+fn ls_json_prints_a_versioned_object_on_each_line() {
     let dir = Dir::with_store();
     assert_eq!(
         dir.stdout(&["ls", "s.smap", "points_t", "--json"]),
@@ -154,7 +154,7 @@ fn ls_json_prints_a_versioned_object_a_line() {
 }
 
 #[test]
-fn every_listed_name_can_be_shown_as_it_is_listed() {
+fn every_name_can_be_shown_as_listed() {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
     let scalar = Tensor::from_bytes(DType::U8, &[], &[1]).unwrap();

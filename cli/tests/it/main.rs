@@ -1,5 +1,5 @@
-//! The real executable, run on stores that the library made.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests assert too")]
+//! The real executable on stores that the library created.
+#![allow(clippy::unwrap_used, reason = "test helpers assert too")]
 
 mod append;
 mod attributes;

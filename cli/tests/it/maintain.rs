@@ -1,4 +1,4 @@
-//! `gc` and `verify`.
+//! The `gc` and `verify` commands.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,10 +6,10 @@ use std::os::unix::fs::symlink;
 use crate::harness::{Dir, Run};
 
 #[test]
-fn gc_says_what_it_gave_back() {
+fn gc_reports_the_freed_bytes() {
     let dir = Dir::with_store();
-    // A process that another test starts has our open files, and with them their locks, until it is its own program. So
-    // the store's own commit may have left a manifest.
+    // Until it calls `exec`, a process started by another test has our open files, and so our locks. The store's own
+    // commit may therefore have left a manifest.
     dir.stdout(&["gc", "s.smap"]);
     assert_eq!(dir.stdout(&["gc", "s.smap"]), "deleted 0 files, 0 bytes\n");
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
@@ -17,7 +17,7 @@ fn gc_says_what_it_gave_back() {
 }
 
 #[test]
-fn verify_of_a_whole_store_is_ok() {
+fn verify_of_an_intact_store_is_ok() {
     assert_eq!(Dir::with_store().stdout(&["verify", "s.smap"]), "ok\n");
 }
 
@@ -29,7 +29,7 @@ fn negative(dir: &Dir) -> String {
 }
 
 #[test]
-fn verify_prints_a_line_a_finding_and_exits_with_1() {
+fn verify_prints_a_line_for_each_finding_and_exits_with_1() {
     let dir = Dir::with_store();
     let storage = dir.path("s.smap/storages/0000000000000001.bin");
     let mut bytes = fs::read(&storage).unwrap();
@@ -50,7 +50,7 @@ fn verify_of_a_store_too_damaged_to_open_is_a_finding() {
 }
 
 #[test]
-fn verify_of_a_store_that_lacks_a_part_is_a_finding_of_that_part() {
+fn verify_reports_a_missing_or_replaced_part_of_the_store() {
     let rename_to_link = |dir: &Dir, part: &str| {
         fs::rename(dir.path(part), dir.path("elsewhere")).unwrap();
         symlink(dir.path("elsewhere"), dir.path(part)).unwrap();

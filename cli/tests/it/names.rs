@@ -1,4 +1,4 @@
-//! `view`, `cp`, `mv` and `rm`.
+//! The `view`, `cp`, `mv` and `rm` commands.
 
 use crate::harness::Dir;
 
@@ -16,7 +16,7 @@ fn view_saves_a_header_over_the_same_storage() {
 }
 
 #[test]
-fn new_name_is_taken_as_it_stands() {
+fn new_name_is_used_literally() {
     let dir = Dir::with_store();
     dir.messages(&["view", "s.smap", "'quoted'[0]", "points"]);
     dir.messages(&["mv", "s.smap", "odd [name]", "x.t()"]);
@@ -24,7 +24,7 @@ fn new_name_is_taken_as_it_stands() {
 }
 
 #[test]
-fn cp_gives_a_second_name_to_the_same_header() {
+fn cp_adds_a_second_name_for_the_same_header() {
     let dir = Dir::with_store();
     assert_eq!(dir.messages(&["cp", "s.smap", "points_t", "twin"]), "");
     let (twin, original) = (dir.store().load("twin").unwrap(), dir.store().load("points_t").unwrap());
@@ -41,7 +41,7 @@ fn mv_renames_and_replaces() {
 }
 
 #[test]
-fn rm_takes_all_names_away_in_one_commit() {
+fn rm_removes_all_names_in_one_commit() {
     let dir = Dir::with_store();
     assert_eq!(dir.messages(&["rm", "s.smap", "points", "odd [name]"]), "");
     assert_eq!(listed(&dir), ["points_t"]);

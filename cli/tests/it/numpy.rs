@@ -1,4 +1,4 @@
-//! Files of NumPy: what the command line does with them, as NumPy sees it.
+//! NumPy files: the command line and NumPy read each other's.
 
 use std::env;
 use std::process::Command;
@@ -7,10 +7,10 @@ use crate::harness::Dir;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/numpy_files.py");
 
-/// Skipped, with the reason printed, where python3, numpy or `ml_dtypes` is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that
-/// a failure.
+/// Skipped, with the reason printed, if python3, numpy or `ml_dtypes` is missing. `STRIDEMAP_REQUIRE_PYTHON` turns
+/// that into a failure.
 #[test]
-fn files_of_numpy_are_the_same_to_both_sides() {
+fn numpy_and_the_command_line_read_the_same_files() {
     let found = Command::new("python3").args(["-c", "import numpy, ml_dtypes"]).output();
     if !found.is_ok_and(|output| output.status.success()) {
         println!("skipped: python3 with numpy and ml_dtypes is not there");
@@ -27,7 +27,7 @@ fn files_of_numpy_are_the_same_to_both_sides() {
 }
 
 #[test]
-fn export_of_npz_comes_back_and_is_smaller_when_it_is_compressed() {
+fn npz_export_imports_unchanged_and_is_smaller_if_compressed() {
     let dir = Dir::with_store();
     let said = dir.messages(&["export", "s.smap", "out.npz", "--order", "F"]);
     assert!(said.ends_with("stridemap: exported 3 tensors, 56 B, to out.npz\n"), "{said}");
@@ -41,7 +41,7 @@ fn export_of_npz_comes_back_and_is_smaller_when_it_is_compressed() {
 }
 
 #[test]
-fn flags_that_a_kind_of_file_has_no_use_for_are_refused() {
+fn flags_that_a_format_does_not_use_are_refused() {
     let dir = Dir::with_store();
     for (args, why) in [
         (["out.safetensors", "--order", "F"].as_slice(), "--order is for .npy and .npz files"),

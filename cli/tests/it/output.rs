@@ -1,4 +1,4 @@
-//! Where output goes, and what happens when it cannot.
+//! Where output goes, and errors when writing it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -8,7 +8,7 @@ use stridemap::{Store, Tensor};
 
 use crate::harness::Dir;
 
-/// A store whose listing, and whose one tensor's elements, are more than a pipe holds.
+/// Creates a store whose listing, and whose single tensor's elements, exceed the capacity of a pipe.
 fn large() -> Dir {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
@@ -28,7 +28,7 @@ fn large() -> Dir {
 }
 
 #[test]
-fn reader_that_goes_away_is_no_error() {
+fn closed_pipe_is_not_an_error() {
     let dir = large();
     for args in [
         &["ls", "s.smap"][..],
@@ -63,7 +63,7 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn nothing_but_text_reaches_a_pipe() {
+fn pipe_gets_only_text() {
     let dir = Dir::with_store();
     let store = dir.store();
     store.save_view("\u{1b}[31mred", &store.load("points").unwrap()).unwrap();
@@ -85,7 +85,7 @@ fn nothing_but_text_reaches_a_pipe() {
 }
 
 #[test]
-fn line_break_in_a_path_does_not_begin_a_message() {
+fn line_break_in_a_path_does_not_start_a_new_message() {
     let dir = Dir::empty();
     dir.write_safetensors("m.safetensors", "{}", &[]);
     let path = "new\nstridemap: all is well";

@@ -1,4 +1,4 @@
-//! Bad input: exit code 2, one line that says why, and everything as it was.
+//! Invalid input: exit code 2, one line with the reason, and no change.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::harness::Dir;
 
 const TENSOR: &str = r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
-/// Every command that takes a store and nothing else, on one of the given path.
+/// Returns every command that takes only a store, applied to this path.
 pub(crate) fn on_store(store: &str) -> Vec<Vec<&str>> {
     vec![
         vec!["export", store, "out.safetensors"],
@@ -56,7 +56,7 @@ fn directory_without_a_format_file_is_not_a_store() {
 }
 
 #[test]
-fn unknown_name_is_answered_with_the_nearest() {
+fn error_for_an_unknown_name_lists_the_nearest() {
     let dir = Dir::with_store();
     for (args, action) in [
         (&["show", "s.smap", "poinst[0]"][..], "load"),
@@ -73,7 +73,7 @@ fn unknown_name_is_answered_with_the_nearest() {
 }
 
 #[test]
-fn import_of_what_no_store_can_hold_creates_none_and_leaves_an_empty_directory_alone() {
+fn refused_import_creates_no_store_and_leaves_an_empty_directory() {
     let dir = Dir::empty();
     fs::create_dir(dir.path("empty")).unwrap();
     let long = "x".repeat(1 << 20);
@@ -150,7 +150,7 @@ fn view_that_does_not_fit_the_tensor_is_refused() {
 }
 
 #[test]
-fn name_that_no_tensor_can_have_is_refused() {
+fn invalid_tensor_name_is_refused() {
     let dir = Dir::with_store();
     for args in [
         &["mv", "s.smap", "points", ""][..],
@@ -185,7 +185,7 @@ fn bad_file_is_refused_before_anything_is_created() {
 }
 
 #[test]
-fn file_that_claims_more_than_it_has_is_refused() {
+fn file_shorter_than_its_header_states_is_refused() {
     let dir = Dir::empty();
     dir.write("empty", b"");
     dir.write("bomb.safetensors", &[0xff; 64]);
@@ -197,7 +197,7 @@ fn file_that_claims_more_than_it_has_is_refused() {
 }
 
 #[test]
-fn what_is_not_a_file_is_not_imported() {
+fn only_regular_files_are_imported() {
     let dir = Dir::with_store();
     assert!(dir.refusal(&["import", "none.npy", "s.smap"]).starts_with("open: none.npy: No such file"));
     fs::create_dir(dir.path("model")).unwrap();
@@ -227,7 +227,7 @@ fn files_with_tensors_of_the_same_name_are_refused_together() {
 }
 
 #[test]
-fn unknown_ending_is_answered_with_the_known_ones() {
+fn error_for_an_unknown_extension_lists_the_known_ones() {
     let dir = Dir::with_store();
     for out in ["out.txt", "out", ".npy"] {
         assert_eq!(
@@ -241,7 +241,7 @@ fn unknown_ending_is_answered_with_the_known_ones() {
 }
 
 #[test]
-fn npy_takes_exactly_one_tensor() {
+fn npy_export_accepts_exactly_one_tensor() {
     let dir = Dir::with_store();
     for names in [&[][..], &["points", "points_t"]] {
         let refusal = dir.refusal(&[&["export", "s.smap", "out.npy"], names].concat());
@@ -250,7 +250,7 @@ fn npy_takes_exactly_one_tensor() {
 }
 
 #[test]
-fn usage_error_is_2_on_standard_error() {
+fn usage_error_exits_with_2_and_goes_to_standard_error() {
     let dir = Dir::empty();
     for args in [
         &["rm", "s.smap"][..],

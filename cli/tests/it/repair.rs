@@ -1,4 +1,4 @@
-//! `repair`, and `verify` of what it is for.
+//! The `repair` command, and `verify` on damaged stores.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use stridemap::{Store, Tensor};
 
 use crate::harness::{Dir, Run};
 
-/// A store of `weight` and a view of it on one storage, and of `bias` on another.
+/// Creates a store of `weight` and a view of it on one storage, and of `bias` on another.
 fn with_model() -> Dir {
     let dir = Dir::empty();
     let store = Store::create(dir.path("model.smap")).unwrap();
@@ -16,7 +16,7 @@ fn with_model() -> Dir {
     store.save_view("weight_t", &store.load("weight").unwrap().t().unwrap()).unwrap();
     store.save("bias", &Tensor::from_vec(vec![1f32, 2., 3.], &[3]).unwrap()).unwrap();
     drop(store);
-    // A process that another test starts has our open files until it is its own program, and with them their locks.
+    // Until it calls `exec`, a process started by another test has our open files, and so our locks.
     dir.stdout(&["gc", "model.smap"]);
     dir
 }
@@ -35,7 +35,7 @@ fn json(dir: &Dir, args: &[&str], code: i32) -> Value {
 }
 
 #[test]
-fn json_of_verify_has_the_findings_and_whom_they_affect() {
+fn verify_json_has_the_findings_and_the_affected_tensors() {
     let dir = with_model();
     let whole = json(&dir, &["verify", "model.smap", "--json"], 0);
     assert_eq!(whole, json!({"v": 1, "findings": [], "orphans": [], "unchecked": [], "bytes_read": 36}));
@@ -62,7 +62,7 @@ fn json_of_verify_has_the_findings_and_whom_they_affect() {
 }
 
 #[test]
-fn json_of_repair_says_what_is_given_up_and_what_was_done() {
+fn repair_json_has_the_losses_and_the_actions() {
     let dir = with_model();
     damage(&dir, "storages/0000000000000001.bin", 5);
     let plan = json(&dir, &["repair", "model.smap", "--json"], 1);
@@ -80,7 +80,7 @@ fn json_of_repair_says_what_is_given_up_and_what_was_done() {
 }
 
 #[test]
-fn repair_of_a_whole_store_says_so() {
+fn repair_of_an_intact_store_reports_that() {
     let dir = with_model();
     for args in [&["repair", "model.smap"][..], &["repair", "model.smap", "--apply"]] {
         let Run { code, stdout, stderr } = dir.run(args);

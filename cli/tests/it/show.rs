@@ -1,4 +1,4 @@
-//! `show`: expressions and elements.
+//! The `show` command: expressions and elements.
 
 use stridemap::{DType, Store, Tensor};
 
@@ -19,14 +19,14 @@ fn show_prints_as_pytorch_does() {
 }
 
 #[test]
-fn show_takes_quoted_names() {
+fn show_accepts_quoted_names() {
     let dir = Dir::with_store();
     assert_eq!(dir.stdout(&["show", "s.smap", "'odd [name]'"]), "tensor(7)\n");
     assert_eq!(dir.stdout(&["show", "s.smap", "'odd [name]'[None, ...]"]), "tensor([7])\n");
 }
 
 #[test]
-fn property_behind_a_bare_name_is_one_unless_a_tensor_has_that_name() {
+fn property_after_a_bare_name_is_read_unless_a_tensor_has_that_name() {
     let dir = Dir::with_store();
     let transposed = dir.stdout(&["show", "s.smap", "points.t()"]);
     for expr in ["points.T", "points.T.T.T", "points.real.mT", "points.T[:]"] {
@@ -94,7 +94,7 @@ fn show_json_writes_every_kind_of_element() {
 }
 
 #[test]
-fn show_json_says_the_dtype_of_a_view_by_dtype() {
+fn show_json_has_the_dtype_of_a_view_by_dtype() {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
     store.save("bytes", &Tensor::from_vec(vec![1u8; 16], &[16]).unwrap()).unwrap();
@@ -107,7 +107,7 @@ fn show_json_says_the_dtype_of_a_view_by_dtype() {
 }
 
 #[test]
-fn show_json_of_more_than_a_piece_keeps_the_logical_order() {
+fn show_json_of_several_pieces_keeps_the_logical_order() {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
     let (rows, columns) = (300i64, 701i64);

@@ -1,4 +1,4 @@
-//! `inspect`, `ls` and `show` on files of other formats.
+//! The `inspect`, `ls` and `show` commands on files in other formats.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::harness::Dir;
 use crate::refusals::on_store;
 
-/// Two tensors, not in the order of their names, and text.
+/// Two tensors, not in order of name, and text.
 const HEADER: &str = concat!(
     r#"{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"#,
     r#""b [0]":{"dtype":"I64","shape":[],"data_offsets":[8,16]}}"#
@@ -19,7 +19,7 @@ fn with_file() -> Dir {
     dir
 }
 
-/// The checkpoints that PyTorch wrote, but those that are to be refused.
+/// Returns the checkpoints that PyTorch wrote, except those that must be refused.
 pub(crate) fn checkpoints() -> Vec<PathBuf> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop/tests/data/pt");
     let files = fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path());
@@ -34,7 +34,7 @@ pub(crate) fn checkpoints() -> Vec<PathBuf> {
 }
 
 #[test]
-fn inspect_json_of_a_file_has_the_keys_of_a_store_and_no_uuid_and_no_generation() {
+fn inspect_json_of_a_file_has_the_keys_of_a_store_without_uuid_and_generation() {
     let start = 8 + HEADER.len();
     let expected = concat!(
         r#"{"v":1,"store":{"path":"m.safetensors","uuid":null,"generation":null,"tensor_count":2,"storage_count":1,"#,
@@ -52,7 +52,7 @@ fn inspect_json_of_a_file_has_the_keys_of_a_store_and_no_uuid_and_no_generation(
 }
 
 #[test]
-fn inspect_of_a_file_says_its_format() {
+fn inspect_of_a_file_prints_its_format() {
     let text = with_file().stdout(&["inspect", "m.safetensors"]);
     insta::assert_snapshot!(text, @r"
     path        m.safetensors
@@ -73,7 +73,7 @@ fn inspect_of_a_file_says_its_format() {
 }
 
 #[test]
-fn ls_of_a_file_is_ascending_and_takes_a_prefix() {
+fn ls_of_a_file_is_sorted_and_accepts_a_prefix() {
     let dir = with_file();
     assert_eq!(dir.stdout(&["ls", "m.safetensors"]), "'b [0]'\tint64\t[]\nw\tfloat32\t[2, 1]\n");
     assert_eq!(dir.stdout(&["ls", "m.safetensors", "b"]), "'b [0]'\tint64\t[]\n");
@@ -83,7 +83,7 @@ fn ls_of_a_file_is_ascending_and_takes_a_prefix() {
 }
 
 #[test]
-fn show_of_a_file_takes_every_expression() {
+fn show_of_a_file_accepts_every_expression() {
     let dir = with_file();
     assert_eq!(dir.stdout(&["show", "m.safetensors", "w.t().flip(1)"]), "tensor([[-2.0000,  1.5000]])\n");
     assert_eq!(dir.stdout(&["show", "m.safetensors", "'b [0]'[None]"]), "tensor([7])\n");
@@ -93,7 +93,7 @@ fn show_of_a_file_takes_every_expression() {
 }
 
 #[test]
-fn a_tensor_without_a_name_has_that_of_its_file() {
+fn tensor_without_a_name_gets_that_of_its_file() {
     let dir = Dir::with_store();
     dir.messages(&["export", "s.smap", "xy.npy", "points_t"]);
     assert_eq!(dir.stdout(&["ls", "xy.npy"]), "xy\tfloat32\t[2, 3]\n");
@@ -101,7 +101,7 @@ fn a_tensor_without_a_name_has_that_of_its_file() {
 }
 
 #[test]
-fn names_and_headers_of_a_file_are_those_that_an_import_gives() {
+fn names_and_headers_of_a_file_match_those_of_an_import() {
     let dir = Dir::with_store();
     for file in ["m.safetensors", "m.npz"] {
         dir.messages(&["export", "s.smap", file]);
@@ -121,7 +121,7 @@ fn names_and_headers_of_a_file_are_those_that_an_import_gives() {
 }
 
 #[test]
-fn what_is_neither_a_store_nor_a_file_that_is_read_is_both_refused() {
+fn path_that_is_neither_a_store_nor_a_supported_file_is_refused() {
     let dir = Dir::empty();
     dir.write("junk", b"text");
     fs::create_dir(dir.path("photos")).unwrap();
@@ -144,7 +144,7 @@ fn what_is_neither_a_store_nor_a_file_that_is_read_is_both_refused() {
 }
 
 #[test]
-fn commands_that_take_a_store_alone_say_to_import_a_file() {
+fn commands_that_need_a_store_advise_to_import_a_file() {
     let dir = with_file();
     for args in on_store("m.safetensors") {
         assert_eq!(

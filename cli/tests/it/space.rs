@@ -1,4 +1,4 @@
-//! `compact` and `stats`.
+//! The `compact` and `stats` commands.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use stridemap::{Store, Tensor};
 
 use crate::harness::Dir;
 
-/// With a store of a column of a matrix of 1000 rows of 100 float32, which has lost its own name.
+/// Creates a store of one column of a float32 matrix with 1000 rows and 100 columns. The matrix has lost its own name.
 fn with_column() -> Dir {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
@@ -16,13 +16,13 @@ fn with_column() -> Dir {
     store.save_view("a column", &store.load("all").unwrap().select(1, 16).unwrap()).unwrap();
     store.remove("all").unwrap();
     drop(store);
-    // What the store's own commit may have left: another test that starts a process has our locks for a moment.
+    // Deletes what the store's own commit may have left: a process started by another test briefly has our locks.
     dir.stdout(&["gc", "s.smap"]);
     dir
 }
 
 #[test]
-fn compact_says_what_it_gave_back_and_keeps_the_elements() {
+fn compact_reports_the_freed_bytes_and_keeps_the_elements() {
     let dir = with_column();
     let before = dir.stdout(&["show", "s.smap", "a column"]);
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
@@ -37,7 +37,7 @@ fn compact_says_what_it_gave_back_and_keeps_the_elements() {
 }
 
 #[test]
-fn compact_leaves_what_is_damaged_says_so_and_exits_with_1() {
+fn compact_skips_and_reports_damaged_storages_and_exits_with_1() {
     let dir = with_column();
     let storage = dir.path("s.smap/storages/0000000000000001.bin");
     let mut bytes = fs::read(&storage).unwrap();
@@ -45,8 +45,8 @@ fn compact_leaves_what_is_damaged_says_so_and_exits_with_1() {
     fs::write(&storage, bytes).unwrap();
     let run = dir.run(&["compact", "s.smap"]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(1), "compacted 0 storages\n"), "{run:?}");
-    let said = "stridemap: skipped storage 0000000000000001 (386.72 KiB reclaimable): damaged: ";
-    assert!(run.stderr.starts_with(said), "{run:?}");
+    let message = "stridemap: skipped storage 0000000000000001 (386.72 KiB reclaimable): damaged: ";
+    assert!(run.stderr.starts_with(message), "{run:?}");
 }
 
 #[test]
@@ -97,18 +97,18 @@ fn stats_are_a_table_or_json() {
 }
 
 #[test]
-fn stats_name_the_process_that_is_in_the_way() {
+fn stats_name_the_process_that_holds_space() {
     let dir = with_column();
     let reader = Store::open(dir.path("s.smap")).unwrap();
     let held = "390.62 KiB are held by readers on older generations (process";
-    let said = dir.run(&["compact", "s.smap"]).stderr;
-    assert!(said.contains(held), "{said}");
-    let said = dir.run(&["gc", "s.smap"]).stderr;
-    assert!(said.contains(held), "{said}");
+    let message = dir.run(&["compact", "s.smap"]).stderr;
+    assert!(message.contains(held), "{message}");
+    let message = dir.run(&["gc", "s.smap"]).stderr;
+    assert!(message.contains(held), "{message}");
     let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
     let pinned = &record["storages"][0]["reclaimable"][0];
     assert_eq!((&pinned["reason"], &pinned["generation"]), (&json!("pinned"), &json!(4)));
-    // The kernel tells who it is, where the file system and the namespace of processes allow.
+    // The kernel names the process if the file system and the process namespace allow it.
     let processes = pinned["processes"].as_array().unwrap();
     assert!(processes.is_empty() || *processes == [json!(std::process::id())], "{record}");
     drop(reader);

@@ -1,4 +1,4 @@
-//! `watch`: what it says of the commits of other processes, and how it ends.
+//! The `watch` command: its output for commits by other processes, and how it ends.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -9,7 +9,7 @@ use stridemap::Tensor;
 
 use crate::harness::Dir;
 
-/// A watching process that has begun.
+/// A running `watch` process.
 struct Watcher {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -41,7 +41,7 @@ impl Watcher {
         assert!(sent.unwrap().success());
     }
 
-    /// How it ends, and what else it said.
+    /// Waits for the end, and returns the exit code and the remaining output.
     fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
@@ -51,7 +51,7 @@ impl Watcher {
 }
 
 #[test]
-fn watch_prints_a_line_a_commit() {
+fn watch_prints_a_line_for_each_commit() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &["--count", "3"]);
     dir.stdout(&["cp", "s.smap", "points", "tab\there"]);
@@ -83,7 +83,7 @@ fn watch_prints_json_objects() {
 }
 
 #[test]
-fn commits_that_come_while_it_cannot_look_are_told_together() {
+fn commits_while_watch_is_stopped_are_reported_together() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &["--count", "1"]);
     watcher.signal("STOP");
@@ -97,7 +97,7 @@ fn commits_that_come_while_it_cannot_look_are_told_together() {
 }
 
 #[test]
-fn watch_ends_well_at_a_signal() {
+fn watch_exits_with_0_at_a_signal() {
     for signal in ["INT", "TERM"] {
         let dir = Dir::with_store();
         let mut watcher = Watcher::start(&dir, &[]);
@@ -109,7 +109,7 @@ fn watch_ends_well_at_a_signal() {
 }
 
 #[test]
-fn watch_ends_well_when_nobody_reads_it() {
+fn watch_exits_with_0_when_its_output_is_closed() {
     let dir = Dir::with_store();
     let Watcher { mut child, stdout, mut stderr } = Watcher::start(&dir, &[]);
     drop(stdout);
@@ -119,7 +119,7 @@ fn watch_ends_well_when_nobody_reads_it() {
 }
 
 #[test]
-fn watch_says_no_after_its_timeout() {
+fn watch_exits_with_1_after_its_timeout() {
     let dir = Dir::with_store();
     assert_eq!(Watcher::start(&dir, &["--timeout", "0"]).end(), (Some(1), String::new()));
     assert_eq!(Watcher::start(&dir, &["--timeout", "1", "--json"]).end(), (Some(1), String::new()));
@@ -133,7 +133,7 @@ fn watch_follows_a_store_that_is_renamed_and_ends_when_it_is_deleted() {
     dir.stdout(&["cp", "elsewhere", "points", "again"]);
     assert_eq!(watcher.line(), "3\t+again\n");
     fs::remove_dir_all(dir.path("elsewhere")).unwrap();
-    let (code, said) = watcher.end();
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("the store was deleted or replaced"), "{said}");
+    let (code, message) = watcher.end();
+    assert_eq!(code, Some(2), "{message}");
+    assert!(message.contains("the store was deleted or replaced"), "{message}");
 }

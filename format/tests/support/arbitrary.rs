@@ -58,7 +58,7 @@ pub(crate) fn storage_record() -> impl Strategy<Value = StorageRecord> {
     })
 }
 
-/// A tensor on a storage below `next_id`. Its extent is not bounded.
+/// A tensor on a storage with an id below `next_id`. Its extent is unbounded.
 pub(crate) fn tensor_record(next_id: u64) -> impl Strategy<Value = TensorRecord> {
     let dim = (prop_oneof![4 => 0..70u64, 1 => number()], any::<i64>(), 0..64u32);
     let dim = dim.prop_map(|(size, stride, shift)| (size, stride >> shift));

@@ -1,4 +1,4 @@
-//! Files that break one rule each, named by it.
+//! Files that each break one rule, which their names state.
 
 use super::frame::{digested, entry_of, manifest_of};
 use super::wire::{
@@ -11,7 +11,7 @@ const MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
 const MANIFEST_BODY: usize = 24;
 const TABLE_ENTRIES: usize = 64;
 
-/// Every bad file: its name, and its bytes.
+/// Returns every bad file: its name and its bytes.
 pub(crate) fn files() -> Vec<(String, Vec<u8>)> {
     let named = |files: Vec<(&str, Vec<u8>)>, extension: &'static str| {
         files.into_iter().map(move |(name, bytes)| (format!("{name}.{extension}"), bytes)).collect::<Vec<_>>()
@@ -53,7 +53,7 @@ fn markers() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Broken records: what they change in the fields of a storage or a tensor, in a manifest and in a table alike.
+/// Returns broken records: the changed fields of a storage or a tensor, for both a manifest and a table.
 fn records() -> Vec<(&'static str, Vec<Change>)> {
     let with_long_stride = list(&[long(4, 2), int(1)]);
     let (zeros, ones) = (ints(&[0, 0]), (uints(&[1; 65]), ints(&[1; 65])));
@@ -166,7 +166,7 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
     let attributes = |items: &[Vec<u8>]| manifest(&[("attributes", list(items))]);
     let attributes_cut = manifest(&[("attributes", uint(1 << 60)), ("garbage", vec![])]);
     let garbage = |items: &[Vec<u8>]| manifest(&[("garbage", list(items))]);
-    // A removal that stands before the map's one entry, and the key of that entry.
+    // A removal before the only entry of the map, and the key of that entry.
     let storages = |removal: u64, key: u64| {
         let removals = [uint(2), uint(removal), vec![0]].concat();
         manifest(&[("storages", removals), ("storage", uint(key)), ("on", uint(key))])
@@ -179,7 +179,7 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         let tag_alone = ["length", "count", "kind"].map(|field| (field, vec![]));
         manifest(&[&[("storage", uint(id)), ("storage_tag", vec![0])], &tag_alone[..]].concat())
     };
-    // Removals before the map's one entry, which is one change too many.
+    // Removals before the only entry of the map, which make one change too many.
     let (past_ids, past_names): (Vec<u8>, Vec<u8>) = (
         (1000..1000 + 4096).flat_map(|id| [uint(id), vec![0]].concat()).collect(),
         (1000..1000 + 4096).flat_map(|name: u64| [text(name.to_string()), vec![0]].concat()).collect(),
@@ -245,7 +245,7 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A table of one storage and one tensor, right in everything but `changes`.
+/// Returns a table of one storage and one tensor, valid except for `changes`.
 pub(crate) fn table_changed(changes: &[Change]) -> Vec<u8> {
     let (storage, tensor) = (changed(storage_fields(), changes), changed(tensor_fields(), changes));
     assert_eq!(storage.1 + tensor.1, changes.len(), "a table lacks one of {changes:?}");

@@ -1,4 +1,4 @@
-//! The values that the good vectors hold.
+//! The values of the good vectors.
 
 use std::collections::BTreeMap;
 
@@ -33,12 +33,12 @@ pub(crate) fn manifests() -> Vec<(&'static str, Manifest)> {
 
 pub(crate) fn tables() -> Vec<(&'static str, Table)> {
     let empty = Table { storages: BTreeMap::new(), tensors: BTreeMap::new(), generation: 1, ..table() };
-    // The two halves of its generation both meet the ordinal in the seed of a check.
+    // Both halves of its generation are combined with the ordinal in the seed of a check.
     let late = Table { generation: 0x7_0000_0003, ..small_table() };
     vec![("table", table()), ("empty", empty), ("small-table", small_table()), ("late", late)]
 }
 
-/// The manifest that bad ones differ from in one rule.
+/// Returns the manifest from which each bad one differs in one rule.
 pub(crate) fn small_manifest() -> Manifest {
     let table = small_table();
     Manifest {
@@ -52,7 +52,7 @@ pub(crate) fn small_manifest() -> Manifest {
     }
 }
 
-/// The table that bad ones differ from in one rule.
+/// Returns the table from which each bad one differs in one rule.
 pub(crate) fn small_table() -> Table {
     Table {
         uuid: UUID,
@@ -70,7 +70,7 @@ pub(crate) fn small_table() -> Table {
     }
 }
 
-/// Every kind of change.
+/// Returns a manifest with every kind of change.
 fn deltas() -> Manifest {
     let names = |names: &[Option<&str>]| Some(names.iter().map(|name| name.map(str::to_owned)).collect());
     let transposed = tensor(DType::F32, &[2, 3], &[1, 2], 0, 3);
@@ -106,7 +106,7 @@ fn deltas() -> Manifest {
     }
 }
 
-/// The integers on both sides of every change of width.
+/// Returns a manifest with the integers on both sides of every change of width.
 fn integers() -> Manifest {
     let unsigned = [0, 250, 251, 0xffff, 0x1_0000, 0xffff_ffff, 0x1_0000_0000, u64::MAX];
     let signed = [125, -125, 126, -126, i64::MAX, i64::MIN, -1, 0x8000];
@@ -123,7 +123,7 @@ fn integers() -> Manifest {
     }
 }
 
-/// Everything as large as it may be, and the largest view that reaches nothing.
+/// Returns a manifest with every field at its maximum, and with the largest view that contains no element.
 fn limits() -> Manifest {
     let name = |i: usize| Some(format!("d{i:0>width$}", width = MAX_DIM_NAME_BYTES - 1));
     let dim_names = Some((0..MAX_RANK).map(name).collect());
@@ -151,7 +151,7 @@ fn limits() -> Manifest {
     }
 }
 
-/// Attributes of the store, of a tensor, of prefixes, and of names that no tensor has.
+/// Returns a manifest with attributes of the store, of a tensor, of prefixes, and of names without a tensor.
 fn scopes() -> Manifest {
     Manifest {
         attributes: attributes(&[
@@ -172,7 +172,7 @@ fn attributes(texts: &[(&str, &str, &str)]) -> Attributes {
     texts.iter().map(entry).collect()
 }
 
-/// Changes over the table of generation 7: a second name on its storage 4, and its storage 3 gone.
+/// Returns changes over the table of generation 7: a second name for its storage 4, and the removal of its storage 3.
 fn on_table() -> Manifest {
     let table = table();
     let live = StorageRecord { tensor_count: 2, ..table.storages[&4].clone() };
@@ -193,7 +193,7 @@ fn on_table() -> Manifest {
     }
 }
 
-/// Storages of every kind, a tensor of every dtype, and views.
+/// Returns a table with storages of every kind, a tensor of every dtype, and views.
 fn table() -> Table {
     let of_dtype = |dtype: &DType| (format!("dtypes/{dtype}"), tensor(*dtype, &[2, 3], &[3, 1], 0, 1));
     let views = [
@@ -228,13 +228,13 @@ fn storage(length_bytes: u64, tensor_count: u64, kind: StorageKind) -> StorageRe
     StorageRecord { length_bytes, tensor_count, kind }
 }
 
-/// A sealed storage; its digests are those of its length's bytes.
+/// Returns a sealed storage. Its digests are those of the bytes of its length.
 fn sealed(length_bytes: u64, tensor_count: u64) -> StorageRecord {
     let (chunks, tail) = (digest(&length_bytes.to_be_bytes()), digest(&length_bytes.to_le_bytes()));
     storage(length_bytes, tensor_count, StorageKind::Sealed(Sealed { chunks, tail, reserved_bytes: 0 }))
 }
 
-/// A sealed storage that is to grow, on which nothing stands.
+/// Returns a growing sealed storage that no tensor refers to.
 fn reserving(length_bytes: u64, reserved_bytes: u64) -> StorageRecord {
     let (chunks, tail) = ([0xcc; 16], [0xee; 16]);
     storage(length_bytes, 0, StorageKind::Sealed(Sealed { chunks, tail, reserved_bytes }))

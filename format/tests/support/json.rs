@@ -1,4 +1,4 @@
-//! Decoded content in the JSON form that `vectors/README.md` describes.
+//! Decoded content in the JSON form of `vectors/README.md`.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(crate) fn table(table: &Table, reference: &TableRef) -> Value {
     })
 }
 
-/// The attributes of each scope, by key.
+/// Returns the attributes of each scope, by key.
 fn by_scope(attributes: &Attributes) -> BTreeMap<&str, BTreeMap<&str, &str>> {
     let mut scopes: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
     for ((scope, key), value) in attributes {

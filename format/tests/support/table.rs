@@ -1,4 +1,4 @@
-//! Whole tables: the crate reads and writes them piece by piece, as its users do from files.
+//! Encodes and decodes whole tables. The crate itself reads and writes them in pieces, for use with files.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use stridemap_format::{
     Error, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableHeader, TableRef, TensorRecord, Uuid,
 };
 
-/// The content of a table, and the next storage id of the manifest that stands on it.
+/// The content of a table, and the next storage id of the manifest that refers to it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Table {
     pub(crate) uuid: Uuid,
@@ -16,11 +16,11 @@ pub(crate) struct Table {
     pub(crate) tensors: BTreeMap<String, TensorRecord>,
 }
 
-/// Why a file was not read.
+/// The reason why a file was refused.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Failure {
     Refused(Error),
-    /// The crate asked for bytes that the file does not have.
+    /// The crate requested bytes past the end of the file.
     CutShort,
 }
 
@@ -50,8 +50,8 @@ impl Table {
         ([header, rest].concat(), reference)
     }
 
-    /// Reads all of a table, as a verification does. That entries ascend (F-24) is left to the encoder to say, which
-    /// takes them in no other order.
+    /// Reads a whole table, like a verification. It does not check that entries ascend (F-24): the encoder refuses any
+    /// other order.
     pub(crate) fn decode(
         bytes: &[u8],
         uuid: Uuid,
@@ -84,7 +84,7 @@ pub(crate) fn decode_header(bytes: &[u8], uuid: Uuid, reference: &TableRef) -> R
     TableHeader::decode(bytes.get(..TABLE_HEADER_BYTES).unwrap_or(bytes), uuid, reference)
 }
 
-/// Reads one entry by way of its two slots, as a lookup does.
+/// Reads one entry by its two slots, like a lookup.
 pub(crate) fn decode_entry(
     bytes: &[u8],
     header: &TableHeader,
@@ -104,7 +104,7 @@ pub(crate) fn decode_entry(
     }
 }
 
-/// The bytes that a reader gets from its file at `offset`.
+/// Returns the bytes that a reader gets from a file at `offset`.
 fn part(bytes: &[u8], offset: u64, length: u64) -> Result<&[u8], Failure> {
     let range = usize::try_from(offset).ok().zip(usize::try_from(length).ok());
     range.and_then(|(offset, length)| bytes.get(offset..offset.checked_add(length)?)).ok_or(Failure::CutShort)

@@ -1,4 +1,4 @@
-//! A second encoder, written from `SPEC.md` alone: it writes what the crate refuses to.
+//! A second encoder, written only from `SPEC.md`. It also writes what the crate refuses to write.
 
 use stridemap_format::{TableRef, Uuid, digest};
 
@@ -18,7 +18,7 @@ pub(crate) fn uint(n: u64) -> Vec<u8> {
     }
 }
 
-/// An integer of `width` bytes behind its marker, whether or not it needs so many.
+/// Encodes an integer in `width` bytes after its marker, whether or not it needs that many.
 pub(crate) fn long(n: u64, width: usize) -> Vec<u8> {
     let marker = [(2, 251), (4, 252), (8, 253)].into_iter().find(|&(w, _)| w == width).unwrap().1;
     [&[marker], &n.to_le_bytes()[..width]].concat()
@@ -33,7 +33,7 @@ pub(crate) fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
     [&uint(text.as_ref().len() as u64), text.as_ref()].concat()
 }
 
-/// A list, or a map whose items are each a key and its value.
+/// Encodes a list, or a map whose items are pairs of key and value.
 pub(crate) fn list(items: &[Vec<u8>]) -> Vec<u8> {
     [uint(items.len() as u64), items.concat()].concat()
 }
@@ -50,7 +50,7 @@ pub(crate) fn some(value: Vec<u8>) -> Vec<u8> {
     [vec![1], value].concat()
 }
 
-/// Dimension names, all of them present.
+/// Encodes dimension names, all of them present.
 pub(crate) fn dim_names(names: &[&str]) -> Vec<u8> {
     some(list(&names.iter().map(|name| some(text(name))).collect::<Vec<_>>()))
 }
@@ -59,7 +59,7 @@ pub(crate) fn external(path: &[u8], offset_bytes: u64, size_bytes: u64) -> Vec<u
     [uint(3), text(path), uint(offset_bytes), uint(1), uint(2), uint(size_bytes), int(-1)].concat()
 }
 
-/// A sealed storage without a full chunk.
+/// Encodes a sealed storage without a full chunk.
 pub(crate) fn sealed(reserved_bytes: u64) -> Vec<u8> {
     [uint(0), vec![0; 16], vec![0xaa; 16], uint(reserved_bytes)].concat()
 }
@@ -72,10 +72,10 @@ pub(crate) fn table_ref(generation: u64) -> Vec<u8> {
     some([uint(generation), uint(72), vec![0xdd; 16]].concat())
 }
 
-/// A field that a bad vector replaces, and its bytes.
+/// A field that a bad vector replaces, and its new bytes.
 pub(crate) type Change = (&'static str, Vec<u8>);
 
-/// The fields of a small valid manifest, in order: all of its body.
+/// Returns the fields of a small valid manifest, in order: its whole body.
 fn manifest_fields() -> Vec<Change> {
     let head = [
         ("uuid", UUID.to_vec()),
@@ -119,7 +119,7 @@ pub(crate) fn tensor_fields() -> Vec<Change> {
     ]
 }
 
-/// The bytes of `fields` with those in `changes` replaced. Gives how many were found, too.
+/// Returns the bytes of `fields` with `changes` applied, and the number of fields that changed.
 pub(crate) fn changed(mut fields: Vec<Change>, changes: &[Change]) -> (Vec<u8>, usize) {
     let mut found = 0;
     for (name, bytes) in &mut fields {
@@ -131,7 +131,7 @@ pub(crate) fn changed(mut fields: Vec<Change>, changes: &[Change]) -> (Vec<u8>, 
     (fields.into_iter().flat_map(|(_, bytes)| bytes).collect(), found)
 }
 
-/// A small manifest, right in everything but `changes`.
+/// Returns a small manifest, valid except for `changes`.
 pub(crate) fn manifest(changes: &[Change]) -> Vec<u8> {
     let (body, found) = changed(manifest_fields(), changes);
     assert_eq!(found, changes.len(), "a manifest lacks one of {changes:?}");
@@ -142,13 +142,14 @@ pub(crate) fn marker(magic: &[u8], version: u32, reserved: u32) -> Vec<u8> {
     digested(&[magic, &version.to_le_bytes(), &reserved.to_le_bytes(), &UUID].concat())
 }
 
-/// `bytes` with those from `offset` on replaced by `patch`.
+/// Returns `bytes` with those at `offset` replaced by `patch`.
 pub(crate) fn overwritten(mut bytes: Vec<u8>, offset: usize, patch: &[u8]) -> Vec<u8> {
     bytes[offset..offset + patch.len()].copy_from_slice(patch);
     bytes
 }
 
-/// A table of these records: `storages` of the entries are storages. `gaps` are bytes before and after the entries.
+/// Returns a table of these records, of which the first `storages` are storages. `gaps` are the bytes before and after
+/// the entries.
 pub(crate) fn table_with_gaps(records: &[Vec<u8>], storages: u64, gaps: [&[u8]; 2]) -> Vec<u8> {
     let mut entries = gaps[0].to_vec();
     let mut slots = vec![64 + entries.len() as u64];
@@ -167,7 +168,7 @@ pub(crate) fn table(records: &[Vec<u8>], storages: u64) -> Vec<u8> {
     table_with_gaps(records, storages, [b"", b""])
 }
 
-/// What a manifest would state of a table of generation 7 with this header and length.
+/// Returns a manifest's reference to a table of generation 7 with this header and length.
 pub(crate) fn reference(table: &[u8]) -> TableRef {
     let header_digest = digest(table.get(..64).unwrap_or(table));
     TableRef { generation: GENERATION, length_bytes: table.len() as u64, header_digest }

@@ -42,7 +42,7 @@ impl Descr {
             _ => ('=', descr),
         };
         let code = if code == "?" { "b1" } else { code };
-        // Single bytes have no byte order, which `|` says.
+        // NumPy writes `|` for types without a byte order, such as single bytes.
         let plain = |dtype| Descr { dtype, is_big_endian: false };
         if let Some(&(_, dtype)) = UNIQUE.iter().find(|&&(unique, _)| unique == descr) {
             return Ok(plain(dtype));

@@ -62,7 +62,7 @@ impl Preamble {
     }
 }
 
-/// The header of an array, without the offset of its elements, which the preamble has.
+/// The header of an array. The offset of its elements is in the preamble.
 pub(super) struct Array {
     pub(super) dtype: DType,
     pub(super) layout: Layout,

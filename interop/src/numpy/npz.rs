@@ -40,8 +40,8 @@ const ENDING: &str = ".npy";
 /// The alignment of uncompressed members, so that they can be mapped.
 const ALIGNMENT_BYTES: u16 = 64;
 
-/// The length from which a member gets the long fields of zip64. It leaves room for deflate to make a member a little
-/// longer.
+/// The length from which a member gets the long fields of zip64. It is below 4 GiB, because deflating can make a member
+/// slightly longer.
 const LARGE_BYTES: u64 = 0xf000_0000;
 
 /// How the arrays of a file are stored.
@@ -150,7 +150,7 @@ impl Export {
     }
 
     /// Writes tensors as a `.npz` file, each under its name, as [`npy::Export`](super::npy::Export::write) writes one.
-    /// The elements are never all in memory. The same tensors always produce the same file.
+    /// Elements are streamed, so they need not fit in memory. The same tensors always produce the same file.
     ///
     /// # Errors
     /// Those of [`npy::Export`](super::npy::Export::write), and `BadFile`, before anything is written, for a

@@ -10,7 +10,7 @@ use stridemap_format::limits::MAX_RANK;
 use super::METADATA_KEY;
 use super::json::{FromEntries, Object};
 
-/// A header: an object of tensors, with the attributes under a key of their own. Keys are unique.
+/// A header: an object of tensors by name, and attributes under a reserved key. Keys are unique.
 #[derive(Default)]
 pub(super) struct Header {
     pub(super) tensors: BTreeMap<String, Info>,
@@ -25,7 +25,7 @@ pub(super) struct Info {
     pub(super) data_offsets: (usize, usize),
 }
 
-/// Sizes. One more than a tensor may have is kept, so that an error can name the tensor.
+/// The sizes of a tensor. At most one more than the maximum rank is kept, enough to refuse the tensor by name.
 pub(super) struct Shape(pub(super) Vec<usize>);
 
 impl<'de> FromEntries<'de> for Header {

@@ -15,14 +15,14 @@ use crate::FileFormat;
 use crate::contents::Contents;
 use crate::file::RawFile;
 
-/// Returns whether a file of this length begins with the length of a header that fits in it, and with a header.
+/// Returns whether a file of `length_bytes` begins with the length of a header that fits in it, followed by a brace.
 pub(crate) fn is_file(magic: &[u8], length_bytes: u64) -> bool {
     let Some((header_bytes, [b'{', ..])) = magic.split_first_chunk::<PREAMBLE_BYTES>() else { return false };
     let rest_bytes = length_bytes.saturating_sub(PREAMBLE_BYTES as u64);
     u64::from_le_bytes(*header_bytes) <= rest_bytes.min(MAX_HEADER_BYTES)
 }
 
-/// Returns whether a file begins like JSON, and not like a length of that value.
+/// Returns whether a file begins with a JSON object, and not with a header length whose first byte equals a brace.
 pub(crate) fn is_index(magic: &[u8]) -> bool {
     let is_length = magic.first_chunk().is_some_and(|bytes| u64::from_le_bytes(*bytes) <= MAX_HEADER_BYTES);
     magic.first() == Some(&b'{') && !is_length
@@ -49,7 +49,7 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
         rest_bytes = rest_bytes.saturating_sub(opened.storages.first().map_or(0, |whole| whole.offset_bytes));
         for tensor in &opened.tensors {
             match part_of.get(&tensor.name) {
-                Some(said) if said != index => {
+                Some(stated) if stated != index => {
                     return Err(file.bad(format!(
                         "weight_map has tensor {:?} in a different part from {part:?}, which contains it",
                         tensor.name

@@ -19,7 +19,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(
     serde_json::from_slice(json).map_err(|e| file.bad(format!("{what}: {e}")).with_source(e))
 }
 
-/// A header of at most this many bytes, of some hundred thousand tensors, is read whole, which is faster to parse.
+/// A header of at most this many bytes (a few hundred thousand tensors) is read whole, because that parses faster.
 const WHOLE_BYTES: usize = 16 << 20;
 
 /// The bytes of a longer header in memory at a time.
@@ -91,7 +91,7 @@ impl<R: Read> Read for Guard<R> {
 
 /// The contents of a JSON object, added one entry at a time.
 pub(super) trait FromEntries<'de>: Default {
-    /// What errors say an object should be.
+    /// The description in errors of what was expected.
     const EXPECTED: &'static str = "an object";
 
     /// Returns whether there is an entry with this key.

@@ -19,7 +19,7 @@ pub use write::Export;
 /// The header key that does not name a tensor.
 const METADATA_KEY: &str = "__metadata__";
 
-/// The bytes before the header, which hold its length.
+/// The number of bytes before the header. They hold its length.
 const PREAMBLE_BYTES: usize = 8;
 
 /// The format's own limit for its header. Also the limit here for an index, and for the headers of all parts

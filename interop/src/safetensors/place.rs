@@ -66,7 +66,7 @@ impl Changes {
     }
 
     fn place(&mut self, staged: TempPath, target: &Path) -> Result<()> {
-        // The name was free before: another process has created the file since.
+        // If the name exists, another process has created the file since.
         staged.persist_noclobber(target).map_err(|e| match e.error.kind() {
             io::ErrorKind::AlreadyExists => taken(target),
             _ => Error::io("export", target, e.error),

@@ -72,8 +72,8 @@ impl<'a> Export<'a> {
         self
     }
 
-    /// Writes tensors and text, and returns the paths of the files, in the same layout as the safetensors library. The
-    /// path of an index is last.
+    /// Writes tensors and text in the same layout as the safetensors library. Returns the paths of the files; the path
+    /// of an index is last.
     ///
     /// Views are written in their logical order. A file is written under a temporary name and then renamed, so `path`
     /// never holds a partial file, and the tensors may come from the file that is replaced. A symbolic link is
@@ -187,7 +187,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The crate's own serializer orders the metadata differently in every run.
+/// A header with a fixed order of entries. The crate's own serializer orders the metadata differently in every run.
 struct Header<'a> {
     metadata: &'a BTreeMap<String, String>,
     tensors: Vec<(String, TensorInfo)>,

@@ -11,7 +11,7 @@ use super::value::{Node, Root, StorageRef, TensorRef, Value};
 const ROOT_BYTES: usize = 128;
 
 impl Machine<'_> {
-    /// Returns the value that `callable` would return for a tuple of arguments, in Python.
+    /// Returns the value that Python would get by calling `callable` with a tuple of arguments.
     pub(super) fn call(&mut self, callable: Value, arguments: Value, is_new: bool) -> Result<Value, String> {
         let Value::Known(known) = callable else {
             return Err(format!("REDUCE calls {}, which cannot be called", self.arena.kind(callable)));
@@ -20,7 +20,7 @@ impl Machine<'_> {
         let items = self.arena.tuple(arguments).map(<[Value]>::to_vec);
         let items = items.ok_or_else(|| wrong("something that is not a tuple"))?;
         if is_new && !matches!(known, Known::OrderedDict | Known::Size) {
-            return Err(format!("makes an object of {}, which no checkpoint does", known.name()));
+            return Err(format!("creates an instance of {}, which no checkpoint does", known.name()));
         }
         match (known, items.as_slice()) {
             (Known::OrderedDict, []) => self.arena.add(Node::Dict(Vec::new())),
@@ -65,7 +65,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Makes a tensor. Without a dtype it has that of its storage.
+    /// Creates a tensor. Without a dtype it has the dtype of its storage.
     fn tensor(
         &mut self,
         known: Known,
@@ -96,8 +96,8 @@ impl Machine<'_> {
         self.arena.add(Node::Tensor(Box::new(tensor)))
     }
 
-    /// Returns the tuple of a tuple of integers or a `torch.Size`. One that is used repeatedly is checked, and charged
-    /// for, each time.
+    /// Returns the tuple of integers in a tuple or a `torch.Size`. A value that is used repeatedly is checked and
+    /// charged each time.
     fn integers(&mut self, value: Value) -> Result<Option<Value>, String> {
         let Some(items) = self.arena.tuple(value) else { return Ok(None) };
         let (count, is_whole) = (items.len(), items.iter().all(|&item| self.arena.integer(item).is_some()));

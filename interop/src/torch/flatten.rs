@@ -68,8 +68,8 @@ struct Flattening<'a> {
     name: String,
     /// The containers around it.
     path: Vec<Value>,
-    /// The visits left. A container in several places is visited in each. Without such repeats, each visit has at
-    /// least one byte in the pickle.
+    /// The visits left. A container in several places is visited in each of them. Without repeats, each visit
+    /// corresponds to at least one byte of the pickle.
     left_visits: usize,
     budget: Budget,
     leaves: Leaves,
@@ -128,7 +128,7 @@ impl Flattening<'_> {
     }
 
     fn child(&mut self, key: &str, value: Value) -> Result<(), String> {
-        // One key may be shared by many values without leaves.
+        // Charged here too, because many values without leaves can share one key.
         self.budget.charge(key.len())?;
         let length = self.name.len();
         if length > 0 {
@@ -238,7 +238,7 @@ impl Flattening<'_> {
             let stride = stride.iter().map(|&n| n.try_into().ok()).collect::<Option<_>>()?;
             Some(Layout::new(size, stride, offset.checked_add(start.into())?.try_into().ok()?))
         };
-        let layout = layout().ok_or_else(|| beyond("a number that does not fit in 64 bits"))?;
+        let layout = layout().ok_or_else(|| beyond("a number does not fit in 64 bits"))?;
         layout.map_err(|e| e.to_string())
     }
 

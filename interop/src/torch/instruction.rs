@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_past_the_file_are_refused_before_they_are_waited_for() {
+    fn lengths_past_the_file_are_refused_at_once() {
         for (pickle, said) in [
             (&b"X\xff\xff\xff\xff"[..], "an argument of 4294967295 bytes, but 95 are left"),
             (b"\x8b\xff\xff\xff\x7f", "2147483647 bytes, but 95 are left"),

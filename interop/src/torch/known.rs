@@ -2,7 +2,7 @@
 
 use stridemap::DType;
 
-/// The meaning of a Python name. None of them is called: each is a pattern to match.
+/// The meaning of a Python name. Nothing is called: a name is only a pattern to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     OrderedDict,
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_known_by_both_of_their_parts() {
+    fn names_are_matched_by_module_and_name() {
         for (module, name, known) in NAMES {
             assert_eq!(Known::of(module, name), Ok(known));
             assert!(known.name().ends_with(&format!(".{name}")));

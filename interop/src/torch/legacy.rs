@@ -1,7 +1,7 @@
 //! PyTorch's layout until 1.5: several pickles, then the bytes of the storages.
 //!
 //! The pickles are a magic number, the protocol, a description of the machine, the object, and the keys of the
-//! storages. For each key follow the number of elements in eight bytes, and the elements.
+//! storages. Then, for each key: the number of elements in eight bytes, and the elements.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::file::{RawFile, zeroed};
 const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;
 const PROTOCOL_VERSION: i128 = 1001;
 
-/// The bytes of a pickle that are read first. Most small pickles are shorter.
+/// The number of bytes of a pickle that are read first. Small pickles are shorter.
 const FIRST_BYTES: u64 = 16 << 10;
 
 /// The offset of the magic in a tar file.
@@ -128,7 +128,7 @@ fn is_little_endian(file: &RawFile, pickle: &[u8]) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns a list of texts, the keys of the storages.
+/// Returns the keys of the storages, which are a list of strings.
 fn storage_keys(file: &RawFile, pickle: &[u8]) -> Result<Vec<String>> {
     let Unpickled { mut arena, root } =
         Unpickled::of(pickle, file.length_bytes()).map_err(|e| file.bad(e))?;

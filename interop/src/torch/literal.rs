@@ -12,7 +12,7 @@ const MAX_INTEGER_BYTES: usize = 16;
 /// differently.
 const MAX_WIDE_BYTES: usize = 255;
 
-/// The most digits of a number. Python writes no number with more. A longer one would be parsed again on every access.
+/// The most digits of a number. Python writes no longer ones, and a long number would be parsed again on every access.
 const MAX_DIGITS: usize = 400;
 
 /// A value that an instruction carries in its argument.
@@ -171,7 +171,7 @@ fn escaped_byte(rest: &mut &[u8]) -> Option<char> {
     })
 }
 
-/// Returns a character of `\uXXXX` or `\UXXXXXXXX`. Before any other character a backslash is itself.
+/// Returns the character of `\uXXXX` or `\UXXXXXXXX`. A backslash before any other character is literal.
 fn escaped_character(rest: &mut &[u8]) -> Option<char> {
     let digit_count = match rest.first() {
         Some(b'u') => 4,
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_known_as_bytes() {
+    fn byte_strings_are_recognized() {
         for bytes in [&b"C\x01a"[..], b"B\x01\0\0\0a", b"\x8e\x01\0\0\0\0\0\0\0a", b"\x96\0\0\0\0\0\0\0\0"] {
             assert_eq!(read(bytes), Ok(Some(Literal::Bytes)));
         }

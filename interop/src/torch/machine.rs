@@ -1,4 +1,4 @@
-//! The machine that runs a pickle, as far as data needs it. It has a stack, marks and a memo. Calls are matched
+//! The machine that runs a pickle, limited to what data needs. It has a stack, marks and a memo. Calls are matched
 //! against known patterns, and nothing is ever called.
 
 use std::collections::HashMap;
@@ -153,12 +153,12 @@ impl<'a> Machine<'a> {
             }
             code::INST => {
                 return Err(format!(
-                    "makes an object of {}, which no checkpoint does",
+                    "creates an instance of {}, which no checkpoint does",
                     global(argument)?.name()
                 ));
             }
             code::OBJ | code::NEWOBJ_EX => {
-                return refused("makes an object of a class, which no checkpoint does");
+                return refused("creates an instance of a class, which no checkpoint does");
             }
             code::EMPTY_SET | code::ADDITEMS | code::FROZENSET => {
                 return refused("a set, whose members have no names; save a list");

@@ -30,7 +30,8 @@ pub(super) use legacy::{is_pickle, is_tar, read as read_legacy, refuse_tar};
 /// The maximum length of a pickle. Everything in a model besides its tensors is small.
 const MAX_PICKLE_BYTES: u64 = 256 << 20;
 
-/// Returns the maximum length of a pickle in this file. A compressed one could unpack to a thousand times its bytes.
+/// Returns the maximum length of a pickle in this file. Without it, a compressed pickle could unpack to a thousand
+/// times its bytes.
 fn pickle_limit(file: &RawFile) -> u64 {
     file.length_bytes().saturating_add(1 << 20).min(MAX_PICKLE_BYTES)
 }

@@ -34,7 +34,7 @@ pub(super) enum Node {
     Tensor(Box<TensorRef>),
 }
 
-/// A pickle's reference to a storage, or to a part of one if it was written by Python 2.
+/// A pickle's reference to a storage, or to a part of one if Python 2 wrote it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StorageRef {
     /// The number of the root.
@@ -55,7 +55,7 @@ pub(super) struct Root {
     pub(super) length_bytes: u64,
 }
 
-/// The parts of a tensor, as the pickle states them. They are checked when a name refers to the tensor.
+/// The parts of a tensor, as stated in the pickle. They are checked when the tensor gets its name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TensorRef {
     pub(super) storage: StorageRef,
@@ -64,11 +64,11 @@ pub(super) struct TensorRef {
     /// A tuple of integers, as is the stride.
     pub(super) size: Value,
     pub(super) stride: Value,
-    /// A dict of flags: whether the elements are to be conjugated or negated.
+    /// A dict of flags that say whether the elements must be conjugated or negated.
     pub(super) metadata: Value,
 }
 
-/// A limit of memory.
+/// A memory limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     left_bytes: u64,
@@ -77,7 +77,8 @@ pub(super) struct Budget {
 /// Bytes of memory per byte of input.
 const BYTES_A_BYTE: u64 = 8;
 
-/// The bytes of a file that count as one byte of its pickle: a large file does not need gigabytes for its names.
+/// The most bytes of the file that count for each byte of its pickle: a large file does not need gigabytes for its
+/// names.
 const FILE_BYTES_A_BYTE: u64 = 4;
 
 /// The approximate overhead of an allocation.
@@ -119,7 +120,7 @@ impl Budget {
     }
 }
 
-/// All values of a pickle, within a limit of memory.
+/// All values of a pickle, within a memory limit.
 #[derive(Debug)]
 pub(super) struct Arena<'a> {
     bytes: &'a [u8],

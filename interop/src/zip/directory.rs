@@ -76,7 +76,8 @@ impl Directory {
         record.directory(at_bytes).map_err(|what| file.bad(what))
     }
 
-    /// Passes each entry to `found`. Their number must be the stated one, and they must fill the directory.
+    /// Passes each entry to `found`. There must be exactly the stated number of entries, and they must fill the
+    /// directory.
     pub(super) fn for_each_entry(
         &self,
         file: &RawFile,
@@ -115,7 +116,7 @@ impl Directory {
             return Ok(None);
         }
         let (record, locator) = (Fields(record), Fields(locator));
-        // A longer record would be legal, with data that has no known use.
+        // The format allows a longer record, but nothing is known to use its extra data.
         let is_whole = record.0.starts_with(END64_SIGNATURE) && record.u64(4) == END64_BYTES - 12;
         let is_located = [locator.u32(4), locator.u64(8)] == [0, at_bytes] && locator.u32(16) <= 1;
         if !is_whole || !is_located {

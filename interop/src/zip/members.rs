@@ -41,8 +41,8 @@ pub(crate) enum Method {
     Deflated,
 }
 
-/// Returns the members of a zip file, in the order of its directory. No two share a name or a byte, and all are
-/// before the directory. Only the directory and the headers are read. Damaged bytes are detected when they are
+/// Returns the members of a zip file, in the order of its directory. No two members share a name or a byte, and all of
+/// them precede the directory. Only the directory and the headers are read; damaged elements are detected when they are
 /// unpacked.
 pub(crate) fn members(file: &RawFile) -> Result<Vec<Member>> {
     let directory = Directory::find(file)?;

@@ -58,8 +58,8 @@ fn refusal(bytes: &[u8]) -> String {
 
 #[track_caller]
 fn assert_refused(bytes: &[u8], why: &str) {
-    let said = refusal(bytes);
-    assert!(said.contains(why), "{said}");
+    let message = refusal(bytes);
+    assert!(message.contains(why), "{message}");
 }
 
 fn find(bytes: &[u8], signature: &[u8]) -> usize {
@@ -87,7 +87,7 @@ fn sample() -> Vec<u8> {
 }
 
 /// Inserts a zip64 record and its locator before the end record, as in a file of more than 4 GiB.
-fn with_zip64(bytes: &[u8], is_said_in_end: bool) -> Vec<u8> {
+fn with_zip64(bytes: &[u8], is_in_end_record: bool) -> Vec<u8> {
     let at = find(bytes, END);
     let field = |offset: usize, len: usize| {
         let mut wide = [0; 8];
@@ -107,7 +107,7 @@ fn with_zip64(bytes: &[u8], is_said_in_end: bool) -> Vec<u8> {
     long.extend(1u32.to_le_bytes());
     let end_at = long.len();
     long.extend(&bytes[at..]);
-    if is_said_in_end {
+    if is_in_end_record {
         long[end_at + 8..end_at + 20].fill(0xff);
     }
     long
@@ -142,7 +142,7 @@ fn members_are_ranges_of_the_file_in_the_order_of_the_directory() {
 }
 
 #[test]
-fn an_archive_of_nothing_has_no_members() {
+fn empty_archive_has_no_members() {
     let (_guard, file) = open(&zip_of(&[], false));
     assert_eq!(members(&file).unwrap(), []);
 }
@@ -150,8 +150,8 @@ fn an_archive_of_nothing_has_no_members() {
 #[test]
 fn zip64_records_are_read_whether_or_not_the_last_record_has_ones() {
     let bytes = sample();
-    for is_said_in_end in [false, true] {
-        let long = with_zip64(&bytes, is_said_in_end);
+    for is_in_end_record in [false, true] {
+        let long = with_zip64(&bytes, is_in_end_record);
         let (_guard, file) = open(&long);
         let found = members(&file).unwrap();
         assert_eq!(found.len(), 2);
@@ -160,7 +160,7 @@ fn zip64_records_are_read_whether_or_not_the_last_record_has_ones() {
 }
 
 #[test]
-fn the_two_ends_of_a_zip64_file_must_agree() {
+fn both_end_records_of_a_zip64_file_must_agree() {
     let long = with_zip64(&sample(), false);
     let why = "disagree";
     assert_refused(&with(long.clone(), END64, 24, &[1; 16]), why);
@@ -301,7 +301,7 @@ fn encrypted_members_and_other_compressions_are_refused() {
 }
 
 #[test]
-fn wrong_lengths_and_checksums_are_found_when_unpacking() {
+fn wrong_lengths_and_checksums_are_detected_when_unpacking() {
     let deflated = zip_of(&[("a", DEFLATED, &[7; 100_000])], false);
     let length = |n: u32| with(deflated.clone(), CENTRAL, 24, &n.to_le_bytes());
     assert_refused(&length(99_999), "more than the stated 99999 bytes");
@@ -355,7 +355,7 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every change is refused, or the unpacked bytes have the stated checksum.
+    /// Every changed file is refused, or its unpacked bytes have the stated checksum.
     #[test]
     fn changed_bytes_are_refused_or_unpack_to_their_checksum(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),

@@ -12,7 +12,7 @@ use crate::file::{Pieces, RawFile};
 const PACKED_PIECE_BYTES: usize = 64 << 10;
 
 impl Member {
-    /// Begins to unpack. Memory is bounded, whatever length the directory states.
+    /// Starts unpacking. Memory use is bounded, whatever length the directory states.
     pub(crate) fn unpack<'a>(&'a self, file: &'a RawFile) -> Unpacked<'a> {
         let packed = file.pieces(self.offset_bytes, self.packed_bytes);
         let bytes = match self.method {
@@ -44,7 +44,7 @@ impl Member {
         let mut bytes = Vec::new();
         let mut piece = [0; 4096];
         loop {
-            // Do not allocate the length in the directory at once: it may be wrong.
+            // The length in the directory may be wrong, so it is not allocated at once.
             let count = unpacked.read(&mut piece)?;
             if count == 0 {
                 return Ok(bytes);

@@ -1,4 +1,4 @@
-//! Small files that claim much, and stores whose metadata is as long as it may be and unfolds as far as it can.
+//! Small files with huge claims, and stores whose metadata has the maximum length and takes the most memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use stridemap_format::digest;
 #[path = "../../../format/tests/support/frame.rs"]
 mod frame;
 #[path = "../../../format/tests/support/wire.rs"]
-#[allow(dead_code, reason = "what is broken here is less than there")]
+#[allow(dead_code, reason = "only some of it is used here")]
 pub(crate) mod wire;
 
 use wire::{Change, GENERATION, uint};
 
 const MAX_MANIFEST_BYTES: usize = 16 << 20;
 
-/// What a manifest has beside the field that is long.
+/// The bytes of a manifest besides its long field.
 const REST_BYTES: usize = 400;
 
 const MARKER_MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
 
-/// A store with these bytes as its only manifest, and as its table if there is one.
+/// Creates a store with these bytes as its only manifest, and as its table if there is one.
 pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<&[u8]>) {
     fs::create_dir_all(path.join("meta")).unwrap();
     fs::create_dir_all(path.join("storages")).unwrap();
@@ -33,7 +33,7 @@ pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<&[u8]>) {
     fs::write(path.join("storages/0000000000000001.bin"), [0; 24]).unwrap();
 }
 
-/// A manifest of nothing, on this table.
+/// Returns an empty manifest on this table.
 pub(crate) fn manifest_on(table: &[u8]) -> Vec<u8> {
     let header = digest(table.get(..64).unwrap_or(table));
     let reference = [vec![1], uint(GENERATION), uint(table.len() as u64), header.to_vec()].concat();
@@ -42,12 +42,12 @@ pub(crate) fn manifest_on(table: &[u8]) -> Vec<u8> {
     frame::manifest_of(&body)
 }
 
-/// Manifests of nearly 16 MiB, by name.
+/// Returns manifests of nearly 16 MiB, by name.
 fn manifests() -> Vec<(&'static str, Vec<u8>)> {
     let room = MAX_MANIFEST_BYTES - REST_BYTES;
     let one = |changes: &[Change]| wire::manifest(changes);
     let counted = |count: usize, bytes: Vec<u8>| [uint(count as u64), bytes].concat();
-    // Names of four letters below the one that the manifest has, ascending.
+    // Names of four letters in ascending order, less than the name in the manifest.
     let name = |i: usize| {
         [i / 6859 + 33, i / 361 % 19 + 65, i / 19 % 19 + 65, i % 19 + 65].map(|letter| letter as u8)
     };
@@ -72,7 +72,7 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A manifest of these maps: storages, tensors, attributes and garbage, each with its count.
+/// Returns a manifest of these maps: storages, tensors, attributes and garbage, each with its count.
 fn manifest_of_maps(maps: [(usize, Vec<u8>); 4]) -> Vec<u8> {
     let next_id = uint(u64::from(u32::MAX));
     let head = [&wire::UUID[..], &uint(GENERATION), &uint(6), &next_id, &[0]].concat();
@@ -82,20 +82,20 @@ fn manifest_of_maps(maps: [(usize, Vec<u8>); 4]) -> Vec<u8> {
 
 const NONE: (usize, Vec<u8>) = (0, Vec::new());
 
-/// A manifest that removes storages and says nothing else.
+/// Returns a manifest that only removes storages.
 fn storage_removals() -> Vec<u8> {
     let (count, first) = (500_000, 1 << 16);
     let removals = (first..first + count).flat_map(|id| [uint(id), vec![0]].concat()).collect();
     manifest_of_maps([(count as usize, removals), NONE, NONE, NONE])
 }
 
-/// Tensors of as many dimensions as there may be, each with a name that is its own piece of memory.
+/// Returns tensors of the maximum rank. Each dimension name is a separate allocation.
 fn wide_tensors(count: usize) -> Vec<u8> {
     let counted = |bytes: Vec<u8>| [vec![64], bytes].concat();
     let dim_name = |axis: u8| [1, 2, b'a' + axis / 26, b'a' + axis % 26];
     let tensor = |i: usize| {
         let fields = wire::tensor_fields().into_iter().map(|(field, bytes)| match field {
-            // Its option byte follows the name.
+            // The name, and then its option byte.
             "name" => [wire::text(format!("{i:08}")), vec![1]].concat(),
             "size" | "stride" => counted(vec![0; 64]),
             "dim_names" => [vec![1], counted((0..64).flat_map(dim_name).collect())].concat(),
@@ -106,7 +106,7 @@ fn wide_tensors(count: usize) -> Vec<u8> {
     manifest_of_maps([NONE, (count, (0..count).flat_map(tensor).collect()), NONE, NONE])
 }
 
-/// Attributes of a byte of scope, two of key, and none of value.
+/// Returns attributes with a scope of one byte, a key of two, and an empty value.
 fn attributes(count: usize) -> Vec<u8> {
     let key = |i: usize| [(i >> 14) as u8 + 1, (i >> 7 & 127) as u8, (i & 127) as u8];
     let keys = (0..1 << 21).map(key).filter(|key| !key.contains(&0)).take(count);
@@ -118,7 +118,7 @@ fn garbage(count: usize) -> Vec<u8> {
     manifest_of_maps([NONE, NONE, NONE, (count, dropped)])
 }
 
-/// Stores, each in a directory of its own beneath, by what is long in them.
+/// Creates stores in directories below `dir`, and returns them by the name of their long field.
 pub(crate) fn stores(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let made = manifests().into_iter().enumerate().map(|(i, (name, manifest))| {
         assert!(manifest.len() <= MAX_MANIFEST_BYTES, "{name}: {} bytes", manifest.len());
@@ -129,14 +129,14 @@ pub(crate) fn stores(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let mut made: Vec<_> = made.collect();
     let long = dir.join("long");
     store_of(&long, &wire::manifest(&[]), None);
-    // Sparse, as the file that no reader should read whole.
+    // Sparse, as is the file that no reader should read whole.
     let grown = fs::File::options().write(true).open(long.join("meta/0000000000000007.man")).unwrap();
     grown.set_len(1 << 40).unwrap();
     made.push(("a manifest of 1 TiB", long));
     made
 }
 
-/// Files of other formats, by name.
+/// Creates files in other formats, and returns them by name.
 pub(crate) fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let npy = |length: [u8; 4]| [&b"\x93NUMPY\x02\x00"[..], &length, b"{'descr': '<f4'"].concat();
     let shaped = |shape: &str| {

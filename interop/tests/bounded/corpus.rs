@@ -1,4 +1,4 @@
-//! What it takes of memory to open each hostile file that there is in the repository, and each bomb.
+//! The memory for opening each hostile file of the repository, and each bomb.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use stridemap_interop::ForeignFile;
 
 use crate::{ALONE, MEMORY, bombs};
 
-/// What opening and verifying any of them may take.
+/// The most memory for opening and verifying any of them.
 const ALLOWED_BYTES: u64 = 64 << 20;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The paths in a folder of the repository.
+/// Returns the paths in a folder of the repository.
 fn in_folder(folder: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(Path::new(ROOT).join(folder)).unwrap();
     let mut found: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -22,7 +22,7 @@ fn in_folder(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Runs something, and gives the most that it had of memory at a time.
+/// Runs `act`, and returns the peak of its memory.
 fn peak_of(act: impl FnOnce()) -> u64 {
     MEMORY.reset_peak_usage();
     let before = MEMORY.current_usage() as u64;
@@ -30,12 +30,12 @@ fn peak_of(act: impl FnOnce()) -> u64 {
     (MEMORY.peak_usage() as u64).saturating_sub(before)
 }
 
-/// Opens a store and looks at all of it, as far as it lets itself be looked at. No element of what lies is read whole: a tensor
-/// may say that it is as large as it likes, and who reads it all has asked for it.
-fn look_at_store(path: &Path) {
+/// Opens a store and reads all of its metadata, as far as it can be read. Elements of malformed stores are not read
+/// whole: a tensor may have any claimed size, and a caller that reads all of it has asked for that memory.
+fn read_whole_store(path: &Path) {
     let options = StoreOptions::new().external(ExternalFiles::Beside);
     for is_mapped in [false, true] {
-        // SAFETY: nobody writes the store while it is mapped.
+        // SAFETY: no process writes the store while it is mapped.
         let store = if is_mapped { unsafe { options.open_mapped(path) } } else { options.open(path) };
         let Ok(store) = store else { continue };
         let names = store.names();
@@ -48,14 +48,14 @@ fn look_at_store(path: &Path) {
     }
 }
 
-fn look_at_file(path: &Path, store: &Store) {
+fn read_whole_file(path: &Path, store: &Store) {
     let Ok(file) = ForeignFile::open(path) else { return };
     if let Ok(mut txn) = store.begin() {
         let _ = file.import_into(&mut txn, "", |_| ());
     }
 }
 
-/// The vectors of the format, each in a store of its own: name and directory.
+/// Creates a store for each vector of the format, and returns their names and directories.
 fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
     let marker = |path: &Path, bytes: Vec<u8>| {
         bombs::store_of(path, &bombs::wire::manifest(&[]), None);
@@ -104,8 +104,9 @@ fn case_32_no_hostile_file_takes_much_memory_to_open() {
         let mut most = (0, String::new());
         let count = paths.len();
         for (name, path) in paths {
-            let taken =
-                peak_of(|| if path.is_dir() { look_at_store(&path) } else { look_at_file(&path, &target) });
+            let taken = peak_of(|| {
+                if path.is_dir() { read_whole_store(&path) } else { read_whole_file(&path, &target) }
+            });
             assert!(taken <= ALLOWED_BYTES, "{name}: {taken} bytes");
             most = most.max((taken, name));
         }

@@ -1,6 +1,6 @@
-//! Files of other formats, mutated and cut: each is refused with a typed error or read alike in two ways, and neither
-//! takes more memory than some times the file. A program of its own, because what it allocates is counted.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+//! Mutated and truncated files in other formats: each is refused with a typed error, or is read the same in two ways,
+//! in memory of at most a few times the file. The tests have a process of their own, whose allocations are counted.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 mod bombs;
 mod corpus;
@@ -27,26 +27,27 @@ use crate::random::Random;
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// One test at a time: what they allocate is counted together.
+/// Runs one test at a time, because allocations are counted for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What a file of any size may take: buffers, and the window of what unpacks.
+/// The memory allowed for a file of any size: buffers, and the window of the decompressor.
 const FIXED_BYTES: u64 = 256 << 10;
 
-/// What a checkpoint of any size may unfold to.
+/// The memory allowed for the values of a checkpoint of any size.
 const UNFOLDED_BYTES: u64 = 2 << 20;
 
 const SMALL_BYTES: usize = 64 << 10;
 
-/// How many times the file its headers may take.
+/// The memory allowed for headers, as a multiple of the file.
 const FACTOR: u64 = 8;
 
-/// For each format: 1000 by default, 10,000 at full scale.
+/// The number of cases for each format: 1000 by default, 10,000 at full scale.
 fn cases() -> u64 {
     env::var("STRIDEMAP_TEST_CASES").map_or(400, |cases| cases.parse::<u64>().unwrap()) * 5 / 2
 }
 
-/// The bytes of a tensor, in row-major order. One that repeats few bytes over and over is not gone through.
+/// Returns a digest of the bytes of a tensor in row-major order. A tensor that repeats a few bytes very often is
+/// skipped.
 fn digest(tensor: &Tensor, file_bytes: u64) -> Result<u64, Error> {
     let mut hasher = DefaultHasher::new();
     (tensor.dtype(), tensor.size(), tensor.stride()).hash(&mut hasher);
@@ -61,7 +62,7 @@ fn digest(tensor: &Tensor, file_bytes: u64) -> Result<u64, Error> {
 
 type Digests = Vec<(String, u64)>;
 
-/// The tensors of a file, read where they lie.
+/// Reads the tensors of a file in place.
 fn read(path: &Path) -> Result<Digests, Error> {
     let file_bytes = fs::metadata(path).unwrap().len();
     let file = ForeignFile::open(path)?;
@@ -72,7 +73,7 @@ fn read(path: &Path) -> Result<Digests, Error> {
     file.tensors().map(|info| tensor(info.name).map(|(digest, name)| (name, digest))).collect()
 }
 
-/// The same, copied into a store.
+/// Reads the tensors of a file after importing them into a store.
 fn import(store: &Store, path: &Path) -> Result<Digests, Error> {
     let file_bytes = fs::metadata(path).unwrap().len();
     let file = ForeignFile::open(path)?;
@@ -81,7 +82,7 @@ fn import(store: &Store, path: &Path) -> Result<Digests, Error> {
         txn.remove(&name)?;
     }
     txn.on_existing(OnExisting::Refuse);
-    // A name that the file has may be none for a store; with something before it, it is one.
+    // A store may refuse a name that the file allows, such as an empty one. A prefix makes it valid.
     file.import_into(&mut txn, "in.", |_| ())?;
     txn.commit()?;
     let tensor = |name: String| {
@@ -101,7 +102,7 @@ fn is_typed(error: &Error) -> bool {
 }
 
 #[test]
-fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
+fn mutated_files_are_refused_or_read_correctly_in_bounded_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let store_path = dir.path().join("store.smap");
@@ -112,7 +113,8 @@ fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
         let small: Vec<_> = files.iter().filter(|(_, bytes)| bytes.len() < SMALL_BYTES).collect();
         for case in 0..cases() {
             let mut random = Random::new(case);
-            // Each file is first as it is: what is refused below is refused for what was changed. Long ones come seldom.
+            // Each file is first read unchanged, so that a refusal below is caused by the mutation. Long files are
+            // used rarely.
             let is_whole = (case as usize) < files.len();
             let chosen = if is_whole || case % 20 == 0 {
                 &files[case as usize % files.len()]
@@ -123,7 +125,7 @@ fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
             let bytes = if is_whole { bytes.clone() } else { mutated(bytes, &mut random) };
             let path = dir.path().join(name);
             fs::write(&path, &bytes).unwrap();
-            // A file that was written a moment ago is waited for.
+            // Files that were modified very recently are not adopted at once, so set an older time.
             fs::File::options()
                 .write(true)
                 .open(&path)
@@ -165,7 +167,7 @@ fn mutated_files_are_refused_or_read_right_in_bounded_memory() {
                     );
                     refused += 1;
                 }
-                // An import reads all, and so sees damage that a look at parts does not.
+                // An import reads everything, and so detects damage that partial reads do not.
                 (Ok(_), Err(error)) if is_typed(&error) && !is_whole => refused += 1,
                 (read, imported) => panic!("{format} {name} {case}: {read:?}, {imported:?}"),
             }

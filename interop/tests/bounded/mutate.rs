@@ -1,8 +1,8 @@
-//! Changes of bytes as damage and malice make them.
+//! Changes to bytes, such as damage and attacks make.
 
 use crate::random::Random;
 
-/// Numbers that lengths, counts and offsets should not be.
+/// Values that are likely to be invalid as lengths, counts and offsets.
 const EXTREMES: [u64; 12] = [
     0,
     1,
@@ -18,7 +18,7 @@ const EXTREMES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// One to three changes.
+/// Applies one to three changes.
 pub(crate) fn mutated(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(3) {
@@ -27,7 +27,7 @@ pub(crate) fn mutated(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Somewhere; mostly near the beginning or the end, where formats keep their headers.
+/// Returns a position, mostly near the beginning or the end, where formats have their headers.
 fn place(length: usize, random: &mut Random) -> usize {
     match random.below(3) {
         0 => random.below(length),
@@ -57,7 +57,7 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
             bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
         }
         7 => {
-            // A number in text becomes another.
+            // Changes a number in text.
             let digits = |byte: &u8| byte.is_ascii_digit();
             let start = at + bytes[at..].iter().position(digits).unwrap_or_default();
             let end = start + bytes[start..].iter().position(|byte| !digits(byte)).unwrap_or_default();

@@ -9,7 +9,7 @@ use stridemap::{DType, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
-/// A name and bytes each, by format.
+/// The name and the bytes of each file of a format.
 type Files = Vec<(String, Vec<u8>)>;
 
 pub(crate) fn files() -> Vec<(&'static str, Files)> {
@@ -84,7 +84,7 @@ fn npz_files() -> Files {
     .to_vec()
 }
 
-/// Those that PyTorch wrote, of one of its layouts.
+/// Returns the checkpoints that PyTorch wrote in one of its layouts.
 fn checkpoints(layout: &str) -> Files {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pt");
     let mut files: Files = fs::read_dir(dir)
@@ -110,7 +110,7 @@ fn checkpoints(layout: &str) -> Files {
     files
 }
 
-/// A checkpoint of the older layout with nothing in it but small values, of which a pickle needs few bytes each.
+/// Returns a checkpoint in the older layout that contains only small values, each of a few bytes in the pickle.
 fn many_values() -> Vec<u8> {
     let mut values = b"\x80\x02}(".to_vec();
     for i in 0..4000u32 {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes more PyTorch checkpoints, and what they hold: what `make_pt_files.py` leaves out.
+"""Writes more PyTorch checkpoints, and their contents, for what `make_pt_files.py` leaves out.
 
 usage: make_more_pt_files.py FOLDER SEED   (needs torch)
 
-For each NAME.pt a NAME.json as `make_pt_files.py` writes it, with these additions: floats that JSON lacks are "NaN",
+Each NAME.pt has a NAME.json like those of `make_pt_files.py`, with these additions: floats that JSON lacks are "NaN",
 "Infinity", "-Infinity"; a torch.Size is a list, a dtype and a device are text; packed elements have `bytes`, and no values.
-refused_*.pt hold what a data-only reader has to refuse, although nothing in them is hostile.
+A data-only reader must refuse refused_*.pt, although nothing in them is hostile.
 """
 import collections, json, math, os, struct, sys
 import torch
@@ -64,7 +64,7 @@ def write(name, obj, both=True, **options):
         json.dump(describe(obj), open(f"{out}/{name}_{layout}.json", "w"))
 
 
-# Views of every kind over one storage, and one of them first: the storage is whole all the same.
+# Views of every kind over one storage, with a view first: the whole storage is saved anyway.
 base = torch.randn(3, 4, 5, generator=g)
 views = {"narrowed": base.narrow(2, 1, 2), "base": base, "permuted": base.permute(2, 0, 1), "diagonal": base[0].diagonal(), "element": base[2, 3, 4],
          "unfolded": base[1, 1].unfold(0, 3, 1), "strided": base.as_strided((2, 2), (7, 3), 11), "expanded": base[:1, :1, :1].expand(2, 3, 4),
@@ -73,7 +73,7 @@ views["channels_last"] = torch.randn(2, 3, 4, 4, generator=g).to(memory_format=t
 views["tail"] = torch.arange(100, dtype=torch.int16)[90:]
 write("views", views)
 
-# Types without a storage class of their own; what has no finite value; several types on one storage without a type.
+# Types without a storage class, values that are not finite, and several types on one untyped storage.
 wide = {str(d)[6:]: torch.arange(1, 7).to(d) for d in (torch.uint16, torch.uint32, torch.uint64)}
 wide |= {str(d)[6:]: torch.tensor([0.5, 2.0, 4.0, 0.25]).to(d) for d in
          (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu)}
@@ -84,7 +84,7 @@ words = torch.arange(4).to(torch.uint16)
 wide["words"], wide["pairs"], wide["all"] = words, words.view(torch.uint32), words.view(torch.uint64)
 write("wide", wide)
 
-# What stands beside tensors, and how it is named.
+# Values besides tensors, and their names.
 plain = {"size": torch.Size([2, 3]), "no_size": torch.Size([]), "dtype": torch.float32, "unsigned": torch.uint16, "cpu": torch.device("cpu"),
          "cuda": torch.device("cuda:1"), "größe": torch.ones(1), "日本": {"語": "text é\n\t", "": 0}, 7: "seven", 0.5: "half", 1e-7: "small", True: "yes",
          None: "none", -3: [1, [2, (3, {"deep": torch.zeros(2)})]], "floats": [0.1, 1e16, 1e-5, -0.0, math.nan, math.inf, -math.inf, 3.0],
@@ -98,7 +98,7 @@ for protocol in (3, 4, 5):
     write(f"protocol{protocol}", {"w": torch.ones(2, 2), "名": words, "bias": torch.nn.Parameter(torch.zeros(3)), "n": 1, "text": "t" * 256, "s": torch.Size([1])},
           pickle_protocol=protocol)
 
-# A model with buffers and versions, tied weights, and what Adam keeps of it.
+# A model with buffers and versions, tied weights, and the state of Adam.
 model = torch.nn.Sequential(collections.OrderedDict(
     embed=torch.nn.Embedding(5, 3), lstm=torch.nn.LSTM(3, 2, num_layers=2), norm=torch.nn.BatchNorm1d(2), head=torch.nn.Linear(3, 5, bias=False)))
 model.head.weight = model.embed.weight
@@ -117,7 +117,7 @@ write("text", "text and nothing else", both=False)
 write("nothing", {}, both=False)
 write("empties", {"a": torch.zeros(0), "b": torch.zeros(2, 0, 3), "c": torch.empty(0, dtype=torch.int64)})
 
-# A legacy file as Python 2 wrote them: names of bytes, pairs in lists, the first way to rebuild, and a view of a storage.
+# A legacy file as Python 2 wrote it: names as bytes, pairs in lists, the first rebuild function, a view of a storage.
 storage = struct.pack("<6f", *range(6))
 def short(b): return b"U" + bytes([len(b)]) + b
 def pid(view): return b"(" + short(b"storage") + b"ctorch\nFloatStorage\n" + short(b"4711") + short(b"cuda:0") + b"\x8a\x01\x06" + view + b"tQ"
@@ -139,7 +139,7 @@ class Wrapped(torch.Tensor):
     pass
 
 
-loaded = torch.load(f"{out}/plain_legacy.pt")  # what PyTorch makes of it is what was described
+loaded = torch.load(f"{out}/plain_legacy.pt")  # PyTorch must read the file as described
 assert describe(loaded)["tensors"] == json.load(open(f"{out}/plain_legacy.json"))["tensors"]
 refused = {
     "conj": torch.ones(2, dtype=torch.complex64).conj(), "neg": torch.ones(2, dtype=torch.complex64).conj().imag, "subclass": torch.ones(2).as_subclass(Wrapped),

@@ -1,4 +1,4 @@
-//! Large exports: what they take of memory, whatever the view.
+//! The memory of large exports, for any view.
 
 use std::env;
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use stridemap_interop::{ForeignFile, npy};
 
 use crate::support::{scaled, temporary};
 
-/// The pieces that are gathered at once, what reading them takes, and a process.
+/// The pieces gathered at once, the memory for reading them, and the process itself.
 const MOST_BYTES: u64 = 200 << 20;
 
-/// What tells a started process what to write, and where.
+/// The variables that tell a started process what to write, and where.
 const FORMAT: &str = "STRIDEMAP_TEST_EXPORT_FORMAT";
 const PLACE: &str = "STRIDEMAP_TEST_EXPORT_PLACE";
 
@@ -31,7 +31,7 @@ fn view(name: &str, x: &Tensor) -> Tensor {
     .unwrap()
 }
 
-/// Not a test: what the started process does.
+/// Not a test: runs the role of a started process.
 #[test]
 fn exporter() {
     let (Ok(format), Some(path)) = (env::var(FORMAT), env::var_os(PLACE)) else { return };
@@ -51,14 +51,14 @@ fn exporter() {
     fs::write(path.join("peak"), peak.trim_end_matches("kB").trim()).unwrap();
 }
 
-/// `STRIDEMAP_TEST_EXPORT_MIB` sets the size of the tensor whose views are exported; by default 64.
+/// `STRIDEMAP_TEST_EXPORT_MIB` sets the size of the tensor whose views are exported. The default is 64.
 #[test]
-fn exporting_views_of_a_large_tensor_takes_the_memory_of_some_pieces() {
+fn exporting_views_of_a_large_tensor_takes_the_memory_of_a_few_pieces() {
     let size_bytes = scaled("STRIDEMAP_TEST_EXPORT_MIB", 64) << 20;
     let dir = temporary();
     let store =
         StoreOptions::new().durability(Durability::Process).create(dir.path().join("x.smap")).unwrap();
-    // Zeros that are nowhere on the disk, but for some rows and columns that tell where they went.
+    // A sparse file of zeros, except for some rows and columns whose values identify their positions.
     let (rows, columns) = (4 << 10, size_bytes / 4 / (4 << 10));
     let x = store.create_tensor("x", DType::I32, &[rows, columns], StorageKind::Mutable).unwrap();
     for at in [1, 1000, -1] {
@@ -87,7 +87,7 @@ fn exporting_views_of_a_large_tensor_takes_the_memory_of_some_pieces() {
             let name = if format == "npy" { "transposed" } else { info.name.as_str() };
             let (expected, written) = (store.load(name).unwrap(), file.load(&info.name).unwrap());
             assert_eq!(written.size(), expected.size(), "{format} {name}");
-            // Pieces begin and end here and there: so corners, and a lattice over all of it.
+            // Pieces can begin and end anywhere, so corners and a lattice over the whole tensor are compared.
             let steps = written.size().iter().map(|n| (n / 97).max(1) as isize).collect::<Vec<_>>();
             let lattice = |tensor: &Tensor| {
                 let rows =
@@ -102,7 +102,7 @@ fn exporting_views_of_a_large_tensor_takes_the_memory_of_some_pieces() {
     }
 }
 
-/// Places along the last dimension where a mark may be.
+/// Returns the positions along the last dimension that may be marked.
 fn marked(tensor: &Tensor) -> Tensor {
     let n = tensor.size()[1] as i64;
     let places = [0, 1, 2, 500, 1000, 1001, n - 1001, n - 1000, n - 2, n - 1];

@@ -1,4 +1,4 @@
-//! The format of a file is told by what each format must have, whatever the first bytes look like.
+//! The detection of formats: by what each format requires, whatever the first bytes look like.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use crate::torch::forge::{archive, legacy, tensor};
 
 const TENSOR: &str = r#"{"x":{"dtype":"U8","shape":[512],"data_offsets":[0,512]}}"#;
 
-/// Enough elements that byte 257 is among them in the shortest file of each format.
+/// Enough elements that byte 257 of the shortest file of each format is among them.
 const NUMEL: usize = 512;
 
-/// A file with one tensor, or none if the header has no room for it, whose header has exactly so many bytes.
+/// Returns a file with one tensor, or none if the header is too short, whose header has exactly `header_bytes`.
 fn safetensors(header_bytes: usize) -> Vec<u8> {
     let (header, elements) = if header_bytes < TENSOR.len() { ("{}", 0) } else { (TENSOR, NUMEL) };
     let mut file = (header_bytes as u64).to_le_bytes().to_vec();
@@ -27,7 +27,7 @@ fn checkpoint_pickle() -> Vec<u8> {
     tensor(b"M\x80\x00", b"K\x00", b"K\x40\x85", b"K\x01\x85")
 }
 
-/// A file of every format, and of both layouts of PyTorch and of an npz with and without members.
+/// Returns a file of every format, of both PyTorch layouts, and of an npz with and without members.
 fn every_format() -> Vec<(FileFormat, Vec<u8>)> {
     let npy = || npy_bytes("{'descr': '|u1', 'fortran_order': False, 'shape': (512,), }\n", &[7; NUMEL]);
     let metadata = "x".repeat(NUMEL);
@@ -43,39 +43,39 @@ fn every_format() -> Vec<(FileFormat, Vec<u8>)> {
     ]
 }
 
-fn told(place: &Place, bytes: &[u8]) -> Result<FileFormat, String> {
+fn detect(place: &Place, bytes: &[u8]) -> Result<FileFormat, String> {
     ForeignFile::open(place.file("x", bytes)).map(|file| file.format()).map_err(|e| e.to_string())
 }
 
 #[test]
 fn safetensors_are_detected_whatever_their_first_bytes() {
     let place = Place::new();
-    // Every first byte with each of the second bytes from 0 to 8: among them those of pickles of protocol 2 to 5.
+    // Every first byte with each second byte from 0 to 8, which include those of pickles of protocols 2 to 5.
     for header_bytes in 2..0x900 {
-        assert_eq!(told(&place, &safetensors(header_bytes)), Ok(FileFormat::Safetensors), "{header_bytes}");
+        assert_eq!(detect(&place, &safetensors(header_bytes)), Ok(FileFormat::Safetensors), "{header_bytes}");
     }
 }
 
 #[test]
 fn each_format_is_detected_by_its_first_bytes() {
     let place = Place::new();
-    // The header of safetensors can have any length: the beginning of every other file, as much of it as is a length.
+    // A safetensors header can have any length, so its length field can equal the start of any other format.
     let mut lengths = BTreeSet::new();
     for (format, bytes) in every_format() {
-        assert_eq!(told(&place, &bytes), Ok(format));
+        assert_eq!(detect(&place, &bytes), Ok(format));
         let beginning = u64::from_le_bytes(*bytes.first_chunk().unwrap());
         lengths.extend((1..=8).map(|kept| beginning & (u64::MAX >> (64 - 8 * kept))));
     }
     lengths.retain(|length| (2..=100_000_000).contains(length));
     assert!(lengths.contains(&0x0403_4b50), "that of a zip file: {lengths:?}");
     for length in lengths {
-        let found = told(&place, &safetensors(length as usize));
+        let found = detect(&place, &safetensors(length as usize));
         assert_eq!(found, Ok(FileFormat::Safetensors), "{length}");
     }
 }
 
 #[test]
-fn mark_of_a_tar_file_among_the_elements_or_the_text_makes_no_tar_file() {
+fn tar_magic_in_elements_or_text_does_not_make_a_tar_file() {
     let place = Place::new();
     for (format, mut bytes) in every_format() {
         if bytes.len() < 257 + 5 {
@@ -84,23 +84,23 @@ fn mark_of_a_tar_file_among_the_elements_or_the_text_makes_no_tar_file() {
         let is_free = bytes[257..262].windows(2).all(|pair| pair[0] == pair[1]);
         assert!(is_free, "{format}: byte 257 is not among elements or text");
         bytes[257..262].copy_from_slice(b"ustar");
-        assert_eq!(told(&place, &bytes), Ok(format));
+        assert_eq!(detect(&place, &bytes), Ok(format));
     }
 }
 
 #[test]
 fn truncated_files_are_refused_as_the_format_they_begin_with() {
     let place = Place::new();
-    // A header of 640 bytes, cut: no pickle has an instruction 0.
-    let cut = told(&place, &safetensors(640)[..300]).unwrap_err();
+    // A truncated file whose header has 640 bytes: no pickle has an instruction 0.
+    let cut = detect(&place, &safetensors(640)[..300]).unwrap_err();
     assert!(cut.contains("640 bytes") && cut.contains("292 are left"), "{cut}");
     for protocol in 2..=5 {
-        let pickle = told(&place, &[0x80, protocol, b'}', b'.']).unwrap_err();
+        let pickle = detect(&place, &[0x80, protocol, b'}', b'.']).unwrap_err();
         assert!(pickle.contains("a pickle, but not a checkpoint"), "{pickle}");
     }
     let mut tar = b"a".to_vec();
     tar.resize(512, 0);
     tar[257..262].copy_from_slice(b"ustar");
-    let tar = told(&place, &tar).unwrap_err();
+    let tar = detect(&place, &tar).unwrap_err();
     assert!(tar.contains("a tar file"), "{tar}");
 }

@@ -1,5 +1,5 @@
-//! The library, as a user sees it.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+//! Tests of `stridemap-interop` through its public API.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 mod exports;
 mod formats;
@@ -13,7 +13,7 @@ mod shard_index;
 mod shards;
 mod shared_blocks;
 #[path = "../../../tests/it/support.rs"]
-#[expect(dead_code, reason = "not all of it is used here")]
+#[expect(dead_code, reason = "only some of it is used here")]
 mod support;
 mod torch;
 mod written;

@@ -1,4 +1,4 @@
-//! Files of NumPy, in and out. What NumPy itself writes and reads is compared by `tests/numpy_files.py`.
+//! Reading and writing NumPy files. `tests/numpy_files.py` compares them with NumPy's own.
 
 mod hostile;
 mod npz;
@@ -16,7 +16,7 @@ pub(crate) fn npy_bytes(header: &str, elements: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_dtype_of_npy_comes_back_from_a_file() {
+fn every_npy_dtype_round_trips() {
     let place = Place::new();
     for &dtype in DType::ALL {
         for size in [&[][..], &[3], &[2, 3], &[2, 0, 4], &[1; 64]] {
@@ -35,7 +35,7 @@ fn every_dtype_of_npy_comes_back_from_a_file() {
                 }
                 written.unwrap();
                 assert_eq!(written_bytes, tensor.nbytes() as u64);
-                // Those of one byte that NumPy lacks are one to it.
+                // The one-byte types that NumPy lacks all have the same descriptor.
                 let is_told = dtype.code() < DType::F8E4M3FN.code();
                 if !is_told {
                     let error = ForeignFile::open(&path).unwrap_err();
@@ -57,7 +57,7 @@ fn every_dtype_of_npy_comes_back_from_a_file() {
 }
 
 #[test]
-fn fortran_order_arrives_as_strides_under_one_name() {
+fn fortran_order_is_imported_as_strides() {
     let place = Place::new();
     let header = "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3), }\n";
     let path = place.file("x.npy", &npy_bytes(header, &[0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5, 0]));
@@ -66,7 +66,7 @@ fn fortran_order_arrives_as_strides_under_one_name() {
     let file = ForeignFile::open(&path).unwrap();
     file.import_into(&mut txn, "", |_| ()).unwrap();
     assert_eq!(file.import_into(&mut txn, "", |_| ()).unwrap_err().kind(), ErrorKind::NameExists);
-    // Another writer is faster, so the changes are made a second time, on its generation.
+    // Another writer commits first, so the changes are applied again, to its generation.
     place.store.save("other", &counted(DType::U8, &[1])).unwrap();
     txn.commit().unwrap();
 
@@ -125,7 +125,7 @@ fn big_endian_elements_are_swapped_on_request() {
 }
 
 #[test]
-fn untyped_elements_get_the_type_that_the_caller_names() {
+fn untyped_elements_get_the_requested_type() {
     let place = Place::new();
     let options = |dtype| ForeignOptions::new().untyped(dtype).byteswap(true);
     for (descr, dtype, expected) in [
@@ -176,7 +176,7 @@ fn npy_headers_of_every_version_spelling_and_order_of_keys_are_read() {
 }
 
 #[test]
-fn case_46_wrong_npy_headers_are_refused_with_what_stands() {
+fn case_46_malformed_npy_headers_are_refused_with_the_reason() {
     let place = Place::new();
     let plain =
         |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}");

@@ -1,4 +1,4 @@
-//! A place for files and a store, and tensors to put there.
+//! A directory with files and a store, and tensors to save there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use stridemap::{DType, Durability, ErrorKind, Result, Store, StoreOptions, Tenso
 use stridemap_interop::ForeignFile;
 use tempfile::TempDir;
 
-/// A directory with an empty store in it.
+/// A directory that contains an empty store.
 pub(crate) struct Place {
     pub(crate) dir: TempDir,
     pub(crate) store: Store,
@@ -31,7 +31,7 @@ impl Place {
         path
     }
 
-    /// The names in the directory.
+    /// Returns the names in the directory.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir.path()).unwrap();
         let mut names: Vec<_> =
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// A tensor of counted bytes.
+/// Returns a tensor whose bytes count up.
 pub(crate) fn counted(dtype: DType, size: &[usize]) -> Tensor {
     let count = size.iter().product::<usize>() * dtype.itemsize();
     let bytes: Vec<u8> =
@@ -69,7 +69,7 @@ pub(crate) fn counted(dtype: DType, size: &[usize]) -> Tensor {
     Tensor::from_bytes(dtype, size, &bytes).unwrap()
 }
 
-/// What a file holds, whatever the strides in the store.
+/// Returns the dtype, size and row-major bytes of a tensor, which do not depend on its strides in the store.
 pub(crate) fn logical(tensor: &Tensor) -> (DType, Vec<usize>, Vec<u8>) {
     (tensor.dtype(), tensor.size().to_vec(), tensor.to_bytes().unwrap())
 }

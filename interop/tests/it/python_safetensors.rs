@@ -1,4 +1,4 @@
-//! Python's safetensors, with numpy: the same tensors from both, in one file and in several, to the byte.
+//! Python's safetensors with numpy: both libraries write the same tensors to the byte, in one file and in several.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::support::{python, python_has, stdout};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/safetensors_files.py");
 
-/// Those of the script.
+/// Returns the tensors of the Python script.
 fn tensors() -> Vec<(String, Tensor)> {
     let dtypes = [
         DType::Bool,

@@ -1,4 +1,4 @@
-//! Files of safetensors, whole and lying. Models of several files are in `shards.rs`.
+//! Valid and malformed safetensors files. Models in several files are in `shards.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ fn safetensors_bytes(header: &str, elements: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_dtype_of_safetensors_comes_back_from_a_file() {
+fn every_safetensors_dtype_round_trips() {
     let place = Place::new();
     let mut tensors: Vec<(String, Tensor)> = DType::ALL
         .iter()
@@ -70,7 +70,7 @@ fn tensors_are_written_by_alignment_then_name() {
 }
 
 #[test]
-fn four_bit_floats_are_counted_one_by_one_in_safetensors() {
+fn four_bit_floats_are_counted_individually_in_safetensors() {
     let place = Place::new();
     let header = |shape: &str| {
         let header = format!(r#"{{"x":{{"dtype":"F4","shape":{shape},"data_offsets":[0,3]}}}}"#);
@@ -112,7 +112,7 @@ fn unwritable_tensors_are_refused_before_anything_is_written() {
 }
 
 #[test]
-fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
+fn case_45_malformed_safetensors_headers_are_refused_with_the_reason() {
     let place = Place::new();
     let one = |fields: &str| format!(r#"{{"x":{{{fields}}}}}"#);
     let two = |first: &str, second: &str| {
@@ -175,7 +175,7 @@ fn case_45_wrong_safetensors_headers_are_refused_with_what_stands() {
 }
 
 #[test]
-fn texts_of_a_safetensors_header_may_hold_brackets_and_quotes_and_be_long() {
+fn safetensors_header_text_may_be_long_and_contain_brackets_and_quotes() {
     let place = Place::new();
     for text in
         ["[{".repeat(50_000), r#"\"{"#.repeat(50_000), r"\\".repeat(50_000), r"λ\u0001".repeat(50_000)]
@@ -193,7 +193,7 @@ fn texts_of_a_safetensors_header_may_hold_brackets_and_quotes_and_be_long() {
 }
 
 #[test]
-fn case_45_header_over_the_cap_of_the_format_is_refused_though_the_file_has_it() {
+fn case_45_header_over_the_limit_of_the_format_is_refused_even_if_complete() {
     let place = Place::new();
     let path = place.file("x.safetensors", &100_000_001u64.to_le_bytes());
     fs::File::options().write(true).open(&path).unwrap().set_len(200_000_000).unwrap();

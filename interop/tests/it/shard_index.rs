@@ -1,4 +1,4 @@
-//! The index of a model in several safetensors files: what it may hold, and what is refused.
+//! The index of a model in several safetensors files: valid contents and refusals.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use stridemap_interop::{FileFormat, ForeignFile, safetensors};
 use crate::place::{Place, counted, logical};
 use crate::shards::{INDEX, Tensors, write};
 
-/// A part with tensors of so many bytes each.
+/// Writes a part with tensors of these numbers of bytes.
 fn part(place: &Place, name: &str, tensors: &[(&str, usize)]) -> PathBuf {
     let tensors: Tensors =
         tensors.iter().map(|&(name, n)| (name.to_owned(), counted(DType::U8, &[n]))).collect();
@@ -46,7 +46,7 @@ fn scalars_of_the_index_are_attributes_and_unlisted_tensors_are_read() {
 }
 
 #[test]
-fn part_behind_a_link_is_beside_the_index() {
+fn parts_are_searched_beside_the_link_to_an_index() {
     let place = Place::new();
     fs::create_dir(place.path("blobs")).unwrap();
     let blob = part(&place, "blobs/0", &[("a", 3)]);
@@ -105,7 +105,7 @@ fn invalid_indexes_are_refused() {
         let message = place.refuse("index", index.as_bytes());
         assert!(message.contains(what), "{message}, and not {what}");
     }
-    // Of these the part itself is wrong, and named.
+    // Here the part itself is malformed, and the error names it.
     for (part, what) in [
         ("fifo", "not a regular file"),
         ("dir", "not a regular file"),
@@ -122,7 +122,7 @@ fn invalid_indexes_are_refused() {
 #[test]
 fn headers_of_all_parts_together_have_the_limit_of_one_header() {
     let place = Place::new();
-    // Two headers of 60 MB of blanks each.
+    // Two headers that consist of 60 MB of blanks.
     for (part, tensor) in [("x", "a"), ("y", "b")] {
         let header = format!(r#"{{"{tensor}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#);
         let header = header + &" ".repeat(60_000_000);
@@ -136,9 +136,9 @@ fn headers_of_all_parts_together_have_the_limit_of_one_header() {
 }
 
 #[test]
-fn header_length_that_looks_like_json_is_a_length() {
+fn header_length_that_looks_like_json_is_read_as_a_length() {
     let place = Place::new();
-    // A header of 123 bytes, whose length is written as an opening brace.
+    // A header of 123 bytes. Its length, written as a byte, is an opening brace.
     let header = format!("{:<123}", r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#);
     let path = place.file("x", &[&123u64.to_le_bytes(), header.as_bytes(), b"\x07"].concat());
     let file = ForeignFile::open(&path).unwrap();
@@ -151,8 +151,8 @@ fn header_length_that_looks_like_json_is_a_length() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is changed in an index or a part, all tensors are as they were, or the error is typed, or another header or
-    /// other elements are read that the change says.
+    /// If a byte of the index or of a part changes, then all tensors are read unchanged, or the error is typed, or the
+    /// headers or elements differ as the change implies.
     #[test]
     fn changed_index_or_part_is_refused_or_read_alike_twice(
         file in 0..4usize,

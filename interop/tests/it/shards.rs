@@ -15,7 +15,7 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 pub(crate) type Tensors = Vec<(String, Tensor)>;
 
-/// 24, 6, 100 and 24 bytes of elements, and none.
+/// Returns tensors of 24, 6, 100 and 24 bytes of elements, and an empty one.
 pub(crate) fn model() -> Tensors {
     [
         ("b", counted(DType::F32, &[2, 3])),
@@ -120,10 +120,10 @@ fn existing_file_refuses_all_parts() {
     }
 }
 
-/// A name that is taken while elements are written is found when the set is named: an error at the first, the last part,
-/// and at the index.
+/// A name that is created while elements are written is detected when the files are renamed: the first part, the last
+/// part, or the index.
 #[test]
-fn failed_renames_leave_every_file_as_it_was() {
+fn failed_renames_restore_every_file() {
     for (policy, number) in
         [OnExisting::Refuse, OnExisting::Replace].into_iter().flat_map(|p| (0..5).map(move |n| (p, n)))
     {
@@ -143,7 +143,7 @@ fn failed_renames_leave_every_file_as_it_was() {
         let options = Export::new().on_existing(policy).max_shard_bytes(30);
         let written = options.write(place.path("model.safetensors"), &other, |_| {
             if std::mem::take(&mut is_first) {
-                // A file where that is refused; a directory, which nothing is ever renamed over.
+                // A file, if existing files are refused; otherwise a directory, which a rename never replaces.
                 let _ = fs::remove_file(&obstacle);
                 fs::create_dir(&obstacle).unwrap();
             }
@@ -164,7 +164,7 @@ fn failed_renames_leave_every_file_as_it_was() {
 }
 
 #[test]
-fn case_29_replaced_set_may_be_what_the_tensors_are_read_from() {
+fn case_29_export_in_parts_may_replace_the_files_it_reads_from() {
     let place = Place::new();
     write(&place, 30);
     let file = ForeignFile::open(place.path(INDEX)).unwrap();
@@ -197,7 +197,7 @@ fn each_adopted_part_is_checked_for_changes() {
     assert_eq!(files, names[..4]);
     assert_eq!(store.attributes()["total_size"], "154");
 
-    // The part with `large`, and no other.
+    // Only the part with `large`.
     let part = fs::File::options().append(true).open(place.path(&names[2])).unwrap();
     part.set_len(part.metadata().unwrap().len() + 1).unwrap();
     let store = options.open(place.path("adopted.smap")).unwrap();

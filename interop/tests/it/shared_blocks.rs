@@ -1,5 +1,5 @@
-//! Imports that share the blocks of a file instead of copying it: on images of real btrfs and XFS file systems. Skipped, with the
-//! reason printed, where they cannot be made or mounted.
+//! Imports that share the blocks of a file instead of copying it, on images of real btrfs and XFS file systems.
+//! Skipped, with the reason printed, where these cannot be created or mounted.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -53,10 +53,10 @@ fn imported_file_takes_no_space_and_keeps_its_elements_when_the_file_is_overwrit
         fs::remove_file(&path).unwrap();
         let store = Store::open(image.path.join("store.smap")).unwrap();
         assert_same(&store, &tensors);
-        // SAFETY: nothing else writes this store.
+        // SAFETY: no other process writes this store.
         let mapped = unsafe { Store::open_mapped(image.path.join("store.smap")).unwrap() };
         assert_same(&mapped, &tensors);
-        // It is a storage as any other.
+        // The shared storage behaves like any other.
         store.remove("large").unwrap();
         store.compact(|_| ()).unwrap();
         assert_same(&store, &tensors[1..]);
@@ -71,7 +71,7 @@ fn each_part_of_a_model_is_shared() {
             write(&image.path.join("m.safetensors"), &tensors, &Export::new().max_shard_bytes(6 << 20));
         let store = Store::create(image.path.join("store.smap")).unwrap();
         let (imported, _) = import(&store, &index);
-        // The last part is too small to be worth a storage.
+        // The last part is too small to get its own storage.
         let parts: Vec<_> = store.snapshot().storages().map(|storage| storage.unwrap().size_bytes).collect();
         assert!(
             parts.len() > 2 && imported.shared_bytes > size_of(&tensors) * 3 / 4,
@@ -83,7 +83,7 @@ fn each_part_of_a_model_is_shared() {
 }
 
 #[test]
-fn array_of_numpy_is_shared_in_both_orders() {
+fn numpy_array_is_shared_in_both_orders() {
     on_each(|kind, image| {
         let tensor = Tensor::from_vec(noise(2 << 20, 3), &[1 << 10, 2 << 10]).unwrap();
         for order in [stridemap_interop::Order::C, stridemap_interop::Order::F] {
@@ -102,7 +102,7 @@ fn array_of_numpy_is_shared_in_both_orders() {
 #[test]
 fn unaligned_tensors_are_copied_and_not_shared() {
     on_each(|kind, image| {
-        // Three bytes, then floats: these begin where no float may.
+        // Three bytes, then floats at an unaligned offset.
         let header = r#"{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"F32","shape":[1048576],"data_offsets":[3,4194307]},"c":{"dtype":"U8","shape":[9000001],"data_offsets":[4194307,13194308]}}"#;
         let header = format!("{header:<240}");
         let elements: Vec<u8> = noise(13_194_308, 5).into_iter().map(|n| (n >> 24) as u8).collect();
@@ -160,7 +160,7 @@ fn existing_name_is_refused_before_anything_is_read() {
 }
 
 #[test]
-fn where_nothing_can_be_shared_everything_is_copied() {
+fn everything_is_copied_if_blocks_cannot_be_shared() {
     let Some(disk) = Image::mount("ext4", &["mkfs.ext4", "-q"], IMAGE_BYTES) else { return };
     let tensors = model();
     let path = write(&disk.path.join("m.safetensors"), &tensors, &Export::new());

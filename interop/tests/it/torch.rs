@@ -1,4 +1,4 @@
-//! Checkpoints that PyTorch wrote, imported into a store that is closed and opened again; and files that must be refused.
+//! Checkpoints from PyTorch, imported into a store that is closed and opened again, and files that must be refused.
 
 mod conformance;
 pub(crate) mod forge;
@@ -13,24 +13,24 @@ use stridemap_interop::ForeignFile;
 
 use crate::support::temporary;
 
-/// The files of `tests/data`.
+/// Returns the path of a file in `tests/data`.
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-/// What is said of a file that is refused: one line, and nothing of it is in a store afterwards.
+/// Asserts that a file is refused with one line, and that nothing of it is saved. Returns the message.
 fn refusal(path: &Path) -> String {
     let dir = temporary();
     let store =
         StoreOptions::new().durability(Durability::Process).create(dir.path().join("store.smap")).unwrap();
     let before = store.generation();
     let refused: Error = stridemap_interop::import(&store, path, "").unwrap_err();
-    let said = refused.to_string();
-    assert_eq!(refused.kind(), ErrorKind::BadFile, "{said}");
-    assert!(!said.contains('\n'), "{said:?}");
-    assert_eq!(said, ForeignFile::open(path).unwrap_err().to_string());
+    let message = refused.to_string();
+    assert_eq!(refused.kind(), ErrorKind::BadFile, "{message}");
+    assert!(!message.contains('\n'), "{message:?}");
+    assert_eq!(message, ForeignFile::open(path).unwrap_err().to_string());
     let store = Store::open(dir.path().join("store.smap")).unwrap();
     assert_eq!(store.generation(), before);
     assert!(store.names().unwrap().is_empty());
-    said
+    message
 }

@@ -1,4 +1,4 @@
-//! What all exports promise.
+//! Guarantees of all exports: durability, permissions, refusals, and existing files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -94,7 +94,7 @@ fn pipes_and_directories_are_refused_without_waiting() {
 }
 
 #[test]
-fn refused_export_leaves_the_old_file_and_nothing_beside_it() {
+fn refused_export_keeps_the_old_file_and_leaves_no_other() {
     let place = Place::new();
     let tensor = counted(DType::U8, &[1]);
     let path = place.file("x", b"old");
@@ -114,7 +114,7 @@ fn refused_export_leaves_the_old_file_and_nothing_beside_it() {
 }
 
 #[test]
-fn file_that_appears_during_a_refusing_export_is_left() {
+fn file_created_during_an_export_that_refuses_existing_files_is_kept() {
     let place = Place::new();
     let path = place.path("x.npy");
     let written =
@@ -137,7 +137,7 @@ fn exported_file_has_the_permissions_of_any_new_file() {
 }
 
 #[test]
-fn case_29_open_file_keeps_its_bytes_when_an_export_takes_its_name() {
+fn case_29_open_file_keeps_its_bytes_when_an_export_replaces_it() {
     let place = Place::new();
     let (path, link) = (place.path("x.npy"), place.path("link.npy"));
     let (old, new) = (counted(DType::U16, &[5]), counted(DType::F64, &[2]));
@@ -154,7 +154,7 @@ fn case_29_open_file_keeps_its_bytes_when_an_export_takes_its_name() {
 }
 
 #[test]
-fn file_cut_after_it_was_opened_is_an_error_and_changes_nothing() {
+fn file_truncated_after_opening_is_an_error_and_changes_nothing() {
     let place = Place::new();
     let path = place.path("x.npy");
     npy::Export::new().write(&path, &counted(DType::U16, &[500]), |_| ()).unwrap();

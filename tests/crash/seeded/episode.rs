@@ -1,4 +1,4 @@
-//! One store that loses power again and again, until it has been through enough.
+//! One store that loses power repeatedly, for a given number of lives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::model::Model;
 use crate::content::Content;
 use crate::explore::Figures;
 use crate::random::Random;
-use crate::recover::{check_nothing_left, check_verified};
+use crate::recover::{check_no_leftovers, check_verified};
 use crate::script::STORE;
 
-/// Why a life ends.
+/// The reason why a life ends.
 #[derive(Debug)]
 pub(super) enum End {
     Power,
@@ -25,22 +25,22 @@ pub(super) type Lived<T = ()> = Result<T, End>;
 pub(super) struct Episode {
     pub(super) random: Random,
     pub(super) disk: SimulatedDisk,
-    /// What was acknowledged; none while there is no store.
+    /// The acknowledged content; `None` while there is no store.
     pub(super) model: Option<Model>,
-    /// What may be there instead, after a power cut: a writer was killed before it had synced what is there now.
+    /// The contents that a power cut may restore instead: a writer was killed before it synced the current one.
     pub(super) earlier: Vec<Option<Model>>,
-    /// What is under way.
+    /// The change in progress.
     pub(super) in_flight: Option<Model>,
-    /// Whether it has more names than fit a manifest.
+    /// Whether the store has more names than fit a manifest.
     pub(super) is_wide: bool,
-    /// How often everything had been synced when a commit was not.
+    /// The number of complete syncs at the time of the first unsynced commit.
     pub(super) unsynced_at: Option<u64>,
     pub(super) handles: Vec<Store>,
     pub(super) snapshots: Vec<Snapshot>,
     pub(super) figures: Figures,
-    /// Power cuts since the store was last seen to be whole and without leftovers.
+    /// Power cuts since the store was last checked to be intact and without leftovers.
     cuts_in_a_row: usize,
-    /// The power cuts so far, for who must find out what went wrong.
+    /// The power cuts so far, to debug a failure.
     history: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ impl Episode {
         }
     }
 
-    /// Lives so many times.
+    /// Runs for this many lives.
     pub(super) fn run(mut self, lives: usize) -> Result<Figures, String> {
         for _ in 0..lives {
             let power = match self.random.below(3) {
@@ -99,12 +99,12 @@ impl Episode {
     }
 
     pub(super) fn options(&self, durability: Durability) -> StoreOptions {
-        // Nobody else is there to wait for.
+        // There is no other process to wait for.
         let options = StoreOptions::new().durability(durability).lock_timeout(Duration::ZERO);
         options.disk(Arc::new(self.disk.clone()))
     }
 
-    /// The value, if the operation went well; the end of the life if not.
+    /// Returns the value of a successful operation. A failed one ends the life.
     pub(super) fn did<T>(&mut self, what: &str, done: stridemap::Result<T>) -> Lived<T> {
         self.figures.store_operations += 1;
         done.map_err(|e| if self.disk.is_off() { End::Power } else { End::Wrong(format!("{what}: {e}")) })
@@ -132,7 +132,7 @@ impl Episode {
         }
     }
 
-    /// A commit and a collection, after which nothing is left over.
+    /// Commits and collects, and checks that nothing is left over.
     fn settle(&mut self) -> Lived {
         self.snapshots.clear();
         for at in 0..2 {
@@ -155,7 +155,7 @@ impl Episode {
         if let Some(finding) = self.did("verify", verified)?.findings.first() {
             return Err(End::Wrong(format!("verify: {finding}")));
         }
-        match check_nothing_left(&self.disk, &self.handles[0]) {
+        match check_no_leftovers(&self.disk, &self.handles[0]) {
             Err(_) if self.disk.is_off() => return Err(End::Power),
             checked => checked.map_err(End::Wrong)?,
         }
@@ -163,7 +163,7 @@ impl Episode {
         self.check_content(0)
     }
 
-    /// What was under way has returned.
+    /// Records that the operation in progress has returned.
     pub(super) fn acknowledge(&mut self, durability: Durability) {
         self.model = self.in_flight.take();
         if durability == Durability::Full {
@@ -172,7 +172,7 @@ impl Episode {
         self.unsynced_at = (durability == Durability::Process).then(|| self.disk.file_system_syncs());
     }
 
-    /// That a handle reads what was acknowledged.
+    /// Checks that a handle reads the acknowledged content.
     pub(super) fn check_content(&mut self, handle: usize) -> Lived {
         let refreshed = self.handles[handle].refresh();
         self.did("refresh", refreshed)?;
@@ -192,7 +192,7 @@ impl Episode {
         Ok(())
     }
 
-    /// Cuts the power; gives whether the store goes on, which it need not where nothing is promised.
+    /// Cuts the power. Returns whether the store can be used again; it need not if nothing is promised.
     fn lose_power(&mut self, power: usize) -> Result<bool, String> {
         let cut = self.disk.power_cut();
         let random = &mut self.random;
@@ -226,14 +226,14 @@ impl Episode {
         Ok(true)
     }
 
-    /// Kills all processes: everything is there, and some of it may still be lost.
+    /// Kills all processes: all their changes are present, but some can still be lost.
     fn kill(&mut self, power: usize) -> Result<bool, String> {
         self.history.push(format!("killed after {power} operations"));
         self.disk = self.disk.power_cut().disk_after_kill().without_log();
         self.figures.kills += 1;
         let mut candidates = vec![self.model.take()];
         candidates.extend(self.in_flight.take().map(Some));
-        // What everything was synced by is no longer known.
+        // Nobody knows any more when everything was last synced.
         self.unsynced_at = self.unsynced_at.map(|_| 0);
         let store = match self.options(Durability::Full).open(STORE) {
             Err(e) if e.kind() == ErrorKind::NotFound && candidates[0].is_none() => return Ok(true),
@@ -249,7 +249,7 @@ impl Episode {
     }
 }
 
-/// What a store holds, and which of the candidates that is.
+/// Returns the content of a store, and the index of the candidate that it matches.
 fn find(store: &Store, candidates: &[Option<Model>]) -> Result<(Content, usize), String> {
     let found = Content::of(store).map_err(|e| format!("read: {e}"))?;
     let mut wrongs = Vec::new();

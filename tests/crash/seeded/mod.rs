@@ -12,11 +12,11 @@ use crate::explore::Figures;
 use crate::number;
 use episode::Episode;
 
-/// How often a store loses power.
+/// The number of times that a store loses power.
 const LIVES: usize = 12;
 
 #[test]
-fn case_03_stores_that_lose_power_again_and_again_hold_what_was_acknowledged() {
+fn case_03_stores_that_lose_power_repeatedly_keep_acknowledged_commits() {
     let began = Instant::now();
     if let Some(seed) = number("STRIDEMAP_TEST_CRASH_SEED") {
         let figures = Episode::new(seed).run(LIVES).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));

@@ -1,4 +1,4 @@
-//! What a store should hold, followed beside it.
+//! A model of the expected content of a store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use stridemap::{DType, Tensor};
 
 use crate::content::{Content, Entry};
 
-/// Of two halves, of which a transaction changes one: so two may be under way.
+/// The content in two halves. A transaction changes one of them, so that two can be in progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub(super) halves: [Half; 2],
@@ -17,7 +17,7 @@ pub(super) struct Model {
 pub(super) struct Half {
     pub(super) tensors: BTreeMap<String, Known>,
     pub(super) attributes: BTreeMap<String, String>,
-    /// Of storages that are changed in place: every version since the last flush.
+    /// For each storage changed in place, every version since the last flush.
     pub(super) in_place: BTreeMap<u64, Vec<Vec<u8>>>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Half {
 pub(super) struct Known {
     pub(super) dtype: DType,
     pub(super) size: Vec<usize>,
-    /// Neither is known before the store was read, where elements were packed.
+    /// Unknown until the store is read, if elements were packed.
     pub(super) stride: Option<Vec<isize>>,
     pub(super) offset: Option<usize>,
     pub(super) elements: Elements,
@@ -51,7 +51,7 @@ impl Known {
         }
     }
 
-    /// Where in its storage each element is, in row-major order, in bytes.
+    /// Returns the byte position of each element in its storage, in row-major order.
     fn places(&self) -> Vec<usize> {
         let itemsize = self.dtype.itemsize();
         let stride = self.stride.as_ref().unwrap();
@@ -80,7 +80,7 @@ impl Half {
         Entry { dtype: known.dtype, size, stride, offset: known.offset, elements }
     }
 
-    /// Forgets what no name stands on any more.
+    /// Removes storages without a name.
     pub(super) fn tidy(&mut self) {
         let names: Vec<u64> = self
             .tensors
@@ -93,7 +93,7 @@ impl Half {
         self.in_place.retain(|storage, _| names.contains(storage));
     }
 
-    /// Elements of a storage that is changed in place: all of a tensor becomes one value. Not flushed.
+    /// Fills all elements of a tensor in place, without a flush.
     pub(super) fn fill(&mut self, name: &str, value: u32) {
         let known = &self.tensors[name];
         let Elements::InPlace(storage) = known.elements else { panic!("{name} is sealed") };
@@ -103,7 +103,7 @@ impl Half {
         versions.push(bytes);
     }
 
-    /// What was written to the storage of a tensor is durable.
+    /// Records that the changes to the storage of a tensor are durable.
     pub(super) fn flushed(&mut self, name: &str) {
         let Elements::InPlace(storage) = self.tensors[name].elements else { panic!("{name} is sealed") };
         let versions = self.in_place.get_mut(&storage).unwrap();
@@ -128,7 +128,7 @@ impl Half {
 }
 
 impl Model {
-    /// What may be found of it.
+    /// Returns the content that may be found.
     pub(super) fn content(&self) -> Content {
         let mut content = Content::default();
         for half in &self.halves {
@@ -139,7 +139,7 @@ impl Model {
         content
     }
 
-    /// The same with any strides and offsets, of what is sealed: after or in a compaction.
+    /// Returns the same model with unknown strides and offsets for sealed tensors, as during or after a compaction.
     pub(super) fn relaxed(&self) -> Model {
         let mut relaxed = self.clone();
         for known in relaxed.halves.iter_mut().flat_map(|half| half.tensors.values_mut()) {
@@ -150,7 +150,7 @@ impl Model {
         relaxed
     }
 
-    /// Takes on what was found, where several things might have been. Nothing of it is unflushed.
+    /// Sets the content to the one that was found, if several were possible. Everything in it counts as flushed.
     pub(super) fn adopt(&mut self, found: &Content) {
         self.halves.iter_mut().for_each(|half| half.adopt(found));
     }

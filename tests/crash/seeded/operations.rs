@@ -1,4 +1,4 @@
-//! What is done to a store between two power cuts.
+//! The operations on a store between two power cuts.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use super::episode::{End, Episode, Lived};
 use super::model::{Elements, Half, Known};
 use crate::random::Random;
 
-/// The names of a half.
+/// The prefixes of the names of each half.
 const PREFIXES: [&str; 2] = ["a.", "b."];
 
 impl Episode {
-    /// One operation, or one transaction.
+    /// Runs one operation or one transaction.
     pub(super) fn operate(&mut self) -> Lived {
         let (handle, half) = (self.random.below(2), self.random.below(2));
         match self.random.below(32) {
             0..16 => self.transact(handle, half, Durability::Full),
-            16..20 => self.transact_beside_another(handle, half),
+            16..20 => self.transact_during_another(handle, half),
             20..23 => self.write_in_place(handle, half),
             23 => {
                 let collected = self.handles[handle].gc();
@@ -67,8 +67,8 @@ impl Episode {
         ended
     }
 
-    /// A transaction that commits after another one has, that began later.
-    fn transact_beside_another(&mut self, handle: usize, half: usize) -> Lived {
+    /// Runs a transaction that commits after a later transaction has committed.
+    fn transact_during_another(&mut self, handle: usize, half: usize) -> Lived {
         let handles = std::mem::take(&mut self.handles);
         let ended = self.change_and_commit(&handles[handle], half, Durability::Full, |episode| {
             episode.change_and_commit(&handles[1 - handle], 1 - half, Durability::Full, |_| Ok(()))
@@ -108,7 +108,7 @@ impl Episode {
         Ok(())
     }
 
-    /// One change of a transaction. What is refused, because of how the tensor stands, is no change.
+    /// Applies one change to a transaction. A refusal, because of the state of the tensor, changes nothing.
     fn change(&mut self, txn: &mut Transaction<'_>, draft: &mut Half, prefix: &str) -> Lived {
         let random = &mut self.random;
         let new = if self.is_wide { random.below(90) } else { random.below(9) };
@@ -180,7 +180,8 @@ impl Episode {
 
     fn write_in_place(&mut self, handle: usize, half: usize) -> Lived {
         if !self.earlier.is_empty() {
-            // Elements that belong to what may be taken back, too, would have to be followed there.
+            // A power cut may restore an earlier content with these elements, and the model does not follow changes
+            // there.
             return Ok(());
         }
         let is_in_place = |known: &Known| matches!(known.elements, Elements::InPlace(_));
@@ -195,7 +196,7 @@ impl Episode {
         let locked = tensor.lock_exclusive();
         let mut guard = self.did("lock", locked)?;
         let value = self.random.next() as u32;
-        // Some of it may be there, whatever becomes of the call.
+        // The change may be partly applied, whatever the call returns.
         self.model.as_mut().unwrap().halves[half].fill(name, value);
         let filled = guard.fill_(i64::from(value)).map(drop);
         self.did("fill", filled)?;
@@ -215,7 +216,7 @@ impl Episode {
         self.check_content(handle)
     }
 
-    /// That a handle reads a tensor as the newest commit has it.
+    /// Checks that a handle reads a tensor as of the newest commit.
     fn read_one(&mut self, handle: usize, half: usize) -> Lived {
         let names: Vec<String> = self.half(half).tensors.keys().cloned().collect();
         let Some(name) = names.get(self.random.below(names.len())).cloned() else { return Ok(()) };
@@ -254,7 +255,7 @@ fn view(
     Ok(())
 }
 
-/// So many elements, or fewer.
+/// Returns a tensor of at most `most` elements.
 fn vector(random: &mut Random, most: usize) -> Tensor {
     let elements: Vec<u32> = (0..1 + random.below(most)).map(|_| random.next() as u32).collect();
     let size = [elements.len()];

@@ -1,4 +1,4 @@
-//! Files that are not the store's, and are changed while it looks at them.
+//! External files that change while the store reads them.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use stridemap::{ErrorKind, Tensor};
 use stridemap_interop::{ForeignFile, safetensors};
 
-use super::play::{Fate, Play, bytes, create, holds, open, refused, told};
+use super::play::{Fate, Play, bytes, create, expect_ok, holds, open, refused};
 use super::seat::{Manners, When};
 
 fn write(path: &Path, x: &Tensor) {
@@ -16,7 +16,7 @@ fn write(path: &Path, x: &Tensor) {
     safetensors::Export::new().write(path, &tensors, |_| ()).unwrap();
 }
 
-/// Changes the last byte, and the mtime, which would otherwise be that of the clock's last tick.
+/// Changes the last byte, and sets a later mtime: otherwise it could be the same tick of the clock.
 fn change(path: &Path) -> io::Result<()> {
     let mut all = fs::read(path)?;
     *all.last_mut().unwrap() ^= 1;
@@ -29,24 +29,24 @@ pub(crate) fn changed_before_it_is_recorded(play: &Play) -> Fate {
     let path = play.dir.path().join("x.safetensors");
     write(&path, &bytes(100, 1));
     let store = create(&play.seat())?;
-    let file = told("open", ForeignFile::open(&path))?;
-    let mut txn = told("begin", store.begin())?;
-    told("adopt", file.adopt_into(&mut txn, ""))?;
+    let file = expect_ok("open", ForeignFile::open(&path))?;
+    let mut txn = expect_ok("begin", store.begin())?;
+    expect_ok("adopt", file.adopt_into(&mut txn, ""))?;
     change(&path).map_err(|e| e.to_string())?;
-    refused("the adoption of what has changed", txn.commit(), ErrorKind::ExternalChanged)
+    refused("the adoption of a changed file", txn.commit(), ErrorKind::ExternalChanged)
 }
 
-/// It is changed after it.
+/// An adopted file is changed after the commit.
 pub(crate) fn changed_since_it_was_recorded(play: &Play) -> Fate {
     let path = play.dir.path().join("x.safetensors");
     write(&path, &bytes(100, 1));
-    told("adopt", stridemap_interop::adopt(&create(&play.seat())?, &path, ""))?;
+    expect_ok("adopt", stridemap_interop::adopt(&create(&play.seat())?, &path, ""))?;
     change(&path).map_err(|e| e.to_string())?;
     let read = open(&play.seat())?.load("x").and_then(|x| x.read::<u8>());
-    refused("the reading of what has changed", read, ErrorKind::ExternalChanged)
+    refused("reading a changed file", read, ErrorKind::ExternalChanged)
 }
 
-/// A file is changed between its header's being read and its blocks' being shared.
+/// A file is changed after its header is read and before its blocks are shared.
 pub(crate) fn changed_before_it_is_shared(play: &Play) -> Fate {
     let path = play.dir.path().join("x.safetensors");
     write(&path, &bytes(5 << 20, 1));
@@ -56,5 +56,5 @@ pub(crate) fn changed_before_it_is_shared(play: &Play) -> Fate {
     seat.trap(When::Before, "share_blocks_of", "", move || change(&changed));
     let imported = stridemap_interop::import(&store, &path, "");
     holds("no blocks were shared", seat.is_done())?;
-    refused("the import of what has changed", imported, ErrorKind::ExternalChanged)
+    refused("the import of a changed file", imported, ErrorKind::ExternalChanged)
 }

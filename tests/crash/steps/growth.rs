@@ -1,4 +1,4 @@
-//! Storages that grow, and what stands in the way.
+//! Appends, and the files and processes that interfere with them.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use stridemap::disk::Access;
 use stridemap::{DType, ErrorKind, Store};
 
 use super::play::{
-    Fate, Play, STORE, bytes, create, holds, is_whole, open, options, refused, replace, told, vector,
+    Fate, Play, STORE, bytes, check_intact, create, expect_ok, holds, open, options, refused, replace, vector,
 };
 use super::seat::{Manners, When};
 
@@ -16,51 +16,51 @@ const BIN: &str = "storages/0000000000000001.bin";
 const MIB: usize = 1 << 20;
 
 fn length(store: &Store, name: &str) -> Result<usize, String> {
-    Ok(told("load", store.load(name))?.numel())
+    Ok(expect_ok("load", store.load(name))?.numel())
 }
 
-/// A second writer appends to what a first one is appending to.
-pub(crate) fn two_append(play: &Play) -> Fate {
+/// A second writer appends while a first one appends to the same storage.
+pub(crate) fn two_appends(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    expect_ok("create", store.create_growable("log", DType::U8, &[100], 0))?;
     let other = open(&play.seat())?;
-    let mut txn = told("begin", store.begin())?;
-    // More than a chunk is written at once.
-    told("append", txn.append("log", &bytes(MIB, 1)))?;
+    let mut txn = expect_ok("begin", store.begin())?;
+    // An append of more than a chunk is written immediately.
+    expect_ok("append", txn.append("log", &bytes(MIB, 1)))?;
     let busy = match other.append("log", &bytes(10, 2)) {
         Err(e) if e.kind() == ErrorKind::Busy => true,
-        done => told("the other's append", done).map(|_| false)?,
+        done => expect_ok("the other's append", done).map(|_| false)?,
     };
-    told("the commit of the first", txn.commit())?;
+    expect_ok("the commit of the first", txn.commit())?;
     if busy {
-        told("the other's append", other.append("log", &bytes(10, 2)))?;
+        expect_ok("the other's append", other.append("log", &bytes(10, 2)))?;
     }
-    is_whole(play, &["log"])?;
+    check_intact(play, &["log"])?;
     let found = length(&open(&play.seat())?, "log")?;
     holds(format!("{found} elements"), found == 100 + MIB + 10)
 }
 
-/// The same on a file system that does not show one machine the other's locks, by two names that end the storage.
-pub(crate) fn two_append_and_see_no_locks(play: &Play) -> Fate {
+/// The same on a file system that does not show one machine the locks of another, with two names that end the storage.
+pub(crate) fn two_appends_without_visible_locks(play: &Play) -> Fate {
     let blind = Manners { has_blind_locks: true, ..Manners::default() };
     let store = create(&play.seat().with(blind))?;
-    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
-    let log = told("load", store.load("log"))?;
-    told("save_view", store.save_view("end", &log.slice(0, Some(50), None, 1).unwrap()))?;
+    expect_ok("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    let log = expect_ok("load", store.load("log"))?;
+    expect_ok("save_view", store.save_view("end", &log.slice(0, Some(50), None, 1).unwrap()))?;
     let other = open(&play.seat().with(blind))?;
-    let mut txn = told("begin", store.begin())?;
-    told("append", txn.append("log", &bytes(MIB, 1)))?;
-    told("the other's append", other.append("end", &bytes(10, 2)))?;
-    refused("the commit of who did not see the other", txn.commit(), ErrorKind::Conflict)?;
-    is_whole(play, &["end", "log"])
+    let mut txn = expect_ok("begin", store.begin())?;
+    expect_ok("append", txn.append("log", &bytes(MIB, 1)))?;
+    expect_ok("the other's append", other.append("end", &bytes(10, 2)))?;
+    refused("the commit of the writer that missed the other", txn.commit(), ErrorKind::Conflict)?;
+    check_intact(play, &["end", "log"])
 }
 
-/// Somebody appends while commits go by the listings by which the newest generation is looked for. The one before is
-/// held, and so is all that is shown.
-pub(crate) fn append_behind_what_a_listing_does_not_show(play: &Play) -> Fate {
+/// Another process appends, while each listing for the newest generation misses the current commits. The previous
+/// generation is held, and so is every generation in the listing.
+pub(crate) fn append_after_an_unlisted_commit(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    told("create", store.create_growable("log", DType::U8, &[0], 0))?;
-    told("another", store.save("y", &vector(1)))?;
+    expect_ok("create", store.create_growable("log", DType::U8, &[0], 0))?;
+    expect_ok("another", store.save("y", &vector(1)))?;
     let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
     let other = open(&seat)?;
     let (first, second, inner) = (store.clone(), store, seat.clone());
@@ -74,40 +74,40 @@ pub(crate) fn append_behind_what_a_listing_does_not_show(play: &Play) -> Fate {
         }
         first.append("log", &bytes(MIB, 1)).map(drop).map_err(io::Error::other)
     });
-    told("the append", other.append("log", &bytes(MIB, 2)))?;
+    expect_ok("the append", other.append("log", &bytes(MIB, 2)))?;
     holds("nothing came between", seat.is_done())?;
     let found = length(&open(&play.seat())?, "log")?;
     holds(format!("{found} elements"), found == 2 * MIB)
 }
 
-/// The file is replaced between its being opened and its being locked.
+/// The file is replaced after it is opened and before it is locked.
 pub(crate) fn file_replaced_before_it_is_locked(play: &Play) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
-    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    expect_ok("create", store.create_growable("log", DType::U8, &[100], 0))?;
     let disk = play.disk.clone();
     seat.trap(When::After, "open to write", BIN, move || replace(&*disk, &Path::new(STORE).join(BIN)));
     refused("the append to a file that is gone", store.append("log", &bytes(10, 1)), ErrorKind::Corrupt)?;
-    is_whole(play, &["log"])
+    check_intact(play, &["log"])
 }
 
 /// The file has lost its last chunk.
-pub(crate) fn file_that_is_short(play: &Play) -> Fate {
+pub(crate) fn truncated_file(play: &Play) -> Fate {
     let path = play.dir.path().join(STORE);
-    let store = told("create", options(&play.seat()).create(&path))?;
-    told("create", store.create_growable("log", DType::U8, &[2 * MIB], 0))?;
+    let store = expect_ok("create", options(&play.seat()).create(&path))?;
+    expect_ok("create", store.create_growable("log", DType::U8, &[2 * MIB], 0))?;
     fs::File::options().write(true).open(path.join(BIN)).unwrap().set_len(MIB as u64).unwrap();
     refused("the append to a short file", store.append("log", &bytes(10, 1)), ErrorKind::Corrupt)
 }
 
 /// The last bytes have changed.
-pub(crate) fn tail_that_is_damaged(play: &Play) -> Fate {
+pub(crate) fn damaged_tail(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    expect_ok("create", store.create_growable("log", DType::U8, &[100], 0))?;
     let file = play.disk.open(&Path::new(STORE).join(BIN), Access::Write).map_err(|e| e.to_string())?;
     file.write_all_at(&[1], 7).map_err(|e| e.to_string())?;
     let appended = store.append("log", &bytes(10, 1));
-    let findings = told("verify", open(&play.seat())?.verify(|_| ()))?.findings;
+    let findings = expect_ok("verify", open(&play.seat())?.verify(|_| ()))?.findings;
     holds("the damage was given a digest of its own", !findings.is_empty())?;
     refused("the append to damaged bytes", appended, ErrorKind::Corrupt)
 }
@@ -115,8 +115,8 @@ pub(crate) fn tail_that_is_damaged(play: &Play) -> Fate {
 /// The file has a second name.
 pub(crate) fn file_with_two_names(play: &Play) -> Fate {
     let path = play.dir.path().join(STORE);
-    let store = told("create", options(&play.seat()).create(&path))?;
-    told("create", store.create_growable("log", DType::U8, &[100], 0))?;
+    let store = expect_ok("create", options(&play.seat()).create(&path))?;
+    expect_ok("create", store.create_growable("log", DType::U8, &[100], 0))?;
     let backup = play.dir.path().join("backup");
     fs::hard_link(path.join(BIN), &backup).unwrap();
     let appended = store.append("log", &bytes(10, 1));
@@ -125,17 +125,17 @@ pub(crate) fn file_with_two_names(play: &Play) -> Fate {
     refused("the append to a file of two names", appended, ErrorKind::Conflict)
 }
 
-/// A store that lies: the file that is to grow is another storage as well, which is longer and lent.
-pub(crate) fn file_that_is_lent(play: &Play) -> Fate {
+/// A malformed store: the growing file is also another storage, which is longer and borrowed.
+pub(crate) fn borrowed_file(play: &Play) -> Fate {
     let path = play.dir.path().join(STORE);
     let seat = play.seat();
-    let store = told("create", options(&seat).create(&path))?;
-    told("create", store.create_growable("short", DType::U8, &[16], 0))?;
-    told("create", store.create_growable("long", DType::U8, &[48], 0))?;
+    let store = expect_ok("create", options(&seat).create(&path))?;
+    expect_ok("create", store.create_growable("short", DType::U8, &[16], 0))?;
+    expect_ok("create", store.create_growable("long", DType::U8, &[48], 0))?;
     // SAFETY: only this test writes the store, and no element is borrowed while it does.
-    let mapped = told("map", unsafe { options(&seat).open_mapped(&path) })?;
-    let long = told("load", mapped.load("long"))?;
-    told("borrow", long.as_slice::<u8>().map(drop))?;
+    let mapped = expect_ok("map", unsafe { options(&seat).open_mapped(&path) })?;
+    let long = expect_ok("load", mapped.load("long"))?;
+    expect_ok("borrow", long.as_slice::<u8>().map(drop))?;
     fs::rename(path.join("storages/0000000000000002.bin"), path.join(BIN)).unwrap();
-    refused("the append to what is lent", store.append("short", &bytes(16, 1)), ErrorKind::Corrupt)
+    refused("the append to borrowed bytes", store.append("short", &bytes(16, 1)), ErrorKind::Corrupt)
 }

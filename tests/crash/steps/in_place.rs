@@ -9,39 +9,39 @@ use std::time::Duration;
 use stridemap::disk::{Access, Outcome, SimulatedDisk, omit_step};
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
 
-use super::play::{Fate, Later, Play, STORE, create, has, holds, open, options, refused, replace, told};
+use super::play::{Fate, Later, Play, STORE, create, expect_ok, has, holds, open, options, refused, replace};
 use super::seat::{Manners, When};
 
 const BIN: &str = "storages/0000000000000001.bin";
 
 fn create_x(store: &Store) -> Fate {
-    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable)).map(drop)
+    expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable)).map(drop)
 }
 
-/// Two processes change one tensor.
-pub(crate) fn two_change(play: &Play) -> Fate {
+/// Two processes change the same tensor.
+pub(crate) fn two_changes(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     create_x(&store)?;
-    let x = told("load", store.load("x"))?;
-    let same = told("load", open(&play.seat())?.load("x"))?;
-    let _guard = told("the guard", x.lock_exclusive())?;
-    refused("the guard beside another", same.lock_exclusive(), ErrorKind::Busy)
+    let x = expect_ok("load", store.load("x"))?;
+    let same = expect_ok("load", open(&play.seat())?.load("x"))?;
+    let _guard = expect_ok("the guard", x.lock_exclusive())?;
+    refused("a second guard", same.lock_exclusive(), ErrorKind::Busy)
 }
 
-/// The file was replaced since the tensor was loaded.
-pub(crate) fn file_that_was_replaced(play: &Play) -> Fate {
+/// The file was replaced after the tensor was loaded.
+pub(crate) fn replaced_file(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     create_x(&store)?;
-    let x = told("load", store.load("x"))?;
+    let x = expect_ok("load", store.load("x"))?;
     replace(&*play.disk, &Path::new(STORE).join(BIN)).map_err(|e| e.to_string())?;
-    refused("the guard of another file", x.lock_exclusive(), ErrorKind::Replaced)
+    refused("a guard of a replaced file", x.lock_exclusive(), ErrorKind::Replaced)
 }
 
-/// The file has lost its end.
-pub(crate) fn file_that_is_short(play: &Play) -> Fate {
+/// The end of the file is missing.
+pub(crate) fn truncated_file(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     create_x(&store)?;
-    let x = told("load", store.load("x"))?;
+    let x = expect_ok("load", store.load("x"))?;
     let file = play.disk.open(&Path::new(STORE).join(BIN), Access::Write).map_err(|e| e.to_string())?;
     file.set_len(8).map_err(|e| e.to_string())?;
     refused("the guard of a short file", x.lock_exclusive(), ErrorKind::Corrupt)
@@ -50,86 +50,86 @@ pub(crate) fn file_that_is_short(play: &Play) -> Fate {
 /// The file has a second name.
 pub(crate) fn file_with_two_names(play: &Play) -> Fate {
     let path = play.dir.path().join(STORE);
-    let store = told("create", options(&play.seat()).create(&path))?;
+    let store = expect_ok("create", options(&play.seat()).create(&path))?;
     create_x(&store)?;
     fs::hard_link(path.join(BIN), play.dir.path().join("backup")).unwrap();
     refused(
         "the guard of a file of two names",
-        told("load", store.load("x"))?.lock_exclusive(),
+        expect_ok("load", store.load("x"))?.lock_exclusive(),
         ErrorKind::Conflict,
     )
 }
 
-/// A flush, and then a power cut, where a file that is open for reading alone syncs nothing.
+/// A flush and then a power cut, on a file system where a read-only descriptor syncs nothing.
 pub(crate) fn flushed_before_a_power_cut(play: &Play) -> Fate {
     let store = create(&play.seat().with(Manners { syncs_by_writers: true, ..Manners::default() }))?;
     create_x(&store)?;
-    let x = told("load", store.load("x"))?;
-    let mut guard = told("the guard", x.lock_exclusive())?;
-    told("the flush", guard.fill_(7).and_then(|guard| guard.flush()))?;
+    let x = expect_ok("load", store.load("x"))?;
+    let mut guard = expect_ok("the guard", x.lock_exclusive())?;
+    expect_ok("the flush", guard.fill_(7).and_then(|guard| guard.flush()))?;
     let left = SimulatedDisk::after_power_cut(&play.simulated.log(), Outcome::EverythingLost);
-    let store = told("open", StoreOptions::new().disk(Arc::new(left)).open(STORE))?;
+    let store = expect_ok("open", StoreOptions::new().disk(Arc::new(left)).open(STORE))?;
     has(&store, "x", 7)
 }
 
-/// The file that was loaded has been told that bytes were lost; the one that was opened since has not.
-pub(crate) fn loss_that_the_loaded_file_is_told_of(play: &Play) -> Fate {
+/// The descriptor from loading has an unreported write error; the one that was opened later does not.
+pub(crate) fn write_error_on_the_loaded_descriptor(play: &Play) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
     create_x(&store)?;
-    let x = told("load", store.load("x"))?;
-    let mut guard = told("the guard", x.lock_exclusive())?;
-    told("fill_", guard.fill_(7).map(drop))?;
+    let x = expect_ok("load", store.load("x"))?;
+    let mut guard = expect_ok("the guard", x.lock_exclusive())?;
+    expect_ok("fill_", guard.fill_(7).map(drop))?;
     let inner = seat.clone();
     seat.trap(When::After, "sync", BIN, move || {
         inner.fail("sync", BIN);
         Ok(())
     });
-    refused("the flush of what was lost", guard.flush(), ErrorKind::Io)?;
+    refused("the flush after lost writes", guard.flush(), ErrorKind::Io)?;
     holds("nothing was lost", seat.is_done())
 }
 
-/// A flush fails, and is asked for again.
+/// A flush fails and is repeated.
 pub(crate) fn flush_after_a_failed_one(play: &Play) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
     create_x(&store)?;
-    let x = told("load", store.load("x"))?;
-    let mut guard = told("the guard", x.lock_exclusive())?;
-    told("fill_", guard.fill_(7).map(drop))?;
+    let x = expect_ok("load", store.load("x"))?;
+    let mut guard = expect_ok("the guard", x.lock_exclusive())?;
+    expect_ok("fill_", guard.fill_(7).map(drop))?;
     seat.fail("sync", BIN);
     refused("the flush", guard.flush(), ErrorKind::Io)?;
     drop(guard);
-    // The handle is poisoned; another one of the process knows of it too.
-    let same = told("load", open(&seat)?.load("x"))?;
-    let mut guard = told("the guard", same.lock_exclusive())?;
+    // The handle is poisoned. Another handle of the process is too.
+    let same = expect_ok("load", open(&seat)?.load("x"))?;
+    let mut guard = expect_ok("the guard", same.lock_exclusive())?;
     refused("a flush after one that failed", guard.flush(), ErrorKind::Poisoned)
 }
 
-/// The file of a live storage has been told that bytes were lost.
-pub(crate) fn live_elements_that_are_lost(play: &Play) -> Fate {
+/// The descriptor of a live storage has an unreported write error.
+pub(crate) fn write_error_on_live_elements(play: &Play) -> Fate {
     let path = play.dir.path().join(STORE);
     let seat = play.seat();
-    let store = told("create", options(&seat).create(&path))?;
-    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
+    let store = expect_ok("create", options(&seat).create(&path))?;
+    expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
     // SAFETY: only this test writes the store, through the library.
-    let mapped = told("map", unsafe { options(&seat).open_mapped(&path) })?;
-    let x = told("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
+    let mapped = expect_ok("map", unsafe { options(&seat).open_mapped(&path) })?;
+    let x = expect_ok("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
     x.fill(7);
     seat.fail("sync", BIN);
-    refused("the flush of what was lost", x.flush(), ErrorKind::Io)?;
+    refused("the flush after lost writes", x.flush(), ErrorKind::Io)?;
     refused("the commit after it", mapped.copy("x", "y"), ErrorKind::Poisoned)
 }
 
-/// Two threads flush at once what was lost, and the kernel tells one.
-pub(crate) fn two_flush_what_is_lost(play: &Play) -> Fate {
+/// Two threads flush lost changes at once, and the kernel reports the error to only one of them.
+pub(crate) fn two_flushes_after_a_write_error(play: &Play) -> Fate {
     let path = play.dir.path().join(STORE);
     let seat = play.seat();
-    let store = told("create", options(&seat).create(&path))?;
-    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
+    let store = expect_ok("create", options(&seat).create(&path))?;
+    expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
     // SAFETY: only this test writes the store, through the library.
-    let mapped = told("map", unsafe { options(&seat).open_mapped(&path) })?;
-    let x = told("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
+    let mapped = expect_ok("map", unsafe { options(&seat).open_mapped(&path) })?;
+    let x = expect_ok("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
     x.fill(7);
     let (second, same, omitted) = (Arc::new(Later::new()), x.clone(), play.omitted);
     let result = Arc::clone(&second);
@@ -141,16 +141,16 @@ pub(crate) fn two_flush_what_is_lost(play: &Play) -> Fate {
             let _ = done.send(());
             flushed
         }));
-        // A flush that waits for this one is not done before it. One that does not wait may take long.
+        // A flush that waits for this one cannot end before it. One that does not wait may take long.
         let patience = Duration::from_secs(if omitted.is_some() { 60 } else { 1 });
         let _ = is_done.recv_timeout(patience);
         Err(std::io::Error::other("injected fault"))
     });
-    refused("the flush of what was lost", x.flush(), ErrorKind::Io)?;
+    refused("the flush after lost writes", x.flush(), ErrorKind::Io)?;
     refused("the other flush of it", second.get()?.join().unwrap(), ErrorKind::Poisoned)
 }
 
-/// A flush, and then a power cut, where who created the tensor died before its name was durable.
+/// A flush and then a power cut. The process that created the tensor died before its name was durable.
 pub(crate) fn flushed_after_a_writer_died(play: &Play) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
@@ -158,10 +158,10 @@ pub(crate) fn flushed_after_a_writer_died(play: &Play) -> Fate {
     let created = store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable);
     refused("the commit", created, ErrorKind::CommitUnknown)?;
     drop(store);
-    let x = told("load", open(&play.seat())?.load("x"))?;
-    let mut guard = told("the guard", x.lock_exclusive())?;
-    told("the flush", guard.fill_(7).and_then(|guard| guard.flush()))?;
+    let x = expect_ok("load", open(&play.seat())?.load("x"))?;
+    let mut guard = expect_ok("the guard", x.lock_exclusive())?;
+    expect_ok("the flush", guard.fill_(7).and_then(|guard| guard.flush()))?;
     let left = SimulatedDisk::after_power_cut(&play.simulated.log(), Outcome::EverythingLost);
-    let store = told("open", StoreOptions::new().disk(Arc::new(left)).open(STORE))?;
+    let store = expect_ok("open", StoreOptions::new().disk(Arc::new(left)).open(STORE))?;
     has(&store, "x", 7)
 }

@@ -1,5 +1,5 @@
-//! Each step of the protocol left out in turn: for every one there is a simulation that finds something lost, and that
-//! finds nothing wrong while the step is there.
+//! Omits each step of the protocol in turn. For every step there is a simulation that fails without the step and
+//! succeeds with it.
 
 mod foreign;
 mod growth;
@@ -18,7 +18,7 @@ use std::path::Path;
 
 use play::{Fate, Play};
 
-/// A simulation, and the steps of which it finds each missing.
+/// A simulation, and the steps whose absence it must detect.
 struct Simulation {
     name: &'static str,
     play: Box<dyn Fn(Option<&'static str>) -> Fate>,
@@ -33,20 +33,20 @@ fn on_a_real_disk(name: &'static str, play: fn(&Play) -> Fate, finds: &'static [
     Simulation { name, play: Box::new(move |omitted| play(&Play::new(omitted).real())), finds }
 }
 
-/// Of processes that come between each other's operations.
+/// Returns simulations in which processes act between each other's operations.
 fn interleavings() -> Vec<Simulation> {
     vec![
-        of("another before the name", writers::another_before_the_name, &["lock-writers"]),
-        of("another since the beginning", writers::another_since_the_beginning, &["newest-under-lock"]),
-        of("renamed after it was replaced", writers::renamed_after_it_was_replaced, &["rebase"]),
+        of("commit before the rename", writers::commit_before_the_rename, &["lock-writers"]),
+        of("commit after begin", writers::commit_after_begin, &["newest-under-lock"]),
+        of("rename of a replaced tensor", writers::rename_of_a_replaced_tensor, &["rebase"]),
         of("expected generation", writers::expected_generation, &["expected-generation"]),
-        of("view of what went", writers::view_of_what_went, &["expected-storage"]),
+        of("view of a removed tensor", writers::view_of_a_removed_tensor, &["expected-storage"]),
         of(
-            "compacted after it was replaced",
-            writers::compacted_after_it_was_replaced,
+            "tensor replaced during compaction",
+            writers::tensor_replaced_during_compaction,
             &["move-is-up-to-date"],
         ),
-        of("LOCK replaced before it is had", writers::lock_replaced_before_it_is_had, &["lock-is-named"]),
+        of("LOCK replaced before it is taken", writers::lock_replaced_before_it_is_taken, &["lock-is-named"]),
         of("LOCK replaced while it is held", writers::lock_replaced_while_it_is_held, &["never-replace"]),
         of("copy restored under a handle", replaced::copy_restored_under_a_handle, &["known-is-named"]),
         of(
@@ -55,13 +55,17 @@ fn interleavings() -> Vec<Simulation> {
             &["dirs-are-named"],
         ),
         of("commit after a failed sync", writers::commit_after_a_failed_sync, &["poison"]),
-        of("commit that waited for a failed one", writers::commit_that_waited_for_a_failed_one, &["poison"]),
+        of("commit waiting for a failed one", writers::commit_waiting_for_a_failed_one, &["poison"]),
         of(
             "orphans of a failed commit",
             writers::orphans_of_a_failed_commit,
             &["replace-orphan", "remove-orphan"],
         ),
-        of("stage of a living writer", writers::stage_of_a_living_writer, &["stage-is-abandoned"]),
+        of(
+            "unfinished storage of a running writer",
+            writers::unfinished_storage_of_a_running_writer,
+            &["stage-is-abandoned"],
+        ),
         of(
             "pinned across commits",
             readers::pinned_across_commits,
@@ -73,67 +77,79 @@ fn interleavings() -> Vec<Simulation> {
             &["pin-manifest", "lock-older-manifest", "pinned-holds-back", "pinned-storages"],
         ),
         of(
-            "collected before it is pinned",
+            "manifest collected before it is pinned",
             readers::manifest_collected_before_it_is_pinned,
             &["pin-is-named"],
         ),
-        of("listing that a commit goes by", readers::listing_that_a_commit_goes_by, &["list-again"]),
+        of("commit during a listing", readers::commit_during_a_listing, &["list-again"]),
+        of("older generation listed as newest", readers::older_generation_listed_as_newest, &["list-again"]),
         of(
-            "listing that shows an older generation",
-            readers::listing_that_shows_an_older_generation,
-            &["list-again"],
-        ),
-        of(
-            "in use, though not listed",
-            readers::tensor_in_use_though_a_listing_does_not_show_it,
+            "tensor in use by an unlisted generation",
+            readers::tensor_in_use_by_an_unlisted_generation,
             &["known-is-newer"],
         ),
-        of("newest read by others", readers::newest_is_read_by_others, &["pin-published"]),
-        of("manifest that cannot be read", readers::manifest_that_cannot_be_read, &["unread-holds-back"]),
-        of("garbage that is none", readers::garbage_that_is_none, &["garbage-is-garbage"]),
+        of("newest generation is pinned", readers::newest_generation_is_pinned, &["pin-published"]),
+        of("unreadable manifest", readers::unreadable_manifest, &["unread-holds-back"]),
+        of("garbage that is in use", readers::garbage_that_is_in_use, &["garbage-is-garbage"]),
         of("table of a pinned generation", readers::table_of_a_pinned_generation, &["pinned-tables"]),
+        of("change of an unnamed tensor", readers::change_of_an_unnamed_tensor, &["in-place-is-in-use"]),
+        of("two appends", growth::two_appends, &["lock-storage"]),
         of(
-            "changed after it lost its name",
-            readers::changed_after_it_lost_its_name,
-            &["in-place-is-in-use"],
+            "two appends without visible locks",
+            growth::two_appends_without_visible_locks,
+            &["grown-is-as-before"],
         ),
-        of("two append", growth::two_append, &["lock-storage"]),
-        of("two append and see no locks", growth::two_append_and_see_no_locks, &["grown-is-as-before"]),
-        of(
-            "append behind what is not listed",
-            growth::append_behind_what_a_listing_does_not_show,
-            &["certain-newest"],
-        ),
+        of("append after an unlisted commit", growth::append_after_an_unlisted_commit, &["certain-newest"]),
         of(
             "growing file replaced before its lock",
             growth::file_replaced_before_it_is_locked,
             &["growth-is-named"],
         ),
-        on_a_real_disk("growing file that is short", growth::file_that_is_short, &["growth-is-whole"]),
-        of("tail that is damaged", growth::tail_that_is_damaged, &["tail-is-whole"]),
+        on_a_real_disk("truncated growing file", growth::truncated_file, &["growth-is-whole"]),
+        of("damaged tail", growth::damaged_tail, &["tail-is-whole"]),
         on_a_real_disk("growing file with two names", growth::file_with_two_names, &["growth-has-one-name"]),
-        on_a_real_disk("growing file that is lent", growth::file_that_is_lent, &["keep-stable"]),
-        of("two change", in_place::two_change, &["lock-storage"]),
-        of("changed file that was replaced", in_place::file_that_was_replaced, &["in-place-is-same"]),
-        of("changed file that is short", in_place::file_that_is_short, &["in-place-is-whole"]),
+        on_a_real_disk("borrowed growing file", growth::borrowed_file, &["keep-stable"]),
+        of("two changes", in_place::two_changes, &["lock-storage"]),
+        of("replaced mutable file", in_place::replaced_file, &["in-place-is-same"]),
+        of("truncated mutable file", in_place::truncated_file, &["in-place-is-whole"]),
         on_a_real_disk(
-            "changed file with two names",
+            "mutable file with two names",
             in_place::file_with_two_names,
             &["in-place-has-one-name"],
         ),
         of("flushed before a power cut", in_place::flushed_before_a_power_cut, &["sync-in-place"]),
         of("flushed after a writer died", in_place::flushed_after_a_writer_died, &["sync-flushed-name"]),
-        of("loss told to the loaded file", in_place::loss_that_the_loaded_file_is_told_of, &["sync-loaded"]),
-        on_a_real_disk("flush of live elements", in_place::live_elements_that_are_lost, &["sync-loaded"]),
-        on_a_real_disk("two flush what is lost", in_place::two_flush_what_is_lost, &["flush-alone"]),
+        of(
+            "write error on the loaded descriptor",
+            in_place::write_error_on_the_loaded_descriptor,
+            &["sync-loaded"],
+        ),
+        on_a_real_disk(
+            "write error on live elements",
+            in_place::write_error_on_live_elements,
+            &["sync-loaded"],
+        ),
+        on_a_real_disk(
+            "two flushes after a write error",
+            in_place::two_flushes_after_a_write_error,
+            &["flush-alone"],
+        ),
         of("flush after a failed one", in_place::flush_after_a_failed_one, &["flush-once"]),
-        of("adopted file changed before", foreign::changed_before_it_is_recorded, &["adopted-is-unchanged"]),
-        of("adopted file changed since", foreign::changed_since_it_was_recorded, &["external-is-same"]),
-        of("shared file changed before", foreign::changed_before_it_is_shared, &["shared-is-unchanged"]),
+        of(
+            "file changed before its adoption",
+            foreign::changed_before_it_is_recorded,
+            &["adopted-is-unchanged"],
+        ),
+        of("file changed after its adoption", foreign::changed_since_it_was_recorded, &["external-is-same"]),
+        of(
+            "file changed before its blocks are shared",
+            foreign::changed_before_it_is_shared,
+            &["shared-is-unchanged"],
+        ),
     ]
 }
 
-/// What goes wrong, if anything does. A simulation may also find out by a panic.
+/// Returns the failure of a simulation, if it fails. A panic is a failure too.
 fn fate(simulation: &Simulation, omitted: Option<&'static str>) -> Fate {
     catch_unwind(AssertUnwindSafe(|| (simulation.play)(omitted))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -141,7 +157,7 @@ fn fate(simulation: &Simulation, omitted: Option<&'static str>) -> Fate {
     })
 }
 
-/// Plays each with all steps in place, and then without each of those that it is to find missing; prints what it found.
+/// Runs each simulation with all steps, and then without each step that it must detect. Prints the failures.
 fn check(simulations: Vec<Simulation>) {
     let mut survivors = Vec::new();
     for simulation in simulations {
@@ -158,24 +174,24 @@ fn check(simulations: Vec<Simulation>) {
             }
         }
     }
-    assert!(survivors.is_empty(), "nothing noticed that these were left out: {survivors:?}");
+    assert!(survivors.is_empty(), "these omissions were not detected: {survivors:?}");
 }
 
 #[test]
-fn every_check_that_is_left_out_is_noticed_between_processes() {
+fn every_omitted_check_is_detected_between_processes() {
     check(interleavings());
 }
 
 #[test]
-fn every_sync_and_rename_that_is_left_out_is_noticed_after_a_power_cut() {
+fn every_omitted_sync_and_rename_is_detected_after_a_power_cut() {
     check(power::simulations());
 }
 
-/// The steps that are taken in two places.
+/// The steps that occur in two places.
 const IN_TWO_PLACES: [&str; 3] = ["rename-store", "sync-new-root", "sync-parent"];
 
 #[test]
-fn every_step_in_the_sources_has_a_simulation_that_finds_it_missing() {
+fn every_step_in_the_sources_has_a_simulation_that_detects_its_absence() {
     let mut sources = steps_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     sources.sort();
     let simulations = interleavings().into_iter().chain(power::simulations());
@@ -185,7 +201,7 @@ fn every_step_in_the_sources_has_a_simulation_that_finds_it_missing() {
     assert_eq!(sources, found);
 }
 
-/// The names in each `step!` and `without_step!` of the source files below a directory.
+/// Returns the names in each `step!` and `without_step!` of the source files in a directory.
 fn steps_below(dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {

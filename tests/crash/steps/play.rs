@@ -1,4 +1,4 @@
-//! What scenarios are made of: processes on one disk, and what must hold.
+//! The building blocks of scenarios: processes on one disk, and checks.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use stridemap::{ErrorKind, ExternalFiles, Store, StoreOptions, Tensor};
 use super::seat::Seat;
 use crate::temporary;
 
-/// Nothing, or what went wrong.
+/// Success, or the failure that a scenario found.
 pub(crate) type Fate = Result<(), String>;
 
-/// A disk, on which every process leaves out the same step, or none. Its processes run on one thread.
+/// A disk on which every process omits the same step, or none. The processes run on one thread.
 pub(crate) struct Play {
     pub(crate) disk: Arc<dyn Disk>,
-    /// The same, where it is one.
+    /// The simulated disk, unless the play is on a real one.
     pub(crate) simulated: SimulatedDisk,
     pub(crate) omitted: Option<&'static str>,
     _omitted_here: OmittedStep,
@@ -33,13 +33,13 @@ impl Play {
         Play { disk, simulated, omitted, _omitted_here: omit_step(omitted), dir, seats }
     }
 
-    /// The same on the operating system's disk, for what a simulated one does not have.
+    /// Switches to the operating system's disk, for features that the simulated one lacks.
     pub(crate) fn real(mut self) -> Self {
         self.disk = Arc::new(RealDisk::default());
         self
     }
 
-    /// A process.
+    /// Adds a process.
     pub(crate) fn seat(&self) -> Seat {
         Seat::new(&self.disk, self.seats.fetch_add(1, Ordering::Relaxed))
     }
@@ -47,7 +47,7 @@ impl Play {
 
 pub(crate) const STORE: &str = "x.smap";
 
-/// Who waits for a lock that another holds is refused at once: here nothing goes on while somebody waits.
+/// Returns options that refuse to wait for a lock: the processes share a thread, so a wait would never end.
 pub(crate) fn options(seat: &Seat) -> StoreOptions {
     StoreOptions::new()
         .lock_timeout(Duration::ZERO)
@@ -56,11 +56,11 @@ pub(crate) fn options(seat: &Seat) -> StoreOptions {
 }
 
 pub(crate) fn create(seat: &Seat) -> Result<Store, String> {
-    told("create", options(seat).create(STORE))
+    expect_ok("create", options(seat).create(STORE))
 }
 
 pub(crate) fn open(seat: &Seat) -> Result<Store, String> {
-    told("open", options(seat).open(STORE))
+    expect_ok("open", options(seat).open(STORE))
 }
 
 pub(crate) fn vector(value: i64) -> Tensor {
@@ -71,12 +71,12 @@ pub(crate) fn bytes(count: usize, value: u8) -> Tensor {
     Tensor::from_vec(vec![value; count], &[count]).unwrap()
 }
 
-/// What must succeed.
-pub(crate) fn told<T>(what: &str, done: stridemap::Result<T>) -> Result<T, String> {
+/// Returns the value of an operation that must succeed.
+pub(crate) fn expect_ok<T>(what: &str, done: stridemap::Result<T>) -> Result<T, String> {
     done.map_err(|e| format!("{what} ended in {e:?}"))
 }
 
-/// What must be refused, as this kind.
+/// Checks that an operation is refused with this kind of error.
 pub(crate) fn refused<T>(what: &str, done: stridemap::Result<T>, kind: ErrorKind) -> Fate {
     match done {
         Err(e) if e.kind() == kind => Ok(()),
@@ -89,24 +89,24 @@ pub(crate) fn holds(what: impl Into<String>, is_so: bool) -> Fate {
     if is_so { Ok(()) } else { Err(what.into()) }
 }
 
-/// That a tensor has these elements, all of them the same.
+/// Checks that all elements of a tensor have this value.
 pub(crate) fn has(store: &Store, name: &str, value: i64) -> Fate {
-    let found: Vec<i64> = told("load", store.load(name).and_then(|tensor| tensor.read()))?;
+    let found: Vec<i64> = expect_ok("load", store.load(name).and_then(|tensor| tensor.read()))?;
     holds(format!("{name} is {found:?}, and not {value}"), found.iter().all(|&found| found == value))
 }
 
-/// That a new process finds these names, and nothing wrong.
-pub(crate) fn is_whole(play: &Play, names: &[&str]) -> Fate {
+/// Checks that a new process finds these names and no damage.
+pub(crate) fn check_intact(play: &Play, names: &[&str]) -> Fate {
     let store = open(&play.seat())?;
-    let found = told("names", store.names())?;
+    let found = expect_ok("names", store.names())?;
     holds(format!("the names are {found:?}, and not {names:?}"), found == names)?;
-    match told("verify", store.verify(|_| ()))?.findings.first() {
+    match expect_ok("verify", store.verify(|_| ()))?.findings.first() {
         None => Ok(()),
         Some(finding) => Err(format!("verify finds {finding}")),
     }
 }
 
-/// What is done in the midst of another's operation, to be looked at after it.
+/// The result of an action during another process's operation, to be checked afterwards.
 #[derive(Clone)]
 pub(crate) struct Later<T>(Arc<Mutex<Option<T>>>);
 
@@ -124,7 +124,7 @@ impl<T> Later<T> {
     }
 }
 
-/// Puts another file of the same bytes in the place of one, which keeps another name: so a backup is made, and restored.
+/// Replaces a file with a copy of the same bytes, and keeps the file under another name, as a restored backup does.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
     let old = disk.open(path, Access::Read)?;
     let mut bytes = vec![0; old.stat()?.size_bytes as usize];

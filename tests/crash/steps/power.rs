@@ -1,6 +1,6 @@
-//! Power cuts without a step, at every point of a story: all, nothing, names alone, bytes alone, or one name survives of
-//! what was not synced. More may, of which the explorer beside this one tries what there is; a step that is left out is
-//! found by less.
+//! Power cuts without a step, at every point of a story. Of the unsynced changes, these survive: all, none, only
+//! names, only bytes, or a single name. `crash/explore.rs` tries more outcomes, but these suffice to detect an omitted
+//! step.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk, omit_step};
 use stridemap::{DType, Durability, Error, ErrorKind, Store, Tensor};
 use stridemap_format::Rule;
 
-use super::play::{Fate, Play, STORE, create, holds, open, options, refused, told, vector};
+use super::play::{Fate, Play, STORE, create, expect_ok, holds, open, options, refused, vector};
 use super::seat::Seat;
 use super::{Simulation, of};
 
@@ -28,11 +28,7 @@ pub(crate) fn simulations() -> Vec<Simulation> {
                 "sync-parent",
             ],
         ),
-        of(
-            "power cuts in a creation in a directory that is there",
-            creation_in_a_directory,
-            &["sync-new-names"],
-        ),
+        of("power cuts in a creation in an existing directory", creation_in_a_directory, &["sync-new-names"]),
         of(
             "power cuts in commits",
             commits,
@@ -92,16 +88,16 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             &["mark-unsynced", "sync-file-system"],
         ),
         of("a commit after commits without syncs, on two file systems", settled_on_two, &["sync-mounts"]),
-        of("a commit after one of unknown fate", unknown_and_a_commit, &[]),
+        of("a commit after a commit of unknown fate", unknown_fate_then_commit, &[]),
         of(
             "a collection after a commit of unknown fate",
-            unknown_and_a_collection,
+            unknown_fate_then_collection,
             &["sync-before-collection"],
         ),
     ]
 }
 
-/// Names, sizes and elements.
+/// Tensors by name: sizes and elements.
 type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
 
 fn content(store: &Store) -> stridemap::Result<Content> {
@@ -121,7 +117,7 @@ fn numbers(count: usize, seed: u32) -> Tensor {
 const BEGAN: &str = "began";
 const RETURNED: &str = "returned";
 
-/// What was done to a store, and what it held after each step: none, while there was no store.
+/// The operations on a store, and its content after each step: `None` while there is no store.
 struct Story<'a> {
     play: &'a Play,
     contents: Vec<Option<Content>>,
@@ -134,9 +130,9 @@ impl<'a> Story<'a> {
 
     fn step<T>(&mut self, what: &str, act: impl FnOnce() -> stridemap::Result<T>) -> Result<T, String> {
         self.play.simulated.mark(BEGAN);
-        let done = told(what, act())?;
+        let done = expect_ok(what, act())?;
         self.play.simulated.mark(RETURNED);
-        let now = told("read", content(&open(&self.play.seat())?))?;
+        let now = expect_ok("read", content(&open(&self.play.seat())?))?;
         self.contents.push(Some(now));
         Ok(done)
     }
@@ -148,7 +144,7 @@ impl<'a> Story<'a> {
         Ok((story, store))
     }
 
-    /// Cuts the power after every operation from a point of the log on.
+    /// Cuts the power after every operation from this point of the log on.
     fn explore(&self, from: usize) -> Fate {
         let log = self.play.simulated.log();
         for point in from..=log.len() {
@@ -170,41 +166,41 @@ impl<'a> Story<'a> {
     }
 }
 
-/// Whether there is none, or one that has no FORMAT yet.
+/// Returns whether there is no store, or one without FORMAT yet.
 fn is_no_store(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotAStore) || e.rule() == Some(Rule::MarkerMagic)
 }
 
-/// That the store is there as one of these, whole, and goes on.
+/// Checks that the store has one of these contents, verifies, and can be used again.
 fn recover(seat: &Seat, candidates: &[Option<Content>]) -> Fate {
     let store = match options(seat).open(STORE) {
         Err(e) if is_no_store(&e) && candidates.contains(&None) => return Ok(()),
-        opened => told("open", opened)?,
+        opened => expect_ok("open", opened)?,
     };
-    let mut found = told("read", content(&store))?;
+    let mut found = expect_ok("read", content(&store))?;
     if !candidates.iter().flatten().any(|candidate| *candidate == found) {
         return Err(format!("{:?} is what no commit left that was acknowledged", found.keys()));
     }
     check_verified(&store)?;
     let probe = vector(9);
-    told("the next commit", store.save("probe", &probe))?;
+    expect_ok("the next commit", store.save("probe", &probe))?;
     found.insert("probe".to_owned(), (vec![5], probe.to_bytes().unwrap()));
-    check_nothing_is_nobodys(seat, &store)?;
-    told("a collection", store.gc())?;
+    check_every_storage_has_a_record(seat, &store)?;
+    expect_ok("a collection", store.gc())?;
     let again = open(seat)?;
-    holds("the next commit lost something", told("read", content(&again))? == found)?;
+    holds("the next commit lost something", expect_ok("read", content(&again))? == found)?;
     check_verified(&again)
 }
 
 fn check_verified(store: &Store) -> Fate {
-    match told("verify", store.verify(|_| ()))?.findings.first() {
+    match expect_ok("verify", store.verify(|_| ()))?.findings.first() {
         None => Ok(()),
         Some(finding) => Err(format!("verify finds {finding}")),
     }
 }
 
-/// That every storage's file has a record: one without is nobody's, and stays until a collection.
-fn check_nothing_is_nobodys(seat: &Seat, store: &Store) -> Fate {
+/// Checks that every storage file has a record: a file without one stays until a collection.
+fn check_every_storage_has_a_record(seat: &Seat, store: &Store) -> Fate {
     let snapshot = store.snapshot();
     let known: Vec<String> =
         snapshot.storages().map(|storage| format!("{:016x}.bin", storage.unwrap().id)).collect();
@@ -233,7 +229,7 @@ fn collection_after_a_creator_died(play: &Play) -> Fate {
     creator_died(play, |store| store.gc().map(drop))
 }
 
-/// The store has its name, which its creator did not live to make durable. Another goes on.
+/// The store has its name, but its creator died before the name was durable. Another process continues.
 fn creator_died(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
     let seat = play.seat();
     seat.fail("sync_dir", ".");
@@ -246,14 +242,14 @@ fn creator_died(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate 
 
 const SOURCE: &str = "source.smap";
 
-/// A handle on a store that was made with every step.
+/// Returns a handle to a store that was created with every step.
 fn source(play: &Play, seat: &Seat) -> Result<Store, String> {
     let every_step = omit_step(None);
-    let source = told("create", options(&Seat::new(&play.disk, 0)).create(SOURCE))?;
-    told("save", source.save("small", &vector(1)))?;
-    told("save", source.save("chunked", &numbers(262_144 + 10, 2)))?;
+    let source = expect_ok("create", options(&Seat::new(&play.disk, 0)).create(SOURCE))?;
+    expect_ok("save", source.save("small", &vector(1)))?;
+    expect_ok("save", source.save("chunked", &numbers(262_144 + 10, 2)))?;
     drop(every_step);
-    told("open", options(seat).open(SOURCE))
+    expect_ok("open", options(seat).open(SOURCE))
 }
 
 fn copying(play: &Play) -> Fate {
@@ -264,7 +260,7 @@ fn copying(play: &Play) -> Fate {
     story.explore(from)
 }
 
-/// The copy has its name, which was not made durable. A writer goes on there.
+/// The copy has its name, which is not durable. A writer continues there.
 fn commit_after_a_copy_was_killed(play: &Play) -> Fate {
     let seat = play.seat();
     let source = source(play, &seat)?;
@@ -276,7 +272,7 @@ fn commit_after_a_copy_was_killed(play: &Play) -> Fate {
     story.explore(play.simulated.log().len())
 }
 
-/// Storages of one and of two chunks, and two that go, one after the other.
+/// Storages of one and of two chunks, and two that are deleted one after the other.
 fn commits(play: &Play) -> Fate {
     let (mut story, store) = Story::create(play)?;
     let from = play.simulated.log().len();
@@ -300,7 +296,7 @@ fn tables(play: &Play) -> Fate {
     story.explore(from)
 }
 
-/// Without chunk digests, with the first, and with more.
+/// Appends without chunk digests, with the first, and with more.
 fn growth(play: &Play) -> Fate {
     let (mut story, store) = Story::create(play)?;
     let from = play.simulated.log().len();
@@ -311,7 +307,7 @@ fn growth(play: &Play) -> Fate {
     story.explore(from)
 }
 
-/// A header alone, by who forgets on the way what went before.
+/// A commit of only a header that drops the garbage of earlier commits from the manifest.
 fn forgetting(play: &Play) -> Fate {
     let mut story = Story::begin(play);
     let (whole, every_step) = (Seat::new(&play.disk, 99), omit_step(None));
@@ -325,7 +321,7 @@ fn forgetting(play: &Play) -> Fate {
     story.explore(from)
 }
 
-/// Rows that fill the first chunk of a storage that is there.
+/// Appended rows that complete the first chunk of an existing storage.
 fn first_digests(play: &Play) -> Fate {
     let mut story = Story::begin(play);
     let (whole, every_step) = (Seat::new(&play.disk, 99), omit_step(None));
@@ -347,16 +343,16 @@ fn settled_by_a_collection(play: &Play) -> Fate {
 
 fn settled_on_two(play: &Play) -> Fate {
     let seat = play.seat();
-    let store = told("create", options(&seat).durability(Durability::Process).create(STORE))?;
+    let store = expect_ok("create", options(&seat).durability(Durability::Process).create(STORE))?;
     play.simulated.mount(&Path::new(STORE).join("storages")).unwrap();
-    told("save", store.save("unsynced", &vector(1)))?;
+    expect_ok("save", store.save("unsynced", &vector(1)))?;
     let mut story = Story::begin(play);
     let last = open(&play.seat())?;
     story.step("settle", || last.save("durable", &vector(5)))?;
     story.explore(play.simulated.log().len())
 }
 
-/// What was written without a sync is there once a handle that syncs has returned.
+/// Unsynced changes are durable once a handle that syncs has returned.
 fn settled(play: &Play, settle: fn(&Store) -> stridemap::Result<()>) -> Fate {
     let mut story = Story::begin(play);
     let seat = play.seat();
@@ -365,31 +361,32 @@ fn settled(play: &Play, settle: fn(&Store) -> stridemap::Result<()>) -> Fate {
     story.step("save", || store.save("replaced", &vector(1)))?;
     let other = open(&play.seat())?;
     story.step("settle", || other.save("settled", &vector(2)))?;
-    // Must mark the store again.
+    // This commit must mark the store again.
     story.step("replace", || store.save("replaced", &vector(3)))?;
     let last = open(&play.seat())?;
     story.step("settle", || settle(&last))?;
     story.explore(play.simulated.log().len())
 }
 
-fn unknown_and_a_commit(play: &Play) -> Fate {
+fn unknown_fate_then_commit(play: &Play) -> Fate {
     unknown(play, |store| store.save("new", &vector(3)))
 }
 
-fn unknown_and_a_collection(play: &Play) -> Fate {
+fn unknown_fate_then_collection(play: &Play) -> Fate {
     unknown(play, |store| store.gc().map(drop))
 }
 
-/// A writer dies between the name of its manifest and the sync of that name, by which a storage went. Another goes on.
+/// A writer dies after it renames its manifest and before it syncs that name. The commit deletes a storage. Another
+/// writer continues.
 fn unknown(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
-    told("save", store.save("old", &vector(1)))?;
+    expect_ok("save", store.save("old", &vector(1)))?;
     seat.fail("sync_dir", "meta");
     refused("the commit", store.remove("old"), ErrorKind::CommitUnknown)?;
     drop(store);
     let began = play.simulated.log().len();
-    told("the next", next(&open(&play.seat())?))?;
+    expect_ok("the next", next(&open(&play.seat())?))?;
     let log = play.simulated.log();
     for ops in (began..=log.len()).map(|end| &log[..end]) {
         for outcome in (0..SimulatedDisk::pending_names(ops)).map(Outcome::OneNameKept) {

@@ -1,45 +1,45 @@
-//! Readers, and who collects what they need.
+//! Readers, and writers that collect files that the readers need.
 
 use std::path::Path;
 
 use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
 use stridemap_format::{Manifest, Marker};
 
-use super::play::{Fate, Play, STORE, create, has, holds, is_whole, open, refused, told, vector};
+use super::play::{Fate, Play, STORE, check_intact, create, expect_ok, has, holds, open, refused, vector};
 use super::seat::{Manners, When};
 use stridemap::disk::Access;
 
-/// A store with a tensor `x`, a reader on it, and a writer that replaces it.
+/// Creates a store with a tensor `x`, a reader of it, and a writer that replaces it.
 fn reader_of_x(play: &Play) -> Result<(Store, Store), String> {
     let store = create(&play.seat())?;
-    told("save", store.save("x", &vector(1)))?;
+    expect_ok("save", store.save("x", &vector(1)))?;
     Ok((open(&play.seat())?, store))
 }
 
-/// A reader stays while others commit.
+/// A reader keeps its generation while others commit.
 pub(crate) fn pinned_across_commits(play: &Play) -> Fate {
     let (reader, store) = reader_of_x(play)?;
     for value in 2..5 {
-        told("replace", store.save("x", &vector(value)))?;
+        expect_ok("replace", store.save("x", &vector(value)))?;
     }
     has(&reader, "x", 1)?;
     drop(reader);
-    is_whole(play, &["x"])
+    check_intact(play, &["x"])
 }
 
-/// The same across a collection, by who has just come.
+/// The same across a collection by a new handle.
 pub(crate) fn pinned_across_a_collection(play: &Play) -> Fate {
     let (reader, store) = reader_of_x(play)?;
-    told("replace", store.save("x", &vector(2)))?;
-    told("collect", open(&play.seat())?.gc())?;
+    expect_ok("replace", store.save("x", &vector(2)))?;
+    expect_ok("collect", open(&play.seat())?.gc())?;
     has(&reader, "x", 1)
 }
 
-/// A reader that a collector overtakes between its opening a manifest and locking it.
+/// A collector deletes a manifest after a reader has opened it and before the reader locks it.
 pub(crate) fn manifest_collected_before_it_is_pinned(play: &Play) -> Fate {
     let writer = play.seat();
     let store = create(&writer)?;
-    told("save", store.save("x", &vector(1)))?;
+    expect_ok("save", store.save("x", &vector(1)))?;
     let seat = play.seat();
     seat.trap(When::After, "open", ".man", move || {
         store.save("x", &vector(2)).map_err(std::io::Error::other)?;
@@ -50,8 +50,8 @@ pub(crate) fn manifest_collected_before_it_is_pinned(play: &Play) -> Fate {
     has(&reader, "x", 2)
 }
 
-/// A commit goes by a listing, so that it shows neither the manifest that goes nor the one that comes.
-pub(crate) fn listing_that_a_commit_goes_by(play: &Play) -> Fate {
+/// A commit during a listing, which then shows neither the old manifest nor the new one.
+pub(crate) fn commit_during_a_listing(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
     seat.trap(When::Before, "list", "meta", move || {
@@ -60,58 +60,58 @@ pub(crate) fn listing_that_a_commit_goes_by(play: &Play) -> Fate {
     has(&open(&seat)?, "x", 1)
 }
 
-/// A commit goes by a listing, so that an older generation, which another reader holds, looks newest.
-pub(crate) fn listing_that_shows_an_older_generation(play: &Play) -> Fate {
+/// A commit during a listing, in which an older generation, held by another reader, then appears newest.
+pub(crate) fn older_generation_listed_as_newest(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    told("save", store.save("x", &vector(1)))?;
+    expect_ok("save", store.save("x", &vector(1)))?;
     let _reader = open(&play.seat())?;
-    told("replace", store.save("x", &vector(2)))?;
+    expect_ok("replace", store.save("x", &vector(2)))?;
     let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
     seat.trap(When::Before, "list", "meta", move || store.copy("x", "y").map_err(std::io::Error::other));
     has(&open(&seat)?, "x", 2)
 }
 
-/// The same of every listing, by a guard that asks whether its storage is in use; a third process is on an older generation,
-/// without that storage.
-pub(crate) fn tensor_in_use_though_a_listing_does_not_show_it(play: &Play) -> Fate {
+/// The same in every listing, for a guard that checks whether its storage is in use. A third process holds an older
+/// generation without that storage.
+pub(crate) fn tensor_in_use_by_an_unlisted_generation(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    told("save", store.save("y", &vector(1)))?;
+    expect_ok("save", store.save("y", &vector(1)))?;
     let _reader = open(&play.seat())?;
-    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
+    expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
     let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
-    let x = told("load", open(&seat)?.load("x"))?;
+    let x = expect_ok("load", open(&seat)?.load("x"))?;
     for name in ["a", "b", "c", "d"] {
         let store = store.clone();
         seat.trap(When::Before, "list", "meta", move || store.copy("y", name).map_err(std::io::Error::other));
     }
-    told("the guard of a tensor in use", x.lock_exclusive())?;
+    expect_ok("the guard of a tensor in use", x.lock_exclusive())?;
     holds("nothing came between", seat.is_done())
 }
 
-/// The newest generation, as its writer has left it, is pinned as any other.
-pub(crate) fn newest_is_read_by_others(play: &Play) -> Fate {
+/// The newest generation is pinned by its own writer like any other.
+pub(crate) fn newest_generation_is_pinned(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    told("save", store.save("x", &vector(1)))?;
+    expect_ok("save", store.save("x", &vector(1)))?;
     has(&open(&play.seat())?, "x", 1)
 }
 
-/// A collector that cannot open the manifest that a reader is on.
-pub(crate) fn manifest_that_cannot_be_read(play: &Play) -> Fate {
+/// A collector cannot open the manifest that a reader uses.
+pub(crate) fn unreadable_manifest(play: &Play) -> Fate {
     let (reader, store) = reader_of_x(play)?;
-    told("another", store.save("y", &vector(3)))?;
+    expect_ok("another", store.save("y", &vector(3)))?;
     drop(store);
     let writer = play.seat();
     let store = open(&writer)?;
     writer.fail("open", "0000000000000002.man");
-    told("replace", store.save("x", &vector(2)))?;
+    expect_ok("replace", store.save("x", &vector(2)))?;
     holds("the manifest was read", writer.is_done())?;
     has(&reader, "x", 1)
 }
 
-/// A store that lies: its list of garbage has a storage on which a tensor stands.
-pub(crate) fn garbage_that_is_none(play: &Play) -> Fate {
+/// A malformed store: a tensor refers to a storage in the list of garbage.
+pub(crate) fn garbage_that_is_in_use(play: &Play) -> Fate {
     let (_, store) = reader_of_x(play)?;
-    told("another", store.save("y", &vector(3)))?;
+    expect_ok("another", store.save("y", &vector(3)))?;
     drop(store);
     let root = Path::new(STORE);
     let read = |path: &Path| {
@@ -131,12 +131,12 @@ pub(crate) fn garbage_that_is_none(play: &Play) -> Fate {
     };
     lie().map_err(|e| e.to_string())?;
     let store = open(&play.seat())?;
-    told("a commit", store.save("z", &vector(4)))?;
-    told("another commit", store.save("z", &vector(5)))?;
+    expect_ok("a commit", store.save("z", &vector(4)))?;
+    expect_ok("another commit", store.save("z", &vector(5)))?;
     has(&open(&play.seat())?, "x", 1)
 }
 
-/// A reader has pinned a generation, and opens its table only after others have made newer tables and collected.
+/// A reader has pinned a generation, and opens its table only after others have written newer tables and collected.
 pub(crate) fn table_of_a_pinned_generation(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     let rows = |from: i64| (from..from + 70).map(|row| (format!("row.{row:03}"), vector(row)));
@@ -145,7 +145,7 @@ pub(crate) fn table_of_a_pinned_generation(play: &Play) -> Fate {
         rows(from).try_for_each(|(name, row)| txn.save(&name, &row))?;
         txn.commit()
     };
-    told("the first table", save_rows(&store, 0))?;
+    expect_ok("the first table", save_rows(&store, 0))?;
     let seat = play.seat();
     seat.trap(When::Before, "open", ".tab", move || {
         save_rows(&store, 100).map_err(std::io::Error::other)?;
@@ -157,16 +157,16 @@ pub(crate) fn table_of_a_pinned_generation(play: &Play) -> Fate {
     has(&reader, "row.007", 7)
 }
 
-/// A tensor of which the last name went, while a reader keeps its file.
-pub(crate) fn changed_after_it_lost_its_name(play: &Play) -> Fate {
+/// A tensor whose last name was removed, while a reader keeps its file.
+pub(crate) fn change_of_an_unnamed_tensor(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    told("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
+    expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
     let reader = open(&play.seat())?;
-    let x = told("load", reader.load("x"))?;
-    told(
+    let x = expect_ok("load", reader.load("x"))?;
+    expect_ok(
         "replace",
         store.save_as("x", &Tensor::from_vec(vec![1i64; 5], &[5]).unwrap(), StorageKind::Mutable),
     )?;
-    refused("the guard of what no name has", x.lock_exclusive(), ErrorKind::Conflict)?;
-    is_whole(play, &["x"])
+    refused("a guard of an unnamed storage", x.lock_exclusive(), ErrorKind::Conflict)?;
+    check_intact(play, &["x"])
 }

@@ -1,4 +1,4 @@
-//! Files that someone else puts into the directories of a store that is open.
+//! Files that another process puts into the directories of an open store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use stridemap::ErrorKind;
 use stridemap::disk::{Access, Disk};
 
-use super::play::{Fate, Play, STORE, create, is_whole, open, refused, told, vector};
+use super::play::{Fate, Play, STORE, check_intact, create, expect_ok, open, refused, vector};
 
 const DIRS: [&str; 2] = ["meta", "storages"];
 
@@ -14,7 +14,7 @@ fn path(of: &str, dir: &str) -> PathBuf {
     Path::new(of).join(dir)
 }
 
-/// Copies the files of a directory into another, which is made if it is not there.
+/// Copies the files of a directory into another, which is created if it does not exist.
 fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     if disk.is_dir(to).is_err() {
         disk.create_dir(to)?;
@@ -30,33 +30,33 @@ fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// An older copy is put into the directories of a store, and another process commits there.
+/// An older copy is restored into the directories of a store, and another process commits there.
 pub(crate) fn copy_restored_under_a_handle(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    told("save", store.save("old", &vector(1)))?;
+    expect_ok("save", store.save("old", &vector(1)))?;
     let disk = &*play.disk;
     disk.create_dir(Path::new("backup")).unwrap();
     DIRS.iter().for_each(|dir| copy(disk, &path(STORE, dir), &path("backup", dir)).unwrap());
-    told("save", store.save("lost", &vector(2)))?;
+    expect_ok("save", store.save("lost", &vector(2)))?;
     for dir in DIRS {
         let names = disk.list(&path(STORE, dir)).unwrap();
         names.iter().for_each(|name| disk.remove(&path(STORE, dir).join(name)).unwrap());
         copy(disk, &path("backup", dir), &path(STORE, dir)).unwrap();
     }
-    told("the other's commit", open(&play.seat())?.save("new", &vector(3)))?;
+    expect_ok("the other's commit", open(&play.seat())?.save("new", &vector(3)))?;
     refused("the commit", store.save("late", &vector(4)), ErrorKind::Replaced)?;
     refused("the collection", store.gc(), ErrorKind::Replaced)?;
-    is_whole(play, &["new", "old"])
+    check_intact(play, &["new", "old"])
 }
 
-/// A directory is replaced by a copy of it, and another process commits there.
+/// A directory is replaced with a copy of it, and another process commits there.
 pub(crate) fn directory_replaced_under_a_handle(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    told("save", store.save("old", &vector(1)))?;
+    expect_ok("save", store.save("old", &vector(1)))?;
     let disk = &*play.disk;
     disk.rename_new(&path(STORE, "meta"), Path::new("moved")).unwrap();
     copy(disk, Path::new("moved"), &path(STORE, "meta")).unwrap();
-    told("the other's commit", open(&play.seat())?.save("new", &vector(3)))?;
+    expect_ok("the other's commit", open(&play.seat())?.save("new", &vector(3)))?;
     refused("the commit", store.save("late", &vector(4)), ErrorKind::Replaced)?;
-    is_whole(play, &["new", "old"])
+    check_intact(play, &["new", "old"])
 }

@@ -1,4 +1,4 @@
-//! One process among several on a disk, with operations of others between its own.
+//! One of several simulated processes on a disk. Other processes can act between its operations.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use stridemap::disk::{Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, Watch};
 
-/// On which side of an operation something else is done.
+/// Whether an action runs before or after an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     Before,
@@ -19,7 +19,7 @@ pub(crate) enum When {
 
 type Act = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
-/// Something done once, at the first operation of this name on a path that ends so.
+/// An action that runs once, at the first operation with this name on a path with this ending.
 struct Trap {
     when: When,
     operation: &'static str,
@@ -27,14 +27,14 @@ struct Trap {
     act: Act,
 }
 
-/// What a file system may do that others do not.
+/// Optional behaviours of a file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manners {
-    /// Locks on storages are had by everybody: what another machine locks is not seen.
+    /// Every process gets every lock on a storage, as if other machines' locks were not visible.
     pub(crate) has_blind_locks: bool,
-    /// A listing gives only what was there before and after it: all that POSIX promises of one.
+    /// A listing returns only names that exist both before and after it, which is all that POSIX promises.
     pub(crate) lists_slowly: bool,
-    /// A file that is open for reading alone syncs nothing.
+    /// A read-only descriptor syncs nothing.
     pub(crate) syncs_by_writers: bool,
     /// Files can share blocks.
     pub(crate) shares_blocks: bool,
@@ -43,8 +43,8 @@ pub(crate) struct Manners {
 #[derive(Clone)]
 pub(crate) struct Seat {
     disk: Arc<dyn Disk>,
-    /// No other process of the test has it. It makes files look as if they were on another device, or the registry of
-    /// locks within this process would keep two seats apart, which two processes do not share.
+    /// Unique to each process of the test. It gives files a different device number for each seat. Otherwise this
+    /// process's registry of locks would make the seats exclude each other, which separate processes do not share.
     number: u64,
     manners: Manners,
     traps: Arc<Mutex<Vec<Trap>>>,
@@ -68,7 +68,7 @@ impl Seat {
         self
     }
 
-    /// Has something done once at an operation, by the name that it has in the trait, on a path that ends so.
+    /// Runs an action once, at an operation with this name in the trait, on a path with this ending.
     pub(crate) fn trap(
         &self,
         when: When,
@@ -79,22 +79,22 @@ impl Seat {
         self.traps.lock().unwrap().push(Trap { when, operation, ending, act: Box::new(act) });
     }
 
-    /// Has something done once, before the operation that so many come before.
+    /// Runs an action once, before the operation with this number.
     pub(crate) fn before_operation(&self, nth: u64, act: impl FnOnce() -> io::Result<()> + Send + 'static) {
         *self.countdown.lock().unwrap() = Some((nth, Box::new(act)));
     }
 
-    /// How many operations are still to come before that.
-    pub(crate) fn left(&self) -> Option<u64> {
+    /// Returns the number of operations left until then.
+    pub(crate) fn operations_left(&self) -> Option<u64> {
         self.countdown.lock().unwrap().as_ref().map(|(left, _)| *left)
     }
 
-    /// Has an operation fail once.
+    /// Makes an operation fail once.
     pub(crate) fn fail(&self, operation: &'static str, ending: &'static str) {
         self.trap(When::Before, operation, ending, || Err(io::Error::other("injected fault")));
     }
 
-    /// Whether everything that was to be done was.
+    /// Returns whether all actions have run.
     pub(crate) fn is_done(&self) -> bool {
         self.traps.lock().unwrap().is_empty() && self.countdown.lock().unwrap().is_none()
     }

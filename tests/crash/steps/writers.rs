@@ -1,16 +1,17 @@
-//! Writers that come between the steps of another.
+//! Writers that act between the steps of another writer.
 
 use std::path::Path;
 
 use stridemap::{ErrorKind, Tensor};
 
 use super::play::{
-    Fate, Later, Play, STORE, bytes, create, has, holds, is_whole, open, refused, replace, told, vector,
+    Fate, Later, Play, STORE, bytes, check_intact, create, expect_ok, has, holds, open, refused, replace,
+    vector,
 };
 use super::seat::When;
 
-/// Another writer comes when the manifest is about to get its name.
-pub(crate) fn another_before_the_name(play: &Play) -> Fate {
+/// Another writer commits just before the manifest is renamed.
+pub(crate) fn commit_before_the_rename(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
     let second = open(&other)?;
@@ -20,105 +21,105 @@ pub(crate) fn another_before_the_name(play: &Play) -> Fate {
         result.set(late.save("second", &vector(2)));
         Ok(())
     });
-    told("the first commit", store.save("first", &vector(1)))?;
+    expect_ok("the first commit", store.save("first", &vector(1)))?;
     match came.get()? {
         Err(e) if e.kind() == ErrorKind::Busy => {
-            told("the second commit", second.save("second", &vector(2)))?
+            expect_ok("the second commit", second.save("second", &vector(2)))?
         }
-        done => told("the second commit", done)?,
+        done => expect_ok("the second commit", done)?,
     }
-    is_whole(play, &["first", "second"])
+    check_intact(play, &["first", "second"])
 }
 
 /// Another writer commits after a transaction began.
-pub(crate) fn another_since_the_beginning(play: &Play) -> Fate {
+pub(crate) fn commit_after_begin(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
     let second = open(&other)?;
-    let mut txn = told("begin", second.begin())?;
-    told("save", txn.save("second", &vector(2)))?;
-    told("the first commit", store.save("first", &vector(1)))?;
-    told("the second commit", txn.commit())?;
-    is_whole(play, &["first", "second"])?;
+    let mut txn = expect_ok("begin", second.begin())?;
+    expect_ok("save", txn.save("second", &vector(2)))?;
+    expect_ok("the first commit", store.save("first", &vector(1)))?;
+    expect_ok("the second commit", txn.commit())?;
+    check_intact(play, &["first", "second"])?;
     has(&open(&play.seat())?, "first", 1)
 }
 
-/// A name is renamed whose tensor another has replaced; a second name keeps the old one.
-pub(crate) fn renamed_after_it_was_replaced(play: &Play) -> Fate {
+/// A name is renamed after another writer replaced its tensor. A second name keeps the old tensor.
+pub(crate) fn rename_of_a_replaced_tensor(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
-    told("save", store.save("x", &vector(1)))?;
-    told("copy", store.copy("x", "tie"))?;
+    expect_ok("save", store.save("x", &vector(1)))?;
+    expect_ok("copy", store.copy("x", "tie"))?;
     let second = open(&other)?;
-    let mut txn = told("begin", second.begin())?;
-    told("rename", txn.rename("x", "y"))?;
-    told("replace", store.save("x", &vector(2)))?;
-    told("commit", txn.commit())?;
-    is_whole(play, &["tie", "y"])?;
+    let mut txn = expect_ok("begin", second.begin())?;
+    expect_ok("rename", txn.rename("x", "y"))?;
+    expect_ok("replace", store.save("x", &vector(2)))?;
+    expect_ok("commit", txn.commit())?;
+    check_intact(play, &["tie", "y"])?;
     has(&open(&play.seat())?, "y", 2)
 }
 
-/// A transaction that may only follow the generation that it was read on.
+/// A transaction that must follow the generation that it was read from.
 pub(crate) fn expected_generation(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
     let second = open(&other)?;
-    let mut txn = told("begin", second.begin())?;
+    let mut txn = expect_ok("begin", second.begin())?;
     txn.expect_generation(second.generation());
-    told("save", txn.save("count", &vector(1)))?;
-    told("the first commit", store.save("count", &vector(5)))?;
-    refused("the commit of what was read before", txn.commit(), ErrorKind::Conflict)?;
+    expect_ok("save", txn.save("count", &vector(1)))?;
+    expect_ok("the first commit", store.save("count", &vector(5)))?;
+    refused("the commit of an earlier read", txn.commit(), ErrorKind::Conflict)?;
     has(&open(&play.seat())?, "count", 5)
 }
 
-/// A view is saved of a tensor that another removes.
-pub(crate) fn view_of_what_went(play: &Play) -> Fate {
+/// A view is saved of a tensor that another writer removes.
+pub(crate) fn view_of_a_removed_tensor(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
-    told("save", store.save("x", &vector(1)))?;
+    expect_ok("save", store.save("x", &vector(1)))?;
     let second = open(&other)?;
-    let x = told("load", second.load("x"))?;
-    let mut txn = told("begin", second.begin())?;
-    told("save_view", txn.save_view("view", &x))?;
-    told("remove", store.remove("x"))?;
+    let x = expect_ok("load", second.load("x"))?;
+    let mut txn = expect_ok("begin", second.begin())?;
+    expect_ok("save_view", txn.save_view("view", &x))?;
+    expect_ok("remove", store.remove("x"))?;
     refused("the commit of the view", txn.commit(), ErrorKind::Conflict)?;
-    is_whole(play, &[])
+    check_intact(play, &[])
 }
 
-/// A compaction copies a storage while another gives one of its names another tensor.
-pub(crate) fn compacted_after_it_was_replaced(play: &Play) -> Fate {
+/// A compaction copies a storage while another writer replaces the tensor of one of its names.
+pub(crate) fn tensor_replaced_during_compaction(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
-    told("save", store.save("all", &Tensor::from_vec(vec![1i64; 4000], &[4000]).unwrap()))?;
-    let all = told("load", store.load("all"))?;
-    told("save_view", store.save_view("half", &all.slice(0, None, None, 2).unwrap()))?;
-    told("remove", store.remove("all"))?;
+    expect_ok("save", store.save("all", &Tensor::from_vec(vec![1i64; 4000], &[4000]).unwrap()))?;
+    let all = expect_ok("load", store.load("all"))?;
+    expect_ok("save_view", store.save_view("half", &all.slice(0, None, None, 2).unwrap()))?;
+    expect_ok("remove", store.remove("all"))?;
     drop(all);
     let second = open(&other)?;
     one.trap(When::After, "create_staged", "storages", move || {
         second.save("half", &vector(2)).map_err(std::io::Error::other)
     });
-    told("compact", store.compact(|_| ()))?;
+    expect_ok("compact", store.compact(|_| ()))?;
     holds("nothing came between", one.is_done())?;
-    is_whole(play, &["half"])?;
+    check_intact(play, &["half"])?;
     has(&open(&play.seat())?, "half", 2)
 }
 
-/// LOCK is replaced between its being opened and its being locked.
-pub(crate) fn lock_replaced_before_it_is_had(play: &Play) -> Fate {
+/// LOCK is replaced after it is opened and before it is locked.
+pub(crate) fn lock_replaced_before_it_is_taken(play: &Play) -> Fate {
     let one = play.seat();
     let store = create(&one)?;
     let disk = play.disk.clone();
     one.trap(When::After, "open to write", "LOCK", move || replace(&*disk, &Path::new(STORE).join("LOCK")));
-    refused("the commit under a lock that is nobody's", store.save("x", &vector(1)), ErrorKind::Replaced)?;
-    is_whole(play, &[])
+    refused("the commit under a replaced lock", store.save("x", &vector(1)), ErrorKind::Replaced)?;
+    check_intact(play, &[])
 }
 
-/// LOCK is replaced under who holds it, and another commits under the new one.
+/// LOCK is replaced while a writer holds it, and another writer commits under the new file.
 pub(crate) fn lock_replaced_while_it_is_held(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
-    told("save", store.save("x", &vector(1)))?;
+    expect_ok("save", store.save("x", &vector(1)))?;
     let second = open(&other)?;
     let disk = play.disk.clone();
     one.trap(When::Before, "create_staged", "meta", move || {
@@ -126,10 +127,10 @@ pub(crate) fn lock_replaced_while_it_is_held(play: &Play) -> Fate {
         second.copy("x", "second").map_err(std::io::Error::other)
     });
     refused("the commit that was overtaken", store.copy("x", "first"), ErrorKind::CommitUnknown)?;
-    is_whole(play, &["second", "x"])
+    check_intact(play, &["second", "x"])
 }
 
-/// A sync fails, and the same handle goes on.
+/// A sync fails, and the same handle commits again.
 pub(crate) fn commit_after_a_failed_sync(play: &Play) -> Fate {
     let one = play.seat();
     let store = create(&one)?;
@@ -139,11 +140,11 @@ pub(crate) fn commit_after_a_failed_sync(play: &Play) -> Fate {
     refused("a collection after a failed sync", store.gc(), ErrorKind::Poisoned)
 }
 
-/// A sync fails, and another thread waits for the lock with the same handle.
-pub(crate) fn commit_that_waited_for_a_failed_one(play: &Play) -> Fate {
+/// A sync fails while another thread waits for the lock with the same handle.
+pub(crate) fn commit_waiting_for_a_failed_one(play: &Play) -> Fate {
     let one = play.seat();
     let store = create(&one)?;
-    told("save", store.save("x", &vector(1)))?;
+    expect_ok("save", store.save("x", &vector(1)))?;
     one.fail("sync_dir", "meta");
     let (came, other) = (Later::new(), store.clone());
     let result = came.clone();
@@ -155,7 +156,7 @@ pub(crate) fn commit_that_waited_for_a_failed_one(play: &Play) -> Fate {
     refused("the commit that came next", came.get()?, ErrorKind::Poisoned)
 }
 
-/// A commit fails once its storages have their names; the next one gives the same ids.
+/// A commit fails after its storages have their names, and the next commit assigns the same ids.
 pub(crate) fn orphans_of_a_failed_commit(play: &Play) -> Fate {
     let one = play.seat();
     let store = create(&one)?;
@@ -168,20 +169,20 @@ pub(crate) fn orphans_of_a_failed_commit(play: &Play) -> Fate {
         names
     };
     let (bin, sum) = ("0000000000000001.bin".to_owned(), "0000000000000001.sum".to_owned());
-    holds("there is nothing to clean up", storages() == [bin.clone(), sum])?;
-    told("the next commit", open(&play.seat())?.save("x", &vector(1)))?;
+    holds("nothing to clean up", storages() == [bin.clone(), sum])?;
+    expect_ok("the next commit", open(&play.seat())?.save("x", &vector(1)))?;
     let left = storages();
     holds(format!("{left:?} are left"), left == [bin])?;
-    is_whole(play, &["x"])
+    check_intact(play, &["x"])
 }
 
-/// An unfinished storage of one writer, while another cleans up.
-pub(crate) fn stage_of_a_living_writer(play: &Play) -> Fate {
+/// An unfinished storage of one writer exists while another writer collects.
+pub(crate) fn unfinished_storage_of_a_running_writer(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
-    let mut txn = told("begin", store.begin())?;
-    told("save", txn.save("first", &vector(1)))?;
-    told("the other's commit", open(&other)?.save("second", &vector(2)))?;
-    told("the commit", txn.commit())?;
-    is_whole(play, &["first", "second"])
+    let mut txn = expect_ok("begin", store.begin())?;
+    expect_ok("save", txn.save("first", &vector(1)))?;
+    expect_ok("the other's commit", open(&other)?.save("second", &vector(2)))?;
+    expect_ok("the commit", txn.commit())?;
+    check_intact(play, &["first", "second"])
 }

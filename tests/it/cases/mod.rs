@@ -1,5 +1,5 @@
-//! The numbered cases that the project must survive: the table of them; whole stores, good and damaged, that every later version
-//! reads or refuses as this one does; and cases that no other test shows whole.
+//! The numbered cases: their table; whole stores, valid and damaged, which every later version must read or refuse as
+//! this one does; and cases that no other test covers completely.
 
 mod outside;
 mod places;

@@ -1,5 +1,5 @@
-//! The store's own files, changed by others while somebody reads them: the cases 26 and 28. Of external files they are in
-//! `tests/it/external`.
+//! Changes to a store's own files by other programs while a process reads them: cases 26 and 28. For external files
+//! they are in `tests/it/external`.
 
 use std::env;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::harness::{filled, open_mapped};
 const SIZE: usize = 3 << 12;
 const BIN: &str = "storages/0000000000000001.bin";
 
-/// A store with one tensor of some pages, all sevens.
+/// Creates a store with one tensor of several pages, filled with sevens.
 fn create_store_of_sevens(dir: &Path) -> PathBuf {
     let path = dir.join("x.smap");
     let store = Store::create(&path).unwrap();
@@ -49,15 +49,15 @@ fn case_26_positional_reads_of_a_file_truncated_after_loading_return_an_error() 
             assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt), "{name}: {error:?}");
             assert!(text.contains(&format!("{:016x}.bin", id + 1)) && !text.contains('\n'), "{name}: {text}");
         }
-        // What is still there is read.
+        // Elements before the truncation can be read.
         assert_eq!(tensor.narrow(0, 0, 2).unwrap().to_bytes().unwrap().len(), 2 * tensor.dtype().itemsize());
         assert_eq!(store.verify(|_| ()).unwrap().findings.len(), id + 1, "{name}");
     }
     assert_eq!(store.names().unwrap(), ["live", "mutable", "x"]);
 }
 
-/// The contract of `open_mapped` says that nobody does this: the kernel ends a process that touches what is gone. Nothing else
-/// is given in its place.
+/// The contract of `open_mapped` excludes this: the kernel kills a process that touches missing pages. The process
+/// never returns other elements in their place.
 #[test]
 fn case_26_truncating_a_mapped_file_kills_the_process_and_returns_no_elements() {
     const VARIABLE: &str = "STRIDEMAP_CUT_WHILE_MAPPED";
@@ -101,7 +101,7 @@ fn case_28_file_replaced_while_mapped_keeps_its_bytes_and_the_next_open_fails() 
                 assert_eq!(again.load("x").unwrap_err().kind(), ErrorKind::Corrupt);
                 26
             } else {
-                // The length is unchanged. The record has the digest, and `verify` reads all bytes.
+                // The length is unchanged, but the record has the digest, and `verify` reads all bytes.
                 25
             };
             let findings = again.verify(|_| ()).unwrap().findings;

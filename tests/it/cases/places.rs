@@ -1,4 +1,4 @@
-//! Names that look like paths, and paths at which something else than a file stands: the cases 42 and 44.
+//! Names that look like paths, and paths with something other than the expected file: cases 42 and 44.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use stridemap_interop::{ForeignFile, safetensors};
 
 use crate::harness::{filled, new_path, open_mapped};
 
-/// Every path beneath.
+/// Returns every path below `root`.
 fn paths(root: &Path) -> Vec<PathBuf> {
     let (mut found, mut dirs) = (Vec::new(), vec![root.to_path_buf()]);
     while let Some(dir) = dirs.pop() {
@@ -59,7 +59,7 @@ fn case_42_names_that_look_like_paths_are_only_names_in_every_format() {
         ForeignFile::open(&file).unwrap().import_into(&mut txn, "", |_| ()).unwrap();
         txn.commit().unwrap();
     }
-    // Nobody is to be on an older generation.
+    // No handle may be left on an older generation.
     drop((tensors, store));
     let mapped = open_mapped(&path);
     for store in [&again, &mapped] {
@@ -84,7 +84,7 @@ fn case_42_names_that_look_like_paths_are_only_names_in_every_format() {
     }
 }
 
-/// A store whose newest manifest refers to a table, with a storage of more than a chunk.
+/// Creates a store whose newest manifest refers to a table, with a storage of more than a chunk.
 fn store_of_every_file(path: &Path) {
     let store = Store::create(path).unwrap();
     let mut txn = store.begin().unwrap();
@@ -98,7 +98,7 @@ fn store_of_every_file(path: &Path) {
 /// Opens the store in every way, runs every operation, and returns the kinds of the errors.
 fn errors_of_each_operation(path: &Path) -> Vec<ErrorKind> {
     let mut errors = Vec::new();
-    // SAFETY: nobody writes the store while it is mapped.
+    // SAFETY: no process writes the store while it is mapped.
     for store in [Store::open(path), unsafe { Store::open_mapped(path) }] {
         let store = match store {
             Ok(store) => store,
@@ -125,7 +125,7 @@ fn errors_of_each_operation(path: &Path) -> Vec<ErrorKind> {
     errors.iter().map(stridemap::Error::kind).collect()
 }
 
-/// Opening a FIFO for reading blocks until a process writes: no operation may wait for that.
+/// Opening a FIFO for reading blocks until a process opens it for writing. No operation may wait for that.
 #[test]
 fn case_44_fifo_device_or_directory_in_place_of_any_file_is_refused_at_once() {
     let made = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn case_44_fifo_device_or_directory_in_place_of_any_file_is_refused_at_once() {
                     std::os::unix::fs::symlink(dir.path().join("fifo"), &place).unwrap();
                 }
                 _ => {
-                    // That of zeros without end. Only root may make one.
+                    // The device /dev/zero. Only root can create one.
                     let device = rustix::fs::makedev(1, 5);
                     let mode = Mode::RUSR | Mode::WUSR;
                     if let Err(e) = mknodat(CWD, &place, FileType::CharacterDevice, mode, device) {
@@ -164,7 +164,7 @@ fn case_44_fifo_device_or_directory_in_place_of_any_file_is_refused_at_once() {
             }
             let errors = errors_of_each_operation(&path);
             let about = format!("{what} for {}", file.file_name().unwrap().to_str().unwrap());
-            assert!(!errors.is_empty(), "{about}: nobody noticed");
+            assert!(!errors.is_empty(), "{about}: not detected");
             let typed = |kind: &ErrorKind| {
                 matches!(
                     kind,

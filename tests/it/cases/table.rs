@@ -1,4 +1,4 @@
-//! The table of the numbered cases, `tests/CASES.md`: every case is in it, and every test that it names is one.
+//! Checks the table of numbered cases, `tests/CASES.md`: it has every case, and every test that it names exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const CASES: std::ops::RangeInclusive<u32> = 1..=47;
 
-/// The Rust sources of the repository.
+/// Returns the Rust sources of the repository.
 fn sources() -> Vec<PathBuf> {
     let (mut found, mut dirs) = (Vec::new(), vec![PathBuf::from(ROOT)]);
     while let Some(dir) = dirs.pop() {
@@ -25,7 +25,7 @@ fn sources() -> Vec<PathBuf> {
     found
 }
 
-/// The functions of a source that are tests.
+/// Returns the names of the tests in a source file.
 fn tests_in(source: &str) -> BTreeSet<&str> {
     let (mut tests, mut is_test) = (BTreeSet::new(), false);
     for line in source.lines().map(str::trim) {
@@ -41,13 +41,13 @@ fn tests_in(source: &str) -> BTreeSet<&str> {
     tests
 }
 
-/// The name of the function that a line begins.
+/// Returns the name of the function that begins on a line.
 fn function(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("pub(crate) ").unwrap_or(line).strip_prefix("fn ")?;
     rest.split(['(', '<']).next()
 }
 
-/// The rows of the table: a number, and tests with the file that each is in.
+/// Returns the rows of the table: each number, with tests and their files.
 fn rows() -> BTreeMap<u32, Vec<(String, String)>> {
     let text = fs::read_to_string(Path::new(ROOT).join("tests/CASES.md")).unwrap();
     let mut rows = BTreeMap::new();
@@ -67,12 +67,12 @@ fn rows() -> BTreeMap<u32, Vec<(String, String)>> {
             }
         }
         assert!(!tests.is_empty() || shown.starts_with("cannot be run here: "), "case {number} has no test");
-        assert!(rows.insert(number, tests).is_none(), "case {number} stands twice");
+        assert!(rows.insert(number, tests).is_none(), "case {number} appears twice");
     }
     rows
 }
 
-/// The numbers of the cases that a test shows by its name, `case_04_case_05_what`; none for another name.
+/// Returns the cases in the name of a test, such as `case_04_case_05_name`.
 fn numbers_of(test: &str) -> Vec<u32> {
     let (mut numbers, mut rest) = (Vec::new(), test);
     while let Some((number, what)) = rest.strip_prefix("case_").and_then(|rest| rest.split_once('_')) {
@@ -93,7 +93,10 @@ fn every_case_has_a_row_and_its_tests_exist() {
                 .unwrap_or_else(|e| panic!("case {number}: {file}: {e}"));
             assert!(tests_in(&source).contains(test.as_str()), "case {number}: {file} has no test {test}");
             let named = numbers_of(test);
-            assert!(named.is_empty() || named.contains(number), "case {number}: {test} is of another");
+            assert!(
+                named.is_empty() || named.contains(number),
+                "case {number}: {test} covers a different case"
+            );
         }
     }
 }
@@ -113,8 +116,8 @@ fn every_test_named_after_a_case_is_in_the_table() {
             for number in &numbers {
                 assert!(tests.contains(name), "{file}: {name} is no test");
                 let row = rows.get(number).unwrap_or_else(|| panic!("{file}: {name} is of no case"));
-                let is_there = row.contains(&(file.to_owned(), name.to_owned()));
-                assert!(is_there, "{file}: {name} is not in the row of case {number}");
+                let is_listed = row.contains(&(file.to_owned(), name.to_owned()));
+                assert!(is_listed, "{file}: {name} is not in the row of case {number}");
             }
             count += usize::from(!numbers.is_empty());
         }

@@ -21,7 +21,7 @@ fn changes_between_snapshots_do_not_depend_on_their_tables() {
     store.save("base", &filled(10, 0i64)).unwrap();
     let base = store.load("base").unwrap();
     let mut snapshots = vec![store.snapshot()];
-    // Few names without a table, many names and so a first one, some changes on it, and many again.
+    // Few names without a table, then enough for a first table, some changes to it, and many again.
     for (round, count) in [3u32, 200, 3, 5, 150].into_iter().enumerate() {
         let mut txn = store.begin().unwrap();
         txn.on_existing(OnExisting::Replace);

@@ -1,5 +1,5 @@
-//! Commits on a condition: that a name is new, and that a generation is the newest. The other processes are this test
-//! binary, started again.
+//! Conditional commits: a name is new, or a generation is the newest. The other processes are this test binary,
+//! started again.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::harness::{assert_refused, fast, new_fast_store, new_store, scalar};
 const NEW_NAMES: usize = 40;
 const INCREMENTS: i64 = 25;
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "save new names" => {
@@ -52,7 +52,7 @@ fn save_new(store: &Store, name: &str, value: i64) -> Result<()> {
     })
 }
 
-/// Reads, adds and commits, if nobody else did meanwhile.
+/// Reads, adds and commits, unless another process committed in between. Returns whether it committed.
 fn increment(store: &Store) -> bool {
     store.refresh().unwrap();
     let seen = store.snapshot();
@@ -86,12 +86,12 @@ fn only_one_of_several_processes_saves_a_new_name() {
 fn saving_a_new_name_is_refused_if_it_exists_or_another_commits_it_first() {
     let (_dir, path, store) = new_store();
     store.save("x", &1i64).unwrap();
-    let said = ["save \"x\"", "the name exists", "choose a different one"];
-    assert_refused(save_new(&store, "x", 2), ErrorKind::NameExists, &said);
+    let parts = ["save \"x\"", "the name exists", "choose a different one"];
+    assert_refused(save_new(&store, "x", 2), ErrorKind::NameExists, &parts);
     let mut txn = store.begin().unwrap();
     txn.on_existing(OnExisting::Refuse);
     txn.save("y", &2i64).unwrap();
-    // The choice is that of the changes after it.
+    // The setting applies to later changes.
     txn.on_existing(OnExisting::Replace);
     txn.save("x", &3i64).unwrap();
     Store::open(&path).unwrap().save("y", &9i64).unwrap();
@@ -162,17 +162,17 @@ fn increments_that_expect_a_generation_are_not_lost_between_processes() {
 }
 
 #[test]
-fn commit_that_expects_another_generation_is_a_conflict_and_writes_nothing() {
+fn commit_that_expects_a_different_generation_is_a_conflict_and_writes_nothing() {
     let (_dir, path, store) = new_store();
     let mut txn = store.begin().unwrap();
     txn.expect_generation(1);
     txn.save("x", &scalar(1)).unwrap();
     Store::open(&path).unwrap().save("y", &scalar(1)).unwrap();
-    let said = ["generation 1 only", "the newest is 2"];
-    assert_refused(txn.commit(), ErrorKind::Conflict, &said);
+    let parts = ["generation 1 only", "the newest is 2"];
+    assert_refused(txn.commit(), ErrorKind::Conflict, &parts);
     let mut idle = store.begin().unwrap();
     idle.expect_generation(1);
-    assert_refused(idle.commit(), ErrorKind::Conflict, &said);
+    assert_refused(idle.commit(), ErrorKind::Conflict, &parts);
     let mut txn = store.begin().unwrap();
     txn.expect_generation(2);
     txn.save("x", &scalar(1)).unwrap();

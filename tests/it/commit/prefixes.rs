@@ -1,11 +1,11 @@
-//! Many tensors at once, by a prefix of their names, and several changes in one commit.
+//! Operations on all tensors with a prefix, and several changes in one commit.
 
 use stridemap::{Error, ErrorKind, Result, Store, Tensor, Transaction};
 
 use crate::harness::assert_refused;
 use crate::support::temporary;
 
-/// A store with a scalar for each name, which is its position.
+/// Creates a store with a scalar for each name, whose value is the name's position.
 fn store_of(dir: &tempfile::TempDir, names: &[&str]) -> Store {
     let store = Store::create(dir.path().join("x.smap")).unwrap();
     store.write(|txn| (0i64..).zip(names).try_for_each(|(i, name)| txn.save(name, &i))).unwrap();

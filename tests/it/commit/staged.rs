@@ -1,4 +1,4 @@
-//! Storages that a transaction stages before it saves headers over them, and tensors on ranges of files.
+//! Storages that a transaction stages before it saves headers over them, and tensors over ranges of files.
 
 use std::fs;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn writing_less_than_the_stated_length_ends_the_transaction() {
         assert_eq!(error.kind(), ErrorKind::SizeMismatch, "{error}");
         assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::SizeMismatch);
     }
-    // Also if the importer ignores the error, and writes as many bytes as it stated.
+    // Even if the importer ignores the error, and writes as many bytes as it stated.
     let mut txn = store.begin().unwrap();
     let staged = txn.stage(Some(20), |sink| {
         assert!(sink(&[7; 30]).is_err());
@@ -94,7 +94,7 @@ fn ranges_outside_the_file_are_refused_and_keep_the_transaction() {
     let store = options.create(dir.path().join("x.smap")).unwrap();
     let file = Arc::new(ExternalFile::open(&path).unwrap());
     let mut txn = store.begin().unwrap();
-    #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+    #[expect(clippy::reversed_empty_ranges, reason = "reversed ranges must be refused")]
     for range in [0..11, 11..11, 5..4, 0..u64::MAX] {
         let error = txn.adopt(&file, range.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
@@ -110,7 +110,7 @@ fn ranges_outside_the_file_are_refused_and_keep_the_transaction() {
 }
 
 #[test]
-fn tensors_share_a_storage_when_their_ranges_are_the_same() {
+fn tensors_share_a_storage_if_their_ranges_are_equal() {
     let dir = temporary();
     let path = dir.path().join("file");
     fs::write(&path, b"0123456789").unwrap();

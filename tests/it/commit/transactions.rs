@@ -20,7 +20,7 @@ fn read(store: &Store, name: &str) -> Vec<u8> {
 
 type During = Box<dyn FnOnce() + Send>;
 
-/// A store on a disk on which something can happen during one listing of `meta/`.
+/// Creates a store on a disk where an action can run during one listing of `meta/`.
 fn listing_slowly(path: &Path) -> (Store, Arc<Mutex<Option<During>>>) {
     let armed: Arc<Mutex<Option<During>>> = Arc::default();
     let during = Arc::clone(&armed);
@@ -42,7 +42,7 @@ fn open_during_a_commit_that_its_listing_misses_sees_the_last_acknowledged_one()
     let (_dir, path) = new_path();
     let writer = fast().create(&path).unwrap();
     writer.save("x", &filled(1, 1u8)).unwrap();
-    // An older generation, which stays, and which a listing can show as if it were the newest.
+    // An older generation that is kept, so that a listing can show it as if it were the newest.
     let _reader = writer.snapshot();
     writer.save("x", &filled(1, 2u8)).unwrap();
     let is_due = AtomicBool::new(true);
@@ -86,7 +86,7 @@ fn repair_is_refused_when_a_reader_opens_a_file_to_be_moved() {
     let reader: Arc<Mutex<Option<Store>>> = Arc::default();
     let (opened, root) = (Arc::clone(&reader), path.clone());
     let disk = Hooked::before(move |operation, path| {
-        // The repair has chosen the files to be moved, and no reader needed one.
+        // The repair has chosen the files to move, and at that time no reader needed one.
         if operation == "create_dir" && path.ends_with("lost+found") {
             *opened.lock().unwrap() = Some(fast().open(&root).unwrap());
         }
@@ -113,16 +113,17 @@ fn append_during_a_commit_that_its_listing_misses_keeps_the_rows_of_others() {
         let mut txn = store.begin().unwrap();
         first.append("log", &filled(6, 1u8)).unwrap();
         drop(first);
-        // While `txn` looks for the newest generation, the one of those rows makes way for another, and its own stays.
+        // While `txn` looks for the newest generation, a commit replaces the one of those rows, and the older one
+        // stays.
         let another = path.clone();
         let commit = move || {
-            // Unless it is kept out, which is the point.
+            // This fails if the writer is kept out, as it should be.
             let at_once = fast().lock_timeout(Duration::ZERO).open(&another).unwrap();
             let _ = at_once.save("else", &filled(1, 1u8));
         };
         *armed.lock().unwrap() = Some(Box::new(commit));
         let appended = txn.append("log", &filled(3, 9u8));
-        assert!(armed.lock().unwrap().is_none(), "nobody listed");
+        assert!(armed.lock().unwrap().is_none(), "no listing was made");
         let rows = match (appended, is_committed) {
             (Ok(rows), true) => txn.commit().map(|_| rows),
             (appended, _) => appended,
@@ -151,7 +152,7 @@ fn view_of_a_copied_store_is_refused_by_a_store_without_that_storage() {
     copy.save("b", &filled(8, 7u8)).unwrap();
     let mut txn = store.begin().unwrap();
     let refused = txn.save_view("v", &copy.load("b").unwrap());
-    // Another writer would give the same id to something longer.
+    // Another writer assigns the same id to a longer storage.
     fast().open(&path).unwrap().save("a", &filled(16, 1u8)).unwrap();
     assert_refused(refused, ErrorKind::Conflict, &["save_view \"v\"", "0000000000000002", "gone"]);
     let late = txn.save_view("v", &copy.load("b").unwrap());
@@ -159,7 +160,7 @@ fn view_of_a_copied_store_is_refused_by_a_store_without_that_storage() {
 }
 
 #[test]
-fn view_of_a_later_generation_moves_its_transaction_there() {
+fn view_of_a_later_generation_moves_its_transaction_to_that_generation() {
     let (_dir, path, store) = new_fast_store();
     store.create_growable("x", DType::U8, &[5], 0).unwrap();
     let mut txn = store.begin().unwrap();

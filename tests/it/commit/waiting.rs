@@ -17,15 +17,15 @@ use crate::harness::{
 };
 use crate::support::temporary;
 
-/// Long enough for whatever does end.
+/// Longer than any wait that ends.
 const LONG: Duration = Duration::from_secs(60);
 
 const LOOPING_PROCESSES: usize = 3;
 const LOOPING_THREADS: usize = 2;
-/// How often each writer commits at least.
+/// The minimum number of commits by each writer.
 const TURNS: u64 = 20;
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "commit in a loop" => {
@@ -70,7 +70,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             thread::scope(|scope| {
                 for store in [&shared, &shared, &shared, &of_its_own] {
                     scope.spawn(move || {
-                        // A thread that begins late finds that another has moved the handle they share.
+                        // A thread that begins late finds that another thread has already moved the shared handle.
                         assert!(store.generation() > before || store.wait_for_change(LONG).unwrap());
                         assert_eq!(store.load("x").unwrap().item::<i64>().unwrap(), 1);
                     });
@@ -114,7 +114,7 @@ fn busy_error_names_the_process_that_commits() {
     let id = holder.read_line();
     let busy = store.save("x", &scalar(1)).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy);
-    // The kernel tells, where the file system and the namespace of processes allow.
+    // The kernel names the process if the file system and the process namespace allow it.
     let text = busy.to_string();
     assert!(text.contains(&format!("process {id} holds it")) || text.contains("another writer"), "{text}");
     assert!(text.contains("LOCK") && text.contains("20ms"), "{text}");
@@ -122,7 +122,7 @@ fn busy_error_names_the_process_that_commits() {
     store.save("x", &scalar(1)).unwrap();
 }
 
-/// A disk, and what was asked of LOCK on it.
+/// Returns options with a disk that records the operations on LOCK.
 fn recording_options() -> (StoreOptions, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::<Mutex<Vec<String>>>::default();
     let recorded = Arc::clone(&asked);
@@ -216,8 +216,8 @@ fn waiters_in_other_processes_wake_after_a_commit() {
     }
 }
 
-/// How often the disk was asked for the manifests.
-fn looks(disk: impl FnOnce(Hooked) -> Hooked, wait: impl FnOnce(&Store)) -> usize {
+/// Returns how many times the disk was asked for the manifests.
+fn count_checks(disk: impl FnOnce(Hooked) -> Hooked, wait: impl FnOnce(&Store)) -> usize {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let count = Arc::new(AtomicUsize::new(0));
@@ -235,23 +235,23 @@ fn looks(disk: impl FnOnce(Hooked) -> Hooked, wait: impl FnOnce(&Store)) -> usiz
     let store = StoreOptions::new().disk(Arc::new(disk(hooked))).open(&path).unwrap();
     count.store(0, Ordering::Relaxed);
     wait(&store);
-    // Each look is two listings that agree.
+    // Each check makes two listings, which agree.
     count.load(Ordering::Relaxed) / 2
 }
 
 #[test]
-fn idle_waiter_looks_about_once_a_second() {
+fn idle_waiter_checks_about_once_a_second() {
     let silence = Duration::from_millis(1500);
-    let told = looks(|disk| disk, |store| assert!(!store.wait_for_change(silence).unwrap()));
+    let told = count_checks(|disk| disk, |store| assert!(!store.wait_for_change(silence).unwrap()));
     assert!((3..=5).contains(&told), "{told} looks");
     let untold = |disk| Hooked { has_watches: false, ..disk };
-    let untold = looks(untold, |store| assert!(!store.wait_for_change(silence).unwrap()));
+    let untold = count_checks(untold, |store| assert!(!store.wait_for_change(silence).unwrap()));
     assert!((3..=33).contains(&untold), "{untold} looks without the system's help");
 }
 
 #[test]
-fn unfinished_files_wake_nobody() {
-    let told = looks(
+fn unfinished_files_wake_no_waiter() {
+    let told = count_checks(
         |disk| disk,
         |store| {
             let meta = store.path().join("meta");
@@ -270,7 +270,7 @@ fn unfinished_files_wake_nobody() {
 
 #[test]
 fn commit_before_or_while_the_watch_begins_is_seen_without_waiting() {
-    let before = looks(
+    let before = count_checks(
         |disk| disk,
         |store| {
             Store::open(store.path()).unwrap().save("x", &scalar(1)).unwrap();
@@ -280,7 +280,7 @@ fn commit_before_or_while_the_watch_begins_is_seen_without_waiting() {
         },
     );
     assert_eq!(before, 2);
-    let between = looks(
+    let between = count_checks(
         |disk| disk,
         |store| {
             fs::write(store.path().join("interrupted"), "").unwrap();
@@ -332,7 +332,7 @@ fn wait_continues_while_the_store_is_renamed() {
     assert_eq!(store.load("x").unwrap().item::<i64>().unwrap(), 1);
 }
 
-/// A whole commit, with the queue.
+/// A complete commit, including the queue.
 #[test]
 fn waiting_adds_no_disk_operations_to_a_commit() {
     let dir = temporary();

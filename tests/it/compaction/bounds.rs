@@ -1,4 +1,4 @@
-//! Descriptors and reads of compactions of many storages.
+//! The file descriptors and reads of compactions of many storages.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     true
 }
 
-/// A store of so many storages of 20 KB, of each of which 40 bytes have a name, and of `names` on another. What its last
-/// commit changed is much, and in a table.
+/// Creates a store of `count` storages of 20 KB, of which 40 bytes each are referenced, and of `names` tensors on
+/// another storage. Its last commit has many changes, and writes a table.
 fn create_sparse_storages(path: &Path, count: usize, names: usize, options: &StoreOptions) -> Store {
     let store = options.create(path).unwrap();
     for i in 0..count {
@@ -68,11 +68,11 @@ fn names_on_other_storages_are_not_read_again_for_every_commit() {
     let dir = temporary();
     let disk = Counted::default();
     let options = fast().disk(Arc::new(disk.clone()));
-    // So many names that the commits of the compaction stay below a table of their own.
+    // With this many names, the compaction's commits stay below the size that needs a new table.
     let store = create_sparse_storages(&dir.path().join("x.smap"), 65, 50_000, &options);
     let generation = store.generation();
     disk.take();
-    // What was read before each storage was written; between the last two, a commit.
+    // The bytes read before each storage was written. A commit is between the last two.
     let mut read_bytes = Vec::new();
     let compacted = store.compact(|_| read_bytes.push(disk.take().metadata_read_bytes)).unwrap();
     assert_eq!((compacted.storage_count, store.generation()), (65, generation + 2), "{compacted:?}");

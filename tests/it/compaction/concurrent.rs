@@ -1,4 +1,4 @@
-//! Compaction while others read, commit and append.
+//! Compaction while other processes read, commit and append.
 
 use super::full_disk::compact_bit_by_bit;
 use super::{assert_intact, create_sparse_store, reasons, storage_bytes, sum, vector};
@@ -49,7 +49,7 @@ pub(crate) fn run_role(role: &str, path: &Path) {
     }
 }
 
-/// One commit of another process, and what came of it.
+/// Makes one commit, and returns its result as text. Runs in another process.
 fn change(store: &Store, what: &str) -> String {
     let result = match what {
         "view" => {
@@ -62,7 +62,7 @@ fn change(store: &Store, what: &str) -> String {
         "rename" => store.rename("thin", "renamed"),
         "elsewhere" => store.save("elsewhere", &vector(5, 5)),
         "append" => {
-            // The growth lock is taken: appenders wait for the end of the compaction.
+            // The compaction holds the growth lock, so appenders wait for its end.
             let busy = store.append("rows", &vector(1000, 9).view([1, 1000]).unwrap()).unwrap_err();
             assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
             Ok(())
@@ -85,7 +85,7 @@ fn reader_of_an_earlier_generation_holds_its_space_until_it_ends() {
     let mut reader = OtherProcess::start("compact.pin", &path);
     assert_eq!(reader.read_line(), "pinned");
     assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
-    // Its storage is opened only now.
+    // The storage is opened only at this point.
     let own = snapshot.load("thin").unwrap();
     assert_eq!((own.stride(), own.read::<u32>().unwrap()), (&[10 * 1024, 1][..], elements.clone()));
     reader.resume();
@@ -112,7 +112,7 @@ fn reader_of_an_earlier_generation_holds_its_space_until_it_ends() {
     assert_eq!(storage_bytes(&path), after_bytes + 4);
 }
 
-/// Compacts, and has another process make a change while the storage is being copied.
+/// Compacts while another process makes a change during the copying of the storage.
 fn compact_during(path: &Path, store: &Store, what: &str) -> Compacted {
     let mut heard = Vec::new();
     let compacted = store
@@ -153,7 +153,7 @@ fn storage_changed_by_another_process_meanwhile_is_skipped() {
             "remove" => assert!(!store.contains("thin").unwrap()),
             _ => assert_eq!(read("renamed"), elements),
         }
-        // The next one finds it as it is now, and nothing is left of the first.
+        // The next compaction succeeds, and nothing of the first is left.
         let again = store.compact(|_| ()).unwrap();
         assert_eq!(again.storage_count, u64::from(["view", "rename"].contains(&what)), "{what}: {again:?}");
         assert_eq!(store.stats().unwrap().reclaimable_bytes(), 0, "{what}");
@@ -184,7 +184,7 @@ fn growing_tensor_is_compacted_between_two_appends() {
     let rows = vector(600_000, 4).view([600, 1000]).unwrap();
     store.save("all", &rows).unwrap();
     store.append("all", &vector(100_000, 5).view([100, 1000]).unwrap()).unwrap();
-    // The last rows, behind which there is room to grow.
+    // The last rows, with room to grow after them.
     store.save_view("rows", &store.load("all").unwrap().narrow(0, 300, 400).unwrap()).unwrap();
     store.remove("all").unwrap();
     let before = store.load("rows").unwrap();
@@ -196,7 +196,7 @@ fn growing_tensor_is_compacted_between_two_appends() {
     assert_eq!(after.narrow(0, 0, 400).unwrap().to_bytes().unwrap(), before.to_bytes().unwrap());
     assert_intact(&store);
 
-    // What an append left that was killed is not part of the storage, and gc cuts it off.
+    // The bytes of a killed append are not part of the storage, and gc truncates them.
     let file = path.join("storages/0000000000000002.bin");
     let length = fs::metadata(&file).unwrap().len();
     let end = fs::File::options().write(true).open(&file).unwrap();
@@ -225,14 +225,14 @@ fn storage_with_an_active_appender_is_skipped_and_others_are_compacted() {
     assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
 }
 
-/// The rows of a log that are kept: the last hundred, each of a thousand times its number.
+/// Appends a row to a log of which the last hundred rows are kept. Each row consists of a thousand times its number.
 fn append_to_window(store: &Store, row: usize) {
     let elements = Tensor::from_vec(vec![row as u32; 1000], &[1, 1000]).unwrap();
     store.append("log", &elements).unwrap();
     let log = store.load("log").unwrap();
     let size = log.size()[0];
     match store.save_view("log", &log.narrow(0, size as isize - 100, 100).unwrap()) {
-        // The log was compacted after it was loaded: it has a row more for once.
+        // The log was compacted after it was loaded, so this time it keeps one row more.
         Err(e) if e.kind() == ErrorKind::Conflict => {}
         saved => saved.unwrap(),
     }

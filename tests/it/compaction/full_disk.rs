@@ -12,7 +12,7 @@ fn full_disk_during_compaction_leaves_the_store_intact() {
     let Some(disk) = SmallDisk::mount("10m") else { return };
     let path = disk.path.join("x.smap");
     let store = Store::create(&path).unwrap();
-    // Two storages of 4 MiB of which half is reached: together with what is beside them there is no room for one half.
+    // Two storages of 4 MiB, each half referenced. The free space does not suffice to copy one of the halves.
     for i in 0..2 {
         store.save("all", &vector(1 << 20, i)).unwrap();
         let all = store.load("all").unwrap().view([1 << 10, 1 << 10]).unwrap();
@@ -27,7 +27,7 @@ fn full_disk_during_compaction_leaves_the_store_intact() {
     let cause = std::error::Error::source(&full).and_then(|cause| cause.downcast_ref::<io::Error>()).unwrap();
     assert_eq!((full.kind(), cause.kind()), (ErrorKind::Io, io::ErrorKind::StorageFull), "{full}");
     assert_eq!(content(&store), before);
-    assert_eq!(storage_bytes(&path), (8 << 20) + 2 * 4 * 16, "what was staged is still there");
+    assert_eq!(storage_bytes(&path), (8 << 20) + 2 * 4 * 16, "the staged file still exists");
     assert_intact(&store);
     fs::remove_file(filler).unwrap();
 }
@@ -38,11 +38,11 @@ fn nearly_full_disk_is_compacted_in_several_steps() {
     disk.run_role("compact.nearly full");
 }
 
-/// The same, on the small disk of this path.
+/// The same in several steps, on the small disk at this path.
 pub(super) fn compact_bit_by_bit(disk: &Path) {
     let path = disk.join("x.smap");
     let store = fast().create(&path).unwrap();
-    // 40 MiB, of which 27 are kept: there is room for one copy at first, and not for all.
+    // 40 MiB, of which 27 MiB are referenced. There is room for one copy at first, but not for all.
     for i in 0..8 {
         let rows = vector(5 << 18, i).view([5 << 10, 1 << 8]).unwrap();
         store.save("all", &rows).unwrap();

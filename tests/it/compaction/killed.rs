@@ -16,7 +16,7 @@ use crate::support::temporary;
 
 const STEP: &str = "STRIDEMAP_TEST_STEP";
 
-/// What changes something on disk.
+/// The disk operations that change something.
 const CHANGES: [&str; 8] =
     ["create_staged", "allocate", "write_all_at", "set_len", "sync", "rename_new", "sync_dir", "remove"];
 
@@ -45,7 +45,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     true
 }
 
-/// Two half-referenced storages: one of more than a chunk, and a small one.
+/// Creates a store of two half-referenced storages: one of more than a chunk, and a small one.
 fn create_half_referenced_store(path: &Path) -> Store {
     let store = Store::create(path).unwrap();
     for (name, elements) in [("large", 3 << 18), ("small", 1 << 13)] {
@@ -66,7 +66,7 @@ fn compaction_killed_before_any_step_leaves_the_store_intact() {
         let path = dir.path().join(format!("{}.smap", steps.len()));
         let store = create_half_referenced_store(&path);
         let (before, generation) = (content(&store), store.generation());
-        // It would hold its generation, and the files of that.
+        // Its pin would keep the generation and its files.
         drop(store);
         let mut other = command("compact and die", &path);
         let other = other.env(STEP, steps.len().to_string()).stdout(std::process::Stdio::piped());
@@ -88,7 +88,7 @@ fn compaction_killed_before_any_step_leaves_the_store_intact() {
             0 => taken_back += 1,
             _ => published += 1,
         }
-        // Whatever was left over goes, and nothing else does.
+        // Only leftovers are deleted.
         store.gc().unwrap();
         let known: u64 = store.snapshot().storages().map(|storage| storage.unwrap().size_bytes).sum();
         let sums = fs::read_dir(path.join("storages")).unwrap().map(|entry| entry.unwrap());
@@ -105,7 +105,7 @@ fn compaction_killed_before_any_step_leaves_the_store_intact() {
         steps.push(heard);
     }
     println!("{taken_back} times nothing had happened, {published} times it had: {steps:?}");
-    // In the copy, at each name of the commit, and in what comes after it.
+    // During the copy, at each rename of the commit, and after the commit.
     for step in [
         "write_all_at .stage-",
         "sync .stage-",

@@ -1,4 +1,4 @@
-//! Compaction: what is freed, and what is kept.
+//! Compaction: the bytes that are freed and the ones that are kept.
 
 pub(crate) mod bounds;
 pub(crate) mod concurrent;
@@ -27,7 +27,7 @@ fn sum(tensor: &Tensor) -> u64 {
     tensor.read::<u32>().unwrap().into_iter().map(u64::from).sum()
 }
 
-/// A store with a matrix of 4 MiB that has lost its name; one in ten of its rows has one, `thin`.
+/// Creates a store with a matrix of 4 MiB that has lost its name. One in ten of its rows has the name `thin`.
 pub(crate) fn create_sparse_store(path: &Path, options: &StoreOptions) -> (Store, Vec<u32>) {
     let store = options.create(path).unwrap();
     let matrix = vector(1 << 20, 1).view([1 << 10, 1 << 10]).unwrap();
@@ -61,7 +61,7 @@ pub(crate) fn assert_intact(store: &Store) {
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
-/// The reasons in statistics, with their bytes.
+/// Returns the reasons in the statistics, with their bytes.
 fn reasons(store: &Store) -> Vec<(SpaceReason, u64)> {
     let stats = store.stats().unwrap();
     stats.reclaimable().map(|reclaimable| (reclaimable.reason.clone(), reclaimable.bytes)).collect()
@@ -92,7 +92,7 @@ fn compaction_frees_unreferenced_bytes_on_disk() {
     assert_eq!(store.stats().unwrap().reclaimable_bytes(), 0);
     assert_intact(&store);
 
-    // Both views are on one storage still, and where one has an element of the other it is the same.
+    // Both views still share one storage, and the same elements.
     let mapped = open_mapped(&path);
     let (thin, part) = (mapped.load("thin").unwrap(), mapped.load("part").unwrap());
     assert_eq!((thin.stride(), part.stride()), (&[1024, 1][..], &[-1024, 3][..]));
@@ -117,7 +117,7 @@ fn compacted_storages_are_not_compacted_again() {
 }
 
 #[test]
-fn storages_with_little_to_gain_are_left() {
+fn storages_with_little_to_gain_are_skipped() {
     let (_dir, _, store) = new_fast_store();
     for (name, kept) in [("three quarters and a bit", 77_000), ("three quarters", 75_000)] {
         store.save("all", &vector(100_000, 1)).unwrap();
@@ -201,7 +201,7 @@ fn every_view_of_random_stores_reads_the_same() {
     assert!(written_bytes > 0, "nothing was ever compacted");
 }
 
-/// A part of a tensor, as a matrix with steps, of another dtype now and then.
+/// Returns a part of a tensor as a matrix with steps, sometimes of a different dtype.
 fn random_view(base: Tensor, draws: &mut Random) -> Tensor {
     let n = base.numel();
     let start = draws.below(n / 2);
@@ -222,7 +222,7 @@ fn random_view(base: Tensor, draws: &mut Random) -> Tensor {
     }
 }
 
-/// Which names share bytes with which.
+/// Returns the names that share bytes with each name.
 fn overlapping(store: &Store) -> Vec<Vec<String>> {
     let snapshot = store.snapshot();
     let names = snapshot.names().unwrap();
@@ -299,7 +299,7 @@ fn mutable_storages_are_skipped_and_reported() {
     let compacted = store.compact(|_| ()).unwrap();
     let [skipped] = &compacted.skipped[..] else { panic!("{compacted:?}") };
     assert_eq!((skipped.reclaimable_bytes, &skipped.reason), (399_600, &SkipReason::Mutable));
-    // As the reason says.
+    // As the reason in the report advises.
     store.save_as("part", &store.load("part").unwrap(), StorageKind::Mutable).unwrap();
     store.gc().unwrap();
     assert_eq!(store.stats().unwrap().reclaimable_bytes(), 0);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use stridemap::maintenance::SpaceReason;
 use stridemap::{StorageKind, Store};
 
-/// Lengths of a store's files, and the blocks that the disk has for them, in bytes: what `du` says.
+/// Returns the lengths of a store's files and of their blocks on disk, in bytes, as `du` counts them.
 pub(super) fn disk_usage(path: &Path) -> (u64, u64) {
     let own = files(path).into_iter().filter(|file| file.is_file());
     let all = own.chain(files(&path.join("storages"))).chain(files(&path.join("meta")));
@@ -20,7 +20,7 @@ pub(super) fn disk_usage(path: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn statistics_give_a_reason_for_each_byte() {
+fn statistics_have_a_reason_for_each_byte() {
     let (_dir, path) = new_path();
     let (store, _) = create_sparse_store(&path, &fast());
     store.save("whole", &vector(1000, 1)).unwrap();
@@ -29,13 +29,13 @@ fn statistics_give_a_reason_for_each_byte() {
     let reach = || reasons(&store);
     assert_eq!(reach(), std::slice::from_ref(&unreached));
 
-    // A file of a commit that never came to be; one of a live writer; one that its writer left when it was killed.
+    // A file of an aborted commit, one of a running writer, and one that a killed writer left.
     fs::write(path.join("storages/00000000000000ff.bin"), [0; 1000]).unwrap();
     let orphaned = (SpaceReason::Orphaned, 1000);
     assert_eq!(reach(), [unreached.clone(), orphaned.clone()]);
     let mut writer = start("compact.stage", &path);
     let id: u32 = read_line(&mut BufReader::new(writer.stdout.take().unwrap())).parse().unwrap();
-    // Elements, and chunk digests.
+    // The bytes of elements and of chunk digests.
     let by_length = || {
         let mut reasons = reach();
         reasons.sort_by_key(|(_, bytes)| *bytes);
@@ -53,7 +53,7 @@ fn statistics_give_a_reason_for_each_byte() {
     let abandoned = |bytes| (SpaceReason::Abandoned, bytes);
     assert_eq!(by_length(), [abandoned(128), orphaned, unreached.clone(), abandoned(8 << 20)]);
 
-    // Every byte of the files of the store, and as many as gc frees.
+    // The statistics contain every byte of the store's files, and exactly the bytes that gc frees.
     let stats = store.stats().unwrap();
     assert_eq!(stats.file_bytes, disk_usage(&path).0);
     let before = storage_bytes(&path);
@@ -80,7 +80,7 @@ fn statistics_change_nothing() {
         names
     };
     let before = (names(path.join("storages")), names(path.join("meta")));
-    // Another writer holds the lock all the while.
+    // Another writer holds the lock throughout.
     let lock = fs::File::open(path.join("LOCK")).unwrap();
     fs2::FileExt::lock_exclusive(&lock).unwrap();
     let reader = Store::open(&path).unwrap();
@@ -102,7 +102,8 @@ fn statistics_take_no_lock_of_commits_or_appends() {
         Ok(())
     });
     let reader = fast().disk(Arc::new(disk)).open(&path).unwrap();
-    // One of each that somebody may be at work on: past the end, of a commit to come, unfinished, an older generation.
+    // One of each kind that may be in use: bytes past the end, a storage of a future commit, an unfinished file, an
+    // older generation.
     let _pinned = store.snapshot();
     store.save("new", &vector(3, 3)).unwrap();
     let end = fs::File::options().write(true).open(path.join("storages/0000000000000001.bin")).unwrap();

@@ -1,4 +1,4 @@
-//! Copies of a store that others change or rename.
+//! Copies of a store that other processes change or rename.
 
 use super::{assert_copy, names_in};
 use crate::harness::processes::{read_line, send_line, start};
@@ -14,7 +14,7 @@ use std::thread;
 use stridemap::{DType, ErrorKind, Store};
 
 #[test]
-fn copy_of_a_store_renamed_meanwhile_is_of_that_store() {
+fn copy_of_a_store_renamed_meanwhile_contains_that_store() {
     let dir = temporary();
     let (path, moved, link) =
         (dir.path().join("x.smap"), dir.path().join("moved.smap"), dir.path().join("link"));
@@ -39,7 +39,8 @@ fn copy_of_a_store_renamed_meanwhile_is_of_that_store() {
     assert_copy(&Store::open(&copied).unwrap(), &store.snapshot());
 }
 
-/// Changes everything in one commit, so that all of a generation says its number; unless another is faster.
+/// Changes everything in one commit, so that every part of a generation contains its number. Does nothing if another
+/// process commits first.
 fn change(store: &Store) {
     match try_change(store) {
         Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::NameNotFound) => {}
@@ -56,7 +57,7 @@ fn try_change(store: &Store) -> stridemap::Result<()> {
     for i in 1..6 {
         txn.save(&format!("x.{i}"), &filled(3000 * i, number))?;
     }
-    // One of several generations keeps each storage, and compactions have something to do.
+    // Each storage is kept by one of several generations, and compactions have something to do.
     txn.save(&format!("kept.{}", number % 5), &filled(100, number))?;
     txn.save("large", &filled(1 << 19, number))?;
     txn.append("log", &filled(1, number))?;
@@ -68,7 +69,7 @@ fn try_change(store: &Store) -> stridemap::Result<()> {
     txn.commit().map(drop)
 }
 
-/// That all of it is of one generation; which.
+/// Asserts that everything is of one generation, and returns its number.
 fn number_of(store: &Store) -> i64 {
     let number: i64 = store.attributes()["number"].parse().unwrap();
     let all = |name: &str, count: usize, value: i64| {
@@ -89,7 +90,7 @@ fn number_of(store: &Store) -> i64 {
     number
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     if role != "change for copies" {
         return false;
@@ -102,9 +103,9 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     }
 }
 
-/// Beside the copies of the library those of `cp -r` are made, which may be anything: how many do not open is printed.
+/// Also copies with `cp -r`, whose results may be inconsistent. The number that does not open is printed.
 #[test]
-fn every_copy_made_during_changes_is_one_generation() {
+fn every_copy_made_during_changes_contains_one_generation() {
     let (dir, path) = new_path();
     let options = fast();
     let store = options.create(&path).unwrap();
@@ -154,7 +155,7 @@ fn every_copy_made_during_changes_is_one_generation() {
                 i += 1;
             }
         }));
-        // Before anything is asserted, or the others would go on for ever.
+        // This comes before any assertion, because otherwise the others would never end.
         is_done.store(true, Ordering::Relaxed);
         writers.iter_mut().for_each(|writer| {
             writer.kill().unwrap();

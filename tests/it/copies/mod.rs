@@ -27,14 +27,14 @@ fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
-/// What each header says, but for the id of its storage.
+/// Returns everything in a header except the id of its storage.
 fn header(info: &TensorInfo) -> impl PartialEq + std::fmt::Debug {
     let (size, stride) = (info.size().to_vec(), info.stride().to_vec());
     (info.dtype, size, stride, info.storage_offset(), info.dim_names.clone())
 }
 
-/// That one is a copy of the other: the same headers over storages of the same kinds, shared in the same way, with the
-/// same elements.
+/// Asserts that one store is a copy of the other: the same headers over storages of the same kinds, shared in the same
+/// way, with the same elements.
 #[track_caller]
 fn assert_copy(copy: &Store, original: &Snapshot) {
     let snapshot = copy.snapshot();
@@ -65,7 +65,7 @@ fn assert_copy(copy: &Store, original: &Snapshot) {
     assert_eq!(storages(&snapshot), expected);
 }
 
-/// The storages of the newest manifest, which has no table underneath.
+/// Returns the storages of the newest manifest, which must have no table.
 fn records(path: &Path) -> Vec<StorageRecord> {
     let marker = Marker::decode(&fs::read(path.join("FORMAT")).unwrap()).unwrap();
     let name = names_in(&path.join("meta")).pop().unwrap();
@@ -112,7 +112,7 @@ fn copy_keeps_every_kind_of_storage_with_headers_and_sharing() {
     let there = external_beside().open(&path).unwrap();
     assert_copy(&there, &store.snapshot());
     assert_ne!(there.uuid(), store.uuid());
-    // Digests and reservations among them.
+    // Includes digests and reservations.
     let sorted = |path| {
         let mut records: Vec<String> = records(path).iter().map(|record| format!("{record:?}")).collect();
         records.sort();
@@ -121,7 +121,7 @@ fn copy_keeps_every_kind_of_storage_with_headers_and_sharing() {
     assert_eq!(sorted(&path), sorted(&adopted.path));
     assert_eq!(names_in(adopted.dir.path()), ["copy.smap", "model.safetensors", "model.smap"]);
 
-    // Each goes on by itself.
+    // Each store can grow independently.
     there.append("log", &Tensor::from_vec(vec![5i64, 6], &[1, 2]).unwrap()).unwrap();
     there.load("mutable").unwrap().lock_exclusive().unwrap().fill_(9).unwrap();
     assert_eq!(store.load("log").unwrap().size(), [2, 2]);
@@ -144,7 +144,7 @@ fn empty_store_and_one_of_many_storages_are_copied() {
     }
     txn.commit().unwrap();
     let mut txn = store.begin().unwrap();
-    // Views of all of them come last, when the storages have their ids.
+    // Views of every storage come last, when the storages have ids.
     for i in 0..150i64 {
         let own = store.load(&format!("own.{i}")).unwrap();
         txn.save_view(&format!("view.{i}"), &own.slice(0, None, None, -1).unwrap()).unwrap();
@@ -177,7 +177,7 @@ fn headers_are_copied_in_batches() {
 }
 
 #[test]
-fn snapshot_is_copied_as_it_was_and_a_handle_as_the_store_is() {
+fn copy_of_a_snapshot_has_its_generation_and_copy_of_a_handle_the_newest() {
     let (dir, path, store) = new_store();
     store.save("x", &filled(1_000_000, 1i64)).unwrap();
     store.create_growable("log", DType::I64, &[0], 0).unwrap();
@@ -216,7 +216,7 @@ fn copy_of_some_tensors_contains_no_byte_of_the_others() {
     let path = dir.path().join("copy.smap");
     let names = ["column.flipped", "counts.half", "column", "column"];
     let copied = store.snapshot().copy_tensors_to(&path, &names, |_| ()).unwrap();
-    // The column begins where it did in its cache line.
+    // The column keeps its position within a cache line.
     let own_bytes = 7 * 4 + 40 * 4 + 9 * 8;
     assert_eq!((copied.tensor_count, copied.copied_bytes, copied.shared_bytes), (3, own_bytes, 0));
     let there = Store::open(&path).unwrap();
@@ -231,7 +231,7 @@ fn copy_of_some_tensors_contains_no_byte_of_the_others() {
         let bytes = fs::read(path.join("storages").join(name)).unwrap();
         assert!(!bytes.windows(6).any(|window| window == b"nobody"));
     }
-    // Where every byte is reached, strides stay.
+    // Strides are kept if every byte is referenced.
     let path = dir.path().join("whole.smap");
     let names = ["column", "column.flipped", "matrix", "secret"];
     store.snapshot().copy_tensors_to(&path, &names, |_| ()).unwrap();

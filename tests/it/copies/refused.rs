@@ -25,7 +25,7 @@ fn existing_path_is_refused_and_kept() {
             &["the path already exists", "choose a different path"],
         );
     }
-    // Something came while elements were copied.
+    // The destination appears while elements are copied.
     let path = dir.path().join("late.smap");
     let refused = store.copy_to(&path, |_| fs::write(&path, "text").unwrap());
     assert_refused(refused, ErrorKind::AlreadyExists, &["late.smap: the path already exists"]);

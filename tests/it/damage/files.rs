@@ -1,4 +1,4 @@
-//! Files that are short, missing, empty, too long, or another storage's.
+//! Files that are truncated, missing, empty, too long, or from another storage.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use super::support::{
 };
 use crate::harness::{filled, new_path};
 
-/// `verify` finds that file, and names every tensor that loses data by it.
+/// Asserts that `verify` finds the file, and names every tensor that loses data.
 fn check(store: &Path, file: &Path, expected: &Content, what: &str) {
     let findings = verify(store).findings;
     assert!(!findings.is_empty(), "{what}: not found");
@@ -39,14 +39,14 @@ fn case_25_file_truncated_to_any_length_is_found_with_the_affected_tensors() {
         }
         fs::remove_file(&file).unwrap();
         let missing = verify(&path).findings;
-        // Which manifest is missing, nobody can know.
+        // The name of a missing manifest cannot be known.
         let said =
             if file.extension().is_some_and(|e| e == "man") { path.join("meta") } else { file.clone() };
         assert!(missing.iter().all(|finding| finding.path == said) && !missing.is_empty(), "{missing:?}");
         fs::write(&file, [&whole[..], b"x"].concat()).unwrap();
         if is_storage(&file) {
             let verified = verify(&path);
-            assert_eq!(verified.findings, [], "a byte too many is nobody's");
+            assert_eq!(verified.findings, [], "an extra byte belongs to no storage");
             assert_eq!(lost_or_changed(&path, &expected), BTreeSet::new());
         } else {
             check(&path, &file, &expected, &format!("{}: a byte too many", file.display()));
@@ -57,13 +57,13 @@ fn case_25_file_truncated_to_any_length_is_found_with_the_affected_tensors() {
 }
 
 #[test]
-fn case_27_file_of_another_storage_is_found() {
+fn case_27_file_of_a_different_storage_is_detected() {
     let (dir, path) = new_path();
     let expected = create_small_store(&path);
     let storages: Vec<_> = files(&path).into_iter().filter(|file| is_storage(file)).collect();
     assert_eq!(storages.len(), 5);
     let mut count = 0;
-    // The first three are sealed.
+    // The first three storages are sealed.
     for file in &storages[..3] {
         let whole = fs::read(file).unwrap();
         for other in storages.iter().filter(|other| *other != file) {
@@ -86,7 +86,7 @@ fn store_with_a_truncated_or_missing_file_is_repaired() {
     let (dir, path) = new_path();
     let expected = create_small_store(&path);
     for file in files(&path) {
-        // Without its manifest a store steps back: that is another test.
+        // Without its manifest a store steps back, which another test covers.
         if file.extension().is_some_and(|extension| extension == "man") {
             continue;
         }
@@ -133,7 +133,7 @@ fn unneeded_files_are_orphans_and_not_damage() {
         }
         fs::remove_file(path.join(name)).unwrap();
     }
-    // What a pinned generation needs, and what is being written, are none.
+    // Files of a pinned generation, and unfinished files, are not orphans.
     let store = stridemap::Store::open(&path).unwrap();
     let snapshot = store.snapshot();
     store.remove("later").unwrap();

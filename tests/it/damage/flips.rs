@@ -12,13 +12,13 @@ use super::support::{
 };
 use crate::harness::{fast, filled, new_path};
 
-/// One of how many bits is flipped: 1 is all of them.
+/// Returns the interval at which bits are flipped: 1 is every bit.
 fn stride() -> usize {
     setting("STRIDEMAP_TEST_FLIP_STRIDE", 31)
 }
 
-/// Flips a bit: `verify` finds it in that file, and names the tensors that are lost by it, except one for each entry of a
-/// table that cannot be read. `is_read` says that reading notices the flip, and not only `verify`.
+/// Flips a bit, and asserts that `verify` finds it in that file and names the lost tensors, except one for each
+/// unreadable entry of a table. `is_read` says that reading detects the flip, and not only `verify`.
 fn check_flip(store: &Path, file: &Path, bit: usize, expected: &Content, is_read: bool) {
     flip(file, bit);
     let what = format!("{}, bit {bit}", file.display());
@@ -53,7 +53,7 @@ fn case_27_every_flipped_bit_is_found_with_its_file_and_the_tensors_it_affects()
     let (mut count, mut in_place) = (0, 0);
     for file in files(&path) {
         let bits = fs::read(&file).unwrap().len() * 8;
-        // The elements of mutable and live storages change, and so have no digest.
+        // The elements of mutable and live storages change, so they have no digest.
         if is_in(&file, "storages") && bits == 8 * 8 && !is_sealed(&path, &file) {
             in_place += 1;
             continue;
@@ -110,7 +110,7 @@ fn case_27_flipped_bit_of_a_chunk_or_its_digest_affects_the_tensors_that_reach_t
 }
 
 #[test]
-fn store_with_a_flipped_bit_is_repaired_and_keeps_what_it_does_not_report() {
+fn repaired_store_with_a_flipped_bit_keeps_the_tensors_not_reported_lost() {
     let (dir, path) = new_path();
     let older = create_small_store(&path);
     // A reader keeps generation 5, to which a repair can step back.

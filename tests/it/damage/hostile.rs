@@ -80,7 +80,7 @@ fn repair_keeps_a_storage_whose_record_is_lost() {
     let (_dir, path) = new_path();
     create_small_store(&path);
     let before = names(&path.join("storages"));
-    // The second entry of the table is that of a storage that no later generation says more of.
+    // The second entry of the table is a storage that no later generation changes.
     overwrite(&path.join("meta/0000000000000004.tab"), 113);
     let done = fast().repair(&path, |_| ()).unwrap();
     assert!(done.losses.iter().any(|loss| loss.reason.contains("the storage in it is lost")), "{done:?}");
@@ -107,7 +107,7 @@ fn file_with_an_impossible_id_does_not_use_up_the_ids() {
 }
 
 #[test]
-fn file_of_an_impossible_generation_is_to_be_moved_away() {
+fn repair_names_a_file_of_an_impossible_generation() {
     for name in ["fffffffffffffffe.man", "ffffffffffffffff.man", "fffffffffffffffe.tab"] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("chunked.smap");
@@ -145,7 +145,7 @@ fn chunk_digests_are_not_rewritten_during_an_append() {
     assert_eq!(content(&path)["rows"].0, [5 << 18]);
 }
 
-/// The store's only manifest, with another length for its only storage.
+/// Rewrites the record of the only storage in the only manifest with a different length.
 fn write_record_of(path: &Path, length_bytes: u64) {
     let (file, number) = (path.join("meta/0000000000000002.man"), 2);
     let bytes = fs::read(&file).unwrap();

@@ -1,4 +1,4 @@
-//! Repairs that a power cut interrupts, on the simulated disk, and that are repeated.
+//! Repairs that a power cut interrupts, on the simulated disk, and that are then repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,7 +23,7 @@ fn content(store: &Store) -> Content {
     names.into_iter().map(|name| (name.clone(), store.load(&name).unwrap().to_bytes().unwrap())).collect()
 }
 
-/// Two manifests on one table, and storages of two chunks and a tail, and of a few bytes.
+/// Creates a store with two manifests over one table, and storages of two chunks and a tail, and of a few bytes.
 fn store(disk: &SimulatedDisk) -> Store {
     let store = options(disk).create(STORE).unwrap();
     let large: Vec<u32> = (0..(2 << 18) + 9).collect();
@@ -69,14 +69,15 @@ fn position_of(disk: &SimulatedDisk, file: &str, text: &[u8]) -> u64 {
     read(disk, file).windows(text.len()).position(|window| window == text).unwrap() as u64
 }
 
-/// The bytes of all that is kept in lost+found.
+/// Returns the contents of the files in lost+found.
 fn kept(disk: &SimulatedDisk) -> BTreeSet<Vec<u8>> {
     let names = disk.list(&Path::new(STORE).join("lost+found")).unwrap();
     names.into_iter().map(|name| read(disk, &format!("lost+found/{name}"))).collect()
 }
 
-/// Repairs once to the end, and then as often as there are operations, cut there: repaired again, the store has what it has
-/// after the first, and keeps what the first kept, also after a collection. Gives how many states there were.
+/// Repairs once to the end. Then repairs once for each operation, with a power cut there and a second repair. The
+/// store must have the same content as after the first repair, and keep the same files, also after a collection.
+/// Returns the number of states.
 fn cut_everywhere(damage: impl Fn(&SimulatedDisk), gone: &[&str]) -> usize {
     let disk = SimulatedDisk::new();
     let made = store(&disk);

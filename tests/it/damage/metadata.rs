@@ -1,4 +1,4 @@
-//! Damaged metadata: a typed error, or the right content.
+//! Damaged metadata: either a typed error or the right content.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::temporary;
 
 type Content = BTreeMap<String, (Vec<isize>, Vec<u8>)>;
 
-/// A store whose newest generation is a manifest with changes on a table.
+/// Creates a store whose newest generation is a manifest with changes over a table.
 fn damaged_store(path: &Path) -> Content {
     let store = fast().create(path).unwrap();
     let mut txn = store.begin().unwrap();
@@ -47,11 +47,11 @@ fn metadata_files(path: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Opens the damaged store and reads everything: whatever comes is an error of a kind that says damage, or right.
+/// Opens the damaged store and reads everything. The result must be right, or an error of a kind for damage.
 fn check(path: &Path, expected: &Content, damage: &str) -> bool {
     match content(path) {
         Ok(found) => {
-            assert!(found == *expected, "{damage}: another content");
+            assert!(found == *expected, "{damage}: different content");
             false
         }
         Err(e) => {
@@ -79,7 +79,7 @@ fn case_30_flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing(
                 if check(&path, &expected, &damage) {
                     refused += 1;
                 } else {
-                    // An entry of the table that a later change replaced is read by nobody but `verify`.
+                    // Only `verify` reads an entry of the table that a later change replaced.
                     let findings = Store::open(&path).unwrap().verify(|_| ()).unwrap().findings;
                     assert!(!findings.is_empty(), "{damage}: not seen by verify");
                 }
@@ -95,7 +95,7 @@ fn case_30_flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing(
 }
 
 #[test]
-fn case_30_metadata_cut_to_any_length_is_an_error() {
+fn case_30_metadata_truncated_to_any_length_is_an_error() {
     let (_dir, path) = new_path();
     let expected = damaged_store(&path);
     for file in metadata_files(&path) {
@@ -176,7 +176,7 @@ fn verify_reads_digests_of_any_number_of_chunks() {
     assert_eq!((findings.len(), findings[0].offset_bytes), (1, Some(280 << 20)), "{findings:?}");
 }
 
-/// A store whose only manifest is this one.
+/// Creates a store with this manifest only.
 fn store_of(path: &Path, manifest: &Manifest) {
     Store::create(path).unwrap();
     let generation = manifest.generation;
@@ -256,7 +256,7 @@ fn older_manifest_that_is_not_a_file_blocks_no_collection() {
         store.remove("x").unwrap();
         store.gc().unwrap();
         let left = fs::read_dir(path.join("storages")).unwrap().count();
-        assert_eq!(left, 0, "{kind}: what no generation has is collected");
+        assert_eq!(left, 0, "{kind}: a storage without a generation is collected");
         let stats = store.stats().unwrap_or_else(|e| panic!("{kind}: {e}"));
         assert_eq!(stats.reclaimable_bytes(), 0, "{kind}");
         assert!(store.verify(|_| ()).unwrap().findings.is_empty(), "{kind}");

@@ -26,7 +26,7 @@ fn verifying_a_tensor_reads_only_its_chunks() {
         assert_eq!(store.verify_tensors(&[name], |bytes| told += bytes).unwrap().findings, []);
         let counts = disk.take();
         assert_eq!(told, chunk_bytes, "{name}");
-        // Beside the chunks, the digests of three.
+        // Besides the chunks, the digests of three.
         assert!(counts.data_read_bytes <= chunk_bytes + 6 * 16, "{name}: {counts:?}");
         assert!(counts.metadata_read_bytes < 1000, "{name}: {counts:?}");
     }

@@ -48,7 +48,7 @@ fn repair_keeps_tensors_without_a_damaged_chunk() {
                 overwrite(&p.join(SUM), 16);
                 overwrite(&p.join(BIN), 2 << 20);
             },
-            // No full chunk can be verified; the tail has its digest elsewhere.
+            // No full chunk can be verified. The tail has its digest elsewhere.
             &["all", "chunk0", "chunk1", "chunk2", "ends"],
             true,
         ),
@@ -74,7 +74,7 @@ fn repair_keeps_tensors_without_a_damaged_chunk() {
         damage(&damaged);
         let before = fs::read(damaged.join(BIN)).ok();
         assert_eq!(assert_repaired(&damaged, &expected, what), names(gone), "{what}");
-        // What was damaged is kept as it was.
+        // The damaged file is kept unchanged.
         let kept = damaged.join("lost+found/0000000000000001.bin");
         assert_eq!(kept.exists(), is_moved && before.is_some(), "{what}");
         if kept.exists() {
@@ -91,7 +91,7 @@ fn damaged_chunk_between_the_rows_of_a_view_keeps_its_rows() {
     let rows = (0..7u8).flat_map(|row| std::iter::repeat_n(row, ROW)).collect();
     store.save("x", &Tensor::from_vec(rows, &[7, ROW]).unwrap()).unwrap();
     let x = store.load("x").unwrap();
-    // Rows 0, 3 and 6, and rows 1 and 5: no period of the two drops row 2.
+    // Rows 0, 3 and 6, and rows 1 and 5. No single interval covers both views and skips row 2.
     store.save_view("a", &x.slice(0, None, None, 3).unwrap()).unwrap();
     store.save_view("b", &x.slice(0, 1, None, 4).unwrap()).unwrap();
     drop((x, store));
@@ -112,7 +112,7 @@ fn storage_replaced_together_with_its_digests_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chunked.smap");
     let expected = create_chunked_store(&path);
-    // Whole by themselves, and another storage's.
+    // Both are valid by themselves, but belong to another storage.
     let other = dir.path().join("other.smap");
     let elements = (3 << 18) + 100;
     let store = Store::create(&other).unwrap();
@@ -154,7 +154,7 @@ fn manifest_without_its_table_keeps_its_own_changes() {
     let expected = create_small_store(&path);
     fs::write(path.join("meta/0000000000000004.tab"), b"nothing of it").unwrap();
     let gone = assert_repaired(&path, &expected, "table");
-    // The manifest has the record of the storage that `v7` is on, too.
+    // The manifest also has the record of the storage of `v7`.
     let mut left = content(&path);
     assert_eq!(left.remove("after").unwrap().1, [9]);
     assert_eq!(left.keys().collect::<Vec<_>>(), ["counts", "later", "shared", "v7"]);
@@ -178,7 +178,7 @@ fn repair_steps_back_to_the_generation_of_a_reader() {
     assert_eq!(snapshot.load("later").unwrap().to_bytes().unwrap(), [5, 6, 7, 8]);
     let store = Store::open(&path).unwrap();
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-    // The manifest and the storage of the generation that was lost are kept, also by a collection.
+    // The manifest and the storage of the lost generation are kept, even by a collection.
     store.save("new", &Tensor::from_vec(vec![1u8], &[1]).unwrap()).unwrap();
     store.gc().unwrap();
     for file in ["0000000000000006.man", "0000000000000006.bin"] {
@@ -188,7 +188,7 @@ fn repair_steps_back_to_the_generation_of_a_reader() {
 }
 
 #[test]
-fn repair_waits_for_readers_that_need_what_would_be_moved() {
+fn repair_waits_for_readers_that_need_the_files_to_be_moved() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chunked.smap");
     let expected = create_chunked_store(&path);
@@ -226,7 +226,7 @@ fn unreadable_entry_loses_only_its_tensor() {
     let done = fast().repair(&path, |_| ()).unwrap();
     let mut left = content(&path);
     assert!(!left.contains_key("v33"), "{done:?}");
-    // The garbage may be longer than the entry, and reach the next one.
+    // The garbage may be longer than the entry, and overwrite the next one.
     let gone: Vec<&String> = expected.keys().filter(|name| !left.contains_key(*name)).collect();
     assert!(gone.len() <= 2, "{gone:?}");
     left.retain(|name, tensor| expected.get(name) != Some(tensor));

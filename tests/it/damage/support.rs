@@ -9,14 +9,14 @@ use stridemap::{DType, Index, StorageKind, Store, Tensor};
 
 use crate::harness::fast;
 
-/// Names, and sizes and elements of the tensors.
+/// The size and the elements of each tensor, by name.
 pub(crate) type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
 
 pub(crate) fn verify(path: &Path) -> Verification {
     fast().verify(path, |_| ()).unwrap()
 }
 
-/// The tensors that load and can be read.
+/// Returns the tensors that load and can be read.
 pub(crate) fn readable(path: &Path, names: impl Iterator<Item = String>) -> Content {
     let Ok(store) = fast().open(path) else { return Content::new() };
     let read = |name: &str| -> stridemap::Result<(Vec<usize>, Vec<u8>)> {
@@ -31,7 +31,7 @@ pub(crate) fn content(path: &Path) -> Content {
     readable(path, names.into_iter())
 }
 
-/// Of these, the tensors that cannot be read any more, or have become others.
+/// Returns those of the expected tensors that cannot be read any more, or have changed.
 pub(crate) fn lost_or_changed(path: &Path, expected: &Content) -> BTreeSet<String> {
     let found = readable(path, expected.keys().cloned());
     let is_lost = |name: &&String| found.get(*name) != expected.get(*name);
@@ -42,8 +42,8 @@ pub(crate) fn affected(finding: &Finding, expected: &Content) -> BTreeSet<String
     expected.keys().filter(|name| finding.affected.contains(name)).cloned().collect()
 }
 
-/// A table of names over a few bytes of one storage, and a manifest on it with others: names of storages of their own,
-/// a mutable and a live one among them, a header replaced and one removed.
+/// Creates a table of names over a few bytes of one storage, and a manifest over it. The manifest adds tensors on
+/// their own storages, including a mutable and a live one, replaces a header, and removes one.
 pub(crate) fn create_small_store(path: &Path) -> Content {
     let store = fast().create(path).unwrap();
     store.save("row", &Tensor::from_vec((0..8u8).collect(), &[8]).unwrap()).unwrap();
@@ -84,8 +84,8 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Repairs what is damaged: then the store verifies, every tensor that is not reported lost has its old elements, and the
-/// next commit succeeds. Returns the tensors that are lost.
+/// Repairs the store. Then it must verify, every tensor that is not reported lost must have its old elements, and the
+/// next commit must succeed. Returns the lost tensors.
 pub(crate) fn assert_repaired(path: &Path, expected: &Content, what: &str) -> BTreeSet<String> {
     let before = verify(path);
     assert!(!before.findings.is_empty(), "{what}: no finding");
@@ -104,7 +104,7 @@ pub(crate) fn assert_repaired(path: &Path, expected: &Content, what: &str) -> BT
     };
     let said: BTreeSet<String> = done.losses.iter().flat_map(|loss| loss.names.clone()).collect();
     assert!(said.is_subset(&gone), "{what}: {done:?}");
-    // Only an entry that cannot be read, or all of a table, has tensors whose names are not known.
+    // Only an unreadable entry, or the loss of a whole table, can lose tensors of unknown names.
     let is_table_lost =
         done.losses.iter().any(|loss| loss.reason.contains("the changes that only this file records"));
     let entries = done.losses.iter().filter(|loss| loss.reason.contains("the tensor in it is lost")).count();
@@ -120,12 +120,12 @@ pub(crate) fn assert_repaired(path: &Path, expected: &Content, what: &str) -> BT
     gone
 }
 
-/// The number in a variable, or the default.
+/// Returns the number in a variable, or the default.
 pub(crate) fn setting(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |value| value.parse().unwrap())
 }
 
-/// A store of one storage of three chunks and a tail, with views of parts of it.
+/// Creates a store of one storage of three chunks and a tail, with views of parts of it.
 pub(crate) fn create_chunked_store(path: &Path) -> Content {
     let store = fast().create(path).unwrap();
     let elements = (3 << 18) + 100;
@@ -139,7 +139,7 @@ pub(crate) fn create_chunked_store(path: &Path) -> Content {
         txn.save_view(&format!("chunk{i}"), &part(i << 18, (i + 1) << 18, 1)).unwrap();
     }
     txn.save_view("tail", &part(3 << 18, elements as isize, 1)).unwrap();
-    // One element in each of the first and the third chunk, and none between.
+    // One element in the first chunk and one in the third, but none in the second.
     txn.save_view("ends", &part(5, (2 << 18) + 6, 2 << 18)).unwrap();
     txn.save_view("none", &part(7, 7, 1)).unwrap();
     txn.commit().unwrap();

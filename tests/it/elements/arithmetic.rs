@@ -32,7 +32,8 @@ fn number(line: &Value) -> Scalar {
     }
 }
 
-/// To the bit; NaN is NaN, and complex products and quotients may be one rounding away: PyTorch has several ways to them.
+/// Compares bits, but any NaN equals any other, and complex products and quotients may differ by one rounding, because
+/// PyTorch computes them in several ways.
 fn agree(own: &Tensor, theirs: &Tensor) -> bool {
     let rounding = if own.dtype() == DType::C64 { 1e-6 } else { 1e-14 };
     let (own, theirs) = (own.to_scalars().unwrap(), theirs.to_scalars().unwrap());

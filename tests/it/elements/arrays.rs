@@ -1,4 +1,4 @@
-//! Arrays of `ndarray`, of every rank and in every order, from and to tensors.
+//! Conversions between tensors and `ndarray` arrays of every rank and order.
 
 use ndarray::{
     ArcArray, Array, Array0, Array2, Array3, ArrayD, ArrayView, ArrayView0, ArrayView2, ArrayViewD, Axis,
@@ -10,19 +10,19 @@ use stridemap::{ErrorKind, Tensor};
 
 use crate::harness::{assert_refused, new_store};
 
-/// An array of this size, whose elements are 0, 1, 2, ...
+/// Returns an array of this size with the elements 0, 1, 2, ...
 fn counted<D: Dimension>(size: D) -> Array<i32, D> {
     let numel = size.size();
     Array::from_iter(0..numel as i32).into_shape_with_order(size).unwrap()
 }
 
-/// What both have: the same sizes, and the same elements in the same order.
+/// Asserts that both have the same sizes, and the same elements in the same order.
 fn assert_same<D: Dimension>(tensor: &Tensor, array: &ArrayView<'_, i32, D>) {
     assert_eq!(tensor.size(), array.shape());
     assert_eq!(tensor.read::<i32>().unwrap(), array.iter().copied().collect::<Vec<_>>());
 }
 
-/// Where the first element stands in memory.
+/// Returns the address of the first element.
 fn first<T: stridemap::Element>(tensor: &Tensor) -> *const T {
     tensor.as_array::<T>().unwrap().as_ptr()
 }
@@ -49,7 +49,7 @@ macro_rules! every_rank {
                 assert_eq!(tensor.stride(), stride);
                 let array_again = array.clone();
                 let tensor_of_it = Tensor::from(array);
-                assert_eq!(first::<i32>(&tensor_of_it), address, "an array is taken over as it stands");
+                assert_eq!(first::<i32>(&tensor_of_it), address, "an array is taken over unchanged");
 
                 let view = ArrayView::<i32, $dim>::try_from(&tensor).unwrap();
                 assert_eq!((view, view.as_ptr()), (array_again.view(), first(&tensor)));
@@ -139,11 +139,11 @@ fn arrays_without_elements_keep_their_size() {
             assert_eq!(Array3::<f64>::try_from(&tensor).unwrap().shape(), size);
         }
     }
-    // The end of a buffer has no elements, and is still an array.
+    // A range at the end of a buffer has no elements, but is still an array.
     let mut end = counted(Ix1(4));
     end.slice_axis_inplace(Axis(0), Slice::new(4, None, 1));
     assert_eq!(Tensor::from(end).size(), [0]);
-    // A size that is no size of an array: without its zero it has too many elements.
+    // An invalid size: without its zero it would have too many elements.
     let vast =
         Tensor::from(Array::<f32, Ix1>::zeros(0)).as_strided([0, 1i64 << 40, 1 << 40], [1, 1, 1], 0).unwrap();
     assert_refused(Array3::<f32>::try_from(&vast), ErrorKind::LimitExceeded, &["ndarray", "1099511627776"]);
@@ -194,7 +194,7 @@ fn huge_steps_of_dimensions_of_size_1_are_not_passed_on() {
 }
 
 #[test]
-fn failed_borrow_says_why() {
+fn failed_borrow_states_the_reason() {
     let (_dir, _, store) = new_store();
     store.save("x", &array![[1f32, 2.]]).unwrap();
     let x = store.load("x").unwrap();
@@ -209,7 +209,7 @@ fn failed_borrow_says_why() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// An array after random slices, turns and swaps: taken over, it is the same array.
+    /// An array after random slices, transposes and swaps is taken over unchanged.
     #[test]
     fn any_array_layout_is_taken_over(
         size in vec(0usize..5, 1..5),

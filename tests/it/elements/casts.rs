@@ -1,5 +1,5 @@
-//! Conversion between dtypes, against PyTorch's: `tests/data/torch_casts.jsonl`, written by `make_torch_casts.py` beside
-//! it.
+//! Conversion between dtypes, against PyTorch's: `tests/data/torch_casts.jsonl`, written by `make_torch_casts.py`
+//! beside it.
 
 use serde_json::Value;
 use stridemap::small_float::{F4E2M1FNx2, F8E4M3FN, F8E5M2};
@@ -15,7 +15,7 @@ fn tensor_of(line: &Value, dtype: &str, bytes: &str) -> Tensor {
     Tensor::from_bytes(dtype, &[bytes.len() / dtype.itemsize()], &bytes).unwrap()
 }
 
-/// The bits of each element; one NaN is as good as another.
+/// Returns the bits of each element. All NaNs are equal.
 fn bits(tensor: &Tensor) -> Vec<Vec<u8>> {
     let bytes = tensor.to_bytes().unwrap();
     let elements = bytes.chunks(tensor.dtype().itemsize()).map(<[u8]>::to_vec);
@@ -74,7 +74,7 @@ fn floats_out_of_range_convert_to_the_nearest_integer() {
 
 #[test]
 fn large_view_converts_in_row_major_order() {
-    // 12 MB: more than a piece.
+    // 12 MB, which is more than a piece.
     let wide = Tensor::from_vec((0..3_000_000).collect::<Vec<i32>>(), &[1500, 2000]).unwrap();
     let turned = wide.t().unwrap().flip(0).unwrap();
     let converted = turned.to_dtype(DType::F64).unwrap();

@@ -1,5 +1,5 @@
-//! Tensors that other libraries of the process lend and are lent. The other side is `dlpark`, by the bytes of the
-//! descriptors; the codes of dtypes are those that PyTorch 2.15 gave.
+//! Tensors exchanged with other libraries in the process. The other side is `dlpark`, which shares only the bytes of
+//! the descriptors. The dtype codes are those of PyTorch 2.15.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor, ix};
 
 use crate::harness::{assert_refused, new_path, new_store, open_mapped};
 
-/// Code, bits and lanes of each dtype.
+/// The code, bits and lanes of each dtype.
 const DTYPES: [(DType, u8, u8, u16); 21] = [
     (DType::Bool, 6, 8, 1),
     (DType::U8, 1, 8, 1),
@@ -40,13 +40,14 @@ const DTYPES: [(DType, u8, u8, u16); 21] = [
     (DType::F4E2M1FNx2, 17, 4, 2),
 ];
 
-/// Takes over what a test lends.
+/// Takes over a tensor that a test lends.
 fn import<M: ManagedTensorBase + 'static>(lent: Managed<M>) -> stridemap::Result<Tensor> {
-    // SAFETY: the tests lend memory that their descriptors describe, that is kept by what they box, and that nobody writes.
+    // SAFETY: the tests lend memory that their descriptors describe, that their boxed values keep, and that no code
+    // writes.
     unsafe { Tensor::from_dlpack(lent) }
 }
 
-/// Elements that say when they go.
+/// Elements that report when they are dropped.
 struct Lender {
     elements: Vec<i32>,
     gone: Arc<AtomicUsize>,
@@ -58,7 +59,7 @@ impl Drop for Lender {
     }
 }
 
-/// 0, 1, ... 11, of which a descriptor with this size, stride and offset in bytes is lent, changed by `change`.
+/// Lends the elements 0, 1, ... 11, with a descriptor of this size, stride and offset in bytes, changed by `change`.
 fn lend<M: ManagedTensorBase>(
     (size, stride, offset_bytes): (&[i64], &[i64], u64),
     gone: &Arc<AtomicUsize>,
@@ -70,7 +71,8 @@ fn lend<M: ManagedTensorBase>(
     lent.set_data(data.cast_mut().cast()).set_dtype(DLDataType::I32).set_device(DLDevice::CPU);
     lent.set_byte_offset(offset_bytes);
     change(lent.tensor_mut());
-    // SAFETY: the lender is boxed into it; what a test changes is refused before memory is looked at.
+    // SAFETY: the lender is boxed into the descriptor. Invalid changes by a test are refused before memory is
+    // accessed.
     unsafe { lent.finish() }
 }
 
@@ -198,7 +200,7 @@ fn tensors_without_a_dlpack_dtype_are_not_lent() {
     assert_refused(bools.to_dlpack().map(drop), ErrorKind::InvalidArgument, &["bools"]);
     assert!(bools.narrow(0, 0, 2).unwrap().to_dlpack().is_ok());
 
-    // Of two pointers that are four bytes apart, one is none to elements of eight.
+    // Of two pointers four bytes apart, one is misaligned for elements of eight bytes.
     let mut refused = 0;
     for offset_bytes in [0, 4] {
         let (lent, _) = descriptor_of(&[8], &[1], offset_bytes);
@@ -252,7 +254,7 @@ fn offsets_and_strides_of_lenders_are_followed() {
         assert_eq!(import(legacy).unwrap().read::<i32>().unwrap(), expected);
         assert_eq!(gone.load(Ordering::SeqCst), 1);
     }
-    // Before version 1.2, no strides are those of row-major order.
+    // Before version 1.2, missing strides mean row-major order.
     let gone = Arc::default();
     let legacy =
         lend::<DLManagedTensor>((&[2, 3], &[9, 9], 4), &gone, |tensor| tensor.strides = std::ptr::null_mut());

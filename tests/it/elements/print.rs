@@ -1,5 +1,5 @@
-//! Printing, against what PyTorch prints: the files `tests/data/torch_*prints.jsonl`, each written by the `make_*.py`
-//! beside it.
+//! Printing, compared with PyTorch's output in `tests/data/torch_*prints.jsonl`. The `make_*.py` scripts beside it
+//! write these files.
 
 use serde_json::Value;
 use stridemap::{DType, Tensor};
@@ -9,7 +9,7 @@ use crate::support::from_base64;
 const PRINTS: &str = include_str!("../../data/torch_prints.jsonl");
 const EDGE_PRINTS: &str = include_str!("../../data/torch_edge_prints.jsonl");
 
-/// The tensor of a line: its elements are picked from the storage by the line's own strides.
+/// Returns the tensor of a line. Its elements are taken from the storage by the line's own strides.
 fn tensor_of(line: &Value) -> Tensor {
     let numbers = |key: &str| -> Vec<usize> {
         line[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect()

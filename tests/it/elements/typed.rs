@@ -1,11 +1,11 @@
-//! Typed tensors, which borrow their elements for as long as they live.
+//! Typed tensors, which borrow their elements for as long as they exist.
 
 use stridemap::small_float::F8E4M3FN;
 use stridemap::{DType, ErrorKind, StorageKind, Tensor, TypedTensor};
 
 use crate::harness::{filled, new_store, open_mapped};
 
-/// What a server keeps.
+/// A model that a server keeps.
 struct Model {
     weights: TypedTensor<f32>,
 }
@@ -31,7 +31,7 @@ fn typed_tensor_outlives_its_store_its_name_and_the_tensor() {
 }
 
 #[test]
-fn typed_tensor_of_a_view_or_of_no_elements_has_its_rows() {
+fn typed_views_and_empty_typed_tensors_have_rows() {
     let x = Tensor::from_vec((0..24i64).collect(), &[4, 3, 2]).unwrap();
     let rows = x.narrow(0, 1, 2).unwrap().typed::<i64>().unwrap();
     assert_eq!((rows.shape(), &rows[..]), (&[2, 3, 2][..], &(6..18).collect::<Vec<i64>>()[..]));

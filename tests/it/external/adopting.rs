@@ -1,4 +1,4 @@
-//! Adopting files: conditions, bytes written, and materializing.
+//! Adopting files: options, bytes written, and materializing.
 
 use std::io;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ fn external_files_need_the_option_to_be_adopted_or_loaded() {
     );
     assert_refused(store.materialize(|_| ()), ErrorKind::ExternalRefused, &advice);
     assert_eq!((store.generation(), store.names().unwrap().len()), (before, 2));
-    // Headers need no file.
+    // Headers do not need the file.
     let infos: Vec<_> = store.snapshot().tensors("").unwrap().map(Result::unwrap).collect();
     assert_eq!(infos[1].size(), [3, 4]);
 }
 
 #[test]
-fn file_elsewhere_is_adopted_by_its_absolute_path_where_anywhere_is_allowed() {
+fn file_elsewhere_is_adopted_by_its_absolute_path_if_anywhere_is_allowed() {
     let (dir, elsewhere) = (crate::support::temporary(), crate::support::temporary());
     let (file, path) = (elsewhere.path().join("model.safetensors"), dir.path().join("model.smap"));
     write_model(&file);
@@ -43,7 +43,7 @@ fn file_elsewhere_is_adopted_by_its_absolute_path_where_anywhere_is_allowed() {
         &["adopt", "--external anywhere"],
     );
     assert_eq!(store.generation(), 1);
-    // By a link beneath: what is recorded is where the file is.
+    // Opened by a link, the file is recorded at its actual location.
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&file, &link).unwrap();
     assert_refused(stridemap_interop::adopt(&store, &link, ""), ErrorKind::ExternalRefused, &["adopt"]);
@@ -87,7 +87,7 @@ fn transaction_sees_what_it_adopts_and_commits_it_with_the_rest() {
     assert_eq!(weight_again.read::<f32>().unwrap(), weight());
     txn.save_view("again.row", &weight_again.index([Index::At(1)]).unwrap()).unwrap();
     txn.remove("again.bias").unwrap();
-    // Another writer is faster, and takes the id that this one would have had.
+    // Another writer commits first, and takes the id that this transaction would have used.
     adopted.open().save("other", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
     txn.commit().unwrap();
     assert_eq!(store.load("again.row").unwrap().read::<f32>().unwrap(), [4., 5., 6., 7.]);
@@ -122,7 +122,7 @@ fn external_files_are_never_collected() {
     store.save("own", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
     store.gc().unwrap();
     assert_eq!(store.snapshot().storages().count(), 1);
-    // A reader of the older generation still reads it.
+    // A reader of the older generation can still read it.
     assert_eq!(pinned.load("weight").unwrap().read::<f32>().unwrap(), weight());
     drop(pinned);
     store.save("own", &Tensor::from_vec(vec![2f32], &[1]).unwrap()).unwrap();
@@ -209,7 +209,7 @@ fn store_opened_through_a_link_or_dots_finds_its_external_file() {
     }
 }
 
-/// What the other process does: loads, and loads again when it is told to.
+/// The role of the other process: loads the tensor, and loads it again on request.
 pub(crate) fn run_role(path: &Path) {
     let store = external_beside().open(path).unwrap();
     let tensor = store.load("weight").unwrap();

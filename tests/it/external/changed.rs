@@ -14,7 +14,7 @@ fn truncate_by(path: &Path, by: u64) {
 }
 
 #[test]
-fn case_25_external_file_that_is_shorter_or_longer_when_it_is_opened_is_refused_before_it_is_mapped() {
+fn case_25_external_file_of_the_wrong_length_is_refused_before_it_is_mapped() {
     let adopted = Adopted::new();
     let whole = fs::read(&adopted.file).unwrap();
     truncate_by(&adopted.file, 8);
@@ -27,7 +27,7 @@ fn case_25_external_file_that_is_shorter_or_longer_when_it_is_opened_is_refused_
     adopted.assert_changed(&["size in bytes", "mtime in ns"]);
 }
 
-/// Outside the contract of a mapped store; here it is an error.
+/// The contract of a mapped store excludes this, but it returns an error anyway.
 #[test]
 fn case_26_reading_an_external_file_truncated_after_loading_returns_an_error() {
     let adopted = Adopted::new();
@@ -36,12 +36,12 @@ fn case_26_reading_an_external_file_truncated_after_loading_returns_an_error() {
     truncate_by(&adopted.file, 40);
     let parts = ["model.safetensors", "changed since it was opened", "size in bytes"];
     assert_refused(weight.read::<f32>(), ErrorKind::ExternalChanged, &parts);
-    // Nor are the bytes given that are still there: nobody knows whether they are the same.
+    // The remaining bytes are not returned either, because they may have changed.
     assert_refused(weight.get::<f32>(&[0, 0]), ErrorKind::ExternalChanged, &parts);
 }
 
 #[test]
-fn case_27_external_file_that_is_rewritten_in_place_is_refused_by_its_mtime_and_verify_finds_it() {
+fn case_27_external_file_rewritten_in_place_is_refused_by_its_mtime_and_found_by_verify() {
     let adopted = Adopted::new();
     let weight = adopted.open().load("weight").unwrap();
     let file = File::options().write(true).open(&adopted.file).unwrap();
@@ -56,7 +56,7 @@ fn case_27_external_file_that_is_rewritten_in_place_is_refused_by_its_mtime_and_
     }
 }
 
-/// A change in the same tick of the kernel's clock would leave the mtime.
+/// A change within the same tick of the kernel's clock would keep the mtime.
 #[test]
 fn case_27_external_file_rewritten_right_after_adoption_is_refused() {
     for _ in 0..5 {
@@ -90,7 +90,7 @@ fn case_28_replaced_external_file_keeps_its_bytes_for_open_tensors_and_is_refuse
     assert_eq!(slice, weight());
     adopted.assert_changed(&["inode", "adopt this one again"]);
     drop(read);
-    // The same handle, once no tensor keeps the old file open.
+    // The same handle, after the last tensor that keeps the old file open is dropped.
     assert_refused(store.load("weight"), ErrorKind::ExternalChanged, &["inode"]);
 }
 
@@ -144,7 +144,7 @@ fn store_moved_with_its_external_file_works_but_a_copy_of_both_is_refused() {
     assert!(copied.unwrap().success());
     let store = external_beside().open(copy.join("model.smap")).unwrap();
     assert_refused(store.load("weight"), ErrorKind::ExternalChanged, &["inode", "adopt this one again"]);
-    // As it advises.
+    // As the error advises.
     stridemap_interop::adopt(&store, copy.join("model.safetensors"), "").unwrap();
     assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight());
 }

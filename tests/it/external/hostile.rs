@@ -8,7 +8,7 @@ use stridemap_format::{External, FileStamp, Manifest, StorageKind as RecordKind,
 use super::*;
 use crate::harness::{assert_refused, filled};
 
-/// A directory in which a store stands beside a file that it adopted.
+/// A directory with a store and a file that the store has adopted.
 struct MalformedStore {
     adopted: Adopted,
 }
@@ -22,7 +22,7 @@ impl MalformedStore {
         self.adopted.dir.path()
     }
 
-    /// Makes the record say that the adopted bytes begin the file of this path, and that it is as it should be.
+    /// Makes the record refer to the file at this path, from its first byte, with its current state.
     fn write_record_of(&self, path: &str, length_bytes: u64) {
         let meta = self.adopted.path.join("meta");
         let newest = fs::read_dir(&meta).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
@@ -78,7 +78,7 @@ fn case_43_only_the_option_anywhere_allows_paths_outside_the_directory() {
         malformed.assert_refused_beside(&[why, "ExternalFiles::Anywhere", "--external anywhere"]);
         assert_eq!(malformed.load(&external_anywhere()).unwrap().read::<f32>().unwrap(), [0.; 12], "{path}");
     }
-    // Inside, a link and `..` are as good as any path.
+    // Inside the directory, a link or `..` is as good as any path.
     zeros(&malformed.dir().join("near"));
     symlink("near", malformed.dir().join("near_link")).unwrap();
     for path in ["near_link", "model.smap/../near"] {
@@ -109,7 +109,7 @@ fn case_43_files_of_stores_are_refused_by_their_own_paths() {
     }
 }
 
-/// A store of a tensor that is not sealed, whose file has a second name beside the malformed.
+/// Creates a store with an unsealed tensor whose file has a second name beside the malformed store.
 fn linked(malformed: &MalformedStore, kind: StorageKind) -> (Store, Tensor, PathBuf) {
     let path = malformed.dir().join("other.smap");
     Store::create(&path).unwrap();
@@ -132,7 +132,7 @@ fn case_43_hard_link_to_a_mutable_storage_is_borrowed_or_changed_but_not_both() 
     let lending = mapped(&external_beside(), &malformed.adopted.path);
     let lent = lending.load("weight").unwrap();
     assert_lent(&lent, 0f32);
-    // The name that betrays it goes while the loan lasts.
+    // The second name, which reveals the sharing, is removed while the bytes are borrowed.
     fs::remove_file(&link).unwrap();
     assert_refused(
         mutable.lock_exclusive(),
@@ -161,7 +161,7 @@ fn case_43_hard_link_to_a_live_storage_is_borrowed_or_live_but_not_both() {
     drop(lent);
     let live = tensor.as_live::<f32>().unwrap();
     fs::hard_link(malformed.dir().join("other.smap/storages/0000000000000001.bin"), &link).unwrap();
-    // Its room on the disk was made sure of, which is a change of the file.
+    // Allocating its disk space has changed the file.
     malformed.write_record_of("link", 80);
     let lending = mapped(&external_beside(), &malformed.adopted.path);
     assert_refused(
@@ -184,7 +184,7 @@ fn case_43_hard_link_to_a_growing_storage_is_borrowed_only_up_to_its_sealed_rows
     let row = filled(4, 5f32);
     let mut txn = store.begin().unwrap();
     txn.append("log", &row).unwrap();
-    // Written or not, the bytes past the record's length are the writer's.
+    // The bytes past the recorded length belong to the writer, whether or not it has written them.
     File::options().append(true).open(&bin).unwrap().set_len(96).unwrap();
     fs::hard_link(&bin, &link).unwrap();
     malformed.write_record_of("link", 80);

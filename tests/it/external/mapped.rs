@@ -8,7 +8,7 @@ use stridemap::disk::Counted;
 use super::*;
 use crate::harness::assert_refused;
 
-/// A safetensors file whose header is this text, padded to `header_bytes`, with so many bytes of elements, all zero.
+/// Writes a safetensors file with this header, padded to `header_bytes`, and `elements_bytes` of zeros.
 fn write_raw(path: &Path, json: &str, header_bytes: usize, elements_bytes: u64) -> File {
     let file = File::create(path).unwrap();
     file.write_all_at(&(header_bytes as u64).to_le_bytes(), 0).unwrap();
@@ -17,7 +17,7 @@ fn write_raw(path: &Path, json: &str, header_bytes: usize, elements_bytes: u64) 
     file
 }
 
-/// How many mappings of a file this process has.
+/// Returns the number of mappings of a file in this process.
 fn mapping_count(path: &Path) -> usize {
     let name = fs::canonicalize(path).unwrap();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -44,7 +44,7 @@ fn mapped_store_borrows_elements_from_the_external_file() {
     assert_eq!(mapping_count(&adopted.file), 1);
 }
 
-/// Each tensor of these has a storage of its own, because none is a multiple of its item's size away from the first.
+/// Each of these tensors has its own storage, because no offset is a multiple of its item size.
 #[test]
 fn external_file_with_many_storages_is_mapped_or_opened_once() {
     let dir = crate::support::temporary();
@@ -126,7 +126,7 @@ fn adopting_a_4_gib_file_writes_almost_nothing() {
     assert_refused(store.load("big"), ErrorKind::ExternalChanged, &["mtime in ns"]);
 }
 
-/// What is written over a file comes from it.
+/// The export reads from the file that it replaces.
 #[test]
 fn case_29_export_over_a_file_that_is_mapped_as_its_source_writes_the_right_bytes() {
     let adopted = Adopted::new();

@@ -1,4 +1,4 @@
-//! External files, adopted in place. The numbered cases are in the modules of this folder.
+//! External files, adopted in place. The numbered cases are in the other modules of this folder.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,14 +15,14 @@ mod changed;
 mod hostile;
 mod mapped;
 
-/// A directory with a file of two tensors, and a store beside it into which that is adopted.
+/// A directory with a file of two tensors, and a store that has adopted it.
 pub(crate) struct Adopted {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) file: PathBuf,
     pub(crate) path: PathBuf,
 }
 
-/// What the tensor `weight` holds, of size 3, 4; `bias` is its first row, as float64.
+/// Returns the elements of `weight`, whose size is 3, 4. `bias` is its first row, as float64.
 pub(crate) fn weight() -> Vec<f32> {
     (0..12u8).map(f32::from).collect()
 }
@@ -48,7 +48,7 @@ pub(crate) fn external_anywhere() -> StoreOptions {
 /// Opens a mapped store. Only these tests write its files and the external ones.
 pub(crate) fn mapped(options: &StoreOptions, path: &Path) -> Store {
     // SAFETY: only the test writes these files, and not while they are mapped.
-    #[expect(unsafe_code, reason = "the contract of open_mapped is kept by the test")]
+    #[expect(unsafe_code, reason = "the test keeps the contract of open_mapped")]
     unsafe { options.open_mapped(path) }.unwrap()
 }
 
@@ -110,7 +110,7 @@ fn views_of_external_tensors_are_saved_renamed_copied_and_removed() {
     store.remove("weight").unwrap();
     store.remove("bias").unwrap();
     assert_eq!(store.load("again").unwrap().read::<f32>().unwrap(), [2., 6., 10.]);
-    // Another handle, and a transaction that began before.
+    // Another handle, and a transaction that began earlier.
     let other = adopted.open();
     let mut txn = other.begin().unwrap();
     txn.save_view("row", &other.load("again").unwrap().narrow(0, 1, 2).unwrap()).unwrap();
@@ -121,7 +121,7 @@ fn views_of_external_tensors_are_saved_renamed_copied_and_removed() {
 }
 
 #[test]
-fn what_an_external_tensor_cannot_do_says_why() {
+fn refused_operations_on_external_tensors_state_the_reason() {
     let adopted = Adopted::new();
     let store = adopted.open();
     let (weight, row) = (store.load("weight").unwrap(), Tensor::from_vec(vec![0f32; 4], &[1, 4]).unwrap());

@@ -1,4 +1,4 @@
-//! A real disk that is full: a tmpfs of a few MiB. Skipped, with the reason printed, where it cannot be mounted.
+//! A real full disk: a tmpfs of a few MiB. Skipped, with the reason printed, if it cannot be mounted.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn bytes(n: usize) -> Tensor {
 }
 
 #[test]
-fn case_07_full_disk_is_an_error_that_leaves_the_store_as_it_was() {
+fn case_07_full_disk_is_an_error_that_leaves_the_store_unchanged() {
     let Some(disk) = SmallDisk::mount("6m") else { return };
     disk.run_role("fill the disk");
 }
@@ -28,7 +28,7 @@ fn removal_on_a_full_disk_says_how_to_free_space() {
     disk.run_role("remove on a full disk");
 }
 
-/// Whether the same is refused, and what is said.
+/// Asserts that the same removal is refused, and returns the message.
 fn refused_removal(store: &Store) -> String {
     let error = store.remove("large").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
@@ -48,11 +48,11 @@ fn remove_on_a_full_disk(disk: &Path) {
         while io::Write::write(&mut file, &[0; 4096]).is_ok_and(|n| n > 0) {}
     };
     fill_up();
-    let said = refused_removal(&store);
+    let message = refused_removal(&store);
     for part in ["No space left on device", "nothing was changed", "a removal too", "16 KiB", "gc"] {
-        assert!(said.contains(part), "{said}");
+        assert!(message.contains(part), "{message}");
     }
-    // As it says: files of others, as much as it says.
+    // As the message advises: delete as many bytes of other files as it states.
     std::fs::File::options()
         .write(true)
         .open(&filler)
@@ -62,7 +62,7 @@ fn remove_on_a_full_disk(disk: &Path) {
     store.remove("large").unwrap();
     store.save("large", &bytes(3 << 20)).unwrap();
     fill_up();
-    // And what `gc` deletes, which needs no room.
+    // Or delete garbage with `gc`, which needs no space.
     std::fs::write(path.join("storages/00000000000000fe.bin"), b"").unwrap();
     refused_removal(&store);
     let orphan = path.join("storages/00000000000000fd.bin");
@@ -72,7 +72,7 @@ fn remove_on_a_full_disk(disk: &Path) {
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "fill the disk" => fill(path),
@@ -86,7 +86,7 @@ fn fill(disk: &Path) {
     let path = disk.join("x.smap");
     let store = Store::create(&path).unwrap();
     store.save("small", &bytes(1000)).unwrap();
-    // One with a storage of its own, which is allocated whole; and small ones, which fill the disk bit by bit.
+    // One tensor with its own storage, which is allocated at once, and small ones, which fill the disk gradually.
     let mut txn = store.begin().unwrap();
     let by_and_by = (0..8).find_map(|i| txn.save(&format!("part.{i}"), &bytes(1 << 20)).err());
     drop(txn);
@@ -105,7 +105,7 @@ fn fill(disk: &Path) {
             std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>()).unwrap();
         assert_eq!(cause.kind(), io::ErrorKind::StorageFull, "{error}");
     }
-    assert_eq!(files(&path.join("storages")), 1, "what was staged is still there");
+    assert_eq!(files(&path.join("storages")), 1, "the staged file still exists");
     store.save("fits", &bytes(2 << 20)).unwrap();
     let store = Store::open(&path).unwrap();
     assert_eq!(store.names().unwrap(), ["fits", "small"]);

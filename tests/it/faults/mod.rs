@@ -1,4 +1,4 @@
-//! Disk operations that fail: the error, the content of the store, and the state of the handle.
+//! Failing disk operations: the error, the content of the store, and the state of the handle.
 
 pub(crate) mod full_disk;
 mod poisoned;
@@ -24,7 +24,7 @@ fn names(disk: &SimulatedDisk) -> Vec<String> {
     StoreOptions::new().disk(Arc::new(disk.clone())).open("x").unwrap().names().unwrap()
 }
 
-/// The operations of a commit that saves one small tensor.
+/// Returns the operations of a commit that saves one small tensor.
 fn operations_of_a_commit(disk: &SimulatedDisk, store: &Store) -> Vec<Op> {
     let before = disk.log().len();
     store.save("probe", &filled(5, 2i64)).unwrap();
@@ -177,8 +177,8 @@ fn transaction_can_only_be_dropped_after_a_failed_write() {
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
-/// A writer that dies between the name of its manifest and the sync of that name leaves a newest generation that a power
-/// cut can take back. Gives the log of what `next` does to it, and where that begins.
+/// Simulates a writer that dies after it renames its manifest and before it syncs that name, so that a power cut can
+/// undo the newest generation. Returns the log, including what `next` does to it, and the start of `next` in it.
 fn power_cut_after_unknown_fate(next: impl Fn(&Store)) -> (Vec<Op>, usize) {
     let (disk, store) = new_store();
     let log = operations_of_a_commit(&disk, &store);

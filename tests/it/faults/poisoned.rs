@@ -1,5 +1,5 @@
-//! Every sync that there is fails in turn, of everything that syncs: the handle writes no more, nothing is synced again,
-//! and another handle goes on with the old content or the new.
+//! Makes each sync of every operation fail in turn. The handle refuses further writes, nothing is synced again, and
+//! another handle continues with the old content or the new.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -37,7 +37,7 @@ fn is_sync(op: &Op) -> bool {
     matches!(op, Op::Sync(_) | Op::SyncDir(_) | Op::SyncAll)
 }
 
-/// A store of every kind of tensor, and a handle on it.
+/// Creates a store with every kind of tensor, and returns a handle to it.
 fn create_store(file: &Path) -> (SimulatedDisk, Store) {
     let disk = SimulatedDisk::new();
     let store = options(&disk).create("x").unwrap();
@@ -56,7 +56,7 @@ fn create_store(file: &Path) -> (SimulatedDisk, Store) {
     (disk, store)
 }
 
-/// A store as it is, and the last commit of it without a sync.
+/// Creates a store whose last commit is not synced.
 fn create_unsynced_store(file: &Path) -> (SimulatedDisk, Store) {
     let (disk, _) = create_store(file);
     let fast = options(&disk).durability(Durability::Process).open("x").unwrap();
@@ -67,7 +67,7 @@ fn create_unsynced_store(file: &Path) -> (SimulatedDisk, Store) {
 
 type Write = fn(&Store, &Path) -> Result<()>;
 
-/// Everything that syncs.
+/// Every operation that syncs.
 const WRITES: [(&str, Write); 14] = [
     ("save", |store, _| store.save("new", &filled(5, 3i64))),
     ("save of a chunk", |store, _| store.save("new", &bytes(MIB + 1))),
@@ -100,7 +100,7 @@ const WRITES: [(&str, Write); 14] = [
     }),
 ];
 
-/// Makes the sync of this number fail. Returns the operation that failed, once it has.
+/// Makes the sync with this number fail. Returns the operation that failed, once it has.
 fn fail_nth(disk: &SimulatedDisk, nth: usize) -> Arc<Mutex<Option<Op>>> {
     let failed = Arc::new(Mutex::new(None));
     let (seen, told) = (AtomicUsize::new(0), Arc::clone(&failed));
@@ -152,7 +152,7 @@ fn fail_one(
     file: &Path,
     expected: &[&Vec<String>],
 ) -> ErrorKind {
-    // Begun before, and with something to commit each.
+    // Transactions that began before, each with a change to commit.
     let mut saved = store.begin().unwrap();
     saved.save("of a transaction", &filled(5, 4i64)).unwrap();
     let mut renamed = store.begin().unwrap();
@@ -179,13 +179,13 @@ fn fail_one(
         let source = refused.source().unwrap_or_else(|| panic!("{told}: {name}: no source: {refused}"));
         assert_eq!(source.to_string(), first.to_string(), "{told}: {name}");
     }
-    // Nor within the operation that failed: what is in the log are the syncs before.
+    // The operation that failed does not sync again either: its log has only the syncs before.
     let log = disk.log();
     let again = log[began..].iter().filter(|op| is_sync(op)).nth(nth);
     assert!(again.is_none(), "{told}: {failed:?} failed, and then came {again:?}");
     assert!(!store.names().unwrap().is_empty(), "a poisoned handle reads on");
 
-    // Another handle goes on.
+    // Another handle continues.
     let found = names(disk);
     assert!(expected.contains(&&found), "{told}: {found:?} is neither of {expected:?}");
     let another = options(disk).open("x").unwrap();

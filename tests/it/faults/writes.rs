@@ -12,8 +12,8 @@ use stridemap::{ErrorKind, Store, StoreOptions};
 use crate::harness::hooked::Hooked;
 use crate::harness::{filled, new_path};
 
-/// Opens a store on a disk on which the write of this number is done by half, and ends in this error; gives how many there
-/// were, too.
+/// Opens a store on a disk where the write with this number writes only half, and then fails with this error. Also
+/// returns the counter of writes.
 fn open_with_short_write(
     path: &Path,
     nth: usize,
@@ -40,7 +40,8 @@ fn files(path: &Path) -> usize {
     ["meta", "storages"].iter().map(|dir| fs::read_dir(path.join(dir)).unwrap().count()).sum()
 }
 
-/// A commit that fails at a write leaves nothing, and the same handle commits it again: no sync has failed.
+/// Asserts that a commit that fails at a write leaves nothing, and that the same handle can commit it again, because
+/// no sync has failed.
 fn assert_old_content_remains(errno: i32, is_due: fn(&Path) -> bool) -> usize {
     let mut nth = 0;
     loop {
@@ -50,7 +51,7 @@ fn assert_old_content_remains(errno: i32, is_due: fn(&Path) -> bool) -> usize {
         let (store, writes) = open_with_short_write(&path, nth, errno, is_due);
         let save = || {
             let mut txn = store.begin()?;
-            // Many enough for a table.
+            // Enough names for a table.
             (0..70i64).try_for_each(|row| txn.save(&format!("row.{row}"), &filled(5, row)))?;
             txn.commit()
         };
@@ -67,7 +68,7 @@ fn assert_old_content_remains(errno: i32, is_due: fn(&Path) -> bool) -> usize {
         assert_eq!(reader.names().unwrap(), ["old"], "write {nth}");
         assert_eq!(reader.verify(|_| ()).unwrap().findings, [], "write {nth}");
         drop(reader);
-        // A storage and a table have their names before the manifest: the next commit replaces them.
+        // A storage and a table get their names before the manifest. The next commit replaces them.
         assert!(files(&path) <= before + 2, "write {nth} left files");
         save().unwrap();
         assert_eq!(store.names().unwrap().len(), 71, "write {nth}");
@@ -84,8 +85,8 @@ fn case_08_full_disk_while_writing_metadata_leaves_the_old_content() {
     assert!(count >= 3, "{count}");
 }
 
-/// What the system writes by parts, or is interrupted at, is gone on with by the standard library, under the disk that
-/// tests can change. Here the part stays the only one.
+/// The standard library repeats short and interrupted writes, in a layer below the disk that tests replace. Here the
+/// first part is never completed.
 #[test]
 fn case_10_short_write_leaves_the_old_content() {
     let count = assert_old_content_remains(libc::EINTR, |_| true);

@@ -1,5 +1,5 @@
-//! Full disks on file systems that write changes to new blocks: on images of real btrfs and XFS file systems. Skipped, with the
-//! reason printed, where they cannot be made or mounted.
+//! Full disks on copy-on-write file systems: on images of real btrfs and XFS file systems. Skipped, with the reason
+//! printed, if these cannot be created or mounted.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -27,7 +27,7 @@ fn make_store(path: &Path) {
     for (name, kind) in [("mutable", StorageKind::Mutable), ("live", StorageKind::Live)] {
         store.create_tensor(name, DType::I64, &[ELEMENTS], kind).unwrap();
     }
-    // So that every block is written, and a change is one of a block that has been.
+    // Writes every block, so that later changes are to blocks that were written before.
     let store = open_mapped(path);
     store.load("mutable").unwrap().lock_exclusive().unwrap().fill_(1).unwrap().flush().unwrap();
     let live = store.load("live").unwrap().as_live::<i64>().unwrap();
@@ -35,7 +35,7 @@ fn make_store(path: &Path) {
     live.flush().unwrap();
 }
 
-/// Takes all room that there is.
+/// Takes all free space.
 fn fill(disk: &Path) {
     let mut filler = File::create(disk.join("filler")).unwrap();
     for size_bytes in [1 << 20, 4096] {
@@ -50,7 +50,7 @@ fn run(program: &str, args: &[&str], paths: &[&Path]) {
     assert!(ended.status.success(), "{program} {args:?}: {ended:?}");
 }
 
-/// Runs a role in a started process, which a fault would end. Returns false for a role of another module.
+/// Runs a role in a started process, because a fault would kill it. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "full: change all" => change_all(path),
@@ -67,7 +67,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     true
 }
 
-/// Everything is changed, although nothing more fits.
+/// Asserts that everything can be changed although the disk is full.
 fn change_all(path: &Path) {
     let store = open_mapped(path);
     let (x, live) = (store.load("mutable").unwrap(), store.load("live").unwrap());
@@ -83,7 +83,7 @@ fn change_all(path: &Path) {
     assert_eq!(x.read::<i64>().unwrap(), vec![4; ELEMENTS]);
 }
 
-/// Nothing that needs room is lent, and a write for which there is none is an error.
+/// Asserts that nothing that needs space is borrowed, and that a write without space is an error.
 fn change_or_be_refused(store: &Store, path: &Path) {
     let (x, live) = (store.load("mutable").unwrap(), store.load("live").unwrap());
     fill(path.parent().unwrap());
@@ -103,9 +103,9 @@ fn change_or_be_refused(store: &Store, path: &Path) {
         assert!(is_told(&refusal), "{refusal:?}");
     }
     drop(guard);
-    // Cut off, because XFS frees the blocks of a deleted file later.
+    // Truncated instead of deleted, because XFS frees the blocks of a deleted file later.
     File::create(path.parent().unwrap().join("filler")).unwrap().sync_all().unwrap();
-    // With room, all can be changed, and a copy of the live tensor as well.
+    // With space, everything can be changed, including a copy of the live tensor.
     x.lock_exclusive().unwrap().fill_(6).unwrap().flush().unwrap();
     store.save_as("live", &live, StorageKind::Live).unwrap();
     store.load("live").unwrap().as_live::<i64>().unwrap().fill(6);
@@ -123,7 +123,7 @@ fn case_07_elements_are_changed_in_place_on_a_full_btrfs() {
 }
 
 #[test]
-fn case_07_copied_store_on_a_full_btrfs_refuses_what_needs_room() {
+fn case_07_copied_store_on_a_full_btrfs_refuses_changes_that_need_space() {
     let Some(image) = btrfs() else { return };
     let (path, copy) = (image.path.join("x.smap"), image.path.join("copy.smap"));
     make_store(&path);
@@ -134,7 +134,7 @@ fn case_07_copied_store_on_a_full_btrfs_refuses_what_needs_room() {
 }
 
 #[test]
-fn case_07_snapshot_of_a_full_btrfs_refuses_what_needs_room() {
+fn case_07_snapshot_of_a_full_btrfs_refuses_changes_that_need_space() {
     let Some(image) = btrfs() else { return };
     let path = image.path.join("x.smap");
     make_store(&path);
@@ -143,7 +143,7 @@ fn case_07_snapshot_of_a_full_btrfs_refuses_what_needs_room() {
 }
 
 #[test]
-fn case_07_reflinked_store_on_a_full_xfs_refuses_what_needs_room() {
+fn case_07_reflinked_store_on_a_full_xfs_refuses_changes_that_need_space() {
     let Some(image) = xfs() else { return };
     let (path, copy) = (image.path.join("x.smap"), image.path.join("copy.smap"));
     make_store(&path);
@@ -152,7 +152,7 @@ fn case_07_reflinked_store_on_a_full_xfs_refuses_what_needs_room() {
 }
 
 #[test]
-fn case_07_store_that_is_reflinked_between_two_guards_on_a_full_xfs_refuses_what_needs_room() {
+fn case_07_store_reflinked_between_two_guards_on_a_full_xfs_refuses_changes_that_need_space() {
     let Some(image) = xfs() else { return };
     let path = image.path.join("x.smap");
     make_store(&path);

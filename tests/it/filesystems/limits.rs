@@ -1,4 +1,4 @@
-//! Limits of the system and of mounts: the error, and a store that stays intact. Limits are set in a process of its own.
+//! Limits of the system and of mounts: the error, and a store that stays intact. Limits are set in a separate process.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,7 +18,7 @@ fn vector(n: usize) -> Tensor {
     Tensor::from_vec((0..n as i64).collect(), &[n]).unwrap()
 }
 
-/// Runs with another soft limit.
+/// Runs `act` with a different soft limit.
 pub(crate) fn limited<T>(resource: libc::__rlimit_resource_t, limit: u64, act: impl FnOnce() -> T) -> T {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a live value.
@@ -34,7 +34,7 @@ pub(crate) fn limited<T>(resource: libc::__rlimit_resource_t, limit: u64, act: i
     done
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "run out of descriptors" => {
@@ -42,7 +42,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             let loaded = store.load("x").unwrap();
             let mut txn = Some(store.begin().unwrap());
             let changed = store.load("changed").unwrap();
-            // Those that are open are the lowest.
+            // Open descriptors have the lowest numbers.
             let next = File::open("/dev/null").unwrap();
             let limit = std::os::fd::AsRawFd::as_raw_fd(&next) as u64;
             drop(next);
@@ -60,7 +60,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
                     changed.lock_exclusive().map(drop),
                     Store::create(path.with_extension("new")).map(drop),
                 ];
-                // What is open is read on.
+                // Loaded tensors can still be read.
                 assert_eq!(loaded.read::<i64>().unwrap(), [0, 1, 2]);
                 assert_eq!(store.names().unwrap(), ["changed", "x", "y"]);
                 refused
@@ -68,7 +68,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             for refused in refused {
                 assert_refused(refused, ErrorKind::Io, &["ulimit -n"]);
             }
-            // A transaction that failed to write is over; the handle is not.
+            // A transaction that failed to write has ended, but the handle can still be used.
             assert!(txn.take().unwrap().commit().is_err());
             store.save("new", &vector(10)).unwrap();
         }
@@ -98,7 +98,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
 }
 
 fn page_bytes() -> u64 {
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap()
 }
 
@@ -175,7 +175,7 @@ fn case_25_truncated_storage_under_an_open_handle_is_refused_before_it_is_mapped
     }
 }
 
-/// A directory, seen a second time through a mount that cannot be written.
+/// A directory that is also mounted read-only.
 struct ReadOnly(PathBuf);
 
 impl ReadOnly {
@@ -228,7 +228,7 @@ fn case_14_read_only_mount_serves_readers_with_their_pins_and_refuses_writers() 
         assert_refused(refused, ErrorKind::ReadOnly, &["smap", "Read-only file system"]);
     }
 
-    // The pin holds against a writer that comes by way of the other mount, and that is waited for here.
+    // The pin also blocks a writer that uses the other mount. Its wait for the pin is tested here.
     let pinned = reader.snapshot();
     writer.remove("x").unwrap();
     writer.gc().unwrap();

@@ -1,4 +1,4 @@
-//! Stores in a container image: on real overlay mounts. Skipped, with the reason printed, where they cannot be mounted.
+//! Stores in a container image: on real overlay mounts. Skipped, with the reason printed, if these cannot be mounted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,18 +16,18 @@ use crate::support::skip;
 
 const ROWS: usize = 5000;
 
-/// An overlay of a store that was made beneath it.
+/// An overlay over a lower layer that contains a store.
 struct Overlay {
     store: PathBuf,
     upper: PathBuf,
     merged: PathBuf,
-    // After the mount, which they are in.
+    // Dropped after the mount, which is on it.
     _disk: SmallDisk,
     _lower_disk: Option<SmallDisk>,
 }
 
 impl Overlay {
-    /// The lower layer on the same file system as the upper one, or on another.
+    /// Mounts an overlay whose lower layer is on the same file system as the upper one, or on a different one.
     fn mount(is_same: bool, prepare: impl Fn(&Path)) -> Option<Overlay> {
         let disk = SmallDisk::mount("96m")?;
         let lower_disk = if is_same { None } else { Some(SmallDisk::mount("32m")?) };
@@ -84,7 +84,7 @@ fn mapped(path: &Path) -> Store {
     open_mapped(path)
 }
 
-/// Runs a role in a started process, which a fault would end. Returns false for a role of another module.
+/// Runs a role in a started process, because a fault would kill it. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "overlay: append" => append(path),
@@ -104,7 +104,7 @@ fn append(path: &Path) {
     };
     is_right(&before, ROWS);
     let mut count = ROWS;
-    // Into the page that is mapped, then past it.
+    // First into the mapped page, then past it.
     for more in [10, 3 << 20, 1] {
         store.append("log", &rows(count, more)).unwrap();
         count += more;
@@ -205,7 +205,7 @@ fn guard_taken_before_the_copy_up_blocks_a_writer() {
     assert_eq!(guard.as_slice::<i64>().unwrap(), [1; 1000]);
 }
 
-/// A file with several names in the lower layer gets another inode number when it is copied up.
+/// A file with several names in the lower layer gets a different inode number when it is copied up.
 #[test]
 fn hard_linked_file_of_the_lower_layer_must_be_loaded_again_before_it_is_changed() {
     let link = |path: &Path| {
@@ -228,7 +228,8 @@ fn hard_linked_file_of_the_lower_layer_must_be_loaded_again_before_it_is_changed
     assert!(guard.as_slice::<i64>().is_err_and(|e| e.kind() == ErrorKind::NotMapped));
 }
 
-/// A generation of the lower layer is replaced and collected before a reader locks it: its file keeps its count of names.
+/// A generation in the lower layer is replaced and collected before a reader locks it. The link count of its file does
+/// not change.
 #[test]
 fn deleted_generation_of_the_lower_layer_is_not_pinned() {
     let Some(overlay) = Overlay::mount(true, |_| ()) else { return };

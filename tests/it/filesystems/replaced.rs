@@ -1,4 +1,5 @@
-//! A handle stays in the store that it opened, whatever happens to its path, and refuses files that are put into it.
+//! A handle stays in the store that it opened, whatever happens to its path, and refuses files that others put into
+//! it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +18,7 @@ use crate::harness::processes::run_to_end;
 use crate::harness::{assert_refused, filled, new_path, new_store};
 use crate::support::temporary;
 
-/// A store with tensors of every kind. Each element of a sealed one is `value`.
+/// Creates a store with tensors of every kind. Each element of a sealed one is `value`.
 fn store_of(path: &Path, value: f32) -> Store {
     let store = Store::create(path).unwrap();
     for name in ["t1", "t2", "t3"] {
@@ -28,7 +29,7 @@ fn store_of(path: &Path, value: f32) -> Store {
     store
 }
 
-/// Opens the store with every option.
+/// Opens the store with all options.
 fn open(path: &Path) -> Store {
     let options = StoreOptions::new().external(ExternalFiles::Beside);
     // SAFETY: only this library writes the store, or the handle is not used to borrow elements.
@@ -51,7 +52,7 @@ fn values(tensor: Result<Tensor>) -> Vec<f32> {
     tensor.unwrap().read().unwrap()
 }
 
-/// Reads and writes by a handle in every way. Its store holds `value`.
+/// Reads and writes in every way with a handle, whose store holds `value`.
 fn commit_each_kind_of_change(store: &Store, value: f32) {
     let snapshot = store.snapshot();
     assert_eq!(values(store.load("t1")), [value; 4]);
@@ -73,7 +74,7 @@ fn commit_each_kind_of_change(store: &Store, value: f32) {
     assert_eq!(values(store.load("t3")), [value; 4]);
 }
 
-/// That nothing of the other store was read or written: it is as it was.
+/// Asserts that nothing of the other store was read or written.
 fn assert_untouched(path: &Path, generation: u64, value: f32) {
     let store = Store::open(path).unwrap();
     assert_eq!((store.generation(), store.names().unwrap()), (generation, names()));
@@ -131,7 +132,7 @@ fn handle_stays_in_its_store_when_an_older_copy_of_it_takes_its_path() {
     assert_untouched(&at("live"), generation, 1.);
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     if role == "delete the directory" {
         std::env::set_current_dir(path).unwrap();
@@ -194,7 +195,7 @@ fn store_dropped_after_a_wait_leaves_no_descriptor_open() {
     assert!(open.is_empty(), "{open:?}");
 }
 
-/// A creation in an empty directory that does something else before an operation of the disk, which may fail.
+/// Creates a store in an empty directory, with an action before an operation of the disk. The creation may fail.
 fn create_in_place(
     path: &Path,
     before: impl Fn(&str, &Path) -> std::io::Result<()> + Send + Sync + 'static,
@@ -235,7 +236,7 @@ fn creation_stays_in_its_directory_when_its_path_becomes_a_store() {
         }
         Ok(())
     });
-    // By its path, another store is there now.
+    // Its path now has another store.
     assert_refused(created, ErrorKind::Replaced, &["current"]);
     assert_untouched(&at("other"), generation, 2.);
     assert_eq!(Store::open(at("empty")).unwrap().names().unwrap(), Vec::<String>::new());
@@ -255,7 +256,7 @@ fn nothing_is_created_in_a_directory_that_cannot_be_listed() {
 }
 
 #[test]
-fn metadata_may_be_on_a_file_system_of_its_own() {
+fn metadata_may_be_on_a_separate_file_system() {
     let disk = SimulatedDisk::new();
     let options = || StoreOptions::new().disk(Arc::new(disk.clone()));
     options().create("x.smap").unwrap();
@@ -297,7 +298,7 @@ fn relative_external_files_follow_a_renamed_store() {
     write(&at("old/sub/x.safetensors"), 1.);
     let store = StoreOptions::new().external(ExternalFiles::Beside).create(at("old/x.smap")).unwrap();
     stridemap_interop::adopt(&store, at("old/sub/x.safetensors"), "").unwrap();
-    // Another file in the place of the first, as seen from where the store is now.
+    // Another file replaces the first, as seen from the new location of the store.
     write(&at("new/sub/x.safetensors"), 2.);
     let store = open(store.path());
     fs::rename(at("old/x.smap"), at("new/x.smap")).unwrap();
@@ -306,7 +307,7 @@ fn relative_external_files_follow_a_renamed_store() {
     assert_eq!(values(store.load("x")), [1.; 4]);
 }
 
-/// Puts an older copy's files in the place of a store's, in its directories.
+/// Restores an older copy's files into the directories of a store.
 fn restore(backup: &Path, store: &Path) {
     for sub in ["meta", "storages"] {
         for entry in fs::read_dir(store.join(sub)).unwrap() {
@@ -329,7 +330,7 @@ fn commit_is_refused_after_an_older_copy_was_restored_in_place() {
         }
         let mutable = store.load("mutable").unwrap();
         restore(&at("backup"), &at("x.smap"));
-        // A commit of another process, and so a generation of the same number as the one that is known, or a later one.
+        // Commits of another process, so the newest generation has the same number as the known one, or a greater one.
         for commit in 0..extra_commits {
             Store::open(at("x.smap")).unwrap().save(&format!("other {commit}"), &filled(4, 7f32)).unwrap();
         }

@@ -1,5 +1,5 @@
-//! Copies of stores that share the blocks of files instead of copying them: on images of real btrfs and XFS file systems. Skipped,
-//! with the reason printed, where they cannot be made or mounted.
+//! Copies of stores that share the blocks of files instead of copying them, on images of real btrfs and XFS file
+//! systems. Skipped, with the reason printed, if these cannot be created or mounted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -42,7 +42,7 @@ fn copy_of_a_store_shares_the_blocks_of_sealed_storages() {
             "{kind}"
         );
 
-        // An older generation is shorter than the file, and each of the stores grows by itself.
+        // An older generation is shorter than the file, and each of the two stores can grow.
         let path = image.path.join("older.smap");
         snapshot.copy_to(&path, |_| ()).unwrap();
         let older = Store::open(&path).unwrap();
@@ -56,7 +56,7 @@ fn copy_of_a_store_shares_the_blocks_of_sealed_storages() {
             assert_same(grown, &tensors);
         }
 
-        // Damage is not passed on with the blocks.
+        // Shared blocks do not pass on damage.
         let file = store.snapshot().storages().next().unwrap().unwrap().file;
         File::options().write(true).open(file).unwrap().write_all_at(b"damaged", 1 << 20).unwrap();
         let error = store.copy_to(image.path.join("bad.smap"), |_| ()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Mappings of tensors that grow, and the address space reserved for them.
+//! Mappings of growing tensors, and the address space reserved for them.
 
 use super::{BIN, row, rows};
 use crate::harness::processes::read_line;
@@ -9,7 +9,7 @@ use std::io::BufReader;
 use std::process::{Command, Stdio};
 use stridemap::DType;
 
-/// How many lines of `/proc/self/maps` are of a storage.
+/// Returns the number of lines in `/proc/self/maps` for a storage.
 pub(super) fn map_count(file: &str) -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.ends_with(file)).count()
@@ -18,7 +18,7 @@ pub(super) fn map_count(file: &str) -> usize {
 #[test]
 fn appends_within_the_reserved_capacity_never_remap() {
     let dir = temporary();
-    // What is reserved, in rows; how often 200 rows from 1 on are mapped.
+    // The reserved capacity in rows, and the number of mappings while 200 rows are appended one by one.
     for (capacity, expected) in [(200, 1..=1), (1 << 36, 1..=1), (0, 8..=9), (100, 2..=2)] {
         let path = dir.path().join(format!("{capacity}.smap"));
         let store = fast().create(&path).unwrap();
@@ -30,7 +30,7 @@ fn appends_within_the_reserved_capacity_never_remap() {
             reader.refresh().unwrap();
             let x = reader.load("x").unwrap();
             let elements = x.as_slice::<f32>().unwrap();
-            assert_eq!(elements.len(), (i + 1) * 256, "no more is lent than there is");
+            assert_eq!(elements.len(), (i + 1) * 256, "at most the existing bytes are borrowed");
             assert!(elements[i * 256..].iter().copied().eq(row(i, 256, |i| i as f32)));
             places.push(elements.as_ptr());
             all.push(x);

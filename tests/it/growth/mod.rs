@@ -17,11 +17,11 @@ use crate::harness::{assert_refused, fast, new_fast_store, open_mapped};
 use crate::support::temporary;
 
 const MIB: usize = 1 << 20;
-/// Where the first storage of a store is.
+/// The file of the first storage.
 const BIN: &str = "storages/0000000000000001.bin";
 const SUM: &str = "storages/0000000000000001.sum";
 
-/// The row of this index.
+/// Returns the row with this index.
 fn row<T>(index: usize, width: usize, element: fn(usize) -> T) -> impl Iterator<Item = T> {
     (0..width).map(move |column| element(index * 131 + column))
 }
@@ -36,7 +36,7 @@ fn bytes_of(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |metadata| metadata.len())
 }
 
-/// Appends counts of rows one after the other; what anybody has from before stays as it is, and everything verifies.
+/// Appends these numbers of rows in turn. Everything loaded before must stay unchanged, and everything must verify.
 fn check_appends<T: Element + PartialEq + std::fmt::Debug>(
     size_of_row: &[usize],
     counts: &[usize],
@@ -52,7 +52,7 @@ fn check_appends<T: Element + PartialEq + std::fmt::Debug>(
         total += count;
         assert!(mapped.refresh().unwrap());
         earlier.push((total, store.snapshot(), [store.load("x").unwrap(), mapped.load("x").unwrap()]));
-        // All of what there was before, at a few of the steps when there are many.
+        // All earlier handles are checked, but only at some of the steps if there are many.
         if step % 50 != 0 && step + 1 != counts.len() {
             continue;
         }
@@ -83,7 +83,7 @@ fn check_appends<T: Element + PartialEq + std::fmt::Debug>(
 #[test]
 fn appends_leave_earlier_rows_and_snapshots_unchanged() {
     let byte = |i: usize| (i.wrapping_mul(2_654_435_761) >> 13) as u8;
-    // From nothing to less than a chunk, to exactly one, past it, to several, to exactly five, and past them.
+    // From empty to less than a chunk, to exactly one, past it, to several, to exactly five, and past them.
     check_appends(&[], &[5, MIB - 5, 1, 3 * MIB, MIB - 1, 7], byte);
     check_appends(&[], &[MIB, 2 * MIB + 1], byte);
     check_appends(&[3, 5], &[1, 2, 100, 40_000, 1, 60_000], |i| bf16::from_bits(i as u16 & 0x3fff));
@@ -106,8 +106,8 @@ fn saved_tensor_that_ends_its_storage_can_grow_and_keeps_its_names() {
     let x = store.load("x").unwrap();
     assert_eq!(x.names(), [Some("row"), Some("column")]);
     assert!(x.read::<f32>().unwrap() == rows(0, 5010, &[256], |i| i as f32).read::<f32>().unwrap());
-    assert_eq!(store.load("tail").unwrap().size(), [1000, 256], "another name stays as it is");
-    // A view of before is saved after, and one that begins elsewhere grows.
+    assert_eq!(store.load("tail").unwrap().size(), [1000, 256], "another name is unchanged");
+    // A view loaded earlier is saved later, and a view with a different start grows.
     store.save_view("view", &tail.t().unwrap()).unwrap();
     store.save_view("last", &x.narrow(0, 5009, 1).unwrap()).unwrap();
     let rows_of_last = store.append("last", &rows(5010, 3, &[256], |i| i as f32)).unwrap();
@@ -115,7 +115,7 @@ fn saved_tensor_that_ends_its_storage_can_grow_and_keeps_its_names() {
     let last = store.load("last").unwrap();
     assert!(last.read::<f32>().unwrap() == rows(5009, 4, &[256], |i| i as f32).read::<f32>().unwrap());
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-    // The tensor that `last` outgrew is not the last of its storage any more.
+    // The tensor that `last` has outgrown no longer ends its storage.
     let refused = store.append("x", &rows(0, 1, &[256], |i| i as f32));
     assert_refused(
         refused,
@@ -175,7 +175,7 @@ fn collection_keeps_the_rows_that_any_generation_needs() {
     store.append("x", &rows(0, 5, &[], |i| i as u8)).unwrap();
     let pinned = Store::open(&path).unwrap().snapshot();
     store.append("x", &rows(5, 2 * MIB, &[], |i| i as u8)).unwrap();
-    // The older one has no chunk digests, and less than a chunk.
+    // The older generation has no chunk digests, and less than a chunk.
     assert_eq!(store.gc().unwrap().size_bytes, 0);
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     assert_eq!(pinned.load("x").unwrap().size(), [5]);

@@ -13,7 +13,7 @@ use std::process::Child;
 use std::time::Duration;
 use stridemap::{DType, Error, ErrorKind, Store, StoreOptions, Tensor};
 
-/// Batches of each process, and rows in a batch.
+/// The batches of each process, and the rows of a batch.
 const BATCHES: usize = 40;
 const BATCH: usize = 50;
 
@@ -113,7 +113,7 @@ fn two_processes_append_whole_batches_to_one_tensor() {
     assert_eq!(bytes_of(&path.join(BIN)), (2 * BATCHES * BATCH * 3 * 8) as u64);
 }
 
-/// A process that has appended 3 MiB and does not commit.
+/// Starts a process that has appended 3 MiB and does not commit.
 fn stopped_half_way(path: &Path) -> OtherProcess {
     let mut process = OtherProcess::start("grow: stop half-way", path);
     assert_eq!(process.read_line(), "appended");
@@ -121,7 +121,7 @@ fn stopped_half_way(path: &Path) -> OtherProcess {
 }
 
 #[test]
-fn killed_appender_blocks_nobody_and_its_bytes_are_reused_or_freed() {
+fn killed_appender_blocks_no_writer_and_its_bytes_are_reused_or_freed() {
     let (_dir, path) = new_path();
     let store = StoreOptions::new().lock_timeout(Duration::from_millis(50)).create(&path).unwrap();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
@@ -139,7 +139,7 @@ fn killed_appender_blocks_nobody_and_its_bytes_are_reused_or_freed() {
                 || text.contains("another process is appending"),
             "{text}"
         );
-        assert_eq!(store.gc().unwrap().size_bytes, 0, "what is being written is left alone");
+        assert_eq!(store.gc().unwrap().size_bytes, 0, "a file being written is kept");
         assert_eq!(store.load("x").unwrap().size(), [expected_length - 1], "readers do not wait");
         killed.kill();
         assert!(bytes_of(&path.join(BIN)) > 3 * MIB as u64);
@@ -165,12 +165,12 @@ fn float(i: usize) -> f32 {
     (i % (1 << 24)) as f32
 }
 
-/// Rows to follow, and how many are appended at a time.
+/// Returns the number of rows to follow, and the rows of each append.
 fn following() -> (usize, usize) {
     (scaled("STRIDEMAP_TEST_ROWS", 50_000), 1000)
 }
 
-/// `STRIDEMAP_TEST_ROWS` sets how many; by default 50,000.
+/// `STRIDEMAP_TEST_ROWS` sets the number of rows. The default is 50,000.
 #[test]
 fn reader_of_appended_rows_sees_only_complete_rows() {
     let dir = temporary();
@@ -196,11 +196,12 @@ fn reader_of_appended_rows_sees_only_complete_rows() {
     );
     let store = Store::open(&path).unwrap();
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-    // Each row is written once, and the names and digests of it all once an append.
+    // Each append writes its rows once, and its metadata and digests once.
     assert_eq!(store.load("x").unwrap().size(), [count, WIDTH]);
 }
 
-/// A repair steps back to fewer rows than another process has borrowed, while a reader is on the older generation or not.
+/// A repair steps back to fewer rows than another process has borrowed. A reader keeps the older generation, or none
+/// does.
 #[test]
 fn borrowed_rows_stay_unchanged_if_a_repair_steps_back_to_fewer_rows() {
     for has_reader in [false, true] {
@@ -234,7 +235,7 @@ fn borrowed_rows_stay_unchanged_if_a_repair_steps_back_to_fewer_rows() {
             check("collected again");
             assert!(!path.join(BIN).exists());
         }
-        // What was given up is kept, unless a reader needs the file where it is.
+        // The replaced file is kept in lost+found, unless a reader needs it at its place.
         let is_kept = repair.kept.iter().any(|kept| kept.ends_with("lost+found/0000000000000001.bin"));
         assert_eq!(is_kept, !has_reader);
         assert_eq!(store.verify(|_| ()).unwrap().findings, []);

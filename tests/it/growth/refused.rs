@@ -1,4 +1,4 @@
-//! Appends that are refused, and what they leave unchanged.
+//! Refused appends, and the content that they leave unchanged.
 
 use super::{BIN, MIB, SUM, bytes_of, rows};
 use crate::harness::{assert_refused, fast, new_fast_store, open_mapped};
@@ -87,14 +87,14 @@ fn bytes_borrowed_through_a_longer_storage_are_not_overwritten() {
     }
     assert_eq!(store.gc().unwrap().size_bytes, 0);
     assert_eq!((bytes_of(&path.join(BIN)), lent), (6 * 8, &before[..]));
-    // Once nobody has them any more, they are past the end of the one storage that is left.
+    // Once they are no longer borrowed, they are only bytes past the end of the one remaining storage.
     drop((long, mapped));
     store.append("short", &rows(0, 1, &[], element)).unwrap();
     assert_eq!(store.load("short").unwrap().read::<i64>().unwrap(), [0, 0, 0]);
 }
 
 #[test]
-fn append_finds_a_damaged_tail_and_does_not_seal_it() {
+fn append_detects_a_damaged_tail_and_does_not_seal_it() {
     let (_dir, path, store) = new_fast_store();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
     store.append("x", &rows(0, 2 * MIB + 100, &[], |i| i as u8)).unwrap();
@@ -112,14 +112,14 @@ fn append_finds_a_damaged_tail_and_does_not_seal_it() {
         assert_eq!(store.generation(), generation);
         flip(at);
     }
-    // What is elsewhere is not read; nor does it get another digest.
+    // Other bytes are not read, and do not get a new digest.
     flip(5);
     append().unwrap();
     let findings = store.verify(|_| ()).unwrap().findings;
     assert_eq!((findings.len(), findings[0].offset_bytes), (1, Some(0)), "{findings:?}");
     flip(5);
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-    // Nor is a chunk digest of before.
+    // Earlier chunk digests are not read either.
     let sum = fs::OpenOptions::new().write(true).open(path.join(SUM)).unwrap();
     sum.set_len(17).unwrap();
     assert_refused(append(), ErrorKind::Corrupt, &["F-26", ".sum", "32"]);

@@ -22,7 +22,7 @@ fn transaction_appends_repeatedly_to_several_tensors_with_other_changes() {
     assert_refused(txn.load("z"), ErrorKind::ForeignStorage, &["\"z\"", "commit first"]);
     let staged = txn.append("other", &rows(0, 1, &[3], element));
     assert_refused(staged, ErrorKind::NotGrowable, &["\"other\"", "commit first"]);
-    // Another writer goes before, and this thread's own append would wait for itself.
+    // Another writer commits first. This thread's own append would wait for itself.
     let other = Store::open(&path).unwrap();
     other.save("elsewhere", &rows(0, 1, &[3], element)).unwrap();
     let busy = other.append("x", &rows(2, 1, &[3], element));
@@ -70,7 +70,7 @@ fn append_to_a_name_that_another_writer_changed_is_a_conflict() {
         assert_eq!(store.verify(|_| ()).unwrap().findings, []);
         store.refresh().unwrap();
     }
-    // A change of something else is none.
+    // A conflict is only a change to the same name.
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
     let mut txn = store.begin().unwrap();
     txn.append("x", &row()).unwrap();

@@ -1,4 +1,4 @@
-//! The real disk, with something done before or after its operations.
+//! The real disk, with actions before or after its operations.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +10,8 @@ use stridemap::disk::{
     Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, RealDisk, Watch,
 };
 
-/// Told the name of the operation, as the trait has it, and the path; of an operation on a file, the path of that file.
+/// Called with the name of the operation in the trait, and the path. For an operation on a file, this is the file's
+/// path.
 pub(crate) type Hook = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
 
 #[derive(Clone)]
@@ -20,7 +21,8 @@ pub(crate) struct Hooked {
     pub(crate) after: Hook,
     pub(crate) is_network: bool,
     pub(crate) has_watches: bool,
-    /// Whether a listing gives only what was there before and after its hook: all that POSIX promises of one.
+    /// Whether a listing returns only names that exist both before and after its hook, which is all that POSIX
+    /// promises.
     pub(crate) lists_slowly: bool,
 }
 
@@ -45,7 +47,7 @@ impl Default for Hooked {
 }
 
 impl Hooked {
-    /// What an operation ends in that this refuses.
+    /// Runs the hook before each operation. If it returns an error, the operation fails with it.
     pub(crate) fn before(hook: impl Fn(&str, &Path) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Hooked { before: Arc::new(hook), ..Self::default() }
     }
@@ -228,9 +230,9 @@ impl DiskFile for HookedFile {
     }
 }
 
-/// For a hook that ends its process here, as a crash would.
+/// Kills this process from a hook, as a crash would.
 pub(crate) fn die() -> ! {
-    // SAFETY: a process may kill itself; nothing that it owns is used after this.
+    // SAFETY: a process may kill itself. Nothing that it owns is used afterwards.
     unsafe { libc::kill(std::process::id().cast_signed(), libc::SIGKILL) };
     unreachable!("killed");
 }

@@ -1,4 +1,4 @@
-//! Helpers of these tests: stores, tensors, refusals, disks and other processes.
+//! Helpers of these tests: stores, tensors, assertions, disks and other processes.
 
 pub(crate) mod hooked;
 pub(crate) mod processes;
@@ -11,24 +11,24 @@ use stridemap::{Durability, Element, ErrorKind, Store, StoreOptions, Tensor};
 
 use crate::support::temporary;
 
-/// Options of a store that does not wait for the disk.
+/// Returns the options of a store that does not wait for the disk.
 pub(crate) fn fast() -> StoreOptions {
     StoreOptions::new().durability(Durability::Process)
 }
 
-/// A path for a store, in a directory that is deleted when the first value is dropped.
+/// Returns a path for a store, in a directory that is deleted when the first value is dropped.
 pub(crate) fn new_path() -> (tempfile::TempDir, PathBuf) {
     let dir = temporary();
     let path = dir.path().join("x.smap");
     (dir, path)
 }
 
-/// A new store with the default options, in a directory that is deleted when the first value is dropped.
+/// Creates a store with the default options, in a directory that is deleted when the first value is dropped.
 pub(crate) fn new_store() -> (tempfile::TempDir, PathBuf, Store) {
     create_with(&StoreOptions::new())
 }
 
-/// The same, without waiting for the disk.
+/// Creates such a store with the options of [`fast`].
 pub(crate) fn new_fast_store() -> (tempfile::TempDir, PathBuf, Store) {
     create_with(&fast())
 }
@@ -45,17 +45,17 @@ pub(crate) fn open_mapped(path: impl AsRef<Path>) -> Store {
     unsafe { Store::open_mapped(path).unwrap() }
 }
 
-/// A tensor of one dimension with the same value everywhere.
+/// Returns a one-dimensional tensor filled with a value.
 pub(crate) fn filled<T: Element + Clone>(n: usize, value: T) -> Tensor {
     Tensor::from_vec(vec![value; n], &[n]).unwrap()
 }
 
-/// A tensor of no dimensions.
+/// Returns a tensor without dimensions.
 pub(crate) fn scalar(value: i64) -> Tensor {
     Tensor::from_vec(vec![value], &[]).unwrap()
 }
 
-/// The integers from 0, in row-major order.
+/// Returns the integers from 0, in row-major order.
 pub(crate) fn arange(size: &[usize]) -> Tensor {
     Tensor::from_vec((0..size.iter().product::<usize>() as i64).collect(), size).unwrap()
 }

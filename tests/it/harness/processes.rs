@@ -13,7 +13,7 @@ pub(crate) fn start(role: &str, path: &Path) -> Child {
     command(role, path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// The same, not yet started.
+/// Returns the command that [`start`] runs.
 pub(crate) fn command(role: &str, path: &Path) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command
@@ -34,7 +34,7 @@ pub(crate) fn read_line(child: &mut impl BufRead) -> String {
     let mut line = String::new();
     while !line.starts_with("> ") {
         line.clear();
-        assert_ne!(child.read_line(&mut line).unwrap(), 0, "the other process ended without another line");
+        assert_ne!(child.read_line(&mut line).unwrap(), 0, "the other process ended without a further line");
     }
     line[2..].trim_end().to_owned()
 }
@@ -50,7 +50,7 @@ pub(crate) fn wait_for_line() -> bool {
     std::io::stdin().read_line(&mut String::new()).unwrap() > 0
 }
 
-/// Returns a number of this process from a file under `/proc/self`.
+/// Returns a number from a file under `/proc/self`.
 pub(crate) fn proc(file: &str, key: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap();
     let line = text.lines().find(|line| line.starts_with(key)).unwrap();

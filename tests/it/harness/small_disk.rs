@@ -1,4 +1,4 @@
-//! A tmpfs of a few MiB, which can be filled. Skipped, with the reason printed, where it cannot be mounted.
+//! A tmpfs of a few MiB that a test can fill. Skipped, with the reason printed, if it cannot be mounted.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,10 +25,8 @@ impl SmallDisk {
         Some(SmallDisk { path, _dir: dir })
     }
 
-    /// Runs a role on the disk, in a process that starts no others.
-    ///
-    /// A child of another test inherits the open files of this process until it calls `exec`. Until then, a deleted file
-    /// still takes space.
+    /// Runs a role on the disk, in a process that starts no others. A child of another test inherits the open files of
+    /// this process until it calls `exec`, and until then a deleted file still takes space.
     pub(crate) fn run_role(&self, role: &str) {
         run_to_end(role, &self.path);
     }

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use std::fmt::Debug;
 use stridemap::{DType, ErrorKind, LiveElement, LiveTensor, StorageKind, Store, Tensor};
 
-/// Everything there is to do with elements of one type; `sum` is how they add.
+/// Tests every operation on elements of one type. `sum` adds two elements.
 fn elements_are_held<T: LiveElement + PartialEq + Debug>(elements: [T; 4], sum: impl Fn(T, T) -> T) {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
@@ -36,7 +36,7 @@ fn elements_are_held<T: LiveElement + PartialEq + Debug>(elements: [T; 4], sum: 
 
     let saved = live(&store, "saved", elements.to_vec(), &[4]);
     assert_eq!(saved.read().unwrap(), elements);
-    // The bytes are those of any other storage of the dtype, and every way to copy returns them.
+    // The bytes are those of any other storage of this dtype, and every way to copy returns them.
     let reopened = Store::open(&path).unwrap();
     assert_eq!(reopened.load("saved").unwrap().read::<T>().unwrap(), elements);
     assert_eq!(reopened.load("zeros").unwrap().t().unwrap().read::<T>().unwrap(), [c, d, a, a]);
@@ -89,7 +89,7 @@ fn other_dtypes_cannot_be_live() {
     assert_eq!(live_count, live.len());
 }
 
-/// 16-bit floats of all kinds are added to each other; `sum` returns the bits of a sum.
+/// Adds 16-bit floats of all kinds to each other. `sum` returns the bits of a sum.
 fn sums_are_rounded<T: LiveElement>(of_bits: fn(u16) -> T, to_bits: fn(T) -> u16, sum: fn(u16, u16) -> u16) {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
@@ -105,7 +105,7 @@ fn sums_are_rounded<T: LiveElement>(of_bits: fn(u16) -> T, to_bits: fn(T) -> u16
 
 #[test]
 fn half_precision_sums_round_to_nearest() {
-    // In float64 nothing that counts is lost before it is rounded. A NaN's bits are the adder's own business.
+    // float64 keeps everything that matters before rounding. The bits of a NaN are unspecified.
     sums_are_rounded(f16::from_bits, f16::to_bits, |a, b| {
         let (a, b) = (f16::from_bits(a), f16::from_bits(b));
         if (a + b).is_nan() { (a + b).to_bits() } else { f16::from_f64(a.to_f64() + b.to_f64()).to_bits() }
@@ -129,15 +129,15 @@ fn elements_are_compared_by_their_bits() {
     assert_eq!(exchange(1, 0., 1.), Err((-0f32).to_bits()));
     assert_eq!(exchange(1, -0., 0.), Ok((-0f32).to_bits()));
     assert_eq!(x.read().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>(), [other_nan.to_bits(), 0]);
-    // An addition to a NaN ends, though no NaN equals what it was.
+    // An addition to a NaN ends, although a NaN does not equal itself.
     assert!(x.fetch_add([0], 1.).unwrap().is_nan() && x.get([0]).unwrap().is_nan());
 }
 
 #[test]
 fn live_tensor_can_be_sent_to_other_threads() {
-    fn goes<T: Send + Sync + Clone + 'static>() {}
-    goes::<LiveTensor<f32>>();
-    goes::<LiveTensor<u8>>();
+    fn assert_sendable<T: Send + Sync + Clone + 'static>() {}
+    assert_sendable::<LiveTensor<f32>>();
+    assert_sendable::<LiveTensor<u8>>();
 }
 
 #[test]

@@ -15,7 +15,7 @@ use stridemap::{DType, ErrorKind, LiveElement, LiveTensor, StorageKind, Store, T
 use crate::harness::processes::{read_line, send_line, start, wait_for_line};
 use crate::harness::{assert_refused, new_path, open_mapped};
 
-/// A store whose elements can be shared in memory.
+/// Saves elements as a live tensor.
 fn live<T: LiveElement>(store: &Store, name: &str, elements: Vec<T>, size: &[usize]) -> LiveTensor<T> {
     store.save_as(name, &Tensor::from_vec(elements, size).unwrap(), StorageKind::Live).unwrap();
     store.load(name).unwrap().as_live().unwrap()
@@ -55,7 +55,7 @@ pub(crate) fn run_role(role: &str, path: &Path) {
             wait_for_line();
         }
         "live as nobody" => {
-            // SAFETY: a call of the system that changes this process only, which ends here.
+            // SAFETY: a system call that changes only this process, which ends here.
             assert_eq!(unsafe { libc::setuid(65534) }, 0);
             let x = store.load("x").unwrap();
             assert_refused(x.as_live::<i64>(), ErrorKind::ReadOnly, &["as_live", "0000000000000001.bin"]);
@@ -65,7 +65,7 @@ pub(crate) fn run_role(role: &str, path: &Path) {
     }
 }
 
-/// How often each process adds 1 to each element.
+/// The number of times each process adds 1 to each element.
 const ADDITIONS: usize = 2_000;
 
 fn stdout_of(child: &mut Child) -> BufReader<std::process::ChildStdout> {
@@ -82,7 +82,7 @@ fn four_processes_that_add_to_the_same_elements_lose_nothing() {
     let floats = store.create_tensor("f32", DType::F32, &[1000], StorageKind::Live).unwrap();
     let integers = store.create_tensor("i64", DType::I64, &[1000], StorageKind::Live).unwrap();
     let mut processes: Vec<Child> = (0..4).map(|_| start("live add", &path)).collect();
-    // All are there before one begins.
+    // All processes are ready before one begins.
     let _said: Vec<_> = processes.iter_mut().map(stdout_of).collect();
     for process in &mut processes {
         writeln!(process.stdin.as_mut().unwrap()).unwrap();
@@ -136,7 +136,7 @@ fn handles_of_one_process_share_one_mapping() {
     assert_eq!(mappings(), 1);
     x.set([3, 1], 5).unwrap();
     assert_eq!(y.get([1, 3]).unwrap(), 5);
-    // A view of another handle is one of the same storage.
+    // A view from another handle is a view of the same storage.
     assert_eq!(x.at(&y).unwrap().read().unwrap(), [0, 0, 0, 0, 0, 0, 0, 5]);
     drop((x, store));
     assert_eq!(y.fetch_add([1, 3], 1).unwrap(), 5);

@@ -121,7 +121,7 @@ fn unnamed_or_renamed_storage_is_not_mapped_for_writing() {
     store.remove("x").unwrap();
     assert_refused(x.as_live::<u8>(), ErrorKind::Conflict, &["lost", "new name"]);
     drop((snapshot, reader));
-    // What is held goes on, for nobody else.
+    // An open live tensor can still be used, but no other process can open it.
     live.fill(3);
     assert_eq!(live.read().unwrap(), [3; 4]);
 }
@@ -187,7 +187,7 @@ fn case_04_failed_commit_refuses_the_flush_of_live_elements() {
     let x = store.load("x").unwrap().as_live::<i32>().unwrap();
     assert_refused(store.copy("x", "y"), ErrorKind::CommitUnknown, &["injected fault"]);
     assert_refused(x.flush(), ErrorKind::Poisoned, &["this handle can no longer write", "injected fault"]);
-    // Another handle of the process may: the elements were not what failed.
+    // Another handle of the process may flush, because no flush of the elements has failed.
     open_mapped(&path).load("x").unwrap().as_live::<i32>().unwrap().flush().unwrap();
 }
 

@@ -1,4 +1,5 @@
-//! Malformed stores, in which one file is storages of two kinds: bytes borrowed as one are not changed as the other.
+//! Malformed stores in which one file is storages of two kinds. Bytes borrowed as one kind are not changed as the
+//! other.
 
 use std::any::Any;
 use std::fs;
@@ -15,7 +16,7 @@ const MUTABLE: u64 = 2;
 const LIVE: u64 = 3;
 const NARROW: u64 = 4;
 
-/// A store of four storages on one file, which has the name of one of them at a time.
+/// A store of four storages in one file, which has the file name of one of them at a time.
 struct MalformedStore {
     dir: TempDir,
     named: u64,

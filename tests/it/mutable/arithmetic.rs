@@ -12,7 +12,7 @@ pub(super) fn arange<T: Element>(size: &[usize], element: impl Fn(i64) -> T) -> 
     Tensor::from_vec((0..size.iter().product::<usize>() as i64).map(element).collect(), size).unwrap()
 }
 
-/// Views of a tensor of three axes in which no two indices are one element.
+/// Returns views of a three-dimensional tensor in which no two indices refer to the same element.
 fn views(x: &Tensor) -> Vec<(&'static str, Tensor)> {
     let reversed = |axis| x.slice(axis, None, None, -1).unwrap();
     let stepped = x.slice(2, None, None, 3).unwrap();
@@ -34,8 +34,8 @@ fn views(x: &Tensor) -> Vec<(&'static str, Tensor)> {
     ]
 }
 
-/// Does `change` to every view of a mutable tensor, opened either way, and holds the whole storage against the same done
-/// by `model` to each element, which is given with its position in the view.
+/// Applies `change` to every view of a mutable tensor, opened in both ways. Compares the whole storage with the result
+/// of `model`, which is called with each element and its position in the view.
 fn agrees<T: Element + PartialEq + Debug>(
     what: &str,
     size: &[usize],
@@ -65,7 +65,7 @@ fn agrees<T: Element + PartialEq + Debug>(
 const SMALL: [usize; 3] = [4, 5, 7];
 
 #[test]
-fn numbers_change_every_element_of_a_view_and_no_other() {
+fn numbers_change_exactly_the_elements_of_a_view() {
     let f32s = |what, change: fn(&mut ExclusiveGuard<'_>) -> Result<()>, model: fn(f32) -> f32| {
         agrees(
             what,
@@ -97,7 +97,7 @@ fn numbers_change_every_element_of_a_view_and_no_other() {
         |i| f16::from_f64(i as f64 * 0.3),
         |x| x.add_(0.1)?.mul_(0.1).map(drop),
         |view| {
-            // PyTorch rounds what is added to 16 bits first, and not what is multiplied by.
+            // PyTorch rounds an addend to 16 bits first, but not a factor.
             let sum = |a: f16| f16::from_f32(a.to_f32() + f16::from_f32(0.1).to_f32());
             view.read::<f16>().unwrap().into_iter().map(|a| f16::from_f32(sum(a).to_f32() * 0.1)).collect()
         },
@@ -121,7 +121,7 @@ fn numbers_change_every_element_of_a_view_and_no_other() {
 
 #[test]
 fn tensors_change_a_view_element_by_element_broadcast_and_converted() {
-    /// One operand of the size of each view: some are strided, some broadcast.
+    /// Returns operands of the size of each view, some strided and some broadcast.
     fn operands(size: &[usize]) -> Vec<Tensor> {
         let whole = arange(size, |i| i as f64 - 3.5);
         let backwards: Vec<isize> = (0..size.len() as isize).rev().collect();
@@ -137,7 +137,7 @@ fn tensors_change_a_view_element_by_element_broadcast_and_converted() {
         }
         operands
     }
-    /// The operand's element for each index of the size, by the rule of broadcasting.
+    /// Returns the operand's element for each index of the size, by the rules of broadcasting.
     fn repeated(operand: &Tensor, size: &[usize]) -> Vec<f64> {
         let elements: Vec<f64> = operand.read().unwrap();
         let skipped = size.len() - operand.ndim();
@@ -167,7 +167,8 @@ fn tensors_change_a_view_element_by_element_broadcast_and_converted() {
             }
         };
         let element = |i| i as f32;
-        // With dimensions on both sides the two meet in float64; without them on one, in float32, where these are exact.
+        // If both sides have dimensions, the operation is computed in float64, and otherwise in float32, which is
+        // exact here.
         agrees("copy_", &SMALL, element, |x| x.copy_(&pick(x.size())).map(drop), model(|_, b| b));
         agrees("add_", &SMALL, element, |x| x.add_(&pick(x.size())).map(drop), model(|a, b| a + b));
         agrees("sub_", &SMALL, element, |x| x.sub_(&pick(x.size())).map(drop), model(|a, b| a - b));
@@ -176,8 +177,8 @@ fn tensors_change_a_view_element_by_element_broadcast_and_converted() {
 }
 
 #[test]
-fn views_of_several_pieces_are_changed_whole() {
-    // Rows of 24 KB: stepped over, they are gaps that are not read.
+fn views_of_several_pieces_are_changed_completely() {
+    // Rows of 24 KB: with a step, the rows between are gaps that are not read.
     let size = [3, 125, 6000];
     let row = arange(&[6000], |i| (i % 13) as i32);
     agrees("fill_", &size, |i| i as i32, |x| x.fill_(-1).map(drop), |view| vec![-1; view.numel()]);
@@ -230,7 +231,7 @@ fn dtypes_promote_as_in_pytorch() {
     };
     let other = |dtype: DType, size: &[usize]| arange(size, |i| i + 1).to_dtype(dtype).unwrap();
     use DType::{BF16, Bool, C64, F8E5M2, F16, F32, F64, I8, I16, I32, I64, U8, U16};
-    // What can be cast back is taken, whichever dtype the two meet in.
+    // An operand is accepted if the result can be cast back, whatever the common dtype is.
     for (dtype, theirs) in [
         (F32, F64),
         (F32, I64),
@@ -266,7 +267,7 @@ fn dtypes_promote_as_in_pytorch() {
     assert_refused(own(F32, &[3]).sub_(&other(Bool, &[3])), ErrorKind::DTypeMismatch, &["bools"]);
     assert_refused(own(I8, &[3]).fill_(300), ErrorKind::OutOfRange, &["300", "int8"]);
     assert_refused(own(U8, &[3]).fill_(-500), ErrorKind::OutOfRange, &["-500", "uint8"]);
-    // A tensor without dimensions does not widen one that has some; a number widens neither.
+    // A tensor without dimensions does not widen one with dimensions, and a number widens neither.
     own(F32, &[3]).add_(&other(F64, &[])).unwrap().add_(&other(I64, &[])).unwrap();
     own(U8, &[3]).add_(-1).unwrap();
     assert_refused(own(I64, &[]).add_(&other(F64, &[])), ErrorKind::DTypeMismatch, &["float64"]);

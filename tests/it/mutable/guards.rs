@@ -104,13 +104,13 @@ fn case_23_guards_of_two_handles_and_threads_exclude_each_other() {
     let open = || StoreOptions::new().lock_timeout(Duration::from_millis(20)).open(&path).unwrap();
     let (x, y) = (open().load("x").unwrap(), open().load("x").unwrap());
 
-    // This thread would wait for itself: an hour, if it were not refused at once.
+    // This thread would wait an hour for itself if it were not refused at once.
     let patient = StoreOptions::new().lock_timeout(Duration::from_secs(3600)).open(&path).unwrap();
     let patient = patient.load("x").unwrap();
     let exclusive = x.lock_exclusive().unwrap();
     assert_refused(patient.lock_shared(), ErrorKind::Busy, &["this thread", "an exclusive guard", "drop it"]);
     assert_refused(patient.lock_exclusive(), ErrorKind::Busy, &["this thread", "an exclusive guard"]);
-    // Another thread waits, in vain.
+    // Another thread waits until its timeout.
     let elsewhere = || thread::scope(|scope| scope.spawn(|| y.lock_exclusive().map(drop)).join().unwrap());
     assert_refused(elsewhere(), ErrorKind::Busy, &["another thread", "20ms", "bin"]);
     drop(exclusive);
@@ -147,7 +147,7 @@ fn threads_that_add_under_the_guard_lose_nothing() {
     }
 }
 
-/// The rows of the tutorials that change elements, on a store that another handle reads.
+/// The examples of the tutorials that change elements, on a store that another handle reads.
 #[test]
 fn in_place_changes_of_the_tutorials() {
     let (_dir, path, store) = new_store();
@@ -157,7 +157,7 @@ fn in_place_changes_of_the_tutorials() {
     };
     let seen = |name: &str| Store::open(&path).unwrap().load(name).unwrap();
 
-    // T-2: the storage's first element. T-6: a row's. T-7: a clone is another storage.
+    // T-2: the storage's first element. T-6: a row's element. T-7: a clone has a different storage.
     let points = mutable("points", &Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2]).unwrap());
     points.view([6]).unwrap().select(0, 0).unwrap().lock_exclusive().unwrap().fill_(2).unwrap();
     assert_eq!(seen("points").read::<f32>().unwrap(), [2., 4., 2., 1., 3., 5.]);
@@ -168,7 +168,7 @@ fn in_place_changes_of_the_tutorials() {
     clone.lock_exclusive().unwrap().fill_(0).unwrap();
     assert_eq!(seen("points").read::<f32>().unwrap(), [2., 4., 10., 1., 3., 5.]);
 
-    // T-12, T-14: in place keeps the storage, and a name for a view of it sees the change.
+    // T-12, T-14: an in-place change keeps the storage, and a view with a second name sees it.
     let t1 = mutable("t1", &Tensor::from_vec(vec![6i64, 7, 8, 9], &[4]).unwrap());
     store.save_view("t2", &t1).unwrap();
     store.load("t2").unwrap().lock_exclusive().unwrap().add_(1).unwrap();

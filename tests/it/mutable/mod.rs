@@ -1,4 +1,4 @@
-//! Mutable storages: created, locked, changed in place.
+//! Mutable storages: creating, locking, and changing in place.
 
 mod arithmetic;
 mod guards;
@@ -81,7 +81,7 @@ fn kinds_that_cannot_be_created_are_refused() {
     assert_eq!(store.generation(), 2);
 }
 
-/// Both ways to open a store.
+/// Opens a store in both ways.
 fn handles(path: &Path) -> [(&'static str, Store); 2] {
     let mapped = open_mapped(path);
     [("unmapped", Store::open(path).unwrap()), ("mapped", mapped)]

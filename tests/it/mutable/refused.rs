@@ -39,7 +39,7 @@ fn unnamed_storage_is_not_changed_even_if_a_reader_keeps_its_file() {
         writer.copy("x", "tied").unwrap();
         writer.remove("x").unwrap();
         x.lock_exclusive()
-            .unwrap_or_else(|e| panic!("{how}: another name stands on it: {e}"))
+            .unwrap_or_else(|e| panic!("{how}: another name refers to it: {e}"))
             .fill_(1)
             .unwrap();
         writer.rename("tied", "x").unwrap();
@@ -68,11 +68,12 @@ fn view_of_a_mutable_tensor_of_a_copied_store_is_refused() {
     x.lock_exclusive().unwrap().fill_(2).unwrap();
     assert_refused(store.save_view("view", &x), ErrorKind::ForeignStorage, &["copy", "use save"]);
     store.save_view("view", &store.load("x").unwrap()).unwrap();
-    // The records are the same, and so the bytes.
+    // The records are equal, and so are the bytes.
     store.save_view("sealed view", &other.load("sealed").unwrap()).unwrap();
 }
 
-/// In a malformed store, one file is both a sealed storage, which is lent without a lock, and a mutable one.
+/// In a malformed store, one file is both a sealed storage, whose bytes are borrowed without a lock, and a mutable
+/// one.
 #[test]
 fn file_borrowed_as_a_sealed_storage_is_not_changed_as_a_mutable_one() {
     let (_dir, path, store) = new_store();
@@ -88,7 +89,7 @@ fn file_borrowed_as_a_sealed_storage_is_not_changed_as_a_mutable_one() {
     let [changed, changed_unmapped] = [&mapped, &unmapped].map(|store| store.load("mutable").unwrap());
     let short = mapped.load("short").unwrap();
     let lent = short.as_slice::<i64>().unwrap();
-    // A longer mapping of the same file comes and goes.
+    // Maps more of the same file, and unmaps it.
     drop(mapped.load("sealed").unwrap());
     for id in [1, 2] {
         fs::remove_file(bin(id)).unwrap();
@@ -139,7 +140,7 @@ fn case_06_failed_flush_is_an_error_and_so_is_the_next() {
     guard.fill_(8).unwrap();
     assert_refused(guard.flush(), ErrorKind::Io, &["flush storage", "0000000000000001.bin"]);
     assert_refused(guard.flush(), ErrorKind::Poisoned, &["earlier flush", "lost"]);
-    // What was flushed survives a power cut, and so does the commit.
+    // The flushed elements survive a power cut, and so does the commit.
     let disk = SimulatedDisk::after_power_cut(&disk.log(), Outcome::EverythingLost);
     let store = StoreOptions::new().disk(Arc::new(disk)).open("/x.smap").unwrap();
     assert_eq!(store.load("x").unwrap().read::<i32>().unwrap(), [7; 4]);
@@ -168,7 +169,7 @@ fn case_06_failed_flush_is_reported_to_every_handle_and_after_reloading() {
     assert_refused(again.lock_exclusive().unwrap().flush(), ErrorKind::Poisoned, &["earlier flush"]);
     let other = store.load("other").unwrap();
     other.lock_exclusive().unwrap().flush().unwrap();
-    // The failure of either of the two files that are asked counts.
+    // A failure in either of the two synced files counts.
     let is_second = AtomicBool::new(false);
     disk.fail(move |op| matches!(op, Op::Sync(_)) && is_second.swap(true, Ordering::Relaxed));
     assert_refused(other.lock_exclusive().unwrap().flush(), ErrorKind::Io, &["flush storage"]);

@@ -1,5 +1,5 @@
-//! A process that forks: what its child inherits is not the child's. The process that forks is this test binary,
-//! started again, so that no other test runs in it.
+//! Forked processes: a child cannot use what it inherits. The process that forks is this test binary, started again,
+//! so that no other test runs in it.
 
 use std::any::Any;
 use std::fs::{self, File, Permissions};
@@ -21,26 +21,26 @@ use crate::harness::hooked::Hooked;
 use crate::harness::processes::run_to_end;
 use crate::harness::{assert_refused, filled, new_path, new_store, open_mapped};
 
-/// A forked child that has begun.
+/// A running forked child.
 #[derive(Debug)]
 struct Forked(libc::pid_t);
 
-/// Forks; the child does this, and ends.
+/// Forks. The child runs this, and ends.
 fn fork(child: impl FnOnce()) -> Forked {
-    // SAFETY: the child is this thread alone. Where others are at work, it uses nothing that they may have locked but what
-    // this library says it may, and the allocator, which comes whole out of a fork.
+    // SAFETY: the child has only this thread. If other threads are running, it uses nothing that they may have locked,
+    // except what this library allows, and the allocator, which is usable after a fork.
     let id = unsafe { libc::fork() };
     assert!(id >= 0);
     if id == 0 {
         let result = panic::catch_unwind(AssertUnwindSafe(child));
-        // SAFETY: ends the process, and with it nothing that others own.
+        // SAFETY: ends only this process. Nothing of others is affected.
         unsafe { libc::_exit(i32::from(result.is_err())) };
     }
     Forked(id)
 }
 
 impl Forked {
-    /// Waits for its end.
+    /// Waits for its end. Returns whether it succeeded.
     fn succeeds(self) -> bool {
         let mut status = 1;
         // SAFETY: the pointer is to a live integer.
@@ -49,7 +49,7 @@ impl Forked {
     }
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "fork under a guard" => {
@@ -80,7 +80,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
         }
         "fork while committing" => {
             let options = StoreOptions::new().lock_timeout(Duration::from_secs(1));
-            // The children are forked where the writers' lock is held: when the manifest is given its name.
+            // The children are forked while the writers' lock is held: when the manifest is renamed.
             let children = Arc::<Mutex<Vec<Forked>>>::default();
             let forked = Arc::clone(&children);
             let disk = Hooked::after(move |operation, path| {
@@ -94,12 +94,12 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
                 store.save("x", &Tensor::from_vec(vec![value], &[1]).unwrap()).unwrap();
             }
             options.open(path).unwrap().remove("x").unwrap();
-            // The children have the files open that this handle was pinned by; it has moved on.
+            // The children still have the files open that pinned this handle, but the handle has moved on.
             store.gc().unwrap();
             let metadata = fs::read_dir(path.join("meta")).unwrap();
             assert_eq!(metadata.count(), 1, "a child keeps a pin of its parent's");
             for child in children.lock().unwrap().drain(..) {
-                // SAFETY: the child was forked here, and not waited for.
+                // SAFETY: the child was forked here, and has not been waited for.
                 assert_eq!(unsafe { libc::kill(child.0, libc::SIGKILL) }, 0);
                 assert!(!child.succeeds());
             }
@@ -118,7 +118,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             let (x, live) = (store.load("x").unwrap(), store.load("changing").unwrap());
             store.save("gone", &Tensor::from_vec(vec![5i64], &[1]).unwrap()).unwrap();
             let snapshot = store.snapshot();
-            // Only the snapshot has its generation, and what was removed, from here on.
+            // From here on only the snapshot keeps its generation and the removed tensor.
             store.remove("gone").unwrap();
             let mut txn = Some(store.begin().unwrap());
             txn.as_mut().unwrap().save("staged", &x).unwrap();
@@ -142,7 +142,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             });
             assert!(child.succeeds());
             assert!(store.refresh().unwrap(), "the child committed nothing by its own handle");
-            // The parent's snapshot is still pinned, its transaction whole.
+            // The parent's snapshot is still pinned, and its transaction is intact.
             store.gc().unwrap();
             let gone = snapshot.take().unwrap().load("gone").unwrap();
             assert_eq!(gone.read::<i64>().unwrap(), [5], "the child gave the parent's pin back");
@@ -157,7 +157,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             let another = Store::open(path).unwrap();
             let another = another.create_tensor("another", DType::I64, &[1], StorageKind::Mutable).unwrap();
             let mut guard = Some(another.lock_exclusive().unwrap());
-            // Within the process the lock is taken under a mutex: the thread stays in there.
+            // Within a process the lock is taken under a mutex. The thread stays inside it.
             let disk = Hooked::before(move |operation, path| {
                 if operation == "try_lock" && path.extension().is_some_and(|extension| extension == "bin") {
                     locking.send(()).unwrap();
@@ -174,7 +174,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
                 let locking = scope.spawn(|| changing.lock_shared().map(drop).unwrap());
                 is_locking.recv().unwrap();
                 let child = fork(|| {
-                    // SAFETY: changes this process only, which it ends if it still waits then.
+                    // SAFETY: changes only this process, and ends it if it still waits then.
                     unsafe { libc::alarm(20) };
                     assert_refused(changing.lock_shared(), ErrorKind::Forked, &["open the store again"]);
                     assert_refused(changing.lock_exclusive(), ErrorKind::Forked, &["open the store again"]);
@@ -235,7 +235,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             assert_eq!(live.read().unwrap(), [1; 4]);
         }
         "create as nobody" => {
-            // SAFETY: calls of the system that change this process only, which ends here.
+            // SAFETY: system calls that change only this process, which ends here.
             assert_eq!(unsafe { libc::setgid(NOBODY) }, 0);
             // SAFETY: the same.
             assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
@@ -246,8 +246,8 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     true
 }
 
-/// Forks again and again while another thread works, so that some child begins while the thread holds the mutex under
-/// which it maps: nobody gives it back there, where `inherited` is dropped.
+/// Forks repeatedly while another thread works, so that some child is forked while the thread holds the mapping mutex.
+/// In that child, which drops `inherited`, the mutex is never released.
 fn while_a_thread_works(inherited: Box<dyn Any>, work: impl Fn() + Sync) {
     let (mut inherited, over) = (Some(inherited), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -258,7 +258,7 @@ fn while_a_thread_works(inherited: Box<dyn Any>, work: impl Fn() + Sync) {
         });
         let hung = (0..FORKS).find(|_| {
             let child = fork(|| {
-                // SAFETY: changes this process only, which it ends if it still waits then.
+                // SAFETY: changes only this process, and ends it if it still waits then.
                 unsafe { libc::alarm(20) };
                 drop(inherited.take());
             });
@@ -269,7 +269,7 @@ fn while_a_thread_works(inherited: Box<dyn Any>, work: impl Fn() + Sync) {
     });
 }
 
-/// Far more than it takes to find a mutex held.
+/// Far more than needed to find the mutex held.
 const FORKS: usize = 400;
 
 fn results_of_every_call(
@@ -340,7 +340,7 @@ fn results_of_every_call(
     ]
 }
 
-/// A store of a sealed tensor, one to be changed, and an attribute, at generation 3.
+/// Creates a store with a sealed tensor, a mutable one, and an attribute, at generation 3.
 pub(crate) fn create_store_of_two(path: &Path) {
     let store = Store::create(path).unwrap();
     store.create_tensor("changing", DType::I64, &[4], StorageKind::Mutable).unwrap();
@@ -350,7 +350,7 @@ pub(crate) fn create_store_of_two(path: &Path) {
     txn.commit().unwrap();
 }
 
-/// Does not compile when a type is what it must not be: then two of the traits fit.
+/// Fails to compile if a type implements a trait that it must not: then two impls apply.
 macro_rules! assert_not_impl {
     ($type:ty: $trait:path) => {
         const _: fn() = || {

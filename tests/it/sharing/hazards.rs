@@ -1,4 +1,4 @@
-//! Processes on one store, one test a case: the number in a test's name is that of the case.
+//! Several processes on one store. Each test covers the numbered case in its name.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -23,7 +23,7 @@ fn storages(path: &Path) -> usize {
     fs::read_dir(path.join("storages")).unwrap().count()
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "stop before publishing" => {
@@ -134,7 +134,7 @@ fn case_17_next_writer_continues_after_a_writer_was_killed_holding_the_lock() {
     store.save("x", &filled(1000, 1f32)).unwrap();
     assert_eq!((store.names().unwrap(), store.generation()), (vec!["x".to_owned()], 2));
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-    assert_eq!(store.gc().unwrap().file_count, 0, "the next commit left what the dead writer left");
+    assert_eq!(store.gc().unwrap().file_count, 0, "the next commit left files of the dead writer");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn case_18_writer_that_waits_for_a_replaced_lock_gets_an_error() {
     }
 }
 
-/// A process that is on the first generation with `x`, opened in one of both ways.
+/// Starts a process that reads the first generation with `x`, opened as the role says.
 fn start_reader(role: &str) -> (tempfile::TempDir, Store, OtherProcess) {
     let (dir, path, store) = new_fast_store();
     store.save("x", &filled(1000, 1f32)).unwrap();
@@ -255,7 +255,7 @@ fn case_21_open_lists_again_if_its_manifest_is_collected_before_the_pin() {
         };
         let reader = fast().disk(Arc::new(disk)).open(&path).unwrap();
         assert_eq!((reader.generation(), value(&reader, "x")), (3, 2.), "{operation}");
-        // Two that agree, after one that did not, or after two whose manifest is gone.
+        // Two listings that agree, after one that differed, or after two whose manifest was deleted.
         let expected = if is_listing { 3 } else { 4 };
         assert_eq!(lists.load(Ordering::Relaxed), expected, "{operation}");
     }
@@ -270,7 +270,7 @@ fn case_21_open_lists_again_if_its_manifest_is_locked_by_the_collector() {
     let tries = AtomicUsize::new(0);
     let disk = Hooked::before(move |operation, path| {
         if operation == "try_lock" && path.ends_with("0000000000000001.man") {
-            // The collector dies before it deletes.
+            // The collector dies before it deletes the file.
             if tries.fetch_add(1, Ordering::Relaxed) == 5 {
                 fs2::FileExt::unlock(&manifest)?;
             }
@@ -318,12 +318,12 @@ fn case_24_aborted_transaction_leaves_no_file() {
     assert_eq!(storages(&path), 6, "two storages each, and the chunk digests of one");
     dropping.resume();
     assert_eq!(dropping.read_line(), "dropped");
-    assert_eq!(storages(&path), 3, "what was dropped is still there");
+    assert_eq!(storages(&path), 3, "the dropped file still exists");
     dying.kill();
     dropping.resume();
     dropping.assert_success();
     store.save("x", &filled(1000, 1f32)).unwrap();
-    assert_eq!(storages(&path), 1, "the next commit left what a killed process had staged");
+    assert_eq!(storages(&path), 1, "the next commit left files that a killed process had staged");
     assert_eq!((store.names().unwrap(), store.generation()), (vec!["x".to_owned()], 2));
     assert_eq!(store.gc().unwrap().file_count, 0);
 }

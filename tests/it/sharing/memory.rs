@@ -1,4 +1,4 @@
-//! Several processes that map one storage share one copy of it in memory.
+//! Processes that map the same storage share one copy of it in memory.
 
 use std::fs;
 use std::io::{BufReader, Write as _};
@@ -13,7 +13,7 @@ const READERS: usize = 8;
 const SIZE_BYTES: u64 = 512 << 20;
 const COUNT: u32 = (SIZE_BYTES / 4) as u32;
 
-/// The numbers from 0 on, made as they are saved.
+/// The numbers from 0, generated while they are saved.
 struct Numbers;
 
 impl Source for Numbers {
@@ -37,7 +37,7 @@ impl Source for Numbers {
     }
 }
 
-/// What the started process does: adds all elements up, says so, and keeps its mapping for a while.
+/// The role of a started process: adds up all elements, prints the sum, and keeps its mapping for a while.
 pub(crate) fn sum(path: &Path) {
     let store = open_mapped(path);
     let numbers = store.load("numbers").unwrap();
@@ -46,15 +46,15 @@ pub(crate) fn sum(path: &Path) {
     wait_for_line();
 }
 
-/// A number that the kernel keeps of all mappings of a process together, in bytes.
+/// Returns the kernel's total over all mappings of a process, in bytes.
 fn smaps_rollup(id: u32, key: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{id}/smaps_rollup")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// `Pss` counts each page by the share that a process has in it: a page that eight have mapped is an eighth for each. So
-/// the sum over all processes is what they take together, their own heaps, stacks and programs included.
+/// `Pss` divides each page among the processes that map it: a page that eight processes map counts an eighth for each.
+/// So the sum over all processes is their total memory, including heaps, stacks and programs.
 #[test]
 fn eight_processes_that_read_one_storage_take_the_memory_of_one() {
     let (_dir, path, store) = new_fast_store();
@@ -72,7 +72,7 @@ fn eight_processes_that_read_one_storage_take_the_memory_of_one() {
         "{READERS} processes read {SIZE_BYTES} bytes each: {resident_bytes} bytes resident, {shared_out_bytes} together ({:.3})",
         shared_out_bytes as f64 / SIZE_BYTES as f64
     );
-    // The system may have taken back a few clean pages.
+    // The kernel may have reclaimed a few clean pages.
     assert!(resident_bytes * 20 >= READERS as u64 * SIZE_BYTES * 19, "each has all of it in its pages");
     assert!(shared_out_bytes * 20 < SIZE_BYTES * 21, "{shared_out_bytes} bytes for {SIZE_BYTES}");
     for mut reader in readers {

@@ -9,7 +9,7 @@ use crate::harness::processes::{OtherProcess, proc, send_line, start, wait_for_l
 use crate::harness::{fast, filled, new_path, new_store, open_mapped};
 use crate::support::scaled;
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "read" => {
@@ -107,7 +107,7 @@ fn four_writers_at_once_lose_nothing() {
     );
 }
 
-/// How often each process adds 1.
+/// The number of times each process adds 1.
 const ADDITIONS: i64 = 200;
 
 #[test]
@@ -115,7 +115,7 @@ fn processes_that_change_elements_under_the_guard_lose_nothing() {
     let (_dir, path, store) = new_store();
     let x = store.create_tensor("x", DType::I64, &[100], StorageKind::Mutable).unwrap();
     let mut processes: Vec<Child> = (0..4).map(|_| start("add", &path)).collect();
-    // A reader under the shared guard sees no change half made.
+    // A reader under the shared guard never sees a half-made change.
     while processes.iter_mut().any(|process| process.try_wait().unwrap().is_none()) {
         let elements: Vec<i64> = x.lock_shared().unwrap().read().unwrap();
         assert!(elements.iter().all(|element| *element == elements[0]), "{elements:?}");
@@ -126,7 +126,7 @@ fn processes_that_change_elements_under_the_guard_lose_nothing() {
     assert_eq!(x.read::<i64>().unwrap(), [4 * (2 * ADDITIONS + 1000); 100]);
 }
 
-/// `STRIDEMAP_TEST_LARGE_MIB` sets the size of the tensor; by default 64.
+/// `STRIDEMAP_TEST_LARGE_MIB` sets the size of the tensor. The default is 64.
 #[test]
 fn saving_a_view_of_a_large_tensor_takes_no_memory_and_writes_no_data() {
     let (_dir, path) = new_path();

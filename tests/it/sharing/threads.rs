@@ -1,5 +1,5 @@
-//! Work on several threads: a panic of the caller's closure, and a system that starts no more threads. Limits and threads are
-//! those of a process of its own: this test binary, started again.
+//! Work on several threads: a panic in the caller's closure, and a system that cannot start more threads. Limits and
+//! threads are per process, so these tests start this binary again.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,10 +11,10 @@ use stridemap::{Source as _, Store, StoreOptions, Tensor};
 use crate::harness::processes::run_to_end;
 use crate::harness::{fast, new_path};
 
-/// More storages than are told of before a thread would have to wait for the closure.
+/// More storages than can be reported before a thread has to wait for the closure.
 const STORAGE_COUNT: usize = 300;
 
-/// A view of it is gathered on several threads.
+/// A view of this size is gathered on several threads.
 const LARGE_BYTES: usize = 24 << 20;
 
 fn make(path: &Path) {
@@ -30,7 +30,7 @@ fn thread_count() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Runs a role in a started process. Returns false for a role of another module.
+/// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "panic in closures" => panic_in_closures(path),
@@ -41,7 +41,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
 }
 
 fn panic_in_closures(path: &Path) {
-    end_a_hang();
+    kill_if_hanging();
     let store = Store::open(path).unwrap();
     let view = store.load("large").unwrap().t().unwrap();
     let before = thread_count();
@@ -61,11 +61,11 @@ fn panic_in_closures(path: &Path) {
 }
 
 fn start_no_threads(path: &Path) {
-    end_a_hang();
-    // Root may start as many as it likes.
-    // SAFETY: passes numbers.
+    kill_if_hanging();
+    // The limit does not apply to root.
+    // SAFETY: only returns a number.
     if unsafe { libc::geteuid() } == 0 {
-        // SAFETY: passes numbers.
+        // SAFETY: only passes numbers.
         assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
     }
     for most in 0..4 {
@@ -94,12 +94,12 @@ fn start_no_threads(path: &Path) {
     }
 }
 
-/// By custom, of nobody's processes.
+/// A user id that usually has no processes.
 const NOBODY: libc::uid_t = 65534;
 
-/// A process that hangs is killed, and its test fails.
-fn end_a_hang() {
-    // SAFETY: passes a number.
+/// Kills this process, and so fails its test, if it hangs.
+fn kill_if_hanging() {
+    // SAFETY: only passes a number.
     unsafe { libc::alarm(120) };
 }
 

@@ -6,15 +6,15 @@ use super::content::{Content, content_of, name};
 use super::diary::Count;
 use super::writer::{LARGE_BYTES, Writer};
 
-/// How many tensors of everybody there may be, about, and how many of them large.
+/// The approximate maximum number of tensors that every writer may change, and of large ones among them.
 const MANY: usize = 120;
 const MANY_LARGE: usize = 5;
 
-/// How long a tensor may grow.
+/// The maximum length of a growing tensor.
 const LONGEST_BYTES: usize = 6 << 20;
 
 impl Writer<'_> {
-    /// Some changes at random.
+    /// Makes some random changes.
     pub(super) fn change(
         &mut self,
         txn: &mut Transaction<'_>,
@@ -24,7 +24,7 @@ impl Writer<'_> {
         let is_refused = self.random.one_in(8);
         txn.on_existing(if is_refused { OnExisting::Refuse } else { OnExisting::Replace });
         let least = u64::from(!is_numbered);
-        // Now and then so many that a table is due.
+        // Sometimes so many that a table is due.
         let count = if self.random.one_in(15) { 80 } else { least + self.random.below(6) };
         for _ in 0..count {
             let names = names_of_all(txn.names()?);
@@ -61,11 +61,11 @@ impl Writer<'_> {
                     self.diary.note(format!("  save view {name}"));
                     txn.save_view(&name, &view)?;
                 }
-                // The last change: two could wait for each other, and what has grown cannot be loaded yet.
+                // An append is the last change: two could deadlock, and the grown tensor cannot be loaded yet.
                 (5, _) => return self.append(txn, generation),
                 (6, Some(from)) => {
                     self.diary.note(format!("  check {from}"));
-                    // Staged by this transaction, or on the newest generation that there was when it began.
+                    // Staged by this transaction, or from the newest generation at its begin.
                     let tensor = txn.load(&from)?;
                     let compared = content_of(&from).and_then(|content| content.check(&tensor));
                     let compared = compared.unwrap_or_else(|e| panic!("{from} in a transaction: {e}"));
@@ -85,8 +85,9 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Appends the batches that come next to a tensor that grows, or begins one: its own, or one that all append to. Of
-    /// that, others may append these batches first: then the transaction must not be committed.
+    /// Appends the next batches to a growing tensor, or creates one. It is this writer's own, or one that all writers
+    /// append to. Another writer may append these batches to the latter first, and then the transaction must not be
+    /// committed.
     fn append(&mut self, txn: &mut Transaction<'_>, generation: u64) -> Result<(), Error> {
         let owner =
             if self.random.one_in(3) { "any".to_owned() } else { format!("grown by {}", self.number) };
@@ -119,7 +120,7 @@ impl Writer<'_> {
         let name = name(owner, &content, 0);
         self.diary.note(format!("  begin {name}"));
         if self.random.one_in(6) {
-            // So many that it has a storage of its own, which can grow.
+            // Large enough to get its own storage, which can grow.
             let batch_count = (LARGE_BYTES as usize).div_ceil(content.size_bytes());
             return txn.save(&name, &content.tensor(0, batch_count));
         }
@@ -127,7 +128,7 @@ impl Writer<'_> {
         txn.create_growable(&name, content.dtype(), &[0, content.size()[1]], capacity).map(drop)
     }
 
-    /// A tensor that nobody has seen, and its name.
+    /// Returns a new tensor and its name.
     pub(super) fn fresh(&mut self) -> (String, Tensor) {
         let size_bytes = match self.random.below(60) {
             0 => LARGE_BYTES + self.random.below(LARGE_BYTES / 2),
@@ -147,13 +148,13 @@ impl Writer<'_> {
         (name("any", &content, self.random.below(3)), view)
     }
 
-    /// The same content under another name, or perhaps the same.
+    /// Returns a name for the same content, which may be the same name.
     pub(super) fn renumbered(&mut self, of: &str) -> String {
         name("any", &content_of(of).unwrap(), self.random.below(3))
     }
 }
 
-/// The names that everybody may change.
+/// Returns the names that every writer may change.
 pub(super) fn names_of_all(mut names: Vec<String>) -> Vec<String> {
     names.retain(|name| name.starts_with("any/"));
     names

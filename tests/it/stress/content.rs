@@ -1,4 +1,4 @@
-//! Tensors whose names say what their elements are, so that any process can tell whether it sees the right ones.
+//! Tensors whose names describe their elements, so that any process can check that it reads the right ones.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,9 +16,8 @@ const DTYPES: [(DType, &str); 6] = [
     (DType::C128, "c128"),
 ];
 
-/// A matrix, and a chain of views of it.
-///
-/// In a name: `any/f32.1c2d3e4f.12x34.t.s1:9:3#2`. `+12x34` is one that grows by 12 rows at a time.
+/// A matrix, and a chain of views of it. An example name: `any/f32.1c2d3e4f.12x34.t.s1:9:3#2`. A `+12x34` matrix grows
+/// by 12 rows at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Content {
     dtype: (DType, &'static str),
@@ -29,7 +28,7 @@ pub(super) struct Content {
     views: Vec<View>,
 }
 
-/// A step from a matrix to a view of it; all work on the first axis, but the transpose.
+/// A step from a matrix to a view of it. All but the transpose act on the first axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum View {
     Transposed,
@@ -37,7 +36,7 @@ enum View {
     Reversed { step: usize },
 }
 
-/// The positions of a matrix's axis that a view's axis takes.
+/// The positions along an axis of the matrix that an axis of the view selects.
 #[derive(Clone, Copy)]
 struct Positions {
     start: isize,
@@ -52,7 +51,7 @@ impl Positions {
 }
 
 impl Content {
-    /// A matrix of about so many bytes.
+    /// Draws a matrix of about `size_bytes`.
     pub(super) fn draw(random: &mut Random, size_bytes: u64) -> Content {
         let dtype = DTYPES[random.below(DTYPES.len() as u64) as usize];
         let numel = size_bytes / dtype.0.itemsize() as u64;
@@ -62,7 +61,8 @@ impl Content {
         Content { dtype, seed, rows, columns: columns as usize, grows: false, views: Vec::new() }
     }
 
-    /// A tensor of this content, as a matrix on the heap; of one that grows so many batches, from the `first` on.
+    /// Returns a tensor of this content, as a matrix on the heap. For a growing one, returns `batch_count` batches
+    /// from `first` on.
     pub(super) fn tensor(&self, first: usize, batch_count: usize) -> Tensor {
         assert!(self.views.is_empty());
         let (start, rows) = (first * self.rows * self.columns, batch_count * self.rows);
@@ -74,13 +74,13 @@ impl Content {
         Tensor::from_bytes(self.dtype.0, &[rows, self.columns], &bytes).unwrap()
     }
 
-    /// The bytes of the element of a row-major index, and what follows them for shorter elements.
+    /// Returns the bytes of the element at a row-major index. Shorter elements are a prefix of them.
     fn element(&self, index: u64) -> [u8; 16] {
         let first = mixed(u64::from(self.seed) << 32 ^ index);
         (u128::from(first) | u128::from(!first) << 64).to_le_bytes()
     }
 
-    /// A view of a tensor of this content, and what its content is.
+    /// Draws a view of a tensor of this content. Returns it with its content.
     pub(super) fn draw_view(&self, tensor: &Tensor, random: &mut Random) -> (Content, Tensor) {
         let mut content = self.clone();
         if tensor.numel() == 0 {
@@ -88,7 +88,7 @@ impl Content {
         }
         let mut tensor = tensor.clone();
         if content.grows() {
-            // Of what is there now: more may come.
+            // Limited to the current rows, because more may follow.
             content.views.push(View::Slice { start: 0, end: tensor.size()[0], step: 1 });
         }
         for _ in 0..1 + random.below(2) {
@@ -119,12 +119,12 @@ impl Content {
         self.views.len()
     }
 
-    /// Whether more batches may be appended to the tensor.
+    /// Returns whether more batches may be appended to the tensor.
     pub(super) fn grows(&self) -> bool {
         self.grows && self.views.is_empty()
     }
 
-    /// The same, as one that grows, a batch at a time.
+    /// Returns the same content as one that grows by a batch at a time.
     pub(super) fn growing(self) -> Content {
         Content { grows: true, ..self }
     }
@@ -133,7 +133,7 @@ impl Content {
         self.dtype.0
     }
 
-    /// The rows of the matrix, or of a batch of one that grows, and its columns.
+    /// Returns the rows of the matrix, or of a batch of a growing one, and its columns.
     pub(super) fn size(&self) -> [usize; 2] {
         [self.rows, self.columns]
     }
@@ -142,7 +142,8 @@ impl Content {
         self.rows * self.columns * self.dtype.0.itemsize()
     }
 
-    /// Which rows and columns of the matrix the two axes of the last view take, and whether they are exchanged.
+    /// Returns the rows and columns of the matrix that the two axes of the last view select, and whether they are
+    /// exchanged.
     fn axes(&self, row_count: usize) -> ([Positions; 2], bool) {
         let all = |count| Positions { start: 0, step: 1, count };
         let (mut first, mut second) = (all(row_count), all(self.columns));
@@ -168,12 +169,12 @@ impl Content {
         ([first, second], is_transposed)
     }
 
-    /// What is wrong with a tensor that should have this content, if anything is; else how many elements were compared.
+    /// Checks a tensor that should have this content. Returns the number of elements compared, or the problem.
     pub(super) fn check(&self, tensor: &Tensor) -> Result<u64, String> {
         let is_whole = self.grows();
         let rows = match tensor.size() {
             [rows, _] if is_whole => *rows,
-            // Of one that grew, a view names the rows it is of; the matrix itself has at least those.
+            // A view of a growing matrix names its rows. The matrix itself has at least those.
             _ => self.rows,
         };
         if is_whole && !rows.is_multiple_of(self.rows) {
@@ -269,12 +270,13 @@ impl FromStr for Content {
     }
 }
 
-/// The name of a tensor: whose it is, what it holds, and a number that tells it from others of the same content.
+/// Returns the name of a tensor: its owner, its content, and a number that distinguishes it from others of the same
+/// content.
 pub(super) fn name(owner: impl fmt::Display, content: &Content, number: u64) -> String {
     format!("{owner}/{content}#{number}")
 }
 
-/// What a name says that the tensor holds.
+/// Returns the content that a name describes.
 pub(super) fn content_of(name: &str) -> Result<Content, String> {
     let content = name.split_once('/').and_then(|(_, rest)| rest.rsplit_once('#'));
     content.ok_or_else(|| format!("{name:?} does not say what it is"))?.0.parse()

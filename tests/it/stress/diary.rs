@@ -1,5 +1,5 @@
-//! What a process leaves for the others, and for whoever looks into a failure: it may be killed at any time, so all of it
-//! is written at once, and read back by the process that takes its place.
+//! Records that a process leaves for the others and for debugging. It may be killed at any time, so each record is
+//! written at once, and the process that replaces it reads them back.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is counted, by process, over all its lives.
+/// The events that are counted, for each worker over all its processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Count {
     Commits,
@@ -39,7 +39,7 @@ pub(super) const COUNTS: [Count; 12] = [
     Count::KeptTensors,
 ];
 
-/// The place of a worker: processes come and go in it.
+/// The records of a worker, whose processes are killed and replaced.
 #[derive(Debug)]
 pub(super) struct Diary {
     log: File,
@@ -53,7 +53,7 @@ impl Diary {
         Diary { log, counts }
     }
 
-    /// Says what is done next. What it says last is what it was killed, or failed, or hung at.
+    /// Records the next action. The last record shows where the process was killed, failed or hung.
     pub(super) fn note(&mut self, what: impl std::fmt::Display) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let (seconds, millis, id) = (now.as_secs() % 10_000, now.subsec_millis(), std::process::id());
@@ -71,12 +71,12 @@ pub(super) fn log_path(dir: &Path, slot: usize) -> PathBuf {
     dir.join(format!("{slot}.log"))
 }
 
-/// What all lives of a worker counted.
+/// Returns the count of all processes of a worker.
 pub(super) fn counted(dir: &Path, slot: usize, what: Count) -> u64 {
     Numbers::open(&dir.join(format!("{slot}.counts"))).get(what as usize)
 }
 
-/// The last lines that a worker wrote.
+/// Returns the last lines that a worker wrote.
 pub(super) fn last_lines(dir: &Path, slot: usize, count: usize) -> String {
     let Ok(log) = File::open(log_path(dir, slot)) else { return String::new() };
     let mut bytes = vec![0; 400 * count];
@@ -87,7 +87,7 @@ pub(super) fn last_lines(dir: &Path, slot: usize, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n    ")
 }
 
-/// The commits of a writer, by number: the last that it began, and the last that returned.
+/// The numbered commits of a writer: the last that it began, and the last that returned.
 #[derive(Debug)]
 pub(super) struct Ledger(Numbers);
 
@@ -113,7 +113,7 @@ impl Ledger {
     }
 }
 
-/// A file of numbers; each is written and read whole.
+/// A file of numbers, each of which is written and read as a whole.
 #[derive(Debug)]
 struct Numbers(File);
 
@@ -125,7 +125,7 @@ impl Numbers {
 
     fn get(&self, index: usize) -> u64 {
         let mut bytes = [0; 8];
-        // What was never written is 0.
+        // A number that was never written is 0.
         let _ = self.0.read_exact_at(&mut bytes, 8 * index as u64);
         u64::from_le_bytes(bytes)
     }

@@ -1,4 +1,5 @@
-//! The real disk, on which a process may wait before any operation, so that others come between any two of them; or die.
+//! The real disk, where a process may wait before any operation, so that others act between any two of them, or may
+//! die.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -7,10 +8,10 @@ use std::time::Duration;
 use crate::harness::hooked::{Hooked, die};
 use crate::random::mixed;
 
-/// One operation in so many comes after a wait.
+/// One operation in this many waits first.
 const WAITS: u64 = 40;
 
-/// One operation in so many is the last of the process.
+/// One operation in this many kills the process.
 const DEATHS: u64 = 3000;
 
 pub(super) fn hesitant_disk(seed: u64) -> Hooked {
@@ -21,7 +22,7 @@ pub(super) fn hesitant_disk(seed: u64) -> Hooked {
         if number.is_multiple_of(WAITS) {
             thread::sleep(Duration::from_micros((number >> 32) % 12_000));
         }
-        // A lock is asked for over and over, which is no reason to die.
+        // Lock attempts are frequent, so they do not kill the process.
         if operation != "try_lock" && next().is_multiple_of(DEATHS) {
             die();
         }

@@ -1,8 +1,8 @@
-//! Many processes on one store, which are killed at any moment and started again.
+//! Many processes on one store, which are killed at random and restarted.
 //!
-//! Four writers change it at random; eight readers look at snapshots of it, and hold them. The name of each tensor says
-//! what its elements are, and the numbers of commits say which must be there, so that each reader can tell whether it sees
-//! what it must. At the end everything is killed, and what is left must be whole, and no more than that.
+//! Four writers change it at random. Eight readers take snapshots of it and keep them. The name of each tensor
+//! describes its elements, and the numbers of commits tell which tensors must exist, so that each reader can check
+//! what it sees. At the end every process is killed, and the remaining store must be intact and without leftovers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,14 +32,14 @@ use writer::commits_in;
 const WRITERS: usize = 4;
 const READERS: usize = 8;
 
-/// How long a process may say nothing before it counts as stuck: twice what it waits for a lock.
+/// A process without output for this long counts as stuck. It is twice the timeout of a lock.
 const PATIENCE: Duration = Duration::from_secs(80);
 
-/// What the started process does: `role` is "stress", its place, and a seed.
+/// The role of a started process: `role` is "stress", the number of the worker, and a seed.
 pub(crate) fn run_role(role: &str, path: &Path) {
     let numbers: Vec<u64> = role.split(' ').skip(1).map(|number| number.parse().unwrap()).collect();
     let (slot, seed) = (numbers[0] as usize, numbers[1]);
-    // The parent process may have been killed itself: then its end of the pipe is closed.
+    // If the parent process has been killed, its end of the pipe is closed.
     thread::spawn(|| {
         let _ = std::io::stdin().read_line(&mut String::new());
         std::process::exit(0);
@@ -55,7 +55,7 @@ pub(crate) fn run_role(role: &str, path: &Path) {
     panic::resume_unwind(failed.unwrap_err());
 }
 
-/// A place for a process.
+/// A worker, whose process is replaced when it dies.
 struct Slot {
     number: usize,
     child: Child,
@@ -68,13 +68,14 @@ impl Slot {
         let mut command = command(&format!("stress {number} {}", random.next()), path);
         let stderr =
             fs::OpenOptions::new().create(true).append(true).open(stderr_path(path, number)).unwrap();
-        // To find the lines of a backtrace takes seconds, in which others go on.
+        // Symbolizing a backtrace takes seconds, during which other processes continue.
         command.env("RUST_BACKTRACE", "0");
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
         Slot { number, child, log_bytes: 0, heard: Instant::now() }
     }
 
-    /// Whether it still runs, and has not been killed: by itself, on a disk that lets it die. Anything else is trouble.
+    /// Returns whether it is running. `false` if it was killed, which the hesitant disk does too. Any other end is an
+    /// error.
     fn is_alive(&mut self, shared: &Path) -> Result<bool, String> {
         let number = self.number;
         if let Some(status) = self.child.try_wait().unwrap() {
@@ -99,7 +100,7 @@ impl Slot {
         }
     }
 
-    /// Waits a moment for it to be at what is worth to be interrupted.
+    /// Waits a moment for a commit, which is worth interrupting.
     fn wait_for_a_commit(&self, shared: &Path, random: &mut Random) {
         for _ in 0..40 {
             let last = last_lines(shared, self.number, 1);
@@ -114,7 +115,7 @@ impl Slot {
     }
 
     fn signal(&self, signal: libc::c_int) {
-        // SAFETY: a child of this process that was not waited for, so that its number is no other's.
+        // SAFETY: a child of this process that has not been waited for, so its id has not been reused.
         assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
     }
 
@@ -129,7 +130,7 @@ fn stderr_path(path: &Path, number: usize) -> PathBuf {
     path.parent().unwrap().join(format!("{number}.stderr"))
 }
 
-/// What the processes of a run suffered.
+/// The numbers of signals and restarts of a run.
 #[derive(Debug, Default)]
 struct Injuries {
     kills: u64,
@@ -138,7 +139,7 @@ struct Injuries {
     stops: u64,
 }
 
-/// Lets the processes run, and kills them at random. Returns what went wrong, if anything did.
+/// Runs the processes, and kills them at random. Returns the problem, if there is one.
 fn kill_and_restart(
     path: &Path,
     until: Instant,
@@ -148,8 +149,8 @@ fn kill_and_restart(
     let mut slots: Vec<Slot> =
         (0..WRITERS + READERS).map(|number| Slot::start(number, path, random)).collect();
     let mut outcome = Ok(());
-    // On a busy machine nothing may have come about by then.
-    let is_enough = |suffered: &Injuries| has_happened(path.parent().unwrap()) && suffered.restarts > 0;
+    // On a busy machine not enough may have happened by then.
+    let is_enough = |suffered: &Injuries| is_meaningful(path.parent().unwrap()) && suffered.restarts > 0;
     while outcome.is_ok()
         && (Instant::now() < until || !is_enough(suffered) && Instant::now() < until + PATIENCE)
     {
@@ -162,17 +163,17 @@ fn kill_and_restart(
     outcome
 }
 
-/// What all workers counted, in all their lives.
+/// Returns the count of all workers and all their processes.
 fn total(shared: &Path, what: Count) -> u64 {
     (0..WRITERS + READERS).map(|slot| counted(shared, slot, what)).sum()
 }
 
-/// Whether there is anything that could have gone wrong.
-fn has_happened(shared: &Path) -> bool {
+/// Returns whether enough happened to make the test meaningful.
+fn is_meaningful(shared: &Path) -> bool {
     [Count::Commits, Count::Snapshots, Count::Tensors].iter().all(|&what| total(shared, what) > 0)
 }
 
-/// After a while, puts processes in the place of dead ones, and kills one or stops it for a moment.
+/// After a pause, replaces dead processes, and kills one or stops it for a moment.
 fn signal_one(
     slots: &mut [Slot],
     path: &Path,
@@ -188,7 +189,7 @@ fn signal_one(
             suffered.restarts += 1;
         }
     }
-    // Writers as often as readers, which are twice as many.
+    // As many signals to writers as to readers, which are twice as many.
     let number = match random.below(2) {
         0 => random.below(WRITERS as u64) as usize,
         _ => WRITERS + random.below(READERS as u64) as usize,
@@ -198,7 +199,7 @@ fn signal_one(
         slot.wait_for_a_commit(shared, random);
     }
     if random.one_in(6) {
-        // A process that is only slow, perhaps with a lock in its hands.
+        // Simulates a slow process, which may hold a lock.
         slot.signal(libc::SIGSTOP);
         thread::sleep(random.millis(300));
         slot.signal(libc::SIGCONT);
@@ -212,8 +213,8 @@ fn signal_one(
     Ok(())
 }
 
-/// What is left when all were killed: everything that was acknowledged, whole; and once garbage is collected, no file
-/// more than that.
+/// Checks the store after all processes were killed: everything acknowledged is intact, and after a collection there
+/// is no other file.
 fn check_remains(path: &Path) {
     let shared = path.parent().unwrap();
     let store = open_mapped(path);
@@ -242,7 +243,7 @@ fn check_remains(path: &Path) {
     assert!(store.verify(|_| {}).unwrap().findings.is_empty());
 }
 
-/// The files of the store are those of its newest generation, and no longer than it says.
+/// Checks that the files of the store are those of its newest generation, with the recorded lengths.
 fn check_files(path: &Path, store: &Store) {
     const CHUNK_BYTES: u64 = 1 << 20;
     const DIGEST_BYTES: u64 = 16;
@@ -274,8 +275,8 @@ fn check_files(path: &Path, store: &Store) {
     assert!(root.iter().eq(["FORMAT", "LOCK", "meta", "storages"]), "{root:?}");
 }
 
-/// `STRIDEMAP_STRESS_SECONDS` sets for how long, by default 3; `STRIDEMAP_STRESS_SEED` repeats the choices of a run, as far
-/// as the scheduler lets it.
+/// `STRIDEMAP_STRESS_SECONDS` sets the duration, by default 3. `STRIDEMAP_STRESS_SEED` repeats the choices of a run,
+/// as far as the scheduler allows.
 #[test]
 fn killed_processes_leave_every_snapshot_intact() {
     let seconds = scaled("STRIDEMAP_STRESS_SECONDS", 3) as u64;
@@ -298,7 +299,7 @@ fn killed_processes_leave_every_snapshot_intact() {
             print!("{}", fs::read_to_string(stderr_path(&path, slot)).unwrap_or_default());
         }
         let kept = dir.keep();
-        panic!("{trouble}; seed {seed}; the store and what its processes said are in {}", kept.display());
+        panic!("{trouble}; seed {seed}; the store and the logs of its processes are in {}", kept.display());
     }
-    assert!(has_happened(dir.path()) && suffered.restarts > 0);
+    assert!(is_meaningful(dir.path()) && suffered.restarts > 0);
 }

@@ -1,4 +1,4 @@
-//! What a reader does: takes snapshots, holds them for a while, and compares all that it sees with what it must be.
+//! A reader: takes snapshots, keeps them for a while, and compares everything with the expected content.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::diary::{Count, Diary, Ledger};
 use super::writer::{WINDOW, commits_in, options, own_name, own_prefix};
 use crate::random::Random;
 
-/// A snapshot that is held, and what was in it when it was taken.
+/// A snapshot that is kept, and its content when it was taken.
 struct Held {
     snapshot: Snapshot,
     names: Vec<String>,
@@ -24,14 +24,14 @@ struct Reader<'a> {
     random: Random,
     diary: &'a mut Diary,
     ledgers: Vec<Ledger>,
-    /// The commits of each writer that were seen so far.
+    /// The commits of each writer seen so far.
     seen: Vec<u64>,
     held: Vec<Held>,
-    /// Tensors whose snapshots are gone.
+    /// Tensors whose snapshots were dropped.
     kept: Vec<(String, Tensor)>,
 }
 
-/// Reads until it is killed.
+/// Reads until the process is killed.
 pub(super) fn read(path: &Path, shared: &Path, seed: u64, diary: &mut Diary) {
     let ledgers = (0..WRITERS).map(|writer| Ledger::open(shared, writer)).collect();
     let (held, kept, seen) = (Vec::new(), Vec::new(), vec![0; WRITERS]);
@@ -39,8 +39,8 @@ pub(super) fn read(path: &Path, shared: &Path, seed: u64, diary: &mut Diary) {
     loop {
         let acknowledged = reader.acknowledged();
         let Some(store) = reader.open(path) else { continue };
-        // A handle that was opened just now is on what was committed before.
-        reader.look(&store, &acknowledged);
+        // A newly opened handle is at a generation that was committed before.
+        reader.take_snapshot(&store, &acknowledged);
         for _ in 0..reader.random.below(20) {
             reader.step(&store);
         }
@@ -88,7 +88,7 @@ impl Reader<'_> {
                 }
             }
             2 => {
-                // What a reader sees first is what a writer may be about to delete.
+                // The names that a reader sees first may be deleted next.
                 for _ in 0..40 {
                     let acknowledged = self.acknowledged();
                     let Some(store) = self.open(store.path()) else { continue };
@@ -120,16 +120,16 @@ impl Reader<'_> {
                     Err(e) if e.kind() == ErrorKind::Busy => self.diary.count(Count::Busy, 1),
                     refreshed => {
                         refreshed.unwrap();
-                        self.look(store, &acknowledged);
+                        self.take_snapshot(store, &acknowledged);
                     }
                 }
             }
         }
-        self.look_again();
+        self.recheck();
     }
 
-    /// Takes a snapshot, and compares what is in it.
-    fn look(&mut self, store: &Store, acknowledged: &[u64]) {
+    /// Takes a snapshot, and checks its content.
+    fn take_snapshot(&mut self, store: &Store, acknowledged: &[u64]) {
         let snapshot = store.snapshot();
         self.diary.note(format!("snapshot of generation {}", snapshot.generation()));
         self.check_commits(&snapshot, acknowledged);
@@ -140,7 +140,7 @@ impl Reader<'_> {
         self.held.push(Held { snapshot, names, until: Instant::now() + self.random.millis(seconds) });
     }
 
-    /// What had returned before the snapshot was taken is in it, and so is what an earlier one had.
+    /// Checks that a snapshot contains all commits that returned before it was taken, and those in earlier snapshots.
     fn check_commits(&mut self, snapshot: &Snapshot, acknowledged: &[u64]) {
         self.diary.count(Count::Snapshots, 1);
         for (writer, &acknowledged) in acknowledged.iter().enumerate() {
@@ -158,8 +158,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Compares a snapshot with what it was; lets it go when its time has come.
-    fn look_again(&mut self) {
+    /// Compares a snapshot with its recorded content, and drops it after a while.
+    fn recheck(&mut self) {
         let at = self.random.below(self.held.len().max(1) as u64) as usize;
         if self.held.is_empty() {
             return;
@@ -180,7 +180,7 @@ impl Reader<'_> {
             let all: Vec<(String, Tensor)> = snapshot.load_all("").unwrap().map(Result::unwrap).collect();
             assert!(all.iter().map(|(name, _)| name).eq(names));
             for (name, tensor) in &all {
-                // A few large ones would leave no time for the many others.
+                // A few large tensors would leave no time for the many small ones.
                 if tensor.numel() < 100_000 || self.random.one_in(4) {
                     self.check(name, tensor);
                 }
@@ -209,7 +209,7 @@ impl Reader<'_> {
     }
 }
 
-/// Each writer's numbered commits add one tensor, take one away, and say their number, all at once.
+/// Checks the numbered commits of each writer: each adds one tensor, removes one, and updates the number, atomically.
 pub(super) fn check_windows(snapshot: &Snapshot, names: &[String]) {
     for writer in 0..WRITERS {
         let commits = commits_in(snapshot, writer);

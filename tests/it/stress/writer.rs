@@ -1,4 +1,4 @@
-//! What a writer does: random changes, as single commits and in transactions.
+//! A writer: random changes, as single commits and in transactions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use super::diary::{Count, Diary, Ledger};
 use super::hesitant::hesitant_disk;
 use crate::random::{Random, mixed};
 
-/// How many tensors of its own a writer keeps: each of its numbered commits adds one and takes the oldest away.
+/// The number of its own tensors that a writer keeps: each numbered commit adds one and removes the oldest.
 pub(super) const WINDOW: u64 = 8;
 
-/// From this size on a tensor has a storage of its own.
+/// A tensor of this size or larger has its own storage.
 pub(super) const LARGE_BYTES: u64 = 4 << 20;
 
 /// Longer than any wait should be, and shorter than the parent's patience.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// The attribute that says how many numbered commits of a writer there were.
+/// Returns the attribute that holds the number of a writer's numbered commits.
 pub(super) fn attribute(writer: usize) -> String {
     format!("commits of {writer}")
 }
 
-/// The prefix of the names that only this writer changes.
+/// Returns the prefix of the names that only this writer changes.
 pub(super) fn own_prefix(writer: usize) -> String {
     format!("own {writer}-")
 }
 
-/// The tensor that a writer's numbered commit adds: the same in every process.
+/// Returns the name of the tensor that a writer's numbered commit adds. It is the same in every process.
 pub(super) fn own_name(writer: usize, commit: u64) -> String {
     name(format!("{}{commit}", own_prefix(writer)), &own_content(writer, commit), 0)
 }
@@ -44,12 +44,12 @@ fn own_content(writer: usize, commit: u64) -> Content {
     Content::draw(&mut random, size_bytes)
 }
 
-/// The number of commits that a snapshot says a writer made.
+/// Returns the number of a writer's commits according to a snapshot.
 pub(super) fn commits_in(snapshot: &Snapshot, writer: usize) -> u64 {
     snapshot.attributes().get(&attribute(writer)).map_or(0, |number| number.parse().unwrap())
 }
 
-/// How a store is opened: half of the processes do everything as fast as they can.
+/// Draws options for opening a store. Half of the processes use the fastest ones.
 pub(super) fn options(random: &mut Random) -> StoreOptions {
     let options = StoreOptions::new().lock_timeout(LOCK_TIMEOUT);
     if random.one_in(2) { options } else { options.disk(Arc::new(hesitant_disk(random.next()))) }
@@ -60,11 +60,11 @@ pub(super) struct Writer<'a> {
     pub(super) random: Random,
     pub(super) diary: &'a mut Diary,
     ledger: Ledger,
-    /// Loaded some time ago: their storages may be deleted.
+    /// Tensors loaded some time ago, whose storages may have been deleted.
     kept: Vec<(String, Tensor)>,
 }
 
-/// Writes until it is killed.
+/// Writes until the process is killed.
 pub(super) fn write(path: &Path, shared: &Path, number: usize, seed: u64, diary: &mut Diary) {
     let mut random = Random::new(seed);
     let mut open = |durability| {
@@ -84,14 +84,14 @@ pub(super) fn write(path: &Path, shared: &Path, number: usize, seed: u64, diary:
         (acknowledged..=begun).contains(&commits),
         "{commits} commits; {acknowledged} returned, {begun} began"
     );
-    // The killed process may have had no time to.
+    // The killed process may not have recorded it.
     ledger.acknowledge(commits);
     let mut writer = Writer { number, random, diary, ledger, kept: Vec::new() };
     loop {
         let store = writer.random.pick(&stores).unwrap();
         writer.step(store);
         if writer.random.one_in(10) {
-            // A handle that is not moved on holds an old generation back; that must not last for ever.
+            // A handle that is not refreshed holds back an old generation, which must not last.
             for store in &stores {
                 store.refresh().unwrap();
             }
@@ -115,7 +115,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether it was done; otherwise it was refused for one of these reasons, or because others held the lock.
+    /// Returns whether the change was made. Otherwise it must have been refused for one of these reasons, or because
+    /// another process held the lock.
     fn is_done(&mut self, result: Result<(), Error>, refusals: &[ErrorKind]) -> bool {
         let Err(e) = result else { return true };
         self.diary.note(format!("refused: {e}"));
@@ -140,7 +141,7 @@ impl Writer<'_> {
         self.is_done(compacted.map(drop), &[]);
     }
 
-    /// Remembers some tensors for later, and forgets others.
+    /// Keeps some tensors for later, and drops others.
     fn keep(&mut self, store: &Store) {
         self.diary.note("keep");
         store.refresh().unwrap();
@@ -154,7 +155,7 @@ impl Writer<'_> {
         }
     }
 
-    /// One change by one call of the store, of names that were there a while ago.
+    /// Makes one change with a single call, to names that existed a while ago.
     fn change_once(&mut self, store: &Store) {
         let names: Vec<String> = names_of_all(store.names().unwrap());
         let Some(from) = self.random.pick(&names).cloned() else { return };
@@ -190,7 +191,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A transaction of several changes. Most are numbered, and say so in an attribute: whoever sees that must see all.
+    /// Runs a transaction of several changes. Most are numbered in an attribute: a reader that sees the number must
+    /// see all changes.
     fn change_much(&mut self, store: &Store) {
         let is_numbered = !self.random.one_in(4);
         self.diary.note(format!("begin, numbered: {is_numbered}"));
@@ -198,7 +200,7 @@ impl Writer<'_> {
         let generation = store.generation();
         let mut txn = store.begin().unwrap();
         let changed = self.change(&mut txn, generation, is_numbered);
-        // To append goes on from what others have committed since.
+        // An append continues from what others have committed since.
         let refusals =
             [ErrorKind::NameExists, ErrorKind::NameNotFound, ErrorKind::NotGrowable, ErrorKind::Conflict];
         if !self.is_done(changed, &refusals) {

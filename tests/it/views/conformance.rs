@@ -1,5 +1,5 @@
-//! Chains of view operations with PyTorch's and NumPy's own answers: `torch_views.jsonl` and `torch_more_views.jsonl` in
-//! `tests/data`, written by `make_torch_views.py` and `make_torch_more_views.py` beside them.
+//! Chains of view operations with the results of PyTorch and NumPy: `torch_views.jsonl` and `torch_more_views.jsonl`
+//! in `tests/data`, written by `make_torch_views.py` and `make_torch_more_views.py`.
 //!
 //! `STRIDEMAP_TORCH_VIEWS` names another file of such chains to run instead.
 
@@ -41,7 +41,7 @@ impl Args<'_> {
         list(&self.0[key])
     }
 
-    /// One number, or several.
+    /// Returns one number, or several.
     fn axes(&self, key: &str) -> Vec<isize> {
         if self.0[key].is_array() { self.ints(key) } else { vec![self.int(key)] }
     }
@@ -51,7 +51,7 @@ impl Args<'_> {
     }
 }
 
-/// The result of the operation; `None` for an index past the end of a list, which counts as a refusal.
+/// Returns the result of the operation, or `None` for an index past the end of a list, which counts as a refusal.
 fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
     let pick = |parts: Result<Vec<Tensor>>| match parts {
         Ok(parts) => parts.get(args.count("index")).cloned().map(Ok),
@@ -101,8 +101,8 @@ fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
     })
 }
 
-/// Whether the header is the one of a line: NumPy gives strides of size 1 as it finds them, and where no element is, no
-/// offset matters.
+/// Compares a header with the one of a line. NumPy does not normalize strides of dimensions of size 1, and offsets do
+/// not matter without elements.
 fn has_header(x: &Tensor, line: &Value, is_numpy: bool) -> bool {
     let (size, stride): (Vec<usize>, Vec<isize>) = (list(&line["size"]), list(&line["stride"]));
     let mut strides = x.stride().iter().zip(&stride).zip(&size);
@@ -112,7 +112,7 @@ fn has_header(x: &Tensor, line: &Value, is_numpy: bool) -> bool {
         && (x.numel() == 0 || x.storage_offset() as u64 == line["offset"].as_u64().unwrap())
 }
 
-/// The bytes of the elements at the end of a chain.
+/// Returns the bytes of the elements at the end of a chain.
 fn bytes(chain: &Value) -> Vec<u8> {
     match chain["bytes"].as_str() {
         Some(hex) => hex
@@ -132,7 +132,7 @@ struct Counts {
     copied: usize,
 }
 
-/// Gives what disagrees first.
+/// Runs a chain. Returns the first disagreement as the error.
 fn run(chain: &Value, counts: &mut Counts) -> std::result::Result<(), String> {
     let is_numpy = chain["engine"] == "numpy";
     let storage = (0..chain["storage_len"].as_i64().unwrap()).collect();
@@ -154,7 +154,8 @@ fn run(chain: &Value, counts: &mut Counts) -> std::result::Result<(), String> {
                 agree(&format!("{context}dtype"), view.dtype().name() == dtype, &view)?;
                 agree(&format!("{context}header"), has_header(&view, step, is_numpy), &view)?;
                 agree(&format!("{context}contiguous"), view.is_contiguous() == is_contiguous, &view)?;
-                // A tensor without elements has nothing to copy, and PyTorch's answer does not tell.
+                // A tensor without elements has nothing to copy, so PyTorch's result does not show whether it would be
+                // shared.
                 let is_shared = view.shares_storage(&x);
                 agree(&format!("{context}copied"), view.numel() == 0 || is_shared != is_copied, &view)?;
                 counts.copied += usize::from(is_copied);
@@ -175,7 +176,7 @@ fn run(chain: &Value, counts: &mut Counts) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Runs all chains of a file. Each must agree.
+/// Runs all chains of a file, and asserts that each agrees.
 fn run_all(chains: &str) -> Counts {
     let mut counts = Counts::default();
     let disagreement = |line: &str| {
@@ -203,7 +204,7 @@ fn chains_of_views_agree_with_pytorch_and_numpy() {
     assert_eq!((chains.chains, chains.steps, more.chains, more.steps), (3000, 9440, 1400, 8328));
 }
 
-/// In every chain one answer is changed, another one in each.
+/// Changes one result in each chain, a different one each time.
 #[test]
 fn changed_expected_results_are_noticed() {
     let mut changed = 0;

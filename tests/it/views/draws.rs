@@ -1,4 +1,4 @@
-//! What to do to a tensor, as it follows from a number.
+//! Random operations on a tensor, which follow from a number.
 
 use stridemap::{Axis, DType, Index, Sections, Tensor};
 
@@ -6,10 +6,10 @@ use crate::random::Random;
 
 use super::model::{Expected, Model, Name, place};
 
-/// A step that would give more elements is not taken: `expand` and `unfold` multiply.
+/// An operation with more elements in its result is not applied, because `expand` and `unfold` multiply elements.
 const MOST_ELEMENTS: usize = 1000;
 
-/// The result of one operation: a view, or several.
+/// The result of one operation: one view, or several.
 pub(super) struct Step {
     pub(super) op: String,
     pub(super) viewed: stridemap::Result<Vec<Tensor>>,
@@ -40,7 +40,7 @@ impl Draws {
         from[self.below(from.len())]
     }
 
-    /// One of `n` positions, from either end; now and then none of them.
+    /// Draws one of `n` positions, from either end. Sometimes it is out of range.
     pub(super) fn position(&mut self, n: usize) -> isize {
         let end = n as isize;
         let is_wrong = n == 0 || self.one_in(24);
@@ -51,7 +51,7 @@ impl Draws {
         }
     }
 
-    /// An axis by its position or its name.
+    /// Draws an axis, by its position or its name.
     fn axis(&mut self, model: &Model) -> Axis<'static> {
         let position = self.position(model.size.len().max(1));
         let name = model.axis(position.into()).ok().and_then(|axis| *model.names.get(axis)?);
@@ -62,7 +62,7 @@ impl Draws {
         }
     }
 
-    /// A name or none for each axis.
+    /// Draws an optional name for each axis.
     pub(super) fn names(&mut self, rank: usize) -> Vec<Name> {
         let mut rest = vec!["a", "b", "c", "d", "e", "f", "g", "h"];
         (0..rank)
@@ -97,7 +97,7 @@ impl Draws {
         subscript
     }
 
-    /// All axes in some order; now and then one is wrong, or one too many.
+    /// Draws all axes in some order. Sometimes one is wrong or extra.
     fn order(&mut self, model: &Model) -> Vec<Axis<'static>> {
         let rank = model.size.len();
         let mut rest: Vec<isize> = (0..rank as isize).collect();
@@ -118,7 +118,7 @@ impl Draws {
         order
     }
 
-    /// A size that can mostly be had from this one: axes joined, split and put in, and one left open.
+    /// Draws a size that is mostly reachable: with axes merged, split and inserted, and one left open.
     fn shape(&mut self, size: &[usize]) -> Vec<isize> {
         let mut shape = size.to_vec();
         for _ in 0..1 + self.below(6) {
@@ -143,7 +143,7 @@ impl Draws {
         shape
     }
 
-    /// A size that can mostly be had by repeating axes of size 1 and putting new ones in front.
+    /// Draws a size that is mostly reachable by repeating axes of size 1 and adding new ones in front.
     fn expanded(&mut self, size: &[usize]) -> Vec<isize> {
         let mut expanded: Vec<isize> = (0..self.below(3)).map(|_| self.pick(&[1, 2, 3])).collect();
         for &n in size {
@@ -157,7 +157,7 @@ impl Draws {
         expanded.split_off(usize::from(self.one_in(16)).min(expanded.len()))
     }
 
-    /// How to part an axis of size `n`, into parts that mostly make it up.
+    /// Draws sizes of parts that mostly add up to `n`.
     fn sizes(&mut self, n: usize) -> Sections {
         if self.one_in(2) {
             return Sections::Number(self.below(n + 3) as isize - 1);
@@ -174,7 +174,7 @@ impl Draws {
         Sections::List(sizes)
     }
 
-    /// How many parts, or where they end.
+    /// Draws a number of parts, or the positions of their ends.
     fn cuts(&mut self, n: usize) -> Sections {
         if self.one_in(2) {
             let dividing = (1..=n).filter(|&count| n.is_multiple_of(count)).nth(self.below(3)).unwrap_or(1);
@@ -185,7 +185,7 @@ impl Draws {
         Sections::List((0..self.below(4)).map(|_| self.below(2 * n + 3) as isize - n as isize - 1).collect())
     }
 
-    /// Sizes, strides and an offset that lie in a storage more often than not.
+    /// Draws sizes, strides and an offset that are mostly inside a storage.
     fn strided(&mut self, model: &Model) -> (Vec<usize>, Vec<isize>, Option<usize>) {
         let rank = self.below(4);
         let size = (0..rank).map(|_| self.pick(&[0, 1, 1, 2, 2, 2, 3, 4])).collect();
@@ -194,7 +194,7 @@ impl Draws {
             stride.push(1);
         }
         let offset = match self.below(8) {
-            // Where no element is, the model knows no offset.
+            // Without elements, the model does not know the offset.
             0..2 if !model.ids.is_empty() => None,
             2 => Some(self.pick(&[model.storage.len(), model.storage.len() + 1, usize::MAX])),
             _ => Some(self.below(model.storage.len())),
@@ -202,7 +202,7 @@ impl Draws {
         (size, stride, offset)
     }
 
-    /// Does one thing to a tensor and to its model; nothing where that gives too many elements.
+    /// Applies one operation to a tensor and to its model. Returns `None` if it would have too many elements.
     pub(super) fn step(&mut self, tensor: &Tensor, model: &Model) -> Option<Step> {
         macro_rules! both {
             ($op:ident($($argument:expr),*)) => {{
@@ -238,7 +238,7 @@ impl Draws {
         let cuts = self.cuts(n_of(cut_axis));
         let (window, other_window) = (self.below(n + 2), self.below(size_of(other) + 2));
         let (names, (strided, stride, offset)) = (self.names(rank), self.strided(model));
-        // Now and then a new name is one that stands already.
+        // Sometimes a new name already exists.
         let refined: Vec<Name> = model.names.iter().zip(&names).map(|(own, name)| own.or(*name)).collect();
         let renamed = model.names.iter().zip(&names).filter_map(|(own, to)| own.map(|from| (from, *to)));
         let renamed: Vec<(&str, Name)> = renamed.take(count).collect();

@@ -1,4 +1,4 @@
-//! Views of the same bytes as elements of another dtype: whatever they are, row-major bytes stay.
+//! Views of the same bytes as elements of other dtypes: the row-major bytes never change.
 
 use proptest::prelude::*;
 use stridemap::{DType, ErrorKind, Tensor};
@@ -6,7 +6,7 @@ use stridemap::{DType, ErrorKind, Tensor};
 use super::model::Model;
 use super::{chains, config, follow};
 
-/// A view of integers in which every byte counts.
+/// Returns a view of integers in which every byte matters.
 fn view_of_bytes(size: &[usize], chain: &[u64]) -> Tensor {
     let numel: usize = size.iter().product();
     let values: Vec<i64> = (0..numel as i64).map(|i| (i + 1).wrapping_mul(0x0123_4567_89ab_cdef)).collect();
@@ -14,8 +14,8 @@ fn view_of_bytes(size: &[usize], chain: &[u64]) -> Tensor {
     follow(base, Model::new(values, size, &vec![None; size.len()], true), chain).0
 }
 
-/// PyTorch's rule.
-fn can_be_seen_as(x: &Tensor, dtype: DType) -> bool {
+/// Returns whether PyTorch allows this view by dtype.
+fn allows_view_as(x: &Tensor, dtype: DType) -> bool {
     let (width, other_width) = (x.dtype().itemsize(), dtype.itemsize());
     let ratio = (other_width / width).max(1);
     let Some((last, others)) = x.stride().split_last() else { return width == other_width };
@@ -25,7 +25,8 @@ fn can_be_seen_as(x: &Tensor, dtype: DType) -> bool {
     width == other_width || *last == 1 && divided.all(divides)
 }
 
-/// PyTorch's rule for pairs along the last axis. Unlike a view by dtype it does not ask for the stride of a size of 1.
+/// Returns whether PyTorch allows pairs along the last axis. Unlike a view by dtype, it ignores the stride of an axis
+/// of size 1.
 fn is_paired(x: &Tensor) -> bool {
     let dims: Vec<_> = x.size().iter().zip(x.stride()).filter(|&(&n, _)| n != 1).collect();
     let pairs = dims.split_last().filter(|&(&last, _)| last == (&2, &1) && x.size().last() == Some(&2));
@@ -54,14 +55,14 @@ proptest! {
         for dtype in dtypes {
             match seen.view_dtype(dtype) {
                 Ok(next) => {
-                    prop_assert!(can_be_seen_as(&seen, dtype), "{:?} as {}", seen, dtype);
+                    prop_assert!(allows_view_as(&seen, dtype), "{:?} as {}", seen, dtype);
                     prop_assert_eq!((bytes(&next), next.dtype()), (bytes(&view), dtype));
                     prop_assert!(next.shares_storage(&view));
                     seen = next;
                 }
                 Err(e) => {
                     prop_assert_eq!(e.kind(), ErrorKind::InvalidArgument);
-                    prop_assert!(!can_be_seen_as(&seen, dtype), "{}", e);
+                    prop_assert!(!allows_view_as(&seen, dtype), "{}", e);
                 }
             }
         }

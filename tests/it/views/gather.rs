@@ -1,4 +1,4 @@
-//! Views of tensors of several blocks, read from a file that is not mapped.
+//! Views of tensors of several blocks, read from an unmapped file.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use stridemap::{Element, Index, Tensor};
 use crate::harness::fast;
 use crate::support::temporary;
 
-/// No more of a file is read at once.
+/// The most bytes of a file read at once.
 const BLOCK_BYTES: usize = 4 << 20;
 
-/// A longer gap between elements is not read.
+/// A longer gap between elements is skipped.
 const GAP_BYTES: usize = 16 << 10;
 
-/// Three planes, of which one is less than a block, and one and a half are more.
+/// Three planes. One is less than a block, and one and a half are more.
 const PLANES: usize = 3;
 const COLS: usize = 1000;
 
@@ -24,7 +24,7 @@ fn rows<T>() -> usize {
     BLOCK_BYTES * 3 / 4 / COLS / size_of::<T>()
 }
 
-/// A view, and where its elements are to come from: the first one's position, and the way along each of three axes.
+/// The source of a view: the position of its first element, and the steps along each of three axes.
 struct View {
     name: &'static str,
     tensor: Tensor,
@@ -42,7 +42,7 @@ impl View {
         along(self.first, 0, n0).flat_map(move |p| along(p, 1, n1)).flat_map(move |p| along(p, 2, n2))
     }
 
-    /// The elements from the lowest to the highest.
+    /// Returns the number of elements from the lowest to the highest.
     fn span(&self) -> usize {
         let reach = |(&n, step): (&usize, &isize)| (n - 1) * step.unsigned_abs();
         self.tensor.size().iter().zip(&self.steps).map(reach).sum::<usize>() + 1
@@ -101,7 +101,7 @@ fn read_alike<T: Element + PartialEq + Debug>(element: impl Fn(usize) -> T) {
     let elements: Vec<T> = (0..size.iter().product()).map(element).collect();
     let base = Tensor::from_vec(elements.clone(), &size).unwrap();
     options.create(&path).unwrap().save("x", &base).unwrap();
-    // SAFETY: nobody else knows this directory.
+    // SAFETY: no other process knows this directory.
     let mapped = unsafe { options.open_mapped(&path).unwrap() };
     let unmapped = options.disk(Arc::new(disk.clone())).open(&path).unwrap();
     let views_of = |store: &stridemap::Store| views::<T>(&store.load("x").unwrap()).unwrap();

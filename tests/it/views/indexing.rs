@@ -1,4 +1,4 @@
-//! Elements by tensors of indices, read and written.
+//! Reading and writing elements by tensors of indices.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn indices(values: &[i64], size: &[usize]) -> Tensor {
     Tensor::from_vec(values.to_vec(), size).unwrap()
 }
 
-/// The same tensor on the heap, sealed and mutable, in a mapped store and one that is not.
+/// Returns the same tensor on the heap, sealed and mutable, in a mapped store and in an unmapped one.
 fn in_every_kind_of_storage(path: &Path, tensor: &Tensor) -> Vec<Tensor> {
     let store = fast().create(path).unwrap();
     store.save("sealed", tensor).unwrap();
@@ -21,7 +21,7 @@ fn in_every_kind_of_storage(path: &Path, tensor: &Tensor) -> Vec<Tensor> {
     [vec![tensor.clone()], load(&mapped).to_vec(), load(&store).to_vec()].concat()
 }
 
-/// Views of a tensor of three axes.
+/// Returns views of a three-dimensional tensor.
 fn views(x: &Tensor) -> [Tensor; 4] {
     [
         x.clone(),
@@ -31,7 +31,7 @@ fn views(x: &Tensor) -> [Tensor; 4] {
     ]
 }
 
-/// Every index of a size, row-major.
+/// Returns every index of a size, in row-major order.
 fn indices_of(size: &[usize]) -> Vec<Vec<isize>> {
     size.iter().fold(vec![vec![]], |heads, &n| {
         heads.iter().flat_map(|head| (0..n as isize).map(move |i| [head.as_slice(), &[i]].concat())).collect()
@@ -47,7 +47,7 @@ fn with_position(index: &[isize], axis: usize, position: i64) -> Vec<isize> {
 #[test]
 fn index_select_and_gather_read_the_indexed_elements() {
     let dir = temporary();
-    // Rows of 160 and of 480 bytes: copied by elements, and whole.
+    // Rows of 160 and of 480 bytes: copied by element, and as a whole.
     for size in [[5, 4, 5], [5, 12, 5]] {
         let path = dir.path().join(format!("{size:?}"));
         for x in in_every_kind_of_storage(&path, &arange(&size)).iter().flat_map(views) {
@@ -67,7 +67,7 @@ fn index_select_and_gather_read_the_indexed_elements() {
                 by_size[axis] += 2;
                 let by = arange(&by_size);
                 let by: Vec<i64> = by.read::<i64>().unwrap().iter().map(|i| i * 7 % n).collect();
-                // Indices need not be contiguous either.
+                // Indices need not be contiguous.
                 let by = indices(&by, &by_size).flip([axis as isize]).unwrap();
                 let gathered = x.gather(axis as isize, &by).unwrap();
                 let expected: Vec<i64> = indices_of(&by_size)
@@ -117,7 +117,7 @@ fn index_copy_and_scatter_write_only_the_indexed_elements() {
                     let spread = indices(&spread, &source_size);
                     check(&spread, &|at| source.get(at).unwrap());
 
-                    // Fewer indices than the tensor has elements, and fewer than the source.
+                    // Fewer indices than elements in the tensor and in the source.
                     let some = spread.narrow(axis as isize, 1, 2).unwrap();
                     let some = some.narrow((axis as isize + 1) % 3, 0, 2).unwrap();
                     view.lock_exclusive().unwrap().scatter_(axis as isize, &some, &source).unwrap();
@@ -143,7 +143,7 @@ fn scatter_keeps_the_last_value_and_reads_an_overlapping_source_first() {
         assert_eq!(x.read::<i64>().unwrap(), [0, 9, 2, 3]);
         x.lock_exclusive().unwrap().index_copy_(0, &indices(&[3, 2, 1, 0], &[4]), &x).unwrap();
         assert_eq!(x.read::<i64>().unwrap(), [3, 2, 9, 0]);
-        // The indices themselves are among what changes.
+        // The indices themselves are in the changed storage.
         x.lock_exclusive()
             .unwrap()
             .copy_(&indices(&[1, 2, 3, 0], &[4]))
@@ -213,7 +213,8 @@ fn wrong_indices_are_refused_and_change_nothing() {
     assert_eq!(guard.read::<i64>().unwrap(), [0; 6]);
 }
 
-/// Enough elements that they are looked up in pieces, spread so that neither all of the file nor each alone is read.
+/// Enough elements that they are looked up in pieces. They are spread so that the file is neither read as a whole nor
+/// by element.
 #[test]
 fn many_indices_into_a_large_tensor_read_the_right_elements() {
     let dir = temporary();

@@ -1,4 +1,4 @@
-//! Chains on a live storage: what is read and written through the last view is where the model says.
+//! Chains on a live storage: reads and writes through the last view affect the elements that the model says.
 
 use proptest::prelude::*;
 use stridemap::{ErrorKind, LiveTensor, StorageKind};
@@ -8,7 +8,7 @@ use super::{Draws, chains, config, counted, follow};
 use crate::harness::fast;
 use crate::support::temporary;
 
-/// Does everything to a view; `held` is what its storage then holds, element by element.
+/// Runs every operation on a view. `held` is the expected content of its storage, by element.
 fn change(live: &LiveTensor<i64>, model: &Model, held: &mut [i64], draws: &mut Draws) {
     let ids = &model.ids;
     let values = |held: &[i64]| ids.iter().map(|&id| held[id]).collect::<Vec<_>>();
@@ -59,7 +59,7 @@ proptest! {
         let (base, of_base) = counted(&size, chain[0]);
         let of_base = Model { is_borrowable: false, ..of_base };
         options.create(&path).unwrap().save_as("base", &base, StorageKind::Live).unwrap();
-        // SAFETY: nobody else knows this directory.
+        // SAFETY: no other process knows this directory.
         let store = unsafe { options.open_mapped(&path).unwrap() };
         let base = store.load("base").unwrap();
         let (view, model, _) = follow(base.clone(), of_base.clone(), &chain);

@@ -1,6 +1,6 @@
-//! Chains of view operations, against a model that knows nothing of strides.
+//! Chains of view operations, compared with a model that has no strides.
 //!
-//! `STRIDEMAP_TEST_CASES` sets how many chains each test runs; by default 400.
+//! `STRIDEMAP_TEST_CASES` sets the number of chains in each test. The default is 400.
 
 use ndarray::{ArrayD, IxDyn};
 use proptest::collection::vec;
@@ -22,7 +22,7 @@ use model::{Expected, Model, coordinates, number, place};
 use crate::harness::fast;
 use crate::support::{scaled, temporary};
 
-/// All that a tensor can be asked.
+/// Checks everything that can be queried of a tensor.
 fn check(tensor: &Tensor, model: &Model, draws: &mut Draws, trail: &str) {
     let (size, values) = (&model.size, model.values());
     assert_eq!((tensor.size(), tensor.numel()), (&size[..], values.len()), "{trail}");
@@ -61,7 +61,7 @@ fn check(tensor: &Tensor, model: &Model, draws: &mut Draws, trail: &str) {
     assert_eq!(borrowed.map_err(|e| e.kind()), array, "{trail}: {tensor:?}");
 }
 
-/// Whether no index, element or not, leads out of a storage of so many elements.
+/// Returns whether every index, including those without an element, stays inside a storage of `length` elements.
 fn is_inside(tensor: &Tensor, length: usize) -> bool {
     let (mut lowest, mut highest) = (tensor.storage_offset() as i128, tensor.storage_offset() as i128);
     for (&n, &step) in tensor.size().iter().zip(tensor.stride()).filter(|_| tensor.numel() > 0) {
@@ -72,7 +72,7 @@ fn is_inside(tensor: &Tensor, length: usize) -> bool {
     0 <= lowest && end <= length as i128
 }
 
-/// Follows a chain and checks every tensor on the way. Returns the last one, and the number of steps.
+/// Follows a chain, and checks every tensor. Returns the last one, and the number of steps.
 fn follow(mut tensor: Tensor, mut model: Model, chain: &[u64]) -> (Tensor, Model, usize) {
     let (mut trail, mut step_count) = (format!("{:?}", model.size), 0);
     check(&tensor, &model, &mut Draws::new(0), &trail);
@@ -94,13 +94,13 @@ fn follow(mut tensor: Tensor, mut model: Model, chain: &[u64]) -> (Tensor, Model
                 ((tensor, model), step_count) = (next, step_count + 1);
             }
             (Err(refusal), Err(kind)) => assert_eq!(refusal.kind(), kind, "{trail}: {refusal}"),
-            (viewed, expected) => panic!("{trail}: gives {viewed:?}; the model gives {expected:?}"),
+            (viewed, expected) => panic!("{trail}: returned {viewed:?}, but the model returned {expected:?}"),
         }
     }
     (tensor, model, step_count)
 }
 
-/// A tensor that counts up, some of its axes named, and its model.
+/// Returns a tensor that counts up, with names for some axes, and its model.
 fn counted(size: &[usize], seed: u64) -> (Tensor, Model) {
     let values: Vec<i64> = (0..size.iter().product::<usize>() as i64).collect();
     let names = Draws::new(seed).names(size.len());
@@ -113,7 +113,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// A size, and what to do to a tensor of that size.
+/// Generates a size, and a chain of operations on a tensor of that size.
 fn chains() -> impl Strategy<Value = (Vec<usize>, Vec<u64>)> {
     let n = prop_oneof![1 => Just(0), 8 => Just(1), 20 => 2..=5usize];
     let rank = prop_oneof![1 => 0..=1usize, 4 => 2..=4usize];
@@ -169,7 +169,7 @@ proptest! {
         let path = dir.path().join("views.smap");
         let (base, of_base) = counted(&size, chain[0]);
         options.create(&path).unwrap().save("base", &base).unwrap();
-        // SAFETY: nobody else knows this directory.
+        // SAFETY: no other process knows this directory.
         let mapped = unsafe { options.open_mapped(&path).unwrap() };
         for (store, is_mapped) in [(options.open(&path).unwrap(), false), (mapped, true)] {
             let of_base = Model { is_borrowable: is_mapped, ..of_base.clone() };

@@ -63,7 +63,7 @@ fn tensors_overlap_within_one_file_but_not_between_copies_of_a_store() -> Result
     assert!(copied.unwrap().success());
     std::os::unix::fs::symlink(&path, &link).unwrap();
     let stores = || {
-        // SAFETY: nobody writes the stores.
+        // SAFETY: no process writes the stores.
         [&path, &link, &copy].map(|path| [Store::open(path), unsafe { Store::open_mapped(path) }])
     };
     for name in ["sealed", "mutable", "live", "empty"] {
@@ -88,7 +88,7 @@ fn memory_formats_follow_from_the_strides() -> Result<()> {
     assert!(last.select(0, 1)?.unsqueeze(0)?.is_channels_last());
     let volumes = Tensor::zeros(DType::F32, &[2, 6, 5, 4, 3])?.permute([0, 4, 1, 2, 3])?;
     assert!(volumes.is_channels_last_3d() && !volumes.is_channels_last() && !last.is_channels_last_3d());
-    // One channel is in both orders at once; no image in neither, unless its strides say so.
+    // One channel is in both orders at once. An image without elements is in neither, unless its strides say so.
     let grey = Tensor::zeros(DType::F32, &[2, 1, 4, 5])?;
     assert!(grey.is_channels_last() && grey.is_contiguous());
     assert!(!Tensor::zeros(DType::F32, &[0, 3, 4, 5])?.is_channels_last());

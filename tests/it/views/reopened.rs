@@ -15,10 +15,10 @@ use crate::support::{scaled, temporary};
 const STORE: &str = "STRIDEMAP_TEST_VIEWS";
 const CHAINS_PER_STORE: usize = 500;
 
-/// The base of all chains of a store: each starts at a part of it.
+/// The base of all chains of a store: each chain starts at a part of it.
 const BASE: i64 = 1000;
 
-/// What was in memory and what was read are compared as text.
+/// Formats a tensor as text. The text from memory is compared with the text from the store.
 fn shown(name: &str, x: &Tensor) -> String {
     format!("{name} {:?} {:?} {:?}", x.names(), x.size(), x.read::<i64>().unwrap())
 }
@@ -35,7 +35,7 @@ fn expected_file(store: &Path) -> PathBuf {
     store.with_extension("expected")
 }
 
-/// The same part of a tensor and of its model, under some size of up to four axes.
+/// Draws the same part of a tensor and of its model, reshaped to at most four axes.
 fn start(draws: &mut Draws, base: &Tensor, model: &Model) -> (Tensor, Model) {
     let size: Vec<isize> = (0..draws.below(5)).map(|_| [1, 2, 3, 4, 5][draws.below(5)]).collect();
     let length = size.iter().product::<isize>() as usize;
@@ -46,7 +46,7 @@ fn start(draws: &mut Draws, base: &Tensor, model: &Model) -> (Tensor, Model) {
     (tensor, model)
 }
 
-/// Follows chains in memory and on the store, and saves what they come to, as a header where that is possible.
+/// Follows chains in memory and in the store, and saves the results, as headers if possible.
 fn save_chains(path: &Path, numbers: Range<usize>, counts: &mut Counts) {
     let options = fast();
     let in_memory = Tensor::from_vec((0..BASE).collect(), &[BASE as usize]).unwrap();
@@ -116,9 +116,9 @@ fn chains_saved_by_one_process_are_read_by_another() {
             .env(STORE, &path)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&reader.stdout);
-        assert!(reader.status.success(), "{said}\n{}", String::from_utf8_lossy(&reader.stderr));
-        assert!(said.contains(&format!("compared {}\n", 2 * CHAINS_PER_STORE)), "{said}");
+        let message = String::from_utf8_lossy(&reader.stdout);
+        assert!(reader.status.success(), "{message}\n{}", String::from_utf8_lossy(&reader.stderr));
+        assert!(message.contains(&format!("compared {}\n", 2 * CHAINS_PER_STORE)), "{message}");
     }
     println!("views read by another process, by open and by open_mapped: {counts:?}");
 }

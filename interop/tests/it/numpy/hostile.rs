@@ -1,4 +1,4 @@
-//! Files that lie: refused, whatever they are, without memory for what they claim.
+//! Malformed NumPy files: all are refused, without allocating the memory that they claim to need.
 
 use std::fs;
 use std::io::{Cursor, Write as _};
@@ -31,7 +31,7 @@ fn bytes_of(shape: &str, elements: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
+fn case_46_member_that_is_not_an_array_is_refused_by_name() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[0; 4]);
     for (name, bytes, what) in [
@@ -55,11 +55,15 @@ fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
         ),
     ] {
         for method in [STORED, DEFLATED] {
-            let said = place.refuse("x.npz", &zip_of(&[("good.npy", method, &good), (name, method, bytes)]));
-            assert!(said.contains(what) && said.contains(&format!("{name:?}")), "{said}, and not {what}");
+            let message =
+                place.refuse("x.npz", &zip_of(&[("good.npy", method, &good), (name, method, bytes)]));
+            assert!(
+                message.contains(what) && message.contains(&format!("{name:?}")),
+                "{message}, and not {what}"
+            );
         }
     }
-    // A zip file may say that there is a directory.
+    // A zip file may have entries for directories.
     place
         .import(&place.file("x.npz", &zip_of(&[("dir/", STORED, b""), ("dir/good.npy", STORED, &good)])))
         .unwrap();
@@ -67,20 +71,20 @@ fn case_46_what_is_no_array_is_refused_by_the_name_of_its_member() {
 }
 
 #[test]
-fn names_that_two_members_come_to_are_refused() {
+fn name_that_two_members_share_is_refused() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[0; 4]);
-    let said = place.refuse("x.npz", &zip_of(&[("a", STORED, &good), ("a.npy", STORED, &good)]));
-    assert!(said.contains("two tensors are named \"a\""), "{said}");
+    let message = place.refuse("x.npz", &zip_of(&[("a", STORED, &good), ("a.npy", STORED, &good)]));
+    assert!(message.contains("two tensors are named \"a\""), "{message}");
 }
 
 #[test]
-fn a_member_that_claims_more_than_it_can_unpack_to_is_refused_before_there_is_room_for_it() {
+fn member_that_claims_more_than_it_can_unpack_to_is_refused_before_allocating() {
     let place = Place::new();
     let claim = 1u64 << 50;
     let header = bytes_of(&format!("({claim},)"), &[]);
     let mut bomb = zip_of(&[("bomb.npy", DEFLATED, &[&header[..], &[0; 100_000]].concat())]);
-    // The directory agrees with the header about the length, in its zip64 field.
+    // The zip64 field of the directory agrees with the header about the length.
     let actual = (header.len() as u64 + 100_000).to_le_bytes();
     let directory = bomb.windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
     let at = directory + bomb[directory..].windows(8).position(|bytes| bytes == actual).unwrap();
@@ -94,7 +98,7 @@ fn a_member_that_claims_more_than_it_can_unpack_to_is_refused_before_there_is_ro
 }
 
 #[test]
-fn a_wrong_checksum_is_found_by_an_import_and_commits_nothing() {
+fn import_detects_a_wrong_checksum_and_commits_nothing() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[7; 4]);
     for method in [STORED, DEFLATED] {
@@ -115,9 +119,10 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// An npz file has checksums of all that matters; in an npy file only the header can be seen to be wrong.
+    /// An npz file has checksums of everything that matters. In an npy file, only damage to the header can be
+    /// detected.
     #[test]
-    fn changed_and_cut_files_are_refused_or_have_the_right_elements(
+    fn changed_and_truncated_files_are_refused_or_have_the_right_elements(
         is_npz in any::<bool>(),
         is_deflated in any::<bool>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),

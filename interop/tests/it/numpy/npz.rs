@@ -1,4 +1,4 @@
-//! `.npz` files.
+//! Reading and writing `.npz` files.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ fn named(tensors: &[(&str, Tensor)]) -> Vec<(String, Tensor)> {
     tensors.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect()
 }
 
-/// Names that would be paths, views, and more elements than are read at once.
+/// Returns names that look like paths, views, and more elements than are read at once.
 fn tensors() -> Vec<(String, Tensor)> {
     let base = counted(DType::F32, &[6, 5]);
     let long = Tensor::from_vec((0..1_500_000u32).collect(), &[1000, 1500]).unwrap();
@@ -36,7 +36,7 @@ const ALL: [(Order, Packing); 4] = [
 ];
 
 #[test]
-fn tensors_come_back_from_a_file_in_any_order_and_packing() {
+fn tensors_round_trip_in_any_order_and_packing() {
     let place = Place::new();
     let tensors = tensors();
     let size_bytes: u64 = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).sum();
@@ -50,7 +50,7 @@ fn tensors_come_back_from_a_file_in_any_order_and_packing() {
             .unwrap();
         let first = fs::read(&path).unwrap();
         npz::Export::new().order(order).packing(packing).write(&path, &tensors, |_| ()).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), first, "the same tensors, another file");
+        assert_eq!(fs::read(&path).unwrap(), first, "the same tensors, a different file");
 
         let file = ForeignFile::open(&path).unwrap();
         assert_eq!((file.format(), file.size_bytes()), (FileFormat::Npz, size_bytes));
@@ -74,7 +74,7 @@ fn tensors_come_back_from_a_file_in_any_order_and_packing() {
 }
 
 #[test]
-fn stored_arrays_begin_where_they_can_be_mapped_and_are_adopted_there() {
+fn stored_arrays_are_aligned_for_mapping_and_can_be_adopted() {
     let place = Place::new();
     let tensors = tensors();
     let path = place.path("x.npz");
@@ -102,7 +102,7 @@ fn stored_arrays_begin_where_they_can_be_mapped_and_are_adopted_there() {
 }
 
 #[test]
-fn compressed_zeros_take_little_and_are_all_there() {
+fn compressed_zeros_are_small_and_round_trip() {
     let place = Place::new();
     let zeros = Tensor::zeros(DType::F64, &[1 << 21]).unwrap();
     let path = place.path("x.npz");
@@ -114,7 +114,7 @@ fn compressed_zeros_take_little_and_are_all_there() {
 }
 
 #[test]
-fn names_that_numpy_would_take_for_others_are_refused_before_anything_is_written() {
+fn names_that_numpy_would_confuse_are_refused_before_anything_is_written() {
     let place = Place::new();
     let path = place.file("x.npz", b"old");
     let byte = counted(DType::U8, &[1]);
@@ -137,7 +137,7 @@ fn names_that_numpy_would_take_for_others_are_refused_before_anything_is_written
 }
 
 #[test]
-fn a_file_of_no_arrays_is_one() {
+fn npz_file_without_arrays_is_valid() {
     let place = Place::new();
     let path = place.path("x.npz");
     npz::Export::new().write(&path, &[], |_| ()).unwrap();

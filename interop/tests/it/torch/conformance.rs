@@ -1,4 +1,4 @@
-//! Files of PyTorch 2.15 with what PyTorch says that they hold: `tests/data/pt`, and `tests/data/make_pt_files.py`.
+//! Files of PyTorch 2.15 with their contents according to PyTorch: `tests/data/pt`, and `tests/data/make_pt_files.py`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,8 @@ fn is_refused(path: &Path) -> bool {
     stem(path).starts_with("hostile_") || stem(path).starts_with("refused_")
 }
 
-/// Text is itself, and everything else its JSON: `1e-05` and `1e-5` are one number.
+/// Compares an attribute with the expected value. Text is compared directly, other values as JSON: `1e-05` and `1e-5`
+/// are equal.
 fn is_attribute(found: &str, said: &Value) -> bool {
     match said {
         Value::String(text) => text == found,
@@ -57,7 +58,7 @@ fn assert_holds(store: &Store, said: &Value, file: &Path, stem: &str) {
         let length_elems = lengths[&info.storage_id] / info.dtype.itemsize() as u64;
         assert_eq!(tensor["storage_numel"], length_elems, "{place}");
         let offset = tensor["storage_offset"].as_u64().unwrap();
-        // Without elements it may stand past the end in PyTorch, and not here.
+        // In PyTorch, but not here, a tensor without elements may have an offset past the end.
         let offset = if info.numel() == 0 { offset.min(length_elems) } else { offset };
         assert_eq!(offset, info.storage_offset() as u64, "{place}");
         let id = ids.entry(tensor["storage"].as_u64().unwrap()).or_insert(info.storage_id);
@@ -86,7 +87,7 @@ fn assert_holds(store: &Store, said: &Value, file: &Path, stem: &str) {
     }
 }
 
-/// `1` and `1.0` are one value.
+/// Makes `1` and `1.0` equal.
 fn as_number(value: Value) -> Value {
     match value.as_f64() {
         Some(x) if value.as_i64().is_none() && value.as_u64().is_none() => {
@@ -121,7 +122,7 @@ fn checkpoints_are_imported_as_pytorch_describes_them() {
 }
 
 #[test]
-fn case_47_what_is_no_plain_tensor_is_refused_by_name() {
+fn case_47_anything_but_plain_tensors_is_refused_by_name() {
     for (name, part) in [
         ("bytes", "calls _codecs.encode, which is code"),
         ("complex", "calls builtins.complex, which is code"),
@@ -146,7 +147,7 @@ fn case_47_what_is_no_plain_tensor_is_refused_by_name() {
 }
 
 #[test]
-fn integers_keep_all_of_their_digits() {
+fn integers_keep_all_their_digits() {
     for layout in ["zip", "legacy"] {
         let file = ForeignFile::open(data(&format!("pt_more/plain_{layout}.pt"))).unwrap();
         let ints: Vec<&str> = (0..10).map(|i| file.attributes()[&format!("ints.{i}")].as_str()).collect();
@@ -166,7 +167,7 @@ fn integers_keep_all_of_their_digits() {
 }
 
 #[test]
-fn case_47_hostile_checkpoints_are_refused_and_leave_the_store_as_it_was() {
+fn case_47_hostile_checkpoints_are_refused_and_leave_the_store_unchanged() {
     let said: Vec<String> =
         checkpoints("pt").iter().filter(|path| is_refused(path)).map(|p| refusal(p)).collect();
     assert_eq!(said.len(), 5);

@@ -1,7 +1,7 @@
-//! Checkpoints made by hand: the layouts around whatever pickle and storages a test wants in them.
+//! Builds checkpoints by hand: both layouts, around any pickle and storages.
 
-/// The numbers of an object that is a dict with one float32 tensor `w` of two elements, on storage `0`, given the rest of
-/// its persistent id and its offset, size and stride as instructions.
+/// Returns the pickle of a dict with one float32 tensor `w` of two elements on storage `0`. The parameters are
+/// instructions: the rest of the persistent id, and the offset, size and stride.
 pub(crate) fn tensor(numel: &[u8], offset: &[u8], size: &[u8], stride: &[u8]) -> Vec<u8> {
     let storage =
         [b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpu", numel, b"tQ"].concat();
@@ -10,7 +10,7 @@ pub(crate) fn tensor(numel: &[u8], offset: &[u8], size: &[u8], stride: &[u8]) ->
     [b"\x80\x02}X\x01\0\0\0w", &call[..], b"s."].concat()
 }
 
-/// Of a pickle and its storages, in the layout before 1.6.
+/// Builds a checkpoint in the layout before 1.6 from a pickle and its storages.
 pub(crate) fn legacy(object: &[u8], storages: &[(&str, &[f32])]) -> Vec<u8> {
     let mut file = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.".to_vec();
     file.extend(b"\x80\x02}X\x0d\0\0\0little_endian\x88s.");
@@ -31,7 +31,7 @@ pub(super) fn text(text: &str) -> Vec<u8> {
     [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
-/// A zip file with these members, stored.
+/// Builds a zip file with these members, uncompressed.
 pub(crate) fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, bytes) in members {
@@ -53,7 +53,7 @@ pub(crate) fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// The members of a zip file that stores them, as PyTorch does.
+/// Returns the members of a zip file without compression, such as PyTorch writes.
 pub(super) fn members(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
     let number = |at: usize, width: usize| {
         archive[at..at + width].iter().rev().fold(0usize, |high, &byte| high << 8 | usize::from(byte))

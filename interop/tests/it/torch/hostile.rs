@@ -1,4 +1,4 @@
-//! Files that nobody's PyTorch wrote: each is refused in one line, in little time and memory.
+//! Files that PyTorch would never write: each is refused with one line, quickly and in little memory.
 
 use std::fs;
 
@@ -8,23 +8,23 @@ use super::forge::{archive, legacy, tensor, text};
 use super::refusal;
 use crate::support::temporary;
 
-/// What is said of a file of these bytes.
-fn said_of(bytes: &[u8]) -> String {
+/// Returns the error for a file with these bytes.
+fn refusal_of(bytes: &[u8]) -> String {
     let dir = temporary();
     let path = dir.path().join("hostile.pt");
     fs::write(&path, bytes).unwrap();
     refusal(&path)
 }
 
-/// Refused with these words in both layouts, with this as the object.
+/// Asserts that a checkpoint of this object is refused, in both layouts, with a message that contains `part`.
 fn assert_refused(object: &[u8], part: &str) {
     let storage = [0.5f32.to_le_bytes(), 1.5f32.to_le_bytes()].concat();
     for file in [
         legacy(object, &[("0", &[0.5, 1.5])]),
         archive(&[("m/data.pkl", object), ("m/byteorder", b"little"), ("m/data/0", &storage)]),
     ] {
-        let said = said_of(&file);
-        assert!(said.contains(part), "{said}, and not {part}");
+        let message = refusal_of(&file);
+        assert!(message.contains(part), "{message}, and not {part}");
     }
 }
 
@@ -35,7 +35,7 @@ fn good() -> Vec<u8> {
 }
 
 #[test]
-fn forged_checkpoint_is_read_when_nothing_is_wrong_with_it() {
+fn valid_handmade_checkpoint_is_read() {
     let dir = temporary();
     let path = dir.path().join("good.pt");
     let storage = [0.5f32.to_le_bytes(), 1.5f32.to_le_bytes()].concat();
@@ -79,12 +79,12 @@ fn headers_that_reach_past_their_storage_are_refused() {
     let rank = [&b"("[..], &b"K\x01".repeat(65), b"t"].concat();
     assert_refused(&tensor(numel, offset, &rank, &rank), "at most 64");
     for (object, part) in [(tensor(b"K\x03", offset, size, stride), "storage \"0\" has "), (good(), "0")] {
-        assert!(said_of(&legacy(&object, &[("0", &[0.5])])).contains(part));
+        assert!(refusal_of(&legacy(&object, &[("0", &[0.5])])).contains(part));
     }
 }
 
 #[test]
-fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() {
+fn case_47_calls_are_refused_by_name_even_if_unreachable() {
     for (object, part) in [
         (&b"\x80\x02cos\nsystem\nX\x02\0\0\0id\x85R."[..], "calls os.system, which is code"),
         (b"\x80\x02cos\nsystem\n0N.", "calls os.system, which is code"),
@@ -92,9 +92,9 @@ fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() 
         (b"\x80\x02}X\x02\0\0\0osX\x06\0\0\0system\x93.", "calls os.system, which is code"),
         (b"\x80\x04K\x01\x8c\x06system\x93.", "a Python name that is not text"),
         (b"(ios\nsystem\n.", "calls os.system, which is code"),
-        (b"\x80\x02(icollections\nOrderedDict\n.", "makes an object of collections.OrderedDict"),
+        (b"\x80\x02(icollections\nOrderedDict\n.", "creates an instance of collections.OrderedDict"),
         (b"\x80\x02(cos\nsystem\no.", "calls os.system"),
-        (b"\x80\x02(ccollections\nOrderedDict\no.", "makes an object of a class"),
+        (b"\x80\x02(ccollections\nOrderedDict\no.", "creates an instance of a class"),
         (b"\x80\x02c__builtin__\neval\n.", "calls builtins.eval"),
         (b"\x80\x02ctorch\n_utils._rebuild_tensor\n.", "calls torch._utils._rebuild_tensor, which is code"),
         (b"\x80\x02ccollections\nOrderedDict\nx)R.", "0x78 is not a pickle instruction"),
@@ -109,7 +109,7 @@ fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() 
         ),
         (
             b"\x80\x02ctorch._utils\n_rebuild_parameter\n)\x81.",
-            "makes an object of torch._utils._rebuild_parameter",
+            "creates an instance of torch._utils._rebuild_parameter",
         ),
         (b"\x80\x02ctorch._utils\n_rebuild_parameter\nNNN\x87R.", "something that is not a tensor"),
         (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN\x85R.", "1 arguments, which it does not take"),
@@ -119,7 +119,7 @@ fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() 
         (b"\x80\x02\x82\x01.", "calls number 1 of Python's extension registry"),
         (b"\x80\x05\x97.", "a buffer outside the pickle"),
         (b"\x80\x04\x8f.", "a set"),
-        (b"\x80\x02NN\x86N\x92.", "makes an object of a class"),
+        (b"\x80\x02NN\x86N\x92.", "creates an instance of a class"),
         (b"\x80\x02]}b.", "sets the state of a list"),
         (b"\x80\x02P0\n.", "a persistent id that does not name a storage"),
         (b"\x80\x02X\x01\0\0\x000Q.", "a persistent id that does not name a storage"),
@@ -130,7 +130,7 @@ fn case_47_whatever_calls_is_refused_by_its_name_whether_or_not_it_is_reached() 
 }
 
 #[test]
-fn pickles_that_break_their_machine_are_refused() {
+fn pickles_that_misuse_the_stack_machine_are_refused() {
     let long =
         |head: &[u8], unit: &[u8], count: usize, tail: &[u8]| [head, &unit.repeat(count), tail].concat();
     for (object, part) in [
@@ -168,7 +168,7 @@ fn pickles_that_break_their_machine_are_refused() {
     ] {
         assert_refused(&object, part);
     }
-    // Lengths that lie, of which a legacy file does not know where they end.
+    // False lengths. In a legacy file the end of the pickle is not known in advance.
     for object in [
         &b"\x80\x02X\xff\xff\xff\xff."[..],
         b"\x80\x02\x8b\xff\xff\xff\x7f.",
@@ -179,7 +179,7 @@ fn pickles_that_break_their_machine_are_refused() {
     }
     let wide = [&b"\x80\x02\x8b\x00\x01\0\0"[..], &[1; 256], b"."].concat();
     assert_refused(&wide, "an integer of 256 bytes");
-    // As a number of elements.
+    // As the number of elements.
     let wide = [&b"\x8a\x11"[..], &[1; 17]].concat();
     assert_refused(&tensor(&wide, GOOD[1], GOOD[2], GOOD[3]), "a number of elements that no file can hold");
 }
@@ -202,19 +202,19 @@ fn repeated_uses_of_long_values_are_limited() {
     ] {
         assert_refused(&object, "it needs more memory than");
     }
-    // The keys of the storages, and of the description of the machine.
+    // The keys of the storages, and those of the description of the machine.
     let keys = [&b"\x80\x02]("[..], &name, b"q\x00", &b"h\x00".repeat(2000), b"e."].concat();
     let file = legacy(b"\x80\x02N.", &[]);
     let file = [file.strip_suffix(b"\x80\x02](e.").unwrap(), &keys].concat();
-    assert!(said_of(&file).contains("it needs more memory than"));
+    assert!(refusal_of(&file).contains("it needs more memory than"));
     let system = [&b"\x80\x02}("[..], &name, b"q\x00N", &b"h\x00N".repeat(2000), b"u."].concat();
     let file = [b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", &system[..]].concat();
-    assert!(said_of(&file).contains("it needs more memory than"));
+    assert!(refusal_of(&file).contains("it needs more memory than"));
     let digits = "0".repeat(401);
     for number in [format!("F{digits}.5\n"), format!("I{digits}\n"), format!("L{digits}L\n")] {
         assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is not a");
     }
-    // Of one tensor or torch.Size, without a second memory of them in full.
+    // Repeated uses of one tensor or torch.Size do not store a second copy of its sizes.
     let [numel, offset, ..] = GOOD;
     assert_refused(&tensor(numel, offset, &sizes, &sizes), "has 100000 dimensions; at most 64 are allowed");
 }
@@ -233,7 +233,7 @@ fn inconsistent_layouts_are_refused() {
             .concat()
     };
     let two_sizes = [&b"\x80\x02](K\x02K\x03"[..], b"e."].concat();
-    assert!(said_of(&legacy(&two_sizes, &[("0", &[])])).contains("no tensor uses it"));
+    assert!(refusal_of(&legacy(&two_sizes, &[("0", &[])])).contains("no tensor uses it"));
     let system = |order: &[u8]| {
         let file = legacy(&object, &[("0", &[0.5, 1.5])]);
         let at = file.windows(13).position(|bytes| bytes == b"little_endian").unwrap();
@@ -291,8 +291,8 @@ fn inconsistent_layouts_are_refused() {
         (b"\x80\x04\x95\x04\0\0\0\0\0\0\0\x8c\x01a.".to_vec(), "a pickle, but not a checkpoint"),
         (tar, "a tar file"),
     ] {
-        let said = said_of(&file);
-        assert!(said.contains(part), "{said}, and not {part}");
+        let message = refusal_of(&file);
+        assert!(message.contains(part), "{message}, and not {part}");
     }
 }
 

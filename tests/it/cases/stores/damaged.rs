@@ -1,5 +1,5 @@
-//! The damaged stores: each a small store that is right in everything but one thing, with checksums that are right unless they
-//! are what is wrong.
+//! The damaged stores: small stores that are each valid except for one thing. Their checksums are valid, unless a
+//! checksum is what is damaged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ const TAB: &str = "meta/0000000000000007.tab";
 const BIN: &str = "storages/0000000000000001.bin";
 const MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
 
-/// What stands at a path of a store.
+/// The entry at a path of a store.
 enum Node {
     File(Vec<u8>),
     Link(&'static str),
@@ -28,15 +28,15 @@ enum Node {
 
 type Files = BTreeMap<String, Node>;
 
-/// When a store is refused, by which rule, and which file is to blame.
+/// The point at which a store is refused, the rule, and the damaged file.
 enum Refused {
-    /// It does not open.
+    /// The store does not open.
     Open(u8, &'static str),
     /// The store opens, but its tensor `t` cannot be loaded; and the finding of `verify`.
     Load(u8, &'static str, &'static [(u8, &'static str)]),
-    /// The tensor can be loaded: only `verify` finds the damage.
+    /// The tensor can be loaded; only `verify` finds the damage.
     Verify(&'static [(u8, &'static str)]),
-    /// It opens, and its tensor is not loaded for what the handle does not allow.
+    /// The store opens, but the handle's options do not allow loading its tensor.
     External,
 }
 use Refused::{External, Load, Open, Verify};
@@ -52,12 +52,12 @@ fn elements() -> Vec<u8> {
     (0..6u8).flat_map(|i| f32::from(i).to_le_bytes()).collect()
 }
 
-/// The kind of a sealed storage of these bytes.
+/// Returns the kind of a sealed storage with these bytes.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     [uint(0), vec![0; 16], digest(bytes).to_vec(), uint(0)].concat()
 }
 
-/// A manifest of the storage and the tensor, right in everything but `changes`.
+/// Returns a manifest of the storage and the tensor, valid except for `changes`.
 fn manifest(changes: &[Change]) -> Vec<u8> {
     let mut all = changes.to_vec();
     if !all.iter().any(|(field, _)| *field == "kind") {
@@ -72,7 +72,7 @@ fn store(manifest: Vec<u8>) -> Files {
     files.into_iter().map(|(path, bytes)| (path.to_owned(), Node::File(bytes))).collect()
 }
 
-/// The store with another thing at one of its paths.
+/// Returns the store with one of its paths replaced.
 fn with_file(path: &str, node: Node) -> Files {
     let mut files = store(manifest(&[]));
     files.insert(path.to_owned(), node);
@@ -85,7 +85,7 @@ fn without(path: &str) -> Files {
     files
 }
 
-/// A body without changes, on a table.
+/// Returns a body without changes, over a table.
 fn body_over_table(table: &[u8]) -> Vec<u8> {
     let header = digest(&table[..64.min(table.len())]).to_vec();
     let reference = some([uint(GENERATION), uint(table.len() as u64), header].concat());
@@ -94,14 +94,14 @@ fn body_over_table(table: &[u8]) -> Vec<u8> {
         .concat()
 }
 
-/// A store on a table; the manifest states the header and the length of `stated`.
+/// Returns a store with a table. The manifest states the header and the length of `stated`.
 fn on_table(table: Vec<u8>, stated: &[u8]) -> Files {
     let mut files = store(manifest_of(&body_over_table(stated)));
     files.insert(TAB.to_owned(), Node::File(table));
     files
 }
 
-/// A table of a storage and of tensors of these names, all right but for `changes` of each.
+/// Returns a table of a storage and of tensors with these names, valid except for `changes` to each.
 fn table(names: &[&str], changes: &[Change]) -> Vec<u8> {
     let own = [("kind", sealed(&elements())), ("count", uint(names.len() as u64))];
     let (storage, _) = changed(storage_fields(), &own);
@@ -126,7 +126,7 @@ fn file(bytes: impl AsRef<[u8]>) -> Node {
     Node::File(bytes.as_ref().to_vec())
 }
 
-/// Every damaged store.
+/// Returns every damaged store.
 pub(super) fn all() -> Vec<Damaged> {
     let made = [metadata(), records(), tables(), storages(), paths()].into_iter().flatten();
     made.map(|(case, name, files, refused)| Damaged { name, case, files, refused }).collect()
@@ -200,7 +200,7 @@ fn metadata() -> Vec<Row> {
     ]
 }
 
-/// The store with a manifest of generation 8 as well.
+/// Returns the store with a second manifest, of generation 8.
 fn other_generation_of(bytes: Vec<u8>) -> Files {
     let mut files = without(MAN);
     files.insert("meta/0000000000000008.man".to_owned(), Node::File(bytes));
@@ -331,7 +331,7 @@ fn storages() -> Vec<Row> {
     ]
 }
 
-/// What stands where a file or a directory of the store should be.
+/// Returns stores with the wrong kind of entry at the path of a file or directory.
 fn paths() -> Vec<Row> {
     let link = |path| with_file(path, Node::Link("../../element"));
     let mut directory = without(BIN);
@@ -373,7 +373,7 @@ impl Damaged {
         self.name
     }
 
-    /// Writes the store, and what is expected of it, into a directory.
+    /// Writes the store and the expected results into a directory.
     pub(super) fn write(&self, dir: &Path) {
         let root = dir.join("store");
         for folder in ["meta", "storages"] {

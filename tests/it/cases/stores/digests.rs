@@ -1,4 +1,4 @@
-//! What was committed once stays as it is.
+//! Checks that the recorded stores never change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use super::{EXPECTED, ROOT, damaged, good, hex, is_making};
 
 const LIST: &str = "DIGESTS";
 
-/// The XXH3-128 of every file beneath, and of where every link leads, by path.
+/// Returns the XXH3-128 of every file below `root`, and of the target of every symbolic link, by path.
 pub(super) fn digests_of(root: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![root.to_path_buf()];
@@ -35,7 +35,7 @@ pub(super) fn digests_of(root: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// Those of the stores: not of what is written about them.
+/// Returns the digests of the stores, without the files that describe them.
 fn of_stores() -> BTreeMap<String, String> {
     let mut found = digests_of(Path::new(ROOT));
     found.retain(|path, _| path.starts_with("good/") || path.starts_with("damaged/"));
@@ -48,7 +48,7 @@ fn listed() -> BTreeMap<String, String> {
     list.lines().map(|line| pair(line).unwrap()).collect()
 }
 
-/// A store that a later version would write otherwise is another store, and is added under another name.
+/// A store that a later version would write differently is added under a new name.
 #[test]
 fn recorded_stores_never_change() {
     make_missing();
@@ -74,7 +74,7 @@ fn recorded_stores_never_change() {
     );
 }
 
-/// Writes what is described and not there, when it is asked for, and its digests at the end of the list.
+/// Writes the stores that are described but missing, if requested, and appends their digests to the list.
 fn make_missing() {
     if !is_making() {
         return;
@@ -112,7 +112,7 @@ fn make_missing() {
     fs::write(root.join(LIST), lines).unwrap();
 }
 
-/// A directory without a file would not be in the repository.
+/// Git does not keep a directory without files.
 fn keep_empty(store: &Path) {
     for dir in ["meta", "storages"].map(|name| store.join(name)) {
         if dir.is_dir() && fs::read_dir(&dir).unwrap().next().is_none() {

@@ -1,5 +1,5 @@
-//! How the good stores came to be: by the library, of the version that was then. What they hold is written down beside them, and
-//! read by the reader in Python, too.
+//! The code that created the good stores, with the library as of then. Their expected content is beside them, and the
+//! Python reader reads it too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -204,7 +204,7 @@ fn grown(path: &Path) {
     }
 }
 
-/// A reader makes the elements again; see `filled` in the expected content.
+/// A reader generates the elements again. See `filled` in the expected content.
 fn chunked(path: &Path) {
     let store = Store::create(path).unwrap();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
@@ -254,7 +254,7 @@ fn garbage(path: &Path) {
     store.save("y", &counted(DType::U8, &[2])).unwrap();
     store.remove("x").unwrap();
     assert!(!path.join("meta/0000000000000002.man").exists() || older.contains("x").unwrap());
-    // As a process that is killed here leaves it.
+    // As a killed process leaves it.
     std::mem::forget(older);
 }
 
@@ -279,7 +279,7 @@ fn foreign_files(path: &Path) {
     assert!(path.join("UNSYNCED").exists());
 }
 
-/// The content of a store, for readers to compare with.
+/// Returns the content of a store, for readers to compare with.
 pub(super) fn describe(name: &str, about: &str, path: &Path) -> Value {
     let store = StoreOptions::new().external(ExternalFiles::Beside).open(path).unwrap();
     let mut described = content(&store.snapshot());
@@ -296,7 +296,7 @@ pub(super) fn describe(name: &str, about: &str, path: &Path) -> Value {
     described
 }
 
-/// Everything that a snapshot says, with each tensor's elements in row-major order.
+/// Returns everything in a snapshot, with each tensor's elements in row-major order.
 pub(super) fn content(snapshot: &Snapshot) -> Value {
     let of_tensor = |info: stridemap::Result<TensorInfo>| {
         let info = info.unwrap();

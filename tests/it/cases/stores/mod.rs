@@ -1,6 +1,8 @@
-//! Whole stores under `tests/data/stores`, which are append-only: a store that is there stands for those that exist.
+//! Whole stores under `tests/data/stores`. New ones may be added, but a committed store never changes, because it
+//! represents the stores that users have.
 //!
-//! `STRIDEMAP_MAKE_STORES=1` writes the stores that are described here and not there yet; see the README beside them.
+//! `STRIDEMAP_MAKE_STORES=1` writes the stores that are described here but do not exist yet. See the README beside
+//! them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,19 +18,19 @@ mod python;
 mod reads;
 mod refuses;
 
-/// The second encoder of the format's own tests, which writes what the crate refuses to.
+/// The second encoder, from the tests of the format. It also writes what the crate refuses to write.
 #[path = "../../../../format/tests/support/frame.rs"]
 mod frame;
 #[path = "../../../../format/tests/support/wire.rs"]
-#[allow(dead_code, reason = "what is broken here is less than there")]
+#[allow(dead_code, reason = "only some of it is used here")]
 mod wire;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/stores");
 
-/// What stands beside each store.
+/// The expected results beside each store.
 const EXPECTED: &str = "expected.json";
 
-/// The stores of a kind, by name.
+/// Returns the stores of a kind, by name.
 fn stores(kind: &str) -> Vec<(String, PathBuf)> {
     let folder = Path::new(ROOT).join(kind);
     let mut found: Vec<_> = fs::read_dir(&folder)
@@ -44,7 +46,7 @@ fn expected(dir: &Path) -> Value {
     serde_json::from_slice(&fs::read(dir.join(EXPECTED)).unwrap()).unwrap()
 }
 
-/// A copy that may be changed, with the bytes that are not kept in the repository because anybody can make them.
+/// Copies a store, so that it can be changed, and adds the bytes that are generated instead of committed.
 fn copied(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     copy_tree(dir, copy.path());
@@ -73,11 +75,11 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// The store in a copy, opened in both ways: by positional reads, and mapped.
+/// Opens a copy in both ways: with positional reads, and mapped.
 fn opened(copy: &Path) -> [stridemap::Result<Store>; 2] {
     let options = StoreOptions::new().external(ExternalFiles::Beside);
     let path = copy.join("store");
-    // SAFETY: nobody writes the copy while it is mapped.
+    // SAFETY: no process writes the copy while it is mapped.
     let mapped = unsafe { options.open_mapped(&path) };
     [options.open(&path), mapped]
 }
@@ -86,7 +88,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether stores that are not there yet are to be written.
+/// Returns whether missing stores should be written.
 fn is_making() -> bool {
     std::env::var_os("STRIDEMAP_MAKE_STORES").is_some_and(|value| value == "1")
 }

@@ -1,6 +1,7 @@
-//! The reader in Python, which was written from the specification alone, on the same stores.
+//! The Python reader, written only from the specification, on the same stores.
 //!
-//! Skipped, with the reason printed, where python3, numpy or xxhash is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that a failure.
+//! Skipped, with the reason printed, if python3, numpy or xxhash is missing. `STRIDEMAP_REQUIRE_PYTHON` turns that
+//! into a failure.
 
 use std::env;
 use std::process::Command;
@@ -24,7 +25,8 @@ fn python_reads_and_refuses_the_same_stores() {
     command.args(["-B", CHECK]);
     for kind in ["good", "damaged"] {
         for (_, dir) in stores(kind) {
-            // Which files may be opened outside of the store, and whether its directories may be links, is not the format's.
+            // The format does not define which external files may be opened, or whether a store's directories may be
+            // links.
             let is_link = expected(&dir)["open"]["file"] == "storages";
             if is_link || expected(&dir).get("load").is_some_and(|said| said["kind"] == "ExternalRefused") {
                 continue;

@@ -1,4 +1,4 @@
-//! The good stores are read as they were written.
+//! The good stores are read with their recorded content.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +11,7 @@ use stridemap_format::{FileStamp, Manifest, StorageKind, Uuid};
 use super::digests::digests_of;
 use super::{copied, expected, good, opened, stores};
 
-/// The keys of what a store says, without what is written about it.
+/// Returns the recorded content of a store, without its description.
 fn stated(dir: &Path) -> Value {
     let mut stated = expected(dir);
     for key in ["about", "filled"] {
@@ -21,11 +21,11 @@ fn stated(dir: &Path) -> Value {
 }
 
 #[test]
-fn good_stores_read_as_when_they_were_written() {
+fn good_stores_have_their_recorded_content() {
     for (name, dir) in stores("good") {
         let copy = copied(&dir);
         if name == "external" {
-            assert_stamp_is_asked_for(copy.path());
+            assert_stamp_is_checked(copy.path());
             stamp(copy.path());
         }
         let before = digests_of(copy.path());
@@ -41,7 +41,7 @@ fn good_stores_read_as_when_they_were_written() {
     }
 }
 
-/// Elements that are lent are those that are read.
+/// Asserts that borrowed elements equal the ones that are read.
 fn assert_lent(tensor: &Tensor) {
     let Ok(lent) = tensor.as_slice::<u8>() else { return };
     assert_eq!(lent, tensor.read::<u8>().unwrap());
@@ -61,7 +61,7 @@ fn good_stores_accept_new_commits() {
         store.compact(|_| ()).unwrap();
         let again = opened(copy.path()).into_iter().next().unwrap().unwrap();
         let found = good::content(&again.snapshot());
-        // A compaction may move a tensor; what it holds is the same.
+        // A compaction may move a tensor, but keeps its elements.
         let plain = |tensors: &mut Value| -> Vec<Value> {
             let mut tensors = tensors.as_array().unwrap().clone();
             for tensor in &mut tensors {
@@ -86,8 +86,8 @@ fn good_stores_accept_new_commits() {
     }
 }
 
-/// A copy of the file is another file, to a store: its headers are read, and its elements are not.
-fn assert_stamp_is_asked_for(copy: &Path) {
+/// A copy of an external file is a different file to a store: its headers are read, but its elements are refused.
+fn assert_stamp_is_checked(copy: &Path) {
     for store in opened(copy) {
         let store = store.unwrap();
         assert_eq!(store.names().unwrap(), ["t", "x"]);
@@ -97,7 +97,7 @@ fn assert_stamp_is_asked_for(copy: &Path) {
     assert_eq!(refused.kind(), ErrorKind::ExternalRefused);
 }
 
-/// Makes the records of external storages say how the file looks here.
+/// Updates the records of external storages to the state of the file on this machine.
 fn stamp(copy: &Path) {
     let store = copy.join("store");
     let uuid: Uuid = fs::read(store.join("FORMAT")).unwrap()[16..32].try_into().unwrap();

@@ -1,5 +1,5 @@
-//! The damaged stores are refused, by the rule and for the file that are written down, in both ways of opening, and left as they
-//! are.
+//! The damaged stores are refused in both ways of opening, by the recorded rule and for the recorded file, and are not
+//! changed.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use stridemap::{Error, Store};
 use super::digests::digests_of;
 use super::{copied, expected, opened, stores};
 
-/// Asserts that an error is the one that is expected, and one line.
+/// Asserts that an error is the expected one, and has one line.
 fn assert_refused(name: &str, error: &Error, said: &Value) {
     let text = error.to_string();
     assert!(!text.contains('\n'), "{name}: {text}");
@@ -20,7 +20,7 @@ fn assert_refused(name: &str, error: &Error, said: &Value) {
     }
 }
 
-/// The findings, each as a rule and a file of the store.
+/// Returns the findings, each as a rule and a file of the store.
 fn findings(store: &Store, root: &Path) -> Vec<(u64, String)> {
     let found = store.verify(|_| ()).unwrap().findings.into_iter();
     found
@@ -56,7 +56,7 @@ fn check(name: &str, dir: &Path) {
         let said = expected["verify"].as_array().unwrap();
         assert_eq!(found.is_empty(), said.is_empty(), "{name}: {found:?}");
         for finding in said {
-            // One thing that is wrong may show in more places.
+            // The same damage can cause several findings.
             let said = (finding["rule"].as_u64().unwrap(), finding["file"].as_str().unwrap().to_owned());
             assert!(found.contains(&said), "{name}: {found:?}, and not {said:?}");
         }
@@ -64,7 +64,7 @@ fn check(name: &str, dir: &Path) {
     assert_eq!(digests_of(copy.path()), before, "{name}: refusing it changed something");
 }
 
-/// Checks every damaged store of a case, of which there are at least so many.
+/// Checks every damaged store of a case. There must be at least `least`.
 fn check_case(case: u64, least: usize) {
     let of_case: Vec<_> =
         stores("damaged").into_iter().filter(|(_, dir)| expected(dir)["case"] == case).collect();

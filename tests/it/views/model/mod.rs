@@ -1,4 +1,4 @@
-//! What view operations give, by coordinates alone. The operations have their names in `Tensor`, and its files.
+//! A model of view operations that uses only coordinates. The operations have the same names and files as in `Tensor`.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -11,13 +11,13 @@ mod shape;
 mod split;
 mod window;
 
-/// What the model expects of an operation: this, or a refusal of this kind.
+/// The expected result of an operation: a value, or the kind of a refusal.
 pub(super) type Expected<T> = Result<T, ErrorKind>;
 
 /// The name of an axis, if it has one.
 pub(super) type Name = Option<&'static str>;
 
-/// A storage, and for each element of a tensor, in logical order, its place in there.
+/// A storage, and the position in it of each element of a tensor, in logical order.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) storage: Rc<Vec<i64>>,
@@ -59,7 +59,7 @@ impl Model {
         self.shares_storage(other) && other.ids.iter().any(|id| own.contains(id))
     }
 
-    /// Rank 0 has an axis, too, for operations that take nothing from it.
+    /// Returns the index of an axis. A tensor of rank 0 has one axis for operations that select nothing from it.
     pub(super) fn axis(&self, axis: Axis<'_>) -> Expected<usize> {
         match axis {
             Axis::At(position) => place(position, self.size.len().max(1)),
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    /// An axis to take from, and its size.
+    /// Returns an axis to select from, and its size.
     fn dim(&self, axis: Axis<'_>) -> Expected<(usize, usize)> {
         let axis = self.axis(axis)?;
         Ok((axis, *self.size.get(axis).ok_or(ErrorKind::OutOfRange)?))
@@ -95,7 +95,7 @@ impl Model {
         Ok(distinct)
     }
 
-    /// Other axes, and for each of their coordinates the one that it has in this tensor.
+    /// Returns a model with other axes. `source` maps each of its coordinates to one of this tensor.
     fn gathered(&self, dims: &[(usize, Name)], source: impl Fn(&[usize]) -> Vec<usize>) -> Model {
         let (size, names): (Vec<usize>, Vec<Name>) = dims.iter().copied().unzip();
         let ids = coordinates(&size).map(|at| self.ids[number(&source(&at), &self.size)]).collect();
@@ -106,12 +106,12 @@ impl Model {
         self.size.iter().copied().zip(self.names.iter().copied()).collect()
     }
 
-    /// The axes as they are, each with all of its positions.
+    /// Returns all axes, each with all of its positions.
     fn axes(&self) -> Vec<(usize, Vec<usize>)> {
         self.size.iter().enumerate().map(|(axis, &n)| (axis, (0..n).collect())).collect()
     }
 
-    /// The axes in another order, each with some of its positions.
+    /// Returns a model with these axes in order, each with these positions.
     fn picked(&self, axes: &[(usize, Vec<usize>)]) -> Model {
         let dims: Vec<_> = axes.iter().map(|(axis, places)| (places.len(), self.names[*axis])).collect();
         self.gathered(&dims, |at| {
@@ -127,14 +127,14 @@ impl Model {
         self.picked(&order.iter().map(|&axis| self.axes()[axis].clone()).collect::<Vec<_>>())
     }
 
-    /// Other positions along one axis.
+    /// Selects other positions along one axis.
     fn along(&self, axis: usize, positions: impl IntoIterator<Item = usize>) -> Model {
         let mut axes = self.axes();
         axes[axis].1 = positions.into_iter().collect();
         self.picked(&axes)
     }
 
-    /// Without axes, of size 1.
+    /// Removes axes of size 1.
     fn without(&self, gone: &[usize]) -> Model {
         let kept: Vec<_> = (0..self.size.len()).filter(|axis| !gone.contains(axis)).collect();
         let (size, names) = kept.iter().map(|&axis| (self.size[axis], self.names[axis])).unzip();
@@ -149,7 +149,7 @@ impl Model {
     }
 }
 
-/// All coordinates, in row-major order.
+/// Returns all coordinates in row-major order.
 pub(super) fn coordinates(size: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..size.iter().product()).map(move |mut number: usize| {
         let mut at = vec![0; size.len()];
@@ -160,7 +160,7 @@ pub(super) fn coordinates(size: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
-/// How many coordinates come before this one.
+/// Returns the number of coordinates before this one.
 pub(super) fn number(at: &[usize], size: &[usize]) -> usize {
     at.iter().zip(size).fold(0, |number, (i, n)| number * n + i)
 }

@@ -1,4 +1,4 @@
-//! Names of axes.
+//! Model: names of axes.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ impl Model {
         self.rename(&names)
     }
 
-    /// Names in their order, those that nobody has as new axes; `...` are the others.
+    /// Reorders axes by name. Unknown names become new axes, and `...` is all others.
     pub(in super::super) fn align_to(&self, names: &[Name]) -> Expected<Model> {
         are_distinct(names)?;
         let absent = names.iter().filter(|&name| *name != Some("...") && !self.names.contains(name));

@@ -1,4 +1,4 @@
-//! Some of the elements, and other orders of axes.
+//! Model: selections of elements, and orders of axes.
 
 use stridemap::{Axes, Axis, ErrorKind, Index};
 
@@ -137,7 +137,7 @@ impl Model {
         if from.len() != to.len() {
             return Err(ErrorKind::InvalidArgument);
         }
-        // Those that stay, in order, and then each mover into its place, the first place first.
+        // The axes that stay, in order. Then each moved axis is inserted at its place, in ascending order of places.
         let mut order: Vec<usize> = (0..self.size.len()).filter(|axis| !from.contains(axis)).collect();
         let mut moves: Vec<_> =
             to.into_iter().zip(from).filter(|&(_, axis)| axis < self.size.len()).collect();

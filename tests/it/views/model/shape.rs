@@ -1,4 +1,4 @@
-//! Other sizes.
+//! Model: other sizes.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ impl Model {
         self.view(&other.size().iter().map(|&n| n as isize).collect::<Vec<_>>())
     }
 
-    /// Strides can say it when along each axis all steps are equal. PyTorch's rule of runs comes to the same.
+    /// Strides can express it if all steps along each axis are equal. PyTorch's rule of runs is equivalent.
     fn viewed(&self, size: &[usize]) -> Expected<Model> {
         let is_even = |axis: usize| {
             let steps = coordinates(size).filter(|at| at[axis] + 1 < size[axis]).map(|mut at| {
@@ -68,7 +68,8 @@ impl Model {
         }
     }
 
-    /// An axis is neither joined nor parted when as many elements lie around it and along it as before.
+    /// An axis keeps its name if it is neither merged nor split: as many elements are before it and along it as in the
+    /// old size.
     fn names_under(&self, size: &[usize]) -> Vec<Name> {
         if size == self.size {
             return self.names.clone();
@@ -135,7 +136,7 @@ impl Model {
     }
 }
 
-/// A size in which -1 stands for what is left of so many elements.
+/// Replaces -1 in a size with what is left of `numel` elements.
 fn resolved(size: &[isize], numel: usize) -> Expected<Vec<usize>> {
     let open = size.iter().filter(|&&n| n == -1).count();
     if open > 1 || size.iter().any(|&n| n < -1) {

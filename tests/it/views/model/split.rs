@@ -1,4 +1,4 @@
-//! Parts along an axis.
+//! Model: parts along an axis.
 
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ impl Model {
         match sections {
             Sections::Number(..1) => Err(ErrorKind::InvalidArgument),
             Sections::Number(count) => {
-                // The larger parts first: each part in turn takes what is left, shared among those to come, rounded up.
+                // The larger parts are first: each part takes its share, rounded up, of what is left.
                 let mut start = 0;
                 Ok(self.parted(
                     axis,

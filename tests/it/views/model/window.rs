@@ -1,4 +1,4 @@
-//! Windows, and any strides.
+//! Model: windows, and arbitrary strides.
 
 use stridemap::{Axes, Axis, ErrorKind};
 
