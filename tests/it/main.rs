@@ -14,6 +14,7 @@ mod faults;
 mod filesystems;
 mod growth;
 mod harness;
+#[path = "../common/images.rs"]
 mod images;
 mod live;
 mod mutable;
@@ -24,6 +25,7 @@ mod refusals;
 mod scale;
 mod sharing;
 mod stress;
+#[path = "../common/support.rs"]
 mod support;
 mod tutorials;
 mod views;

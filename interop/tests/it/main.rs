@@ -3,7 +3,7 @@
 
 mod exports;
 mod formats;
-#[path = "../../../tests/it/images.rs"]
+#[path = "../../../tests/common/images.rs"]
 mod images;
 mod numpy;
 mod place;
@@ -12,7 +12,7 @@ mod safetensors;
 mod shard_index;
 mod shards;
 mod shared_blocks;
-#[path = "../../../tests/it/support.rs"]
+#[path = "../../../tests/common/support.rs"]
 #[expect(dead_code, reason = "only some of it is used here")]
 mod support;
 mod torch;
