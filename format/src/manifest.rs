@@ -288,7 +288,7 @@ fn body_in(bytes: &[u8]) -> Result<&[u8]> {
 /// than one long text (F-19).
 #[must_use]
 pub fn attribute_size(scope: &str, key: &str, value: &str) -> usize {
-    16 + scope.len() + key.len() + value.len()
+    [scope, key, value].iter().fold(16, |sum: usize, text| sum.saturating_add(text.len()))
 }
 
 /// Checks all attributes of a store, each a scope, a key and a value: keys are names, scopes are names or empty, and
