@@ -20,6 +20,11 @@ fn read(document: &Path) -> String {
 
 /// The Markdown files of the repository.
 fn documents() -> Vec<PathBuf> {
+    files(".md")
+}
+
+/// The files of the repository whose names end so.
+fn files(ending: &str) -> Vec<PathBuf> {
     let (mut found, mut dirs) = (Vec::new(), vec![fs::canonicalize(ROOT).unwrap()]);
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).unwrap() {
@@ -28,7 +33,7 @@ fn documents() -> Vec<PathBuf> {
             let is_built = name == "target" || name.starts_with('.');
             if path.is_dir() && !is_built {
                 dirs.push(path);
-            } else if name.ends_with(".md") {
+            } else if name.ends_with(ending) {
                 found.push(path);
             }
         }
@@ -202,6 +207,29 @@ fn every_link_of_every_document_resolves() {
     }
     assert!(broken.is_empty(), "{broken:#?}");
     assert!(link_count >= 40, "{link_count}");
+}
+
+#[test]
+fn methods_that_documents_name_exist() {
+    let is_source = |path: &&PathBuf| path.components().any(|part| part.as_os_str() == "src");
+    let sources: String = files(".rs").iter().filter(is_source).map(|path| read(path)).collect();
+    let (mut method_count, mut missing) = (0, Vec::new());
+    for document in documents() {
+        let prose = without_code_blocks(&read(&document));
+        for code in prose.split('`').skip(1).step_by(2) {
+            let Some((owner, rest)) = code.split_once("::") else { continue };
+            let method = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+            if !owner.starts_with(char::is_uppercase) || !method.starts_with(char::is_lowercase) {
+                continue;
+            }
+            method_count += 1;
+            if !["(", "<"].iter().any(|next| sources.contains(&format!("fn {method}{next}"))) {
+                missing.push(format!("{}: {code}", document.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(method_count >= 20, "{method_count}");
 }
 
 #[test]
