@@ -50,7 +50,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The files that a session finds, as the guide describes them.
+/// The files that a session finds: the same as those of `docs/inputs.py`, without Python.
 fn write_inputs(dir: &Dir) {
     let npy = |name: &str, shape: [usize; 2], elements: &[f32]| {
         let header =
@@ -133,6 +133,31 @@ fn sessions_of_the_guide_print_what_they_show() {
         }
     }
     assert!(session_count >= 7, "{session_count}");
+}
+
+/// Skipped, with the reason printed, where python3 or numpy is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that a failure.
+#[test]
+fn script_of_the_guide_makes_the_files_of_the_sessions() {
+    let found = Command::new("python3").args(["-c", "import numpy"]).output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        println!("skipped: python3 with numpy is not there");
+        assert!(env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(), "python3 with numpy is required");
+        return;
+    }
+    let dir = Dir::empty();
+    write_inputs(&dir);
+    fs::create_dir(dir.path("made")).unwrap();
+    let mut python = Command::new("python3");
+    python.args(["-B", &format!("{ROOT}/docs/inputs.py")]).current_dir(dir.path("made"));
+    assert!(python.status().unwrap().success());
+    let made = fs::read_dir(dir.path("made")).unwrap();
+    let names: Vec<String> = made.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(names.len(), 6, "{names:?}");
+    for name in names {
+        let depth = if name == "big.safetensors" { "--no-values" } else { "--strict" };
+        let said = dir.stdout(&["diff", &name, &format!("made/{name}"), depth]);
+        assert!(said.starts_with("equal: "), "{name}: {said}");
+    }
 }
 
 #[test]
