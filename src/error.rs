@@ -76,7 +76,8 @@ pub enum ErrorKind {
     Replaced,
     /// Another commit changed what this one depends on.
     Conflict,
-    /// The store or the handle is read-only.
+    /// The store cannot be changed, because its file system is read-only, or because the process has no permission
+    /// to write its files. Reading works.
     ReadOnly,
     /// The commit may or may not have taken effect; opening the store again shows which. The next commit or
     /// collection by a new handle makes the visible state durable.

@@ -53,8 +53,8 @@
 //! found by [`Store::verify`]. The time to open a store, load a tensor or commit a header grows at most with about
 //! the square root of the number of tensors, and does not depend on the size of the data.
 //!
-//! Writers in several processes queue. [`Store::wait_for_change`] sleeps until one of them has committed. A forked
-//! child cannot use the handles it inherits.
+//! Writers in several processes queue. [`Store::wait_for_change`] sleeps until a commit by any other handle, in this or
+//! another process. A forked child cannot use the handles it inherits.
 //!
 //! [`Store::open`] is safe whatever other processes do to the files. [`Store::open_mapped`] is unsafe: borrowing the
 //! pages of a file is sound only if nothing else writes that file.

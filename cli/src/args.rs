@@ -84,13 +84,13 @@ pub(crate) enum Command {
     /// Save a view of a tensor under a new name, without copying elements
     #[command(after_help = expr_help("view model.smap weight_t 'weight.t()'"))]
     View(ViewArgs),
-    /// Rename a tensor
+    /// Rename a tensor; replaces NEW if it exists
     #[command(after_help = "Example:\n  stridemap mv model.smap weight encoder.weight")]
     Mv(MvArgs),
     /// Remove tensors in one commit: all or none
     #[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
     Rm(RmArgs),
-    /// Save a tensor under a second name, without copying elements
+    /// Save a tensor under a second name, without copying elements; replaces NEW if it exists
     #[command(after_help = "Example:\n  stridemap cp model.smap encoder.weight decoder.weight")]
     Cp(CpArgs),
     /// Append rows from files to a tensor, in one commit: all or none
@@ -370,6 +370,7 @@ pub(crate) struct CpArgs {
     /// The name of the tensor
     pub(crate) src: String,
     /// The second name
+    #[arg(value_name = "NEW")]
     pub(crate) dst: String,
     #[command(flatten)]
     pub(crate) existing: Existing,

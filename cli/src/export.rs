@@ -56,7 +56,16 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         args.names.iter().map(load).collect()
     };
     let tensors = tensors?;
-    if tensors.is_empty() && !args.prefix.is_empty() {
+    let attributes = snapshot.attributes_of(&args.prefix);
+    if tensors.iter().any(|(name, _)| name.is_empty()) && !matches!(format, Format::Npy) {
+        return Err(Error::Refused(format!(
+            "export {}: the tensor {:?} has no name without the prefix; use a longer name or a shorter prefix",
+            args.out.display(),
+            args.prefix
+        )));
+    }
+    let writes_attributes = matches!(format, Format::Safetensors) && !attributes.is_empty();
+    if tensors.is_empty() && !writes_attributes && !args.prefix.is_empty() {
         return Err(Error::Refused(format!(
             "export {}: no name begins with {:?}; ls lists the names",
             args.out.display(),
@@ -66,7 +75,6 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
 
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
     let bar = progress("export", size_bytes);
-    let attributes = snapshot.attributes_of(&args.prefix);
     let mut part_count = 1;
     let (out, existing) = (&args.out, args.existing.policy());
     match (format, tensors.as_slice()) {

@@ -75,13 +75,17 @@ fn fill(
         }
     }
     let current = store.attributes_of(&args.prefix);
+    let owner = match args.prefix.as_str() {
+        "" => "the store".to_owned(),
+        prefix => format!("{prefix:?}"),
+    };
     for (&key, &(path, value)) in attributes {
         let differs = current.get(key).is_some_and(|current| current != value);
         if differs && args.existing.policy() == OnExisting::Refuse {
-            message(&format!("note: the store keeps its own {key:?}, not that of {}", path.display()));
+            message(&format!("note: {owner} keeps its own {key:?}, not that of {}", path.display()));
         } else {
             if differs {
-                message(&format!("note: the {key:?} of {} replaces the store's", path.display()));
+                message(&format!("note: the {key:?} of {} replaces that of {owner}", path.display()));
             }
             txn.set_attribute_of(&args.prefix, key, value)?;
         }

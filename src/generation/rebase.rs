@@ -227,7 +227,8 @@ impl Draft {
         format::check_name(name).map_err(|e| Error::refused(action, e))?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
             let message = format!(
-                "{action} {name:?}: the name exists; choose a different one, or remove that tensor first"
+                "{action} {name:?}: the name exists; choose a different one, remove that tensor first, or replace it \
+                 with OnExisting::Replace"
             );
             return Err(Error::new(ErrorKind::NameExists, message));
         }

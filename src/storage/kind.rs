@@ -4,7 +4,7 @@ use stridemap_format::StorageKind as RecordKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StorageKind {
-    /// The bytes never change.
+    /// The bytes never change. Rows can be [appended](crate::Store::append) after them.
     Sealed,
     /// In place, under an exclusive lock.
     Mutable,

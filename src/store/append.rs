@@ -23,10 +23,14 @@ impl Store {
     /// size. To see the new rows, [`refresh`](Self::refresh) and load again. Dimension names are kept. Appending no
     /// rows changes nothing.
     ///
-    /// The tensor must be contiguous and the last in its sealed storage. That is true of a tensor made by
-    /// [`create_growable`](Self::create_growable), and of a saved one of at least 4 MiB. Appends to one storage wait
-    /// for each other, in all processes, up to the lock timeout. Rows that were written but not committed are
-    /// overwritten by the next append.
+    /// The tensor must be contiguous and the last in its sealed storage. That is true of:
+    ///
+    /// - a tensor made by [`create_growable`](Self::create_growable);
+    /// - a saved or imported tensor that has its own storage, as every tensor of at least 4 MiB has;
+    /// - the last of several smaller tensors saved in one transaction, which share a storage.
+    ///
+    /// Appends to one storage wait for each other, in all processes, up to the lock timeout. Rows that were written
+    /// but not committed are overwritten by the next append.
     ///
     /// ```
     /// use ndarray::array;

@@ -1,4 +1,4 @@
-//! Waits for commits of other processes.
+//! Waits for commits of other handles.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +25,9 @@ impl Store {
     /// Nothing is locked, and the system wakes the waiter (inotify). Where it cannot, because the file system is not
     /// local or the system has no watches left, the waiter polls several times a second.
     ///
+    /// A commit by this handle also moves it past the commits of other handles, and later calls do not report those. A
+    /// follower that also writes must load its tensors again after each of its own commits.
+    ///
     /// ```
     /// use std::time::Duration;
     /// use stridemap::{Store, Tensor};
@@ -32,7 +35,7 @@ impl Store {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// let store = Store::create(&path)?;
-    /// let another = Store::open(&path)?;                   // in practice, another process
+    /// let another = Store::open(&path)?;                   // usually in another process
     /// another.save("x", &Tensor::from_vec(vec![1f32], &[1])?)?;
     /// assert!(store.wait_for_change(Duration::from_secs(60))?);
     /// assert!(store.contains("x")?);

@@ -159,8 +159,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameNotFound`; `NameExists` if a tensor has the new name, unless [`Transaction::on_existing`]
-    /// allows replacing it; `InvalidArgument` for an invalid new name.
+    /// See [`Store`]; `NameNotFound`; `NameExists` if a tensor has the new name (to replace it, rename it in a
+    /// transaction with [`OnExisting::Replace`](Transaction::on_existing)); `InvalidArgument` for an invalid new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.rename(from, to))
     }

@@ -139,11 +139,15 @@ impl Tensor {
         if self.is_contiguous() {
             return Ok(());
         }
-        let array = op.replace("slice", "array");
+        let advice = match op {
+            "typed" => "as_array, contiguous()?.typed() or read",
+            "as_slice_mut" => "as_array_mut, contiguous or read",
+            _ => "as_array, contiguous or read",
+        };
         Err(Error::new(
             ErrorKind::NotContiguous,
             format!(
-                "{op}: size {:?} with stride {:?} is not contiguous; use {array}, contiguous or read",
+                "{op}: size {:?} with stride {:?} is not contiguous; use {advice}",
                 self.size(),
                 self.stride()
             ),

@@ -205,7 +205,8 @@ fn check_rank<D: Dimension>(tensor: &Tensor) -> Result<()> {
         Some(rank) if rank != tensor.ndim() => Err(Error::new(
             ErrorKind::SizeMismatch,
             format!(
-                "to an array of {rank} dimensions: size {:?} has {}; use view, or an ArrayD",
+                "to an array of {rank} dimension{}: size {:?} has {}; use view, or an ArrayD",
+                if rank == 1 { "" } else { "s" },
                 tensor.size(),
                 tensor.ndim()
             ),

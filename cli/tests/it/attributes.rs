@@ -47,6 +47,31 @@ fn prefix_without_tensors_for_a_copy_or_beside_names_is_refused() {
 }
 
 #[test]
+fn tensor_named_like_the_prefix_is_refused_as_it_has_no_name_without_it() {
+    let dir = imported_twice();
+    for out in ["out.safetensors", "out.npz"] {
+        let refusal = dir.refusal(&["export", "s.smap", out, "--prefix", "enc.w"]);
+        let expected = format!("export {out}: the tensor \"enc.w\" has no name without the prefix");
+        assert!(refusal.contains(&expected), "{refusal}");
+        assert!(!dir.path(out).exists());
+    }
+    dir.messages(&["export", "s.smap", "out.npy", "--prefix", "enc.w"]);
+    assert!(dir.path("out.npy").exists());
+}
+
+#[test]
+fn prefix_with_attributes_and_no_tensor_is_exported_where_the_format_has_attributes() {
+    let dir = imported_twice();
+    dir.store().set_attribute_of("dec.", "who", "d").unwrap();
+    dir.messages(&["export", "s.smap", "out.safetensors", "--prefix", "dec."]);
+    dir.messages(&["import", "out.safetensors", "again.smap"]);
+    let again = stridemap::Store::open(dir.path("again.smap")).unwrap();
+    assert_eq!((again.attributes()["who"].as_str(), again.names().unwrap().len()), ("d", 0));
+    let refusal = dir.refusal(&["export", "s.smap", "out.npz", "--prefix", "dec."]);
+    assert!(refusal.contains("no name begins with \"dec.\""), "{refusal}");
+}
+
+#[test]
 fn prefix_that_omits_an_adopted_tensor_does_not_replace_its_file() {
     let dir = Dir::empty();
     dir.write_safetensors("m.safetensors", MODEL, &[1; 8]);
@@ -65,7 +90,7 @@ fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
     dir.store().set_attribute_of("enc.", "who", "b").unwrap();
     dir.store().set_attribute("who", "c").unwrap();
     let message = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc."]);
-    assert!(message.contains("note: the \"who\" of m.safetensors replaces the store's"), "{message}");
+    assert!(message.contains("note: the \"who\" of m.safetensors replaces that of \"enc.\""), "{message}");
     assert_eq!(
         (dir.store().attributes_of("enc.")["who"].as_str(), &*dir.store().attributes()["who"]),
         ("a", "c")

@@ -21,6 +21,11 @@ fn read(document: &Path) -> String {
 
 /// Returns the Markdown files of the repository.
 fn documents() -> Vec<PathBuf> {
+    files(".md")
+}
+
+/// The files of the repository whose names end so.
+fn files(ending: &str) -> Vec<PathBuf> {
     let (mut found, mut dirs) = (Vec::new(), vec![fs::canonicalize(ROOT).unwrap()]);
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).unwrap() {
@@ -29,7 +34,7 @@ fn documents() -> Vec<PathBuf> {
             let is_built = name == "target" || name.starts_with('.');
             if path.is_dir() && !is_built {
                 dirs.push(path);
-            } else if name.ends_with(".md") {
+            } else if name.ends_with(ending) {
                 found.push(path);
             }
         }
@@ -46,7 +51,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Writes the input files of the sessions, as the guide describes them.
+/// Writes the input files of the sessions: the same as those of `docs/inputs.py`, without Python.
 fn write_inputs(dir: &Dir) {
     let npy = |name: &str, shape: [usize; 2], elements: &[f32]| {
         let header =
@@ -131,6 +136,31 @@ fn sessions_of_the_guide_print_the_shown_output() {
     assert!(session_count >= 7, "{session_count}");
 }
 
+/// Skipped, with the reason printed, where python3 or numpy is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that a failure.
+#[test]
+fn script_of_the_guide_makes_the_files_of_the_sessions() {
+    let found = Command::new("python3").args(["-c", "import numpy"]).output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        println!("skipped: python3 with numpy is not there");
+        assert!(env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(), "python3 with numpy is required");
+        return;
+    }
+    let dir = Dir::empty();
+    write_inputs(&dir);
+    fs::create_dir(dir.path("made")).unwrap();
+    let mut python = Command::new("python3");
+    python.args(["-B", &format!("{ROOT}/docs/inputs.py")]).current_dir(dir.path("made"));
+    assert!(python.status().unwrap().success());
+    let made = fs::read_dir(dir.path("made")).unwrap();
+    let names: Vec<String> = made.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(names.len(), 6, "{names:?}");
+    for name in names {
+        let depth = if name == "big.safetensors" { "--no-values" } else { "--strict" };
+        let said = dir.stdout(&["diff", &name, &format!("made/{name}"), depth]);
+        assert!(said.starts_with("equal: "), "{name}: {said}");
+    }
+}
+
 #[test]
 fn rust_examples_of_every_page_are_doctests() {
     let lib = read(&Path::new(ROOT).join("src/lib.rs"));
@@ -203,6 +233,29 @@ fn every_link_of_every_document_resolves() {
     }
     assert!(broken.is_empty(), "{broken:#?}");
     assert!(link_count >= 40, "{link_count}");
+}
+
+#[test]
+fn methods_that_documents_name_exist() {
+    let is_source = |path: &&PathBuf| path.components().any(|part| part.as_os_str() == "src");
+    let sources: String = files(".rs").iter().filter(is_source).map(|path| read(path)).collect();
+    let (mut method_count, mut missing) = (0, Vec::new());
+    for document in documents() {
+        let prose = without_code_blocks(&read(&document));
+        for code in prose.split('`').skip(1).step_by(2) {
+            let Some((owner, rest)) = code.split_once("::") else { continue };
+            let method = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+            if !owner.starts_with(char::is_uppercase) || !method.starts_with(char::is_lowercase) {
+                continue;
+            }
+            method_count += 1;
+            if !["(", "<"].iter().any(|next| sources.contains(&format!("fn {method}{next}"))) {
+                missing.push(format!("{}: {code}", document.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(method_count >= 20, "{method_count}");
 }
 
 #[test]

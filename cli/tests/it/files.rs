@@ -65,7 +65,10 @@ fn import_notes_a_replaced_attribute_and_keeps_it_with_no_clobber() {
     assert!(kept.contains("note: the store keeps its own \"format\""), "{kept}");
     assert_eq!(dir.store().attributes()["format"], "pt");
     let replaced = dir.messages(&["import", "m.safetensors", "s.smap"]);
-    assert!(replaced.contains("note: the \"format\" of m.safetensors replaces the store's"), "{replaced}");
+    assert!(
+        replaced.contains("note: the \"format\" of m.safetensors replaces that of the store"),
+        "{replaced}"
+    );
     assert_eq!(dir.store().attributes()["format"], "np");
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use stridemap::{DType, ErrorKind, OnExisting, Result, Tensor};
-use stridemap_interop::{ForeignFile, npy, safetensors};
+use stridemap_interop::{ForeignFile, npy, npz, safetensors};
 
 use crate::place::{Place, counted, logical, views};
 
@@ -102,8 +102,9 @@ fn refused_export_keeps_the_old_file_and_leaves_no_other() {
         npy::Export::new().on_existing(OnExisting::Refuse).write(&path, &tensor, |_| ()),
         safetensors::Export::new()
             .on_existing(OnExisting::Refuse)
-            .write(&path, &[("x".into(), tensor)], |_| ())
+            .write(&path, &[("x".into(), tensor.clone())], |_| ())
             .map(drop),
+        npz::Export::new().on_existing(OnExisting::Refuse).write(&path, &[("x".into(), tensor)], |_| ()),
     ];
     for error in written.map(Result::unwrap_err) {
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);

@@ -86,7 +86,7 @@ fn only_one_of_several_processes_saves_a_new_name() {
 fn saving_a_new_name_is_refused_if_it_exists_or_another_commits_it_first() {
     let (_dir, path, store) = new_store();
     store.save("x", &1i64).unwrap();
-    let parts = ["save \"x\"", "the name exists", "choose a different one"];
+    let parts = ["save \"x\"", "the name exists", "choose a different one", "OnExisting::Replace"];
     assert_refused(save_new(&store, "x", 2), ErrorKind::NameExists, &parts);
     let mut txn = store.begin().unwrap();
     txn.on_existing(OnExisting::Refuse);

@@ -60,7 +60,9 @@ macro_rules! every_rank {
                 assert_eq!(ArrayD::<i32>::try_from(&tensor).unwrap(), array_again.clone().into_dyn());
                 assert_same(&Tensor::try_from(array_again.clone().into_dyn()).unwrap(), &array_again.view());
 
-                let expected = [format!("{} dimensions", original.ndim()), format!("has {}", original.ndim() + 1)];
+                let plural = if original.ndim() == 1 { "" } else { "s" };
+                let rank = format!("{} dimension{plural}:", original.ndim());
+                let expected = [rank, format!("has {}", original.ndim() + 1)];
                 let more = tensor.unsqueeze(0).unwrap();
                 let expected = [expected[0].as_str(), expected[1].as_str(), "size [1"];
                 assert_refused(ArrayView::<i32, $dim>::try_from(&more), ErrorKind::SizeMismatch, &expected);

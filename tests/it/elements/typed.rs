@@ -3,7 +3,7 @@
 use stridemap::small_float::F8E4M3FN;
 use stridemap::{DType, ErrorKind, StorageKind, Tensor, TypedTensor};
 
-use crate::harness::{filled, new_store, open_mapped};
+use crate::harness::{assert_refused, filled, new_store, open_mapped};
 
 /// A model that a server keeps.
 struct Model {
@@ -53,7 +53,9 @@ fn typed_tensor_is_refused_if_elements_cannot_be_borrowed() {
     assert_eq!(refused(&store.load("x").unwrap()), ErrorKind::NotMapped);
     let mapped = open_mapped(&path);
     let x = mapped.load("x").unwrap();
-    assert_eq!(refused(&x.t().unwrap()), ErrorKind::NotContiguous);
+    let advice = "use as_array, contiguous()?.typed() or read";
+    assert_refused(x.t().unwrap().typed::<f32>(), ErrorKind::NotContiguous, &["typed: size [2, 2]", advice]);
+    assert_eq!(x.t().unwrap().contiguous().unwrap().typed::<f32>().unwrap().as_slice(), [1., 3., 2., 4.]);
     assert_eq!(refused(&mapped.load("mutable").unwrap()), ErrorKind::NotMapped);
     assert_eq!(x.typed::<i32>().unwrap_err().kind(), ErrorKind::DTypeMismatch);
     let bytes = filled(9, 0u8).narrow(0, 1, 8).unwrap();
