@@ -97,11 +97,11 @@ impl Flattening<'_> {
             Node::Tensor(tensor) => return self.tensor(tensor),
             Node::Storage(_) => return Err(self.refused("is a storage without a tensor; save a tensor")),
             &Node::Size(sizes) => {
-                let text = self.joined(sizes, ",")?;
-                return self.attribute(format!("[{text}]"));
+                let text = self.joined("[", sizes, ",", "]")?;
+                return self.attribute(text);
             }
             &Node::Device(parts) => {
-                let text = self.joined(parts, ":")?;
+                let text = self.joined("", parts, ":", "")?;
                 return self.attribute(text);
             }
             Node::Dict(_) | Node::List(_) | Node::Tuple(..) => {}
@@ -158,16 +158,20 @@ impl Flattening<'_> {
         self.from.literal(value).as_ref().and_then(Literal::attribute)
     }
 
-    /// Returns the texts of the items of a tuple. The same item can be repeated, so each text is charged for before it
-    /// is added.
-    fn joined(&mut self, tuple: Value, separator: &str) -> Result<String, String> {
-        let mut joined = String::new();
-        for (index, &item) in self.from.tuple(tuple).unwrap_or_default().iter().enumerate() {
-            let text = self.plain(item).unwrap_or_default();
-            self.budget.charge(text.len().saturating_add(separator.len()))?;
+    /// Returns the texts of the items of a tuple. The same item can be repeated, so all are charged for first.
+    fn joined(&mut self, start: &str, tuple: Value, separator: &str, end: &str) -> Result<String, String> {
+        let items = self.from.tuple(tuple).unwrap_or_default();
+        let text = |&item: &Value| self.plain(item).unwrap_or_default();
+        let lengths = items.iter().map(|item| text(item).len().saturating_add(separator.len()));
+        let length = lengths.fold(start.len().saturating_add(end.len()), usize::saturating_add);
+        self.budget.charge(length)?;
+        let mut joined = String::with_capacity(length);
+        joined.push_str(start);
+        for (index, item) in items.iter().enumerate() {
             joined.push_str(if index > 0 { separator } else { "" });
-            joined.push_str(&text);
+            joined.push_str(&self.plain(*item).unwrap_or_default());
         }
+        joined.push_str(end);
         Ok(joined)
     }
 
