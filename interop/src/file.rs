@@ -46,11 +46,9 @@ impl RawFile {
     }
 
     /// Returns the name of the file without its extension, which names the only tensor of a file without names.
-    pub(super) fn stem(&self) -> Result<String> {
+    pub(super) fn stem(&self) -> Result<&str, &'static str> {
         let stem = self.path().file_stem().and_then(OsStr::to_str);
-        stem.map(str::to_owned).ok_or_else(|| {
-            self.bad("the file name becomes the tensor's name, but is not UTF-8; rename the file")
-        })
+        stem.ok_or("the file name becomes the tensor's name, but is not UTF-8; rename the file")
     }
 
     /// Returns the error for a malformed file.

@@ -40,12 +40,13 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     let text = preamble.text(header).map_err(bad)?;
     let Array { dtype, layout, length_bytes, swapped_bytes } = Array::parse(&text, options).map_err(bad)?;
     file.check_rest(preamble.end_bytes(), length_bytes)?;
+    let name = file.stem().map_err(|what| file.bad(what))?.to_owned();
     let mut storage = ForeignStorage::range(file, preamble.end_bytes(), length_bytes);
     storage.form = Form { member: None, swapped_bytes };
     Ok(Contents {
         format: FileFormat::Npy,
         storages: vec![storage],
-        tensors: vec![ForeignTensor { name: file.stem()?, dtype, layout, storage: 0 }],
+        tensors: vec![ForeignTensor { name, dtype, layout, storage: 0 }],
         attributes: BTreeMap::new(),
         keeps_storages: false,
     })

@@ -92,8 +92,19 @@ impl Machine<'_> {
         if self.arena.integer(offset).is_none() {
             return Err(wrong("an offset that is not an integer"));
         }
-        let tensor = TensorRef { storage, dtype, offset, size, stride, metadata };
+        let flag = self.flag(metadata)?;
+        let tensor = TensorRef { storage, dtype, offset, size, stride, flag };
         self.arena.add(Node::Tensor(Box::new(tensor)))
+    }
+
+    /// Returns the key of the first flag that is set in a dict of flags. A dict that is used repeatedly is charged for
+    /// each time.
+    fn flag(&mut self, metadata: Value) -> Result<Option<Value>, String> {
+        let Some(Node::Dict(flags)) = self.arena.node(metadata) else { return Ok(None) };
+        let set = flags.as_chunks().0.iter().find(|&&[_, is]| is != Value::Bool(false));
+        let (set, length_bytes) = (set.map(|&[flag, _]| flag), size_of_val(flags.as_slice()));
+        self.arena.budget.charge(length_bytes)?;
+        Ok(set)
     }
 
     /// Returns the tuple of integers in a tuple or a `torch.Size`. A value that is used repeatedly is checked and
@@ -147,12 +158,16 @@ impl Machine<'_> {
             .part(view, itemsize, length_bytes)
             .ok_or_else(|| format!("a view of storage {key:?} that reaches past its {length_bytes} bytes"))?;
 
-        let root = match self.roots.get(&key) {
-            Some(&root) => root,
+        let first = self.roots.get(&key).copied();
+        let known = match first.and_then(|first| self.arena.node(first)) {
+            Some(&Node::Storage(known)) => Some(known),
+            _ => None,
+        };
+        let root = match known {
+            Some(known) => known.root,
             None => {
                 self.arena.budget.charge(key.len().saturating_mul(2).saturating_add(ROOT_BYTES))?;
                 let root = u32::try_from(self.arena.roots.len()).map_err(|_| wrong())?;
-                self.roots.insert(key.clone(), root);
                 self.arena.roots.push(Root { key: key.clone(), numel, length_bytes });
                 root
             }
@@ -161,7 +176,13 @@ impl Machine<'_> {
         if known_bytes != length_bytes {
             return Err(format!("storage {key:?} has {length_bytes} bytes, but had {known_bytes} earlier"));
         }
-        self.arena.add(Node::Storage(StorageRef { root, dtype, start_bytes, length_bytes: part_bytes }))
+        let storage = StorageRef { root, dtype, start_bytes, length_bytes: part_bytes };
+        if let Some(first) = first.filter(|_| known == Some(storage)) {
+            return Ok(first);
+        }
+        let made = self.arena.add(Node::Storage(storage))?;
+        self.roots.entry(key).or_insert(made);
+        Ok(made)
     }
 
     /// Returns the bytes of a storage that a view selects: `(key, offset, size)` in elements, or None for all.

@@ -34,11 +34,12 @@ pub(super) struct Leaves {
 }
 
 impl Leaves {
-    /// Returns the leaves of a pickle in a file of `file_bytes`. A leaf without a name gets the name `stem`.
+    /// Returns the leaves of a pickle in a file of `file_bytes`. A leaf without a name gets the name `stem`, or
+    /// is refused for the reason in it.
     ///
     /// # Errors
     /// One line, with the name of the value that cannot be read.
-    pub(super) fn of(pickle: &[u8], file_bytes: u64, stem: &str) -> Result<Leaves, String> {
+    pub(super) fn of(pickle: &[u8], file_bytes: u64, stem: Result<&str, &str>) -> Result<Leaves, String> {
         let Unpickled { arena, root } = Unpickled::of(pickle, file_bytes)?;
         let mut flattening = Flattening {
             from: &arena,
@@ -63,7 +64,7 @@ impl Leaves {
 
 struct Flattening<'a> {
     from: &'a Arena<'a>,
-    stem: &'a str,
+    stem: Result<&'a str, &'a str>,
     /// The name of the value being visited.
     name: String,
     /// The containers around it.
@@ -96,11 +97,11 @@ impl Flattening<'_> {
             Node::Tensor(tensor) => return self.tensor(tensor),
             Node::Storage(_) => return Err(self.refused("is a storage without a tensor; save a tensor")),
             &Node::Size(sizes) => {
-                let text = self.joined(sizes, ",");
-                return self.attribute(format!("[{text}]"));
+                let text = self.joined("[", sizes, ",", "]")?;
+                return self.attribute(text);
             }
             &Node::Device(parts) => {
-                let text = self.joined(parts, ":");
+                let text = self.joined("", parts, ":", "")?;
                 return self.attribute(text);
             }
             Node::Dict(_) | Node::List(_) | Node::Tuple(..) => {}
@@ -157,31 +158,38 @@ impl Flattening<'_> {
         self.from.literal(value).as_ref().and_then(Literal::attribute)
     }
 
-    /// Returns the texts of the items of a tuple. A list of strings would take many times their bytes in the pickle.
-    fn joined(&self, tuple: Value, separator: &str) -> String {
-        let mut joined = String::new();
-        for (index, &item) in self.from.tuple(tuple).unwrap_or_default().iter().enumerate() {
+    /// Returns the texts of the items of a tuple. The same item can be repeated, so all are charged for first.
+    fn joined(&mut self, start: &str, tuple: Value, separator: &str, end: &str) -> Result<String, String> {
+        let items = self.from.tuple(tuple).unwrap_or_default();
+        let text = |&item: &Value| self.plain(item).unwrap_or_default();
+        let lengths = items.iter().map(|item| text(item).len().saturating_add(separator.len()));
+        let length = lengths.fold(start.len().saturating_add(end.len()), usize::saturating_add);
+        self.budget.charge(length)?;
+        let mut joined = String::with_capacity(length);
+        joined.push_str(start);
+        for (index, item) in items.iter().enumerate() {
             joined.push_str(if index > 0 { separator } else { "" });
-            joined.push_str(&self.plain(item).unwrap_or_default());
+            joined.push_str(&self.plain(*item).unwrap_or_default());
         }
-        joined
+        joined.push_str(end);
+        Ok(joined)
     }
 
-    fn leaf_name(&self) -> &str {
-        if self.name.is_empty() { self.stem } else { &self.name }
+    fn leaf_name(&self) -> Result<&str, String> {
+        if self.name.is_empty() { self.stem.map_err(str::to_owned) } else { Ok(&self.name) }
     }
 
     fn attribute(&mut self, text: String) -> Result<(), String> {
-        let name = self.leaf_name().to_owned();
+        let name = self.leaf_name()?.to_owned();
         self.budget.charge(ATTRIBUTE_BYTES.saturating_add(name.len()).saturating_add(text.len()))?;
         match self.leaves.attributes.insert(name, text) {
-            Some(_) => Err(twice(self.leaf_name())),
+            Some(_) => Err(twice(self.leaf_name()?)),
             None => Ok(()),
         }
     }
 
     fn tensor(&mut self, tensor: &TensorRef) -> Result<(), String> {
-        let name = self.leaf_name().to_owned();
+        let name = self.leaf_name()?.to_owned();
         self.budget.charge(TENSOR_BYTES.saturating_add(name.len()))?;
         let layout = self.layout(tensor).map_err(|e| self.refused(&e))?;
         let storage = tensor.storage.root as usize;
@@ -192,9 +200,7 @@ impl Flattening<'_> {
     /// Returns the layout over the whole storage.
     fn layout(&self, tensor: &TensorRef) -> Result<Layout, String> {
         let (dtype, storage) = (tensor.dtype, tensor.storage);
-        if let Some(Node::Dict(flags)) = self.from.node(tensor.metadata)
-            && let Some(&[flag, _]) = flags.as_chunks().0.iter().find(|&&[_, is]| is != Value::Bool(false))
-        {
+        if let Some(flag) = tensor.flag {
             return Err(format!(
                 "has the {:?} bit set, so its bytes are not its elements; save the result of resolve_conj() or \
                  resolve_neg()",
@@ -243,7 +249,7 @@ impl Flattening<'_> {
     }
 
     fn refused(&self, what: &str) -> String {
-        format!("{} {what}", shown(self.leaf_name()))
+        format!("{} {what}", shown(&self.leaf_name().unwrap_or_default()))
     }
 }
 

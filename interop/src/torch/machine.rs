@@ -11,8 +11,8 @@ use super::value::{Arena, Budget, Node, Value};
 /// The newest protocol.
 const MAX_PROTOCOL: u64 = 5;
 
-/// The approximate memory of a memo entry.
-const MEMO_BYTES: usize = 48;
+/// The approximate memory of a memo entry outside the consecutive ones.
+const FAR_MEMO_BYTES: usize = 48;
 
 /// The result of a pickle: a value, and everything that it refers to.
 #[derive(Debug)]
@@ -31,7 +31,8 @@ impl<'a> Unpickled<'a> {
             arena: Arena::new(bytes, Budget::of(bytes.len(), file_bytes)),
             stack: Vec::new(),
             marks: Vec::new(),
-            memo: HashMap::new(),
+            memo: Vec::new(),
+            far_memo: HashMap::new(),
             roots: HashMap::new(),
         };
         let mut at = 0;
@@ -58,9 +59,12 @@ pub(super) struct Machine<'a> {
     stack: Vec<Value>,
     /// Lengths of the stack at each mark.
     marks: Vec<usize>,
-    memo: HashMap<u64, Value>,
-    /// The numbers of storages, by key.
-    pub(super) roots: HashMap<String, u32>,
+    /// The memo entries with consecutive indices, as every pickler writes them.
+    memo: Vec<Value>,
+    /// The memo entries whose index was not the next.
+    far_memo: HashMap<u64, Value>,
+    /// The first mention of each storage, by key.
+    pub(super) roots: HashMap<String, Value>,
 }
 
 impl<'a> Machine<'a> {
@@ -80,7 +84,9 @@ impl<'a> Machine<'a> {
             code::POP_MARK => return self.take_marked().map(drop),
             code::PUT => return self.memorize(memo_index(argument)?),
             code::BINPUT | code::LONG_BINPUT => return self.memorize(unsigned(argument)),
-            code::MEMOIZE => return self.memorize(self.memo.len() as u64),
+            code::MEMOIZE => {
+                return self.memorize(self.memo.len().saturating_add(self.far_memo.len()) as u64);
+            }
             code::APPEND => {
                 let item = self.pop()?;
                 return self.arena.append(self.top()?, &[item]);
@@ -212,14 +218,26 @@ impl<'a> Machine<'a> {
 
     fn memorize(&mut self, index: u64) -> Result<(), String> {
         let top = self.top()?;
-        match self.memo.insert(index, top) {
+        let near = usize::try_from(index).unwrap_or(usize::MAX);
+        if let Some(entry) = self.memo.get_mut(near) {
+            *entry = top;
+            return Ok(());
+        }
+        if near == self.memo.len() {
+            self.far_memo.remove(&index);
+            return self.arena.budget.extend(&mut self.memo, &[top]);
+        }
+        match self.far_memo.insert(index, top) {
             Some(_) => Ok(()),
-            None => self.arena.budget.charge(MEMO_BYTES),
+            None => self.arena.budget.charge(FAR_MEMO_BYTES),
         }
     }
 
     fn recall(&self, index: u64) -> Result<Value, String> {
-        self.memo.get(&index).copied().ok_or_else(|| format!("its memo has no entry {index}"))
+        let near = usize::try_from(index).ok().and_then(|near| self.memo.get(near));
+        near.or_else(|| self.far_memo.get(&index))
+            .copied()
+            .ok_or_else(|| format!("its memo has no entry {index}"))
     }
 }
 

@@ -38,7 +38,7 @@ fn pickle_limit(file: &RawFile) -> u64 {
 
 /// Reads the object of a checkpoint.
 fn leaves(file: &RawFile, pickle: &[u8]) -> Result<Leaves> {
-    Leaves::of(pickle, file.length_bytes(), &file.stem()?).map_err(|e| file.bad(e))
+    Leaves::of(pickle, file.length_bytes(), file.stem()).map_err(|e| file.bad(e))
 }
 
 /// Assigns leaves to storages. `place` finds a storage in the file, and is called once for each that is used.

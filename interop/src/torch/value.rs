@@ -35,7 +35,7 @@ pub(super) enum Node {
 }
 
 /// A pickle's reference to a storage, or to a part of one if Python 2 wrote it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StorageRef {
     /// The number of the root.
     pub(super) root: u32,
@@ -64,8 +64,8 @@ pub(super) struct TensorRef {
     /// A tuple of integers, as is the stride.
     pub(super) size: Value,
     pub(super) stride: Value,
-    /// A dict of flags that say whether the elements must be conjugated or negated.
-    pub(super) metadata: Value,
+    /// The key of the first flag that is set. The flags state whether the elements are conjugated or negated.
+    pub(super) flag: Option<Value>,
 }
 
 /// A memory limit.
@@ -83,6 +83,9 @@ const FILE_BYTES_A_BYTE: u64 = 4;
 
 /// The approximate overhead of an allocation.
 const ALLOCATION_BYTES: usize = 16;
+
+/// The lists of all nodes and items are long. They grow by a quarter, so that little of them is unused.
+const SPARE_DIVISOR: usize = 4;
 
 /// The bytes of memory allowed for any file.
 const FIXED_BYTES: u64 = 2 << 20;
@@ -105,17 +108,24 @@ impl Budget {
         Ok(())
     }
 
-    /// Appends to a list. Memory is charged when the list grows, before it is allocated. Most lists have few items, so
-    /// the first allocation has no spare capacity.
+    /// Appends to a list.
     pub(super) fn extend<T: Copy>(&mut self, list: &mut Vec<T>, items: &[T]) -> Result<(), String> {
-        let (had, length) = (list.capacity(), list.len().saturating_add(items.len()));
+        let spare = list.capacity();
+        self.reserve(list, items.len(), spare)?;
+        list.extend_from_slice(items);
+        Ok(())
+    }
+
+    /// Makes room for `count` more items in a list, which grows by `spare` items or more. Memory is charged when the list
+    /// grows, before it is allocated. Most lists have few items, so the first allocation has no spare capacity.
+    fn reserve<T>(&mut self, list: &mut Vec<T>, count: usize, spare: usize) -> Result<(), String> {
+        let (had, length) = (list.capacity(), list.len().saturating_add(count));
         if length > had {
-            let capacity = length.max(had.saturating_mul(2));
+            let capacity = length.max(had.saturating_add(spare));
             let grown_bytes = capacity.saturating_sub(had).saturating_mul(size_of::<T>());
             self.charge(grown_bytes.saturating_add(ALLOCATION_BYTES))?;
             list.reserve_exact(capacity.saturating_sub(list.len()));
         }
-        list.extend_from_slice(items);
         Ok(())
     }
 }
@@ -126,28 +136,38 @@ pub(super) struct Arena<'a> {
     bytes: &'a [u8],
     nodes: Vec<Node>,
     items: Vec<Value>,
+    /// Reused, because old checkpoints have an empty tuple for each scalar.
+    empty_tuple: Option<Value>,
     pub(super) roots: Vec<Root>,
     pub(super) budget: Budget,
 }
 
 impl<'a> Arena<'a> {
     pub(super) fn new(bytes: &'a [u8], budget: Budget) -> Self {
-        Arena { bytes, nodes: Vec::new(), items: Vec::new(), roots: Vec::new(), budget }
+        Arena { bytes, nodes: Vec::new(), items: Vec::new(), empty_tuple: None, roots: Vec::new(), budget }
     }
 
     pub(super) fn add(&mut self, node: Node) -> Result<Value, String> {
         let boxed_bytes = if matches!(node, Node::Tensor(_)) { size_of::<TensorRef>() } else { 0 };
-        self.budget.charge(boxed_bytes.saturating_add(size_of::<Node>()))?;
+        self.budget.charge(boxed_bytes)?;
+        let spare = self.nodes.capacity() / SPARE_DIVISOR;
+        self.budget.reserve(&mut self.nodes, 1, spare)?;
         let index = number(self.nodes.len())?;
         self.nodes.push(node);
         Ok(Value::Node(index))
     }
 
     pub(super) fn add_tuple(&mut self, items: &[Value]) -> Result<Value, String> {
+        if let (Some(tuple), []) = (self.empty_tuple, items) {
+            return Ok(tuple);
+        }
         let tuple = Node::Tuple(number(self.items.len())?, number(items.len())?);
-        self.budget.charge(size_of_val(items))?;
+        let spare = self.items.capacity() / SPARE_DIVISOR;
+        self.budget.reserve(&mut self.items, items.len(), spare)?;
         self.items.extend_from_slice(items);
-        self.add(tuple)
+        let tuple = self.add(tuple)?;
+        self.empty_tuple = self.empty_tuple.or(items.is_empty().then_some(tuple));
+        Ok(tuple)
     }
 
     pub(super) fn append(&mut self, list: Value, items: &[Value]) -> Result<(), String> {

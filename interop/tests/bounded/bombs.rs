@@ -136,6 +136,15 @@ pub(crate) fn stores(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     made
 }
 
+/// A checkpoint with a `torch.Size` of one long number, repeated in few bytes, before bytes that count as storages.
+fn size_of_long_numbers() -> Vec<u8> {
+    let start =
+        b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}X\x0d\0\0\0little_endian\x88s.";
+    let number = [&b"\x8a\x10"[..], &[0xff; 15], b"\x7fq\x00"].concat();
+    let size = [&b"ctorch\nSize\n("[..], &b"h\x00".repeat(1 << 20), b"t\x85R."].concat();
+    [&start[..], b"\x80\x02", &number, b"0", &size, &[0; 3 << 20]].concat()
+}
+
 /// Creates files in other formats, and returns them by name.
 pub(crate) fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let npy = |length: [u8; 4]| [&b"\x93NUMPY\x02\x00"[..], &length, b"{'descr': '<f4'"].concat();
@@ -184,6 +193,7 @@ pub(crate) fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
             )),
         ),
         ("lists_in_lists.pt", pickle(b"(h\x00h\x00h\x00lq\x00", 80)),
+        ("size_of_long_numbers.pt", size_of_long_numbers()),
         ("nested.pt", pickle(b"]", 1 << 20)),
         ("marks.pt", pickle(b"(", 1 << 20)),
         ("text_of_4_gib.pt", pickle(b"X\xff\xff\xff\xff", 1)),

@@ -5,6 +5,7 @@ pub(crate) mod forge;
 mod hostile;
 mod mutation;
 mod real;
+mod small_tensors;
 
 use std::path::{Path, PathBuf};
 

@@ -144,3 +144,18 @@ fn npz_file_without_arrays_is_valid() {
     let file = ForeignFile::open(&path).unwrap();
     assert_eq!((file.format(), file.tensors().count()), (FileFormat::Npz, 0));
 }
+
+#[test]
+fn file_removed_before_it_is_adopted_is_refused() {
+    let place = Place::new();
+    let path = place.path("x.npz");
+    npz::Export::new().write(&path, &tensors(), |_| ()).unwrap();
+    let options = StoreOptions::new().external(ExternalFiles::Beside);
+    let store = options.create(place.path("adopted.smap")).unwrap();
+    let file = ForeignFile::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let error = file.adopt_into(&mut store.begin().unwrap(), "").unwrap_err();
+    // It depends on the file system whether the path is still resolved.
+    assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::ExternalChanged), "{error}");
+    assert!(store.names().unwrap().is_empty());
+}

@@ -190,7 +190,13 @@ fn repeated_uses_of_long_values_are_limited() {
         |head: &[&[u8]], unit: &[u8], tail: &[u8]| [&head.concat(), &unit.repeat(2000), tail].concat();
     let name = text(&"k".repeat(100_000));
     let sizes = [&b"("[..], &b"K\x01".repeat(100_000), b"t"].concat();
+    let flags = [&b"}q\x00("[..], &b"N\x89".repeat(100_000), b"u0"].concat();
+    let [numel, offset, size, stride] = GOOD;
+    let stored = tensor(numel, offset, size, stride);
+    let stored = stored.strip_prefix(b"\x80\x02}X\x01\0\0\0w").unwrap().strip_suffix(b"\x89NtRs.").unwrap();
+    let flagged = [stored, b"\x89Nh\x00tR0"].concat();
     for object in [
+        again(&[b"\x80\x02", &flags], &flagged, b"N."),
         again(&[b"\x80\x02ctorch\nSize\nq\x00", &sizes, b"q\x01"], b"h\x00h\x01\x85R0", b"N."),
         again(&[b"\x80\x02ctorch\ndevice\nq\x00", &name, b"q\x01"], b"h\x00h\x01\x85R0", b"N."),
         again(&[b"\x80\x02", &name, b"q\x000}q\x01}("], b"h\x00h\x01", b"u."),
@@ -215,7 +221,6 @@ fn repeated_uses_of_long_values_are_limited() {
         assert_refused(&[b"\x80\x02", number.as_bytes(), b"."].concat(), "is not a");
     }
     // Repeated uses of one tensor or torch.Size do not store a second copy of its sizes.
-    let [numel, offset, ..] = GOOD;
     assert_refused(&tensor(numel, offset, &sizes, &sizes), "has 100000 dimensions; at most 64 are allowed");
 }
 
