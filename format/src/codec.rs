@@ -144,9 +144,6 @@ pub(crate) fn attributes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<A
     deserializer.deserialize_map(Map { fits, too_much: TOO_LONG_ATTRIBUTES, kept: BTreeMap::new() })
 }
 
-/// The fewest entries that are appended to a map at once. Each time, the map is rebuilt.
-const MIN_APPENDED: usize = 1024;
-
 /// A map whose entries are kept until they exceed a limit. Entries beyond the limit are still decoded, as in
 /// [`dimensions`].
 struct Map<K, V, F> {
@@ -168,25 +165,18 @@ where
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<BTreeMap<K, V>, A::Error> {
-        // Insertion in ascending order leaves the nodes of a map half empty. `append` fills them.
-        let mut recent = BTreeMap::new();
         let mut is_too_much = false;
         while let Some((key, value)) = entries.next_entry()? {
             if is_too_much {
                 continue;
             }
-            if !(self.fits)(&key, &value) {
+            if (self.fits)(&key, &value) {
+                self.kept.insert(key, value);
+            } else {
                 is_too_much = true;
                 self.kept.clear();
-                recent.clear();
-                continue;
-            }
-            recent.insert(key, value);
-            if recent.len() > MIN_APPENDED.max(self.kept.len() / 8) {
-                self.kept.append(&mut recent);
             }
         }
-        self.kept.append(&mut recent);
         if is_too_much { Err(A::Error::custom(self.too_much)) } else { Ok(self.kept) }
     }
 }
