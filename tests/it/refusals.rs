@@ -263,11 +263,11 @@ fn attributes_over_a_mebibyte_are_refused() {
     txn.save("a", &matrix()).unwrap();
     assert_refused(store.save_view("", &matrix()), ErrorKind::InvalidArgument, &["save_view: ", "F-4"]);
     assert_refused(txn.set_attribute("", "x"), ErrorKind::InvalidArgument, &["set_attribute", "F-4"]);
-    txn.set_attribute("long", &"x".repeat(1 << 20)).unwrap();
-    assert_refused(txn.commit(), ErrorKind::LimitExceeded, &["F-19", "1 MiB"]);
-    assert_eq!(store.names().unwrap(), [""; 0]);
-    store.save("a", &matrix()).unwrap();
-    assert_eq!(store.gc().unwrap().file_count, 0, "the refused commit left files behind the next one");
+    let long = txn.set_attribute("long", &"x".repeat(1 << 20));
+    assert_refused(long, ErrorKind::LimitExceeded, &["F-19", "1 MiB"]);
+    txn.set_attribute("short", "x").unwrap();
+    txn.commit().unwrap();
+    assert_eq!((store.names().unwrap(), store.attributes().len()), (vec!["a".to_owned()], 1));
 }
 
 #[test]
