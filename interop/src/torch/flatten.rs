@@ -249,7 +249,7 @@ impl Flattening<'_> {
     }
 
     fn refused(&self, what: &str) -> String {
-        format!("{} {what}", shown(&self.leaf_name().unwrap_or_default()))
+        format!("{} {what}", shown(self.leaf_name().unwrap_or_default()))
     }
 }
 
