@@ -54,7 +54,7 @@ pub enum ErrorKind {
     NotLive,
     /// Appending rows needs a contiguous tensor at the end of its sealed storage.
     NotGrowable,
-    /// Several indices of a view that would be written to refer to the same element.
+    /// Several indices of the view to be written refer to the same element.
     Overlapping,
     /// Borrowing needs elements at an address that is a multiple of their alignment.
     Misaligned,

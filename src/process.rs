@@ -4,9 +4,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The process that created a value.
 ///
-/// A forked child has a copy of the value, but shares the open files, locks and unfinished files behind it with its
-/// parent, and may inherit a mutex that no thread will ever unlock. So in the child the value must not touch any of
-/// them.
+/// A forked child has a copy of the value, but shares with its parent the open files, locks and unfinished files that
+/// the value uses, and may inherit a mutex that no thread will ever unlock. So in the child the value must not touch
+/// any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnerProcess(u32);
 

@@ -1,4 +1,5 @@
-//! `.npy`: unchanged, and with the header length corrected and the elements that the header describes added.
+//! Reads the input as a `.npy` file: unchanged, and with the header length corrected and the elements that the header
+//! describes added.
 #![no_main]
 
 use std::sync::OnceLock;

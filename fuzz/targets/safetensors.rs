@@ -1,5 +1,5 @@
-//! `.safetensors` and the index of a model: unchanged, and with the header length corrected and the elements that the
-//! header describes added.
+//! Reads the input as a `.safetensors` file or the index of a model: unchanged, and with the header length corrected
+//! and the elements that the header describes added.
 #![no_main]
 
 use std::sync::OnceLock;

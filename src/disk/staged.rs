@@ -41,7 +41,7 @@ impl Staged {
     pub(crate) fn publish_over_orphan(&mut self, target: &Path) -> io::Result<()> {
         match self.disk.rename_new(&self.path, target) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                without_step!("replace-orphan", return Err(e)); // no other commit could be made
+                without_step!("replace-orphan", return Err(e)); // without this step: no further commit could be made
                 self.disk.remove(target)?;
                 self.disk.rename_new(&self.path, target)?;
             }
@@ -51,8 +51,8 @@ impl Staged {
         Ok(())
     }
 
-    /// Renames the file to its final name, which must be free. If LOCK was replaced while it was held, and two writers
-    /// publish under the same name, the second one therefore fails.
+    /// Renames the file to its final name, which must be free. Two writers can publish under the same name if LOCK was
+    /// replaced while it was held. The second one then fails.
     pub(crate) fn publish(&mut self, target: &Path) -> io::Result<()> {
         without_step!("never-replace", drop(self.disk.remove(target)));
         self.disk.rename_new(&self.path, target)?;

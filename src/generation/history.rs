@@ -133,8 +133,8 @@ impl History {
         Ok(self.newest_by(recover::settled_list)?.0)
     }
 
-    /// Returns the newest generation on disk, and the names in `meta/` if they had to be listed. No other writer
-    /// commits meanwhile.
+    /// Returns the newest generation on disk, and the names in `meta/` if they had to be listed. The caller
+    /// holds the writers' lock, so no other writer commits meanwhile.
     pub(crate) fn newest_listed(&self, _lock: &WriterLock) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
         self.newest_by(recover::list)
     }

@@ -49,7 +49,8 @@ impl Generation {
         Generation { manifest, table, pin: Some(pin), is_synced }
     }
 
-    /// Refuses a store whose files were replaced. The protocol never deletes a pinned manifest.
+    /// Refuses a store whose files were deleted or replaced. The protocol never deletes a pinned manifest, so if this
+    /// one no longer has its name, something else removed it.
     pub(crate) fn check_named(&self, disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
         let Some(pin) = &self.pin else { return Ok(()) };
         let path = paths.manifest(self.number());

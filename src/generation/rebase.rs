@@ -197,7 +197,7 @@ impl Draft {
                 self.tensors.insert(to.clone(), Some(record));
             }
             Change::Move(relocation) => {
-                // Without this check, a name could return to its state before another commit.
+                // Without this check, the move could undo what another commit did to a name.
                 if step!("move-is-up-to-date", relocation.is_up_to_date(&self.generation)?) {
                     self.tensors.extend(relocation.moved());
                 }
@@ -214,7 +214,8 @@ impl Draft {
             Change::SetAttribute { scope, key, value } => {
                 self.set_attribute(scope, key, value.as_deref())?;
             }
-            // Since it was requested, another commit may have given a tensor this name. Then they are its attributes.
+            // Another commit may have created a tensor with this name since the request. The attributes then belong
+            // to that tensor.
             Change::MoveAttributes { from, .. } if self.tensor(from)?.is_some() => {}
             Change::MoveAttributes { from, to: Some(to) } => self.move_attributes(from, to)?,
             Change::MoveAttributes { from, to: None } => self.remove_attributes(from),

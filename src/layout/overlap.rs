@@ -7,7 +7,7 @@
 
 use super::Layout;
 
-/// The limit on the work of a search, which is counted in terms.
+/// The limit on the work of a search, measured as the number of terms visited.
 const MAX_WORK: usize = 200_000;
 
 /// `stride * x` with `x` from 0 to `highest`. Both fields are at least 1.

@@ -6,7 +6,7 @@
 //! and the same part of each period is kept. Within a period, the method is applied again with the shorter steps.
 //! Footprints that overlap and step at different intervals are kept whole, from the first byte to the last.
 //!
-//! Elements are not enumerated: a column of ten million rows is one step.
+//! Elements are not enumerated: a column of ten million rows is described by a single step.
 
 use std::ops::Range;
 
@@ -151,8 +151,8 @@ fn place(segments: &[Segment], byte: u64) -> u64 {
 }
 
 /// Groups overlapping footprints into stretches, and places the stretches one after another. Returns the segments and
-/// the end of the last one. Stretches keep their offset modulo `alignment`, and offsets within them are kept modulo
-/// `unit` or a multiple of it.
+/// the end of the last one. A stretch keeps its offset modulo `alignment`. The bytes in it keep theirs modulo `unit`,
+/// or modulo a multiple of `unit`.
 fn pack(
     mut footprints: Vec<Footprint>,
     (alignment, unit): (u64, u64),

@@ -17,15 +17,15 @@ pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.check_poison()?;
     let lock = WriterLock::take(history)?;
     if history.is_durable() {
-        // A collection publishes nothing, so a handle that does not sync need not mark the store.
+        // A collection publishes nothing, so a handle that does not sync need not mark the store as unsynced.
         history.record_failure(unsynced::settle(history, &lock))?;
     }
     let newest = history.newest_listed(&lock)?.0;
     let names = list(&*history.disk, &history.paths)?;
     history.record_failure(unsynced::settle_creation(history, &newest, &lock))?;
     if !newest.is_synced() {
-        // The writer may have died before this sync. What the generation replaced must not be deleted while a power
-        // cut could still remove its manifest's name.
+        // The writer of `newest` may have died before it did this sync. What that generation replaced must not be
+        // deleted while a power cut could still remove the name of the newest manifest.
         let synced = step!("sync-before-collection", history.sync_dir(&history.paths.meta_dir()));
         history.record_failure(synced)?;
     }

@@ -105,7 +105,7 @@ pub struct StorageStats {
 #[derive(Default)]
 struct Files {
     file_bytes: u64,
-    /// The spare bytes of its `.bin` file, or those of its `.sum` file if the `.bin` file has none.
+    /// The reclaimable bytes of its `.bin` file, or of its `.sum` file if the `.bin` file has none.
     spare: Option<Reclaimable>,
 }
 

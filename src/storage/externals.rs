@@ -13,9 +13,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The files outside the store that a handle may open for external storages.
 ///
-/// The store names the files, so an untrusted store could name any file that this process can read. In any case, a
-/// file is opened only if it is regular, does not belong to a store, and still has the device, inode, length and
-/// mtime that were recorded when it was adopted.
+/// The store names the files, so an untrusted store could name any file that this process can read. Whichever files
+/// are allowed, a file is opened only if it is regular, does not belong to a store, and still has the device, inode,
+/// length and mtime that were recorded when it was adopted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExternalFiles {
@@ -169,8 +169,8 @@ impl Externals {
         Err(Error::new(ErrorKind::NetworkFileSystem, message))
     }
 
-    /// Opens a file again, as this handle opens recorded files. Returns the path to record, and the reopened file.
-    /// These are `last` if nothing differs.
+    /// Opens a file again, as this handle opens recorded files. Returns the path to record and the reopened file,
+    /// or `last` if it has the same path and stamp.
     ///
     /// # Errors
     /// As for [`open`](Self::open) with the recorded path; `InvalidArgument` for a path that is not UTF-8.

@@ -58,7 +58,7 @@ impl GrowthLock {
         let failed = |e| Error::io("lock storage", path, e);
         let id = file.stat().map_err(failed)?.id();
         let lock = FileLock::take(&file, id, Purpose::Grow, (path, timeout))?;
-        // The file may have lost its name during the wait, and rows could be written to a deleted file.
+        // The file may have lost its name during the wait. Rows would then be written to a deleted file.
         let is_named = step!("growth-is-named", is_named(&**disk, path, id)).map_err(failed)?;
         let disk = Arc::clone(disk);
         Ok(is_named.then(|| GrowthLock { disk, lock, file, path: path.to_path_buf(), leftover_from: None }))
@@ -76,7 +76,7 @@ impl GrowthLock {
     }
 
     /// Truncates the file to the length that the newest record states. Returns the number of deleted bytes. Deletes
-    /// nothing if more bytes may be borrowed in this process, or if the file has several names.
+    /// nothing if bytes past that length may be borrowed in this process, or if the file has several names.
     pub(crate) fn truncate(&self, length_bytes: u64) -> io::Result<u64> {
         let stat = self.file.stat()?;
         if stat.size_bytes <= length_bytes || !self.has_one_name(stat) || !self.keep_stable(length_bytes) {
@@ -87,7 +87,7 @@ impl GrowthLock {
     }
 
     fn has_one_name(&self, stat: FileStat) -> bool {
-        // Otherwise a file under another name would grow too.
+        // Otherwise the file would also grow under its other names.
         step!("growth-has-one-name", stat.link_count == 1)
     }
 
@@ -246,7 +246,7 @@ impl Growth {
             }
         };
         if durable && self.written_bytes > self.from.length_bytes {
-            let synced = step!("sync-grown", self.lock.file.sync()); // crash: the same, for good
+            let synced = step!("sync-grown", self.lock.file.sync()); // crash: the same, now durable
             synced.map_err(|e| Error::io("sync storage", &self.lock.path, e).after_failed_sync())?;
         }
         self.lock.leftover_from = None;
@@ -281,7 +281,7 @@ impl Grown {
         let target = paths.sum(self.id);
         let failed = |e| Error::io("publish chunk digests", &target, e);
         step!("rename-grown-digests", sum.publish_over_orphan(&target)).map_err(failed)?;
-        // The lock marked the file as unfinished.
+        // Until here, the lock marked the file as unfinished.
         sum.file().unlock().map_err(failed)?;
         Ok(true)
     }

@@ -73,7 +73,7 @@ impl StagedStorage {
                     None => remove_orphan(&**bytes.disk(), &sum_target),
                 };
                 published.map_err(|e| Error::io("publish chunk digests", &sum_target, e))?;
-                // The lock marked the file as unfinished.
+                // Until here, the lock marked the file as unfinished.
                 bytes.file().unlock().map_err(|e| Error::io("unlock storage", &target, e))
             }
             Bytes::External { disk, file, .. } => {

@@ -17,11 +17,11 @@ use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
 impl Store {
-    /// Appends rows to a tensor, along dimension 0, and returns their range: other processes may append too. The new
-    /// rows are written after the last bytes of the tensor's storage; existing bytes are neither copied nor changed.
-    /// The commit then extends only the tensor under this name. Loaded tensors, snapshots and other names keep their
-    /// size. To see the new rows, [`refresh`](Self::refresh) and load again. Dimension names are kept. Appending no
-    /// rows changes nothing.
+    /// Appends rows to a tensor, along dimension 0. Returns the range of the new rows, which the caller cannot know in
+    /// advance because other processes may append too. The rows are written after the last bytes of the tensor's
+    /// storage; existing bytes are neither copied nor changed. The commit then extends only the tensor under this name.
+    /// Loaded tensors, snapshots and other names keep their size. To see the new rows, [`refresh`](Self::refresh) and
+    /// load again. Dimension names are kept. Appending no rows changes nothing.
     ///
     /// The tensor must be contiguous and the last in its sealed storage. That is true of:
     ///

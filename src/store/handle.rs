@@ -40,8 +40,8 @@ use crate::tensor::Tensor;
 ///
 /// Three things are allowed in the child: reading a tensor that was loaded before, using a
 /// [`LiveTensor`](crate::LiveTensor), and opening the store again to get a new handle. Opening takes locks within the
-/// process, so no other thread of the parent may have been using this library at the fork; after an `exec` there is
-/// no such limit.
+/// process, so it is allowed only if no other thread of the parent was using this library at the fork. After an `exec`
+/// there is no such limit.
 ///
 /// # Errors
 /// All methods can return `Forked`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` if

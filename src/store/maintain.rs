@@ -12,9 +12,9 @@ impl Store {
     /// listed there, for example a process of another namespace, its append or commit in progress counts as aborted.
     /// `/proc/locks` says nothing about older generations and unfinished files, so for these a lock is tried and
     /// released at once. A collection at that moment treats the generation as in use and leaves it to the next
-    /// collection; a writer that has created but not yet locked the unfinished file creates a new one.
+    /// collection. A writer that has created an unfinished file, and finds it locked in this way, creates a new one.
     ///
-    /// Other processes may write meanwhile, so the list can contain a file that a commit is just creating or
+    /// Other processes may write meanwhile, so the result can include a file that a commit is just creating or
     /// deleting.
     ///
     /// ```

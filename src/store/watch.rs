@@ -20,7 +20,7 @@ impl Store {
     /// waits for a commit by any handle in any process, including this handle in another thread, and moves there as
     /// [`refresh`](Self::refresh) does.
     ///
-    /// If the handle has not seen a commit from before the call, this returns at once. Several commits may have
+    /// If there already is a commit that the handle has not seen, this returns at once. Several commits may have
     /// happened when it returns. Any number of threads can wait on one handle, and all of them return when it moves.
     /// Nothing is locked, and the system wakes the waiter (inotify). Where it cannot, because the file system is not
     /// local or the system has no watches left, the waiter polls several times a second.

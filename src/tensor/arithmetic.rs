@@ -120,7 +120,7 @@ pub(super) fn dtype_of(number: Scalar) -> DType {
     }
 }
 
-/// The kind of a dtype. Values of a higher kind are not converted back to a lower one.
+/// The class of a dtype. Values of a higher class are not converted back to a lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Bool,

@@ -1,4 +1,4 @@
-//! Random choices of the tests, which follow from a seed.
+//! Random choices for tests, determined by a seed.
 #![allow(dead_code, reason = "each test binary uses some of them")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -16,10 +16,11 @@ use crate::script::{BEGAN, RETURNED, Recorder, Run, Script, Setup, UNSYNCED};
 pub(crate) struct Budget {
     /// The most states tried at a crash point. If there are more, the extremes and a selection are tried.
     pub(crate) states: usize,
-    /// The recoveries that are interrupted too. For each depth from the second on: the most states at a crash point,
-    /// and one in how many recoveries.
+    /// Which recoveries are interrupted by another power cut. For each depth, beginning with the second: the most
+    /// states tried at a crash point, and `n` if one in `n` recoveries is interrupted.
     pub(crate) deeper: Vec<(usize, u64)>,
-    /// Whether processes are also killed at each point, with a power cut at any point of what the next one does.
+    /// Whether, at each point, processes are also killed, and the power is cut at each point of the next process's
+    /// work.
     pub(crate) kills: bool,
     /// The seed of the selection.
     pub(crate) seed: u64,
@@ -32,7 +33,7 @@ impl Budget {
     }
 }
 
-/// The numbers of what was tried.
+/// Counts of what was tried.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     /// The crash points, and those among them at which every possible state was tried.
@@ -40,7 +41,7 @@ pub(crate) struct Figures {
     pub(crate) complete_points: u64,
     /// Pairs of a crash point and a state, each counted once.
     pub(crate) states: u64,
-    /// Those among them that are complete.
+    /// The pairs at those crash points at which every possible state was tried.
     pub(crate) complete_states: u64,
     /// The pairs that were recovered. The others repeat a state with the same expectation.
     pub(crate) recoveries: u64,

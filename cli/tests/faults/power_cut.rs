@@ -31,7 +31,7 @@ impl Image {
         if !is_root() {
             return None;
         }
-        // In memory if possible: what the file system has written to the image then survives.
+        // In memory if possible. The image keeps what the file system has written to it.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         fs::create_dir(dir.path().join("mounted")).unwrap();
         File::create(dir.path().join("image")).unwrap().set_len(size_bytes).unwrap();
@@ -66,7 +66,7 @@ impl Image {
         const SHUTDOWN: libc::c_ulong = 0x8004_587d;
         let without_log = 2u32;
         let root = File::open(self.mounted()).unwrap();
-        // SAFETY: the call reads a number through the pointer, which is to a live one.
+        // SAFETY: the call reads a number through the pointer, which points to a live value.
         let done = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const without_log) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }

@@ -1,5 +1,6 @@
-//! Mutated and truncated files in other formats: each is refused with a typed error, or is read the same in two ways,
-//! in memory of at most a few times the file. The tests have a process of their own, whose allocations are counted.
+//! Mutated and truncated files in other formats: each is refused with a typed error, or is read the same in two ways.
+//! The memory used is at most a few times the size of the file. The tests have a process of their own, whose
+//! allocations are counted.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
 mod bombs;

@@ -12,7 +12,7 @@ use stridemap_interop::{ForeignFile, npy};
 
 use crate::support::{scaled, temporary};
 
-/// The pieces gathered at once, the memory for reading them, and the process itself.
+/// The memory limit: the pieces gathered at once, the memory for reading them, and the process itself.
 const MOST_BYTES: u64 = 200 << 20;
 
 /// The variables that tell a started process what to write, and where.

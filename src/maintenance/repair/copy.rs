@@ -19,7 +19,7 @@ pub(super) struct Copied {
     pub(super) tensors: Vec<(String, TensorRecord)>,
 }
 
-/// Copies what the tensors on a storage refer to into a new storage, which will have the id `new_id`. Verifies each
+/// Copies the bytes of a storage that tensors use into a new storage, which will have the id `new_id`. Verifies each
 /// chunk once more.
 pub(super) fn copy_storage(
     history: &History,
@@ -38,7 +38,7 @@ pub(super) fn copy_storage(
     let views: Vec<View<'_>> = kept.iter().map(|(_, tensor)| View::from(*tensor)).collect();
     let repacked = repack(&views, copy.length_bytes).map_err(|e| Error::corrupt(&path, e))?;
     let mut writer = old.start_copy(disk, paths)?;
-    // No tensor has elements in a damaged chunk.
+    // None of these tensors has elements in a damaged chunk.
     writer.copy_from(&mut old, &repacked, &mut |_| ())?;
     let moved = kept.into_iter().zip(repacked.views).map(|((name, tensor), placed)| {
         let header = placed.header(tensor, new_id).map_err(|e| Error::refused("repair", e))?;

@@ -19,13 +19,13 @@ pub(super) struct Plan {
     pub(super) content: Content,
 }
 
-/// Reads everything, and changes nothing.
+/// Plans a repair: reads everything, and changes nothing.
 pub(super) fn plan(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
     undisturbed(disk, paths, || plan_once(disk, paths, progress), |plan| plan.repair.is_empty())
 }
 
-/// Reads a store. Reads it again if the result is not good and another process committed meanwhile, because a commit
-/// deletes files that were listed before.
+/// Calls `look` to read a store. Calls it again if `is_good` does not accept the result and another process committed
+/// meanwhile, because a commit deletes files that were listed before.
 pub(super) fn undisturbed<T>(
     disk: &dyn Disk,
     paths: &StorePaths,

@@ -23,9 +23,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if the widths differ and the tensor has no axis or a last
-    /// stride other than 1, or, for a wider dtype, unless the ratio of the widths divides the last size, the other
-    /// strides and the offset.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if the widths differ and the tensor has no axis, or its last
+    /// stride is not 1. For a wider dtype, also unless the ratio of the widths divides the last size, the other strides
+    /// and the offset.
     pub fn view_dtype(&self, dtype: DType) -> Result<Tensor> {
         let op = format_args!("view({dtype}) of {}", self.dtype());
         let layout = self.layout().reinterpreted(op, self.dtype().itemsize(), dtype.itemsize())?;

@@ -233,7 +233,7 @@ impl Episode {
         self.figures.kills += 1;
         let mut candidates = vec![self.model.take()];
         candidates.extend(self.in_flight.take().map(Some));
-        // Nobody knows any more when everything was last synced.
+        // It is no longer known when everything was last synced.
         self.unsynced_at = self.unsynced_at.map(|_| 0);
         let store = match self.options(Durability::Full).open(STORE) {
             Err(e) if e.kind() == ErrorKind::NotFound && candidates[0].is_none() => return Ok(true),

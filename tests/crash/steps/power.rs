@@ -1,6 +1,6 @@
-//! Power cuts without a step, at every point of a story. Of the unsynced changes, these survive: all, none, only
-//! names, only bytes, or a single name. `crash/explore.rs` tries more outcomes, but these suffice to detect an omitted
-//! step.
+//! Power cuts at every point of a story in which a step of the protocol is omitted. Of the unsynced changes, these
+//! survive: all, none, only names, only bytes, or a single name. `crash/explore.rs` tries more outcomes, but these
+//! suffice to detect an omitted step.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -84,7 +84,7 @@ impl Seat {
         *self.countdown.lock().unwrap() = Some((nth, Box::new(act)));
     }
 
-    /// Returns the number of operations left until then.
+    /// Returns the number of operations left until the action of `before_operation` runs.
     pub(crate) fn operations_left(&self) -> Option<u64> {
         self.countdown.lock().unwrap().as_ref().map(|(left, _)| *left)
     }

@@ -113,11 +113,11 @@ fn append_during_a_commit_that_its_listing_misses_keeps_the_rows_of_others() {
         let mut txn = store.begin().unwrap();
         first.append("log", &filled(6, 1u8)).unwrap();
         drop(first);
-        // While `txn` looks for the newest generation, a commit replaces the one of those rows, and the older one
-        // stays.
+        // While `txn` looks for the newest generation, another commit replaces the generation with those rows. The
+        // older generation, which `txn` began on, stays.
         let another = path.clone();
         let commit = move || {
-            // This fails if the writer is kept out, as it should be.
+            // This commit fails if the writer is kept out, which is what should happen.
             let at_once = fast().lock_timeout(Duration::ZERO).open(&another).unwrap();
             let _ = at_once.save("else", &filled(1, 1u8));
         };

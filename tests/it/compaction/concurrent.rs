@@ -225,7 +225,7 @@ fn storage_with_an_active_appender_is_skipped_and_others_are_compacted() {
     assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
 }
 
-/// Appends a row to a log of which the last hundred rows are kept. Each row consists of a thousand times its number.
+/// Appends a row to a log, and keeps the last hundred rows. Each row is its number, repeated a thousand times.
 fn append_to_window(store: &Store, row: usize) {
     let elements = Tensor::from_vec(vec![row as u32; 1000], &[1, 1000]).unwrap();
     store.append("log", &elements).unwrap();

@@ -27,7 +27,7 @@ fn sum(tensor: &Tensor) -> u64 {
     tensor.read::<u32>().unwrap().into_iter().map(u64::from).sum()
 }
 
-/// Creates a store with a matrix of 4 MiB that has lost its name. One in ten of its rows has the name `thin`.
+/// Creates a store with a matrix of 4 MiB that has lost its name. The view `thin` has one in ten of its rows.
 pub(crate) fn create_sparse_store(path: &Path, options: &StoreOptions) -> (Store, Vec<u32>) {
     let store = options.create(path).unwrap();
     let matrix = vector(1 << 20, 1).view([1 << 10, 1 << 10]).unwrap();

@@ -112,7 +112,7 @@ fn copy_keeps_every_kind_of_storage_with_headers_and_sharing() {
     let there = external_beside().open(&path).unwrap();
     assert_copy(&there, &store.snapshot());
     assert_ne!(there.uuid(), store.uuid());
-    // Includes digests and reservations.
+    // The records include digests and reservations.
     let sorted = |path| {
         let mut records: Vec<String> = records(path).iter().map(|record| format!("{record:?}")).collect();
         records.sort();

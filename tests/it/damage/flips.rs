@@ -17,8 +17,8 @@ fn stride() -> usize {
     setting("STRIDEMAP_TEST_FLIP_STRIDE", 31)
 }
 
-/// Flips a bit, and asserts that `verify` finds it in that file and names the lost tensors, except one for each
-/// unreadable entry of a table. `is_read` says that reading detects the flip, and not only `verify`.
+/// Flips a bit, and asserts that `verify` finds it in that file and names the lost tensors. One tensor may remain
+/// unnamed for each unreadable entry of a table. `is_read` says whether reading also detects the flip.
 fn check_flip(store: &Path, file: &Path, bit: usize, expected: &Content, is_read: bool) {
     flip(file, bit);
     let what = format!("{}, bit {bit}", file.display());

@@ -85,8 +85,8 @@ fn case_08_full_disk_while_writing_metadata_leaves_the_old_content() {
     assert!(count >= 3, "{count}");
 }
 
-/// The standard library repeats short and interrupted writes, in a layer below the disk that tests replace. Here the
-/// first part is never completed.
+/// The standard library retries short and interrupted writes below the layer that tests replace. Here the rest of a
+/// short write is never written.
 #[test]
 fn case_10_short_write_leaves_the_old_content() {
     let count = assert_old_content_remains(libc::EINTR, |_| true);

@@ -16,7 +16,7 @@ const BLOCK_BYTES: usize = 4 << 20;
 /// A longer gap between elements is skipped.
 const GAP_BYTES: usize = 16 << 10;
 
-/// Three planes. One is less than a block, and one and a half are more.
+/// The number of planes. One plane is shorter than a block, and one and a half are longer.
 const PLANES: usize = 3;
 const COLS: usize = 1000;
 

@@ -208,7 +208,7 @@ fn repeated_uses_of_long_values_are_limited() {
     ] {
         assert_refused(&object, "it needs more memory than");
     }
-    // The keys of the storages, and those of the description of the machine.
+    // Long values can also be repeated in the list of storage keys, and as keys of the description of the machine.
     let keys = [&b"\x80\x02]("[..], &name, b"q\x00", &b"h\x00".repeat(2000), b"e."].concat();
     let file = legacy(b"\x80\x02N.", &[]);
     let file = [file.strip_suffix(b"\x80\x02](e.").unwrap(), &keys].concat();

@@ -7,7 +7,7 @@ use stridemap_interop::ForeignFile;
 use super::forge::{legacy, tensor, text};
 use crate::support::temporary;
 
-/// A pickle as Python's pickler writes it: every value has an entry of the memo.
+/// A pickle as Python's pickler writes it: every value has an entry in the memo.
 struct Pickle {
     bytes: Vec<u8>,
     memo_count: u32,

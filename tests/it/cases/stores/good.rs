@@ -1,5 +1,5 @@
-//! The code that created the good stores, with the library as of then. Their expected content is beside them, and the
-//! Python reader reads it too.
+//! The code that created the good stores, with the version of the library at that time. Their expected content is
+//! beside them, and the Python reader reads it too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -204,7 +204,7 @@ fn grown(path: &Path) {
     }
 }
 
-/// A reader generates the elements again. See `filled` in the expected content.
+/// The storage file is not kept: a reader generates its bytes again, as `filled` in the expected content says.
 fn chunked(path: &Path) {
     let store = Store::create(path).unwrap();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
@@ -254,7 +254,7 @@ fn garbage(path: &Path) {
     store.save("y", &counted(DType::U8, &[2])).unwrap();
     store.remove("x").unwrap();
     assert!(!path.join("meta/0000000000000002.man").exists() || older.contains("x").unwrap());
-    // As a killed process leaves it.
+    // Never dropped, as in a killed process.
     std::mem::forget(older);
 }
 
