@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use stridemap_format::{Manifest, ManifestHead, limits};
 
-use super::pins::{ManifestNeeds, Pin};
+use super::in_use::{GenerationInUse, ManifestNeeds};
 use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
 use super::{Generation, History};
@@ -184,8 +184,12 @@ impl OlderManifests {
     }
 
     /// Returns a pin for each manifest that exists: every one counts as held.
-    pub(crate) fn pins(&self) -> impl Iterator<Item = Pin> {
-        self.manifests.iter().map(|&(generation, needs)| Pin { generation, processes: Vec::new(), needs })
+    pub(crate) fn pins(&self) -> impl Iterator<Item = GenerationInUse> {
+        self.manifests.iter().map(|&(generation, needs)| GenerationInUse {
+            generation,
+            processes: Vec::new(),
+            needs,
+        })
     }
 
     /// Whether the readers of a manifest may need anything, because it was not read.

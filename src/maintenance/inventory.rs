@@ -12,7 +12,9 @@ use stridemap_format::{Digest, StorageKind, full_chunk_count};
 
 use crate::disk::StoreFile;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Generation, History, Pin, by_processes, holders, pins, writers_of};
+use crate::generation::{
+    Generation, GenerationInUse, History, by_processes, generations_in_use, holders, writers_of,
+};
 
 /// How many times the files are listed again after a commit interrupts.
 const MAX_TRIES: u32 = 10;
@@ -185,7 +187,7 @@ impl Inventory {
     }
 
     fn of(history: &History, newest: Arc<Generation>, mut files: Vec<ListedFile>) -> Result<Self> {
-        let pins = pins(history, &newest)?;
+        let pins = generations_in_use(history, &newest)?;
         let needs = Needs::of(&newest, pins, true)?;
         let writers = LazyCell::new(|| holders(history, &history.paths.lock()));
         for listed in &mut files {
@@ -247,7 +249,7 @@ pub(super) struct Needs<'a> {
     garbage: &'a BTreeMap<u64, u64>,
     /// Whether part of the newest generation cannot be read, so that it may need any file.
     is_damaged: bool,
-    pins: Vec<Pin>,
+    pins: Vec<GenerationInUse>,
 }
 
 impl<'a> Needs<'a> {
@@ -256,7 +258,11 @@ impl<'a> Needs<'a> {
     ///
     /// # Errors
     /// `Corrupt` for a damaged entry of the newest generation, unless `allows_damage` is set.
-    pub(super) fn of(newest: &'a Generation, pins: Vec<Pin>, allows_damage: bool) -> Result<Self> {
+    pub(super) fn of(
+        newest: &'a Generation,
+        pins: Vec<GenerationInUse>,
+        allows_damage: bool,
+    ) -> Result<Self> {
         let manifest = newest.manifest();
         let mut needs = Needs {
             newest: newest.number(),
@@ -348,7 +354,7 @@ impl<'a> Needs<'a> {
     }
 
     /// Returns `Pinned` if older generations need a file, otherwise `unneeded`.
-    fn reason(&self, needs: impl Fn(&Pin) -> bool, unneeded: SpaceReason) -> SpaceReason {
+    fn reason(&self, needs: impl Fn(&GenerationInUse) -> bool, unneeded: SpaceReason) -> SpaceReason {
         let pins = || self.pins.iter().filter(|pin| needs(pin));
         let Some(generation) = pins().map(|pin| pin.generation).min() else { return unneeded };
         let mut processes: Vec<u32> = pins().flat_map(|pin| pin.processes.iter().copied()).collect();

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// An older generation that a process uses, so its files are needed.
 #[derive(Debug)]
-pub(crate) struct Pin {
+pub(crate) struct GenerationInUse {
     pub(crate) generation: u64,
     /// The processes that use it, as far as the system reports them.
     pub(crate) processes: Vec<u32>,
@@ -21,7 +21,7 @@ pub(crate) struct Pin {
     pub(crate) needs: Option<ManifestNeeds>,
 }
 
-impl Pin {
+impl GenerationInUse {
     /// Whether the generation needs a storage whose last name was removed in generation `dropped`.
     pub(crate) fn needs_storage(&self, id: u64, dropped: u64) -> bool {
         self.needs.is_none_or(|needs| needs.has_storage(id)) && self.generation < dropped
@@ -57,14 +57,14 @@ impl From<ManifestHead> for ManifestNeeds {
 }
 
 /// Returns the generations before `newest` that a process uses. Changes nothing, and keeps no lock.
-pub(crate) fn pins(history: &History, newest: &Generation) -> Result<Vec<Pin>> {
+pub(crate) fn generations_in_use(history: &History, newest: &Generation) -> Result<Vec<GenerationInUse>> {
     let (mut pins, holders) = (Vec::new(), LazyCell::new(|| history.disk.lock_holders()));
     for generation in manifest_numbers(&*history.disk, &history.paths)? {
         if generation >= newest.number() {
             continue;
         }
         let path = history.paths.manifest(generation);
-        match pin(history, &path, generation, &holders) {
+        match generation_in_use(history, &path, generation, &holders) {
             Ok(pin) => pins.extend(pin),
             // The file was deleted since it was listed, or it is not a regular file and so has no readers.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
@@ -92,7 +92,12 @@ fn users(history: &History, path: &Path, mode: LockMode) -> io::Result<Option<Ve
     Ok(is_held.then_some(processes))
 }
 
-fn pin(history: &History, path: &Path, generation: u64, holders: &LockHolders) -> io::Result<Option<Pin>> {
+fn generation_in_use(
+    history: &History,
+    path: &Path,
+    generation: u64,
+    holders: &LockHolders,
+) -> io::Result<Option<GenerationInUse>> {
     let file = history.disk.open(path, Access::Read)?;
     let processes = holders.of(file.stat()?);
     if processes.is_empty() && !is_locked(&*file, LockMode::Exclusive)? {
@@ -100,7 +105,7 @@ fn pin(history: &History, path: &Path, generation: u64, holders: &LockHolders) -
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
     let head = ManifestHead::decode(&bytes, history.uuid, generation);
-    Ok(Some(Pin { generation, processes, needs: head.ok().map(ManifestNeeds::from) }))
+    Ok(Some(GenerationInUse { generation, processes, needs: head.ok().map(ManifestNeeds::from) }))
 }
 
 /// Whether a lock of this mode is refused now. Takes the lock for a moment if it is free. So it is called only where
