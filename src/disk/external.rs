@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn case_44_what_is_no_regular_file_is_not_opened() {
+    fn case_44_only_regular_files_are_opened() {
         let (_dir, inside, _) = surroundings();
         let fifo = inside.join("fifo");
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -241,7 +241,7 @@ mod tests {
 
     /// A swap between check and open.
     #[test]
-    fn case_43_a_directory_that_is_swapped_for_a_link_never_leads_out() {
+    fn case_43_directory_swapped_for_a_link_never_leads_out() {
         let (_dir, inside, outside) = surroundings();
         let (store, sub) = (inside.join("store"), inside.join("sub"));
         fs::create_dir(inside.join("real")).unwrap();

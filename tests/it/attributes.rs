@@ -58,7 +58,7 @@ fn scopes_of_attributes_are_separate_in_stores_transactions_and_snapshots() {
     txn.remove_attribute_of("a.b", "never set").unwrap();
     txn.remove_attribute("l").unwrap();
     assert_eq!(txn.attributes_of("a"), texts(&[("k", "5")]));
-    assert_eq!(all(&store.snapshot()).len(), 6, "a transaction showed before its commit");
+    assert_eq!(all(&store.snapshot()).len(), 6, "a transaction was visible before its commit");
     txn.commit().unwrap();
     store.remove_attribute_of("no tensor", "k").unwrap();
     let expected = [":k=0", "a:k=5", "a.:k=2"];
@@ -140,7 +140,7 @@ fn prefix_operations_act_on_every_scope_that_begins_with_it() {
 }
 
 #[test]
-fn prefix_of_itself_moves_every_scope_once() {
+fn rename_to_a_longer_or_shorter_prefix_moves_every_scope_once() {
     let dir = temporary();
     let scopes = ["a", "aa", "aaa", "ab"];
     let attributes = scopes.map(|scope| (scope, "was", scope));
@@ -298,7 +298,7 @@ fn manifest_with_a_malformed_scope_is_refused() {
     let whole = fs::read(&path).unwrap();
     let mut manifest = Manifest::decode(&whole, uuid, store.generation()).unwrap();
     manifest.attributes.insert(("s\0".into(), "k".into()), "v".into());
-    assert_eq!(manifest.encode().unwrap_err().rule(), Rule::Attributes, "it would be written");
+    assert_eq!(manifest.encode().unwrap_err().rule(), Rule::Attributes, "a malformed scope would be written");
     let at = whole.windows(5).position(|bytes| bytes == b"scope").unwrap();
     let mut bytes = whole;
     bytes[at] = 0;

@@ -109,7 +109,7 @@ fn try_one(
     copy(expected.template.path(), dir.path());
     let (output, trace) = strace::run(dir.path(), subject.args, Some(fault));
     let what = fault.name();
-    assert!(fault.hit(&trace).is_some(), "{what}: did not come to be: {output:?}\n{trace}");
+    assert!(fault.hit(&trace).is_some(), "{what}: was not injected: {output:?}\n{trace}");
     check(expected, fault, &output, &trace, dir.path());
     let path = dir.path().join(subject.store);
     // A store being created appears only when it is complete.

@@ -265,6 +265,6 @@ fn case_02_real_power_cut_loses_commits_that_were_not_synced() {
         let is_kept = |found: Content| told.allowed().any(|count| after(seed, &before, count) == found);
         lost += usize::from(!content(&path).is_ok_and(is_kept));
     }
-    assert!(lost > 0, "{rounds} cuts took nothing away");
+    assert!(lost > 0, "{rounds} cuts lost no commit");
     println!("unsynced: {lost} of {rounds} cuts took commits away");
 }

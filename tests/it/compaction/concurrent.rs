@@ -93,7 +93,7 @@ fn reader_of_an_earlier_generation_holds_its_space_until_it_ends() {
     drop((own, snapshot));
     let after_bytes = 103 * 4096;
     store.gc().unwrap();
-    assert!(storage_bytes(&path) > (4 << 20) + after_bytes, "the reader's storage went");
+    assert!(storage_bytes(&path) > (4 << 20) + after_bytes, "the reader's storage was deleted");
     match &reasons(&store)[..] {
         [(SpaceReason::Pinned { generation, processes }, bytes)] => {
             assert_eq!((*generation, *bytes), (4, (4 << 20) + 4 * 16));
