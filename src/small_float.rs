@@ -1,7 +1,8 @@
 //! Element types of 8 and 4 bits, which Rust does not have.
 //!
-//! Each type is the code of a number, converts from and to `f32`, and compares and displays as that number. Tensors
-//! of these types are saved, read and cast like all others. [`half`] has the types of 16 bits.
+//! A value of one of these types holds the bits that encode a number. It converts from and to `f32`, and compares and
+//! displays as that number. Tensors of these types are saved, read and cast like all others. [`half`] has the 16-bit
+//! types.
 //!
 //! ```
 //! use stridemap::small_float::F8E4M3FN;

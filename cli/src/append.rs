@@ -44,7 +44,7 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
     }
 }
 
-/// Adds to an error which file was refused, and how a command-line user can get a tensor that grows.
+/// Adds context to an error: the file that was refused, and how a command-line user can get a tensor that grows.
 fn explain(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error {
     let advice = match refused.kind() {
         ErrorKind::NotGrowable => {

@@ -31,7 +31,8 @@ impl Stdout {
         Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Discard { is_closed: false } }
     }
 
-    /// Locks standard output for commands with endless output, for which a closed pipe is an error.
+    /// Locks standard output for commands with endless output. Once the pipe has been closed, a write fails with
+    /// `BrokenPipe`, which ends the command with exit code 0.
     pub(crate) fn lock_endless() -> Self {
         Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Fail }
     }

@@ -73,7 +73,7 @@ impl Contents {
         Ok(self)
     }
 
-    /// Returns the number of bytes that importing everything reads.
+    /// Returns the number of bytes that are read to import everything.
     pub(super) fn size_bytes(&self) -> u64 {
         let sizes: &mut dyn Iterator<Item = u64> = if self.keeps_storages {
             &mut self.storages.iter().map(|storage| storage.length_bytes)

@@ -67,8 +67,8 @@ impl ForeignFile {
     /// shared.
     ///
     /// # Errors
-    /// Those of [`Transaction::save`], for names before anything is read; `ExternalChanged` if the file has changed
-    /// since it was opened; `BadFile` for a damaged member of a zip file.
+    /// Those of [`Transaction::save`], where names are checked before anything is read; `ExternalChanged` if the file
+    /// has changed since it was opened; `BadFile` for a damaged member of a zip file.
     pub fn import_into(
         &self,
         txn: &mut Transaction<'_>,
@@ -199,7 +199,8 @@ pub struct Imported {
     pub shared_bytes: u64,
 }
 
-/// The least bytes of elements for which blocks are shared. Fewer would not get their own storage either.
+/// The minimum number of bytes of elements in a file whose blocks are shared. Smaller tensors do not get their own
+/// storage either.
 const MIN_SHARED_BYTES: u64 = 4 << 20;
 
 /// Returns the layout of a tensor in a storage that is the whole file. `None` if no header can describe it there, if

@@ -1,5 +1,5 @@
 //! Steps of the protocol that a test can leave out, by name, to show what they prevent: syncs, renames, locks, and
-//! checks that another process may have invalidated.
+//! checks whether another process has invalidated something.
 //!
 //! Without the `simulation` feature, `step!` is only its expression, and `without_step!` is nothing.
 

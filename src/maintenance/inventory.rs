@@ -171,8 +171,8 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// Lists the files, then finds the newest generation: each file that it needs is listed, or newer than the
-    /// listing. Lists again if a commit is made meanwhile.
+    /// Lists the files, then finds the newest generation. Each file that this generation needs is therefore in the
+    /// list, or was created after the listing. Lists again if a commit is made meanwhile.
     pub(crate) fn take(history: &History) -> Result<Self> {
         let mut tries = 0;
         loop {
@@ -343,8 +343,8 @@ impl<'a> Needs<'a> {
 
     /// Whether a file of `storages/` can be deleted.
     pub(super) fn unneeded(&self, file: StoreFile) -> bool {
-        // With size 0, `PastEnd` means that no byte of the file is needed: it has the digests of a storage without a
-        // full chunk.
+        // The size passed is 0, so `PastEnd` is returned only if no byte of the file is needed: for the digests of a
+        // storage without a full chunk.
         let spare = self.spare(file, 0).map(|spare| spare.reason);
         matches!(spare, Some(SpaceReason::Garbage | SpaceReason::Orphaned | SpaceReason::PastEnd))
     }

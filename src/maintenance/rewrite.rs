@@ -183,7 +183,8 @@ pub(super) fn rewrite_group(
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 done.skip(id, before_bytes - after_bytes, SkipReason::Damaged(e.to_string()));
             }
-            // A commit of the storages before it keeps what was copied. If they are compacted, it also frees space.
+            // Commit the storages copied so far, so that their copies are not lost. In a compaction, the commit also
+            // frees space.
             Err(e) if is_disk_full(&e) && !e.is_failed_sync() && !staged.is_empty() => {
                 group.push_front(candidate);
                 remaining.without_room = group;

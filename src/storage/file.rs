@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Opens the file of a storage, and checks that it has at least `length_bytes`.
 ///
 /// # Errors
-/// `Corrupt` by [`Rule::StorageFile`] if it is missing, too short or not a regular file; `Io`.
+/// `Corrupt` with [`Rule::StorageFile`] if it is missing, too short or not a regular file; `Io`.
 pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Result<Arc<dyn DiskFile>> {
     let failed = |e| open_error("open storage", path, Access::Read, e);
     let file = disk.open(path, Access::Read).map_err(failed)?;

@@ -21,8 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The pause between attempts if no thread can wait for the kernel.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// A process that had to wait pauses for `STEP_BACK` before each turn, during the next `STEPS_BACK_FOR`. The kernel
-/// does not hand a lock over: the process that it wakes needs time to take the lock before others take it again.
+/// After a process has waited for a file, it pauses for `STEP_BACK` each time it queues for that file again during the
+/// next `STEPS_BACK_FOR`. The kernel does not hand a lock over: the process that it wakes needs time to take the lock
+/// before others take it again.
 const STEP_BACK: Duration = Duration::from_micros(250);
 const STEPS_BACK_FOR: Duration = Duration::from_millis(50);
 

@@ -91,7 +91,7 @@ impl Transaction<'_> {
     }
 
     /// Whether the tensor's storage is a different file from this store's storage with the same id, as after copying
-    /// the directory. That does not matter if both are sealed or external, and have equal records: then they have the
+    /// the directory. Returns false if both are sealed or external and have equal records, because then they have the
     /// same bytes. Otherwise each may have grown separately.
     fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
         let is_sealed = matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_));

@@ -33,7 +33,7 @@ pub struct Transaction<'a> {
     pub(super) pack: Option<usize>,
     /// The last file that a range was adopted from, and the path that is recorded for it.
     pub(super) adopted: Option<(String, Arc<ExternalFile>)>,
-    /// Why the transaction cannot be committed: half-written elements may be among those of other tensors.
+    /// The failure that prevents a commit: a storage may contain half-written elements among those of other tensors.
     pub(super) failure: Option<Error>,
 }
 
@@ -435,7 +435,7 @@ impl<'a> Transaction<'a> {
             Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
-        // After a failed sync nothing else may be synced, so return before the growths are.
+        // After a failed sync nothing else may be synced, so return before the growths are synced.
         let staged = history.record_failure(staged)?;
         let durable = history.is_durable();
         let grown =

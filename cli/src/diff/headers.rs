@@ -22,8 +22,8 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// Adds two tensors that are compared. If an earlier tensor shares its storage with them on only one side, returns
-    /// that side and that tensor's name.
+    /// Adds a pair of compared tensors. If they share a storage with an earlier tensor on one side but not on the
+    /// other, returns the side that shares and the earlier tensor's name.
     pub(super) fn add(&mut self, a: &TensorInfo, b: &TensorInfo) -> Option<(Side, String)> {
         let maps = [
             (Side::A, &mut self.of_a, (a.storage_id, b.storage_id)),

@@ -149,8 +149,9 @@ impl Export {
         self
     }
 
-    /// Writes tensors as a `.npz` file, each under its name, as [`npy::Export`](super::npy::Export::write) writes one.
-    /// Elements are streamed, so they need not fit in memory. The same tensors always produce the same file.
+    /// Writes tensors as a `.npz` file, each under its name and in the format of
+    /// [`npy::Export`](super::npy::Export::write). Elements are streamed, so they need not fit in memory. The same
+    /// tensors always produce the same file.
     ///
     /// # Errors
     /// Those of [`npy::Export`](super::npy::Export::write), and `BadFile`, before anything is written, for a

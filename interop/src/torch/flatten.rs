@@ -34,8 +34,8 @@ pub(super) struct Leaves {
 }
 
 impl Leaves {
-    /// Returns the leaves of a pickle in a file of `file_bytes`. A leaf without a name gets the name `stem`, or
-    /// is refused for the reason in it.
+    /// Returns the leaves of a pickle in a file of `file_bytes`. A leaf without a name gets the name in `stem`; if
+    /// `stem` is an error, the leaf is refused for that reason.
     ///
     /// # Errors
     /// One line, with the name of the value that cannot be read.

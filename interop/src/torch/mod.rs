@@ -1,8 +1,8 @@
 //! PyTorch checkpoints, as `torch.save` writes them, read as data in both of its layouts.
 //!
 //! A checkpoint is a pickle, which is a program for a small stack machine, and storages. [`machine`] implements that
-//! machine, without calls: [`call`] matches them against the few names in [`known`]. [`flatten`] names the results.
-//! [`archive`] and [`legacy`] find the pickle and the storages in the file.
+//! machine, but never calls anything: [`call`] matches each call against the few names in [`known`]. [`flatten`] names
+//! the results. [`archive`] and [`legacy`] find the pickle and the storages in the file.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

@@ -240,7 +240,7 @@ fn several_dtypes_over_the_same_bytes_stay_aligned() {
         Owned::new(DType::U8, &[(3, 1)], 2_000),
     ];
     let new_length = checked(&owned, 4096);
-    // Eight of every forty bytes, and three more, whose offset modulo 64 is unchanged.
+    // Eight of every forty bytes are kept, and the three bytes at 2000, whose offset modulo 64 does not change.
     assert_eq!(new_length, next_like(8 + 30 * 8, 2_000, 64) + 3);
 }
 
