@@ -182,13 +182,13 @@ pub(crate) type Found = (u64, Damage);
 const MOST_THREADS: usize = 8;
 
 /// The number of bytes, or of storages, that justifies one more thread.
-const BYTES_A_THREAD: u64 = 4 * PART_BYTES;
-const STORAGES_A_THREAD: u64 = 64;
+const BYTES_PER_THREAD: u64 = 4 * PART_BYTES;
+const STORAGES_PER_THREAD: u64 = 64;
 
 /// The number of chunks, or of storages, that a thread reads at a time.
 const PART_CHUNKS: u64 = 8;
 const PART_BYTES: u64 = PART_CHUNKS * CHUNK_BYTES;
-const STORAGES_A_PART: usize = 16;
+const STORAGES_PER_PART: usize = 16;
 
 /// The work that a thread takes at a time.
 enum Part<'a> {
@@ -224,7 +224,7 @@ pub(crate) fn check_all<'a>(
     let storages: Vec<(u64, &StorageRecord)> =
         storages.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_))).collect();
     let bytes = storages.iter().fold(0u64, |sum, (_, record)| sum.saturating_add(record.length_bytes));
-    let useful = 1 + bytes / BYTES_A_THREAD + storages.len() as u64 / STORAGES_A_THREAD;
+    let useful = 1 + bytes / BYTES_PER_THREAD + storages.len() as u64 / STORAGES_PER_THREAD;
     let thread_count =
         parallel::thread_count(MOST_THREADS.min(usize::try_from(useful).unwrap_or(MOST_THREADS)));
     let (mut found, mut damaged) = (Vec::new(), Vec::new());
@@ -269,7 +269,7 @@ fn for_each_part<'a>(
         }
         small.push((id, record));
         small_bytes = small_bytes.saturating_add(record.length_bytes);
-        if small.len() == STORAGES_A_PART || small_bytes >= PART_BYTES {
+        if small.len() == STORAGES_PER_PART || small_bytes >= PART_BYTES {
             push(Part::Storages(std::mem::take(&mut small)))?;
             small_bytes = 0;
         }
