@@ -52,7 +52,7 @@ struct Worker {
     process: i64,
     store: Store,
     random: Random,
-    /// The last value that it saved, and the last of which it saved a view.
+    /// The last value that it saved, and the last value whose view it saved.
     saved: i64,
     viewed: Option<i64>,
     appended: i64,

@@ -148,8 +148,8 @@ pub(crate) fn overwritten(mut bytes: Vec<u8>, offset: usize, patch: &[u8]) -> Ve
     bytes
 }
 
-/// Returns a table of these records, of which the first `storages` are storages. `gaps` are the bytes before and after
-/// the entries.
+/// Returns a table of these records. The first `storages` records are storages, the others tensors. `gaps` are the bytes
+/// before and after the entries.
 pub(crate) fn table_with_gaps(records: &[Vec<u8>], storages: u64, gaps: [&[u8]; 2]) -> Vec<u8> {
     let mut entries = gaps[0].to_vec();
     let mut slots = vec![64 + entries.len() as u64];

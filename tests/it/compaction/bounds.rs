@@ -25,8 +25,8 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     true
 }
 
-/// Creates a store of `count` storages of 20 KB, of which 40 bytes each are referenced, and of `names` tensors on
-/// another storage. Its last commit has many changes, and writes a table.
+/// Creates a store with `count` storages of 20 KB, each with 40 referenced bytes, and with `names` tensors on one more
+/// storage. Its last commit has many changes, and writes a table.
 fn create_sparse_storages(path: &Path, count: usize, names: usize, options: &StoreOptions) -> Store {
     let store = options.create(path).unwrap();
     for i in 0..count {

@@ -42,7 +42,7 @@ fn nearly_full_disk_is_compacted_in_several_steps() {
 pub(super) fn compact_bit_by_bit(disk: &Path) {
     let path = disk.join("x.smap");
     let store = fast().create(&path).unwrap();
-    // 40 MiB, of which 27 MiB are referenced. There is room for one copy at first, but not for all.
+    // 40 MiB; tensors refer to 27 MiB of it. There is room for one copy at first, but not for all.
     for i in 0..8 {
         let rows = vector(5 << 18, i).view([5 << 10, 1 << 8]).unwrap();
         store.save("all", &rows).unwrap();
