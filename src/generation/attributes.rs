@@ -109,8 +109,9 @@ impl BoundedAttributes {
         let added_bytes: usize = added.iter().map(|(at, value)| size_of_entry(at, value)).sum();
         let size_bytes = self.size_bytes - replaced_bytes + added_bytes;
         if size_bytes > MAX_ATTRIBUTES_BYTES {
-            let too_long = format::Error::new(Rule::Attributes, format!("attributes of {size_bytes} bytes"));
-            return Err(Error::refused("set attributes", too_long));
+            let detail =
+                format!("attributes of {size_bytes} bytes; remove some, or save long text as a tensor");
+            return Err(Error::refused("set attributes", format::Error::new(Rule::Attributes, detail)));
         }
         self.size_bytes = size_bytes;
         self.entries.extend(added);
