@@ -1,5 +1,6 @@
 //! The nodes of a table: decoding, and searching for a key.
 
+use std::cmp::Ordering;
 use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,9 @@ pub trait Entry: Sized + 'static {
     /// Returns the key.
     fn key(&self) -> Self::Key<'_>;
 
+    /// Compares two keys, which may be borrowed for different lifetimes.
+    fn compare(a: Self::Key<'_>, b: Self::Key<'_>) -> Ordering;
+
     /// Decodes an entry. `next_id` is the manifest's next storage id.
     ///
     /// # Errors
@@ -59,6 +63,10 @@ impl Entry for (u64, StorageRecord) {
 
     fn key(&self) -> u64 {
         self.0
+    }
+
+    fn compare(a: u64, b: u64) -> Ordering {
+        a.cmp(&b)
     }
 
     fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
@@ -75,6 +83,10 @@ impl Entry for (String, TensorRecord) {
 
     fn key(&self) -> &str {
         &self.0
+    }
+
+    fn compare(a: &str, b: &str) -> Ordering {
+        a.cmp(b)
     }
 
     fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
@@ -258,14 +270,14 @@ impl Node {
     ///
     /// # Errors
     /// [`Rule::Canonical`] for a key that cannot be decoded.
-    pub fn search<'a, E: Entry>(&'a self, key: E::Key<'a>) -> Result<Result<usize, usize>> {
+    pub fn search<E: Entry>(&self, key: E::Key<'_>) -> Result<Result<usize, usize>> {
         let (mut start, mut end) = (0, self.len());
         while start < end {
             let middle = start.midpoint(end);
-            match self.key::<E>(middle)?.cmp(&key) {
-                std::cmp::Ordering::Less => start = middle.saturating_add(1),
-                std::cmp::Ordering::Greater => end = middle,
-                std::cmp::Ordering::Equal => return Ok(Ok(middle)),
+            match E::compare(self.key::<E>(middle)?, key) {
+                Ordering::Less => start = middle.saturating_add(1),
+                Ordering::Greater => end = middle,
+                Ordering::Equal => return Ok(Ok(middle)),
             }
         }
         Ok(Err(start))
