@@ -32,8 +32,11 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 fn stamp() -> impl Strategy<Value = FileStamp> {
-    (number(), number(), any::<i64>())
-        .prop_map(|(inode, size_bytes, mtime_ns)| FileStamp { inode, size_bytes, mtime_ns })
+    (number(), number(), any::<i64>()).prop_map(|(inode, size_bytes, mtime_ns)| FileStamp {
+        inode,
+        size_bytes,
+        mtime_ns,
+    })
 }
 
 pub(crate) fn storage_record() -> impl Strategy<Value = StorageRecord> {

@@ -35,7 +35,9 @@ pub(crate) fn tables() -> Vec<(String, Vec<u8>, TableRef)> {
         (name, bytes, reference)
     };
     let all = records().into_iter().map(of_record).chain(bad_tables::entries()).chain(bad_tables::nodes());
-    all.chain(bad_tables::trees()).map(|(name, bytes, reference)| (format!("{name}.tab"), bytes, reference)).collect()
+    all.chain(bad_tables::trees())
+        .map(|(name, bytes, reference)| (format!("{name}.tab"), bytes, reference))
+        .collect()
 }
 
 pub(crate) fn good_marker() -> Vec<u8> {

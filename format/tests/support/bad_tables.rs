@@ -5,10 +5,8 @@ use stridemap_format::{TableRef, TreeRef};
 use super::bad::table_changed;
 use super::frame::redigested;
 use super::wire::{
-    changed, child, long, node, overwritten, reference, storage_fields, table, tensor_fields, text,
-    uint,
+    changed, child, long, node, overwritten, reference, storage_fields, table, tensor_fields, text, uint,
 };
-
 
 /// The name of a file without its extension, its bytes, and the manifest's reference to it.
 type BadTable = (&'static str, Vec<u8>, TableRef);
@@ -93,6 +91,10 @@ pub(crate) fn nodes() -> Vec<BadTable> {
         [&good[..4096], &redigested(ten[..9 * 4096].to_vec()), &ten[9 * 4096..]].concat()
     };
     let ten_pages_reference = TableRef { page_count: 11, ..good_reference };
+    let page_without_entries = {
+        let two = [&overwritten(good[4096..].to_vec(), 54, &[2])[..], &[0; 4096]].concat();
+        [&good[..4096], &redigested(two)].concat()
+    };
     let reversed = {
         let digest: Vec<u8> = good[..16].iter().rev().copied().collect();
         overwritten(good.clone(), 0, &digest)
@@ -124,6 +126,7 @@ pub(crate) fn nodes() -> Vec<BadTable> {
         of("F-22-another-page", patched(40, &[1])),
         of("F-22-no-pages", patched(54, &[0])),
         ("F-22-10-pages", ten_pages, ten_pages_reference),
+        ("F-22-page-without-entries", page_without_entries, TableRef { page_count: 3, ..good_reference }),
         of("F-22-gap-before-the-entries", slot(0, start + 1)),
         of("F-22-first-slot-inside-the-slots", slot(0, start - 1)),
         of("F-22-entry-empty", slot(1, start)),
@@ -179,7 +182,10 @@ pub(crate) fn trees() -> Vec<BadTable> {
         over_leaves("F-24-first-key-of-the-first-child-differs", &[("", 1), ("e", 2)]),
         over_leaves("F-24-children-descend", &[("e", 2), ("a", 1)]),
         over_leaves("F-24-child-twice", &[("a", 1), ("a", 1)]),
-        tree("F-24-leaves-overlap", 4, &[leaf(1, &["a", "f"]), leaf(2, &["e", "g"]), inner(3, &[("a", 1), ("e", 2)])]),
+        tree(
+            "F-24-leaves-overlap",
+            4,
+            &[leaf(1, &["a", "f"]), leaf(2, &["e", "g"]), inner(3, &[("a", 1), ("e", 2)])],
+        ),
     ]
 }
-

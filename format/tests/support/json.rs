@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use stridemap_format::{Attributes, Manifest, Marker, StorageKind, StorageRecord, TableRef, TensorRecord, TreeRef};
+use stridemap_format::{
+    Attributes, Manifest, Marker, StorageKind, StorageRecord, TableRef, TensorRecord, TreeRef,
+};
 
 use super::table::Table;
 
@@ -44,8 +46,7 @@ fn by_scope(attributes: &Attributes) -> BTreeMap<&str, BTreeMap<&str, &str>> {
 }
 
 pub(crate) fn table_ref(reference: &TableRef) -> Value {
-    let tree =
-        |tree: &TreeRef| json!({ "root_page": tree.root_page, "entry_count": tree.entry_count });
+    let tree = |tree: &TreeRef| json!({ "root_page": tree.root_page, "entry_count": tree.entry_count });
     json!({
         "generation": reference.generation,
         "page_count": reference.page_count,

@@ -66,7 +66,12 @@ pub(crate) struct TableFile<'a> {
 }
 
 impl<'a> TableFile<'a> {
-    pub(crate) fn open(bytes: &'a [u8], uuid: Uuid, reference: &TableRef, next_storage_id: u64) -> Result<Self> {
+    pub(crate) fn open(
+        bytes: &'a [u8],
+        uuid: Uuid,
+        reference: &TableRef,
+        next_storage_id: u64,
+    ) -> Result<Self> {
         if bytes.len() as u64 != reference.length_bytes() {
             return Err(Error::new(Rule::TableFile, format!("{} bytes", bytes.len())));
         }

@@ -171,7 +171,8 @@ pub(crate) fn table(storages: &[Vec<u8>], tensors: &[Vec<u8>]) -> (Vec<u8>, Tabl
 
 /// Returns the reference to a table of generation 7. Each tree is the page of its root and the number of its entries.
 pub(crate) fn reference(table: &[u8], storages: (u64, usize), tensors: (u64, usize)) -> TableRef {
-    let tree = |(root_page, entry_count): (u64, usize)| TreeRef { root_page, entry_count: entry_count as u64 };
+    let tree =
+        |(root_page, entry_count): (u64, usize)| TreeRef { root_page, entry_count: entry_count as u64 };
     TableRef {
         generation: GENERATION,
         page_count: table.len().div_ceil(PAGE_BYTES) as u64,
