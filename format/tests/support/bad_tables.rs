@@ -179,7 +179,7 @@ pub(crate) fn trees() -> Vec<BadTable> {
         tree("F-23-child-empty", 1, &[leaf(1, &[]), inner(2, &[("t", 1)])]),
         tree("F-23-inner-root-empty", 1, &[leaf_t(), inner(2, &[])]),
         over_leaves("F-24-first-key-of-a-child-differs", &[("a", 1), ("f", 2)]),
-        over_leaves("F-24-first-key-of-the-first-child-differs", &[("", 1), ("e", 2)]),
+        over_leaves("F-24-first-key-of-the-first-child-differs", &[("Z", 1), ("e", 2)]),
         over_leaves("F-24-children-descend", &[("e", 2), ("a", 1)]),
         over_leaves("F-24-child-twice", &[("a", 1), ("a", 1)]),
         tree(
