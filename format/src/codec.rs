@@ -58,6 +58,12 @@ pub(crate) fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T>
     decoded.map_err(|e| Error::new(broken_rule(&e), format!("decoding the start of a record: {e}")))
 }
 
+/// Returns the length of the encoding of `value`, in bytes.
+pub(crate) fn encoded_length(value: &impl Serialize) -> Result<usize> {
+    let length = options().serialized_size(value).ok().and_then(|length| usize::try_from(length).ok());
+    length.ok_or_else(|| Error::new(Rule::Canonical, "a value whose encoding is too long"))
+}
+
 /// Returns whether `bytes` are the encoding of `value`, without building a second encoding.
 pub(crate) fn is_encoding_of(bytes: &[u8], value: &impl Serialize) -> bool {
     let mut expected = Expected(bytes);

@@ -1,9 +1,6 @@
 //! The nodes of a table: decoding, and searching for a key.
 
 use std::cmp::Ordering;
-use std::fmt::Debug;
-
-use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_NODE_PAGES;
 use crate::preamble::take;
@@ -35,20 +32,27 @@ impl Tree {
 }
 
 /// An entry in a leaf of a table: a key and its record.
-pub trait Entry: Sized + 'static {
+pub trait Entry: Sized {
     /// The key that orders the tree.
-    type Key<'a>: Copy + Ord + Debug + Serialize + Deserialize<'a>
-    where
-        Self: 'a;
+    type Key: ?Sized + Ord;
 
     /// The tree that contains such entries.
     const TREE: Tree;
 
     /// Returns the key.
-    fn key(&self) -> Self::Key<'_>;
+    fn key(&self) -> &Self::Key;
 
-    /// Compares two keys, which may be borrowed for different lifetimes.
-    fn compare(a: Self::Key<'_>, b: Self::Key<'_>) -> Ordering;
+    /// Compares the key at the start of an encoded entry with `key`.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`].
+    fn compare(bytes: &[u8], key: &Self::Key) -> Result<Ordering>;
+
+    /// Returns the length of the key at the start of an encoded entry, in bytes.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`].
+    fn key_length(bytes: &[u8]) -> Result<usize>;
 
     /// Decodes an entry. `next_id` is the manifest's next storage id.
     ///
@@ -58,15 +62,19 @@ pub trait Entry: Sized + 'static {
 }
 
 impl Entry for (u64, StorageRecord) {
-    type Key<'a> = u64;
+    type Key = u64;
     const TREE: Tree = Tree::Storages;
 
-    fn key(&self) -> u64 {
-        self.0
+    fn key(&self) -> &u64 {
+        &self.0
     }
 
-    fn compare(a: u64, b: u64) -> Ordering {
-        a.cmp(&b)
+    fn compare(bytes: &[u8], key: &u64) -> Result<Ordering> {
+        Ok(codec::decode_first::<u64>(bytes)?.cmp(key))
+    }
+
+    fn key_length(bytes: &[u8]) -> Result<usize> {
+        codec::encoded_length(&codec::decode_first::<u64>(bytes)?)
     }
 
     fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
@@ -78,15 +86,19 @@ impl Entry for (u64, StorageRecord) {
 }
 
 impl Entry for (String, TensorRecord) {
-    type Key<'a> = &'a str;
+    type Key = str;
     const TREE: Tree = Tree::Tensors;
 
     fn key(&self) -> &str {
         &self.0
     }
 
-    fn compare(a: &str, b: &str) -> Ordering {
-        a.cmp(b)
+    fn compare(bytes: &[u8], key: &str) -> Result<Ordering> {
+        Ok(codec::decode_first::<&str>(bytes)?.cmp(key))
+    }
+
+    fn key_length(bytes: &[u8]) -> Result<usize> {
+        codec::encoded_length(&codec::decode_first::<&str>(bytes)?)
     }
 
     fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
@@ -188,7 +200,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Returns whether the slots ascend from the end of the slots to the last page, and only zeros follow the last entry.
+    /// Returns whether the slots ascend from the end of the slots to the last page, and only zeros follow the last
+    /// entry.
     fn slots_are_valid(&self) -> bool {
         let mut last =
             NODE_HEADER_BYTES.saturating_add(self.len().saturating_add(1).saturating_mul(SLOT_BYTES));
@@ -271,11 +284,11 @@ impl Node {
     ///
     /// # Errors
     /// [`Rule::Canonical`] for a key that cannot be decoded.
-    pub fn search<E: Entry>(&self, key: E::Key<'_>) -> Result<Result<usize, usize>> {
+    pub fn search<E: Entry>(&self, key: &E::Key) -> Result<Result<usize, usize>> {
         let (mut start, mut end) = (0, self.len());
         while start < end {
             let middle = start.midpoint(end);
-            match E::compare(self.key::<E>(middle)?, key) {
+            match self.compare::<E>(middle, key)? {
                 Ordering::Less => start = middle.saturating_add(1),
                 Ordering::Greater => end = middle,
                 Ordering::Equal => return Ok(Ok(middle)),
@@ -284,12 +297,21 @@ impl Node {
         Ok(Err(start))
     }
 
-    /// Decodes the key of an entry, or the first key of a child.
+    /// Compares the key of an entry, or the first key of a child, with `key`.
     ///
     /// # Errors
     /// [`Rule::Canonical`].
-    pub fn key<E: Entry>(&self, index: usize) -> Result<E::Key<'_>> {
-        codec::decode_first(self.entry_bytes(index))
+    pub fn compare<E: Entry>(&self, index: usize, key: &E::Key) -> Result<Ordering> {
+        E::compare(self.entry_bytes(index), key)
+    }
+
+    /// Returns the encoded key of an entry, or the encoded first key of a child.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`].
+    pub fn key_bytes<E: Entry>(&self, index: usize) -> Result<&[u8]> {
+        let bytes = self.entry_bytes(index);
+        Ok(bytes.get(..E::key_length(bytes)?).unwrap_or_default())
     }
 
     /// Decodes an entry of a leaf. `next_id` is the manifest's next storage id.
@@ -300,11 +322,12 @@ impl Node {
         E::decode(self.entry_bytes(index), next_id)
     }
 
-    /// Decodes the first key and the page of a child.
+    /// Decodes the page of a child.
     ///
     /// # Errors
     /// [`Rule::Canonical`].
-    pub fn child<E: Entry>(&self, index: usize) -> Result<(E::Key<'_>, u64)> {
-        codec::decode(self.entry_bytes(index))
+    pub fn child<E: Entry>(&self, index: usize) -> Result<u64> {
+        let bytes = self.entry_bytes(index);
+        codec::decode(bytes.get(E::key_length(bytes)?..).unwrap_or_default())
     }
 }

@@ -258,7 +258,7 @@ fn check_lookups(table: &Table, bytes: &[u8], reference: &TableRef) -> Result<()
     let file = TableFile::open(bytes, table.uuid, reference, table.next_storage_id).unwrap();
     let ids = table.storages.keys().flat_map(|&id| [id - 1, id, id + 1]).chain([0, u64::MAX]);
     for id in ids {
-        match file.find::<StorageEntry>(id) {
+        match file.find::<StorageEntry>(&id) {
             Ok((found, _)) => {
                 let found = found.map(|(_, record)| record);
                 prop_assert_eq!(found.as_ref(), table.storages.get(&id), "{}", id);
@@ -307,12 +307,17 @@ fn check_node(bytes: &[u8]) -> Result<(), TestCaseError> {
     prop_assert!(again == bytes, "two nodes have the same entries");
     for index in 0..node.len() {
         // These must not panic.
-        let _ =
-            (node.key::<StorageEntry>(index).is_ok(), node.entry::<StorageEntry>(index, u64::MAX).is_ok());
-        let _ = (node.key::<TensorEntry>(index).is_ok(), node.entry::<TensorEntry>(index, u64::MAX).is_ok());
+        let _ = (
+            node.key_bytes::<StorageEntry>(index).is_ok(),
+            node.entry::<StorageEntry>(index, u64::MAX).is_ok(),
+        );
+        let _ = (
+            node.key_bytes::<TensorEntry>(index).is_ok(),
+            node.entry::<TensorEntry>(index, u64::MAX).is_ok(),
+        );
         let _ = (node.child::<StorageEntry>(index).is_ok(), node.child::<TensorEntry>(index).is_ok());
     }
-    let _ = (node.search::<StorageEntry>(5).is_ok(), node.search::<TensorEntry>("t").is_ok());
+    let _ = (node.search::<StorageEntry>(&5).is_ok(), node.search::<TensorEntry>("t").is_ok());
     Ok(())
 }
 

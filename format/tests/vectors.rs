@@ -102,7 +102,7 @@ fn levels_and_long_nodes_are_in_the_good_tables() {
         let (bytes, reference) = table.encode();
         let file = TableFile::open(&bytes, table.uuid, &reference, table.next_storage_id).unwrap();
         let (id, name) = (*table.storages.keys().next().unwrap(), table.tensors.keys().next().unwrap());
-        let storage = file.find::<(u64, StorageRecord)>(id).unwrap();
+        let storage = file.find::<(u64, StorageRecord)>(&id).unwrap();
         let tensor = file.find::<(String, TensorRecord)>(name).unwrap();
         (storage.1, tensor.1, bytes.len() / PAGE_BYTES)
     };

@@ -97,14 +97,14 @@ impl<'a> TableFile<'a> {
         Ok(root)
     }
 
-    fn child<E: Entry>(&self, parent: &Node, page: u64) -> Result<Node> {
-        let child = self.node(page)?;
+    fn child<E: Entry>(&self, parent: &Node, index: usize) -> Result<Node> {
+        let child = self.node(parent.child::<E>(index)?)?;
         child.check_child(E::TREE, parent.level().checked_sub(1))?;
         Ok(child)
     }
 
     /// Looks up one key. Returns its entry and the number of nodes that were read.
-    pub(crate) fn find<E: Entry>(&self, key: E::Key<'_>) -> Result<(Option<E>, usize)> {
+    pub(crate) fn find<E: Entry>(&self, key: &E::Key) -> Result<(Option<E>, usize)> {
         let (mut node, mut node_count) = (self.root::<E>()?, 1);
         while node.level() > 0 {
             let index = match node.search::<E>(key)? {
@@ -112,8 +112,7 @@ impl<'a> TableFile<'a> {
                 Err(0) => return Ok((None, node_count)),
                 Err(next) => next - 1,
             };
-            let (_, page) = node.child::<E>(index)?;
-            node = self.child::<E>(&node, page)?;
+            node = self.child::<E>(&node, index)?;
             node_count += 1;
         }
         let index = node.search::<E>(key)?.ok();
@@ -137,9 +136,8 @@ impl<'a> TableFile<'a> {
                 }
                 entries.push(entry);
             } else {
-                let (key, page) = node.child::<E>(index)?;
-                let child = self.child::<E>(node, page)?;
-                if child.key::<E>(0)? != key {
+                let child = self.child::<E>(node, index)?;
+                if child.key_bytes::<E>(0)? != node.key_bytes::<E>(index)? {
                     return out_of_order();
                 }
                 self.scan_below(&child, entries)?;
