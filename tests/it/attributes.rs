@@ -298,7 +298,11 @@ fn manifest_with_a_malformed_scope_is_refused() {
     let whole = fs::read(&path).unwrap();
     let mut manifest = Manifest::decode(&whole, uuid, store.generation()).unwrap();
     manifest.attributes.insert(("s\0".into(), "k".into()), "v".into());
-    assert_eq!(manifest.encode().unwrap_err().rule(), Rule::ManifestLists, "a malformed scope would be written");
+    assert_eq!(
+        manifest.encode().unwrap_err().rule(),
+        Rule::ManifestLists,
+        "a malformed scope would be written"
+    );
     let at = whole.windows(5).position(|bytes| bytes == b"scope").unwrap();
     let mut bytes = whole;
     bytes[at] = 0;
