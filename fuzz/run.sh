@@ -67,10 +67,11 @@ mkdir -p target/{corpus,found,logs}
 options_of() {
     case $1 in
         marker) echo -max_len=96 ;;
-        manifest | table) echo -max_len=8192 ;;
+        manifest) echo -max_len=8192 ;;
+        table) echo -max_len=24576 ;;
         # An operation that splits a view holds all parts in memory.
         expr) echo "-max_len=512 -dict=dicts/expr.dict -rss_limit_mb=$((1024 * memory_factor)) -malloc_limit_mb=700" ;;
-        store) echo -max_len=20000 ;;
+        store) echo -max_len=36000 ;;
         edits) echo -max_len=600 ;;
         zip) echo -max_len=1500 ;;
         *) echo -max_len=4096 ;;

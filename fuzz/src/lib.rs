@@ -2,6 +2,9 @@
 
 pub mod exercise;
 pub mod foreign;
+/// Headers and digests around any bytes, from the tests of the format.
+#[path = "../../format/tests/support/frame.rs"]
+mod frame;
 pub mod model;
 pub mod packed;
 pub mod table;

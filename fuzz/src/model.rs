@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use stridemap_format::{Sealer, digest};
+use stridemap_format::{PAGE_BYTES, Sealer};
 
+use crate::frame::{digested, manifest_of, node_of, redigested};
 use crate::wire;
-use crate::{fix_digest, table};
 
 /// The contents of a manifest, its table, and the bytes of the storages.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub uuid: [u8; 16],
     pub generation: u64,
-    pub parent: u64,
     pub next_id: u64,
     pub table: Option<Table>,
     pub storages: Vec<Storage>,
@@ -23,7 +22,7 @@ pub struct Model {
     pub garbage: Vec<(u64, u64)>,
 }
 
-/// A manifest's reference to its table, and the table's header.
+/// A manifest's reference to its table, and the table's nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     pub generation: u64,
@@ -31,14 +30,17 @@ pub struct Table {
     /// `tensors` is the same for tensors.
     pub storages: usize,
     pub tensors: usize,
-    /// Added to the correct count in the header.
+    /// The most entries of a leaf, and the most children of an inner node if they are at least 2.
+    pub entries_per_node: usize,
+    /// Added to the correct counts in the manifest.
     pub more_storages: u64,
     pub more_tensors: u64,
-    /// Added to the correct length in the manifest.
-    pub more_bytes: u64,
+    /// Added to the correct number of pages in the manifest, and to the page of the tensors' root.
+    pub more_pages: u64,
+    pub more_root: u64,
     pub is_damaged: bool,
-    /// Slots with wrong values.
-    pub slots: Vec<(usize, u64)>,
+    /// Wrong values of u16 fields in the tensors' root: its tree, level, count, pages and slots, by position.
+    pub fields: Vec<(usize, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +55,8 @@ pub struct Storage {
     pub tail: [u8; 16],
     pub path: Vec<u8>,
     pub offset_bytes: u64,
-    pub stamp: [u64; 4],
+    /// Inode, size and mtime.
+    pub stamp: [u64; 3],
     /// The bytes of the file.
     pub bytes: Vec<u8>,
     pub sum: Vec<u8>,
@@ -88,7 +91,7 @@ impl Storage {
             tail: sealed.tail,
             path: b"outside.bin".to_vec(),
             offset_bytes: 0,
-            stamp: [0; 4],
+            stamp: [0; 3],
             bytes,
             sum,
         }
@@ -108,8 +111,8 @@ impl Storage {
             3 => {
                 wire::text(out, &self.path);
                 wire::uint(out, self.offset_bytes);
-                let [device, inode, size, mtime] = self.stamp;
-                [device, inode, size].into_iter().for_each(|n| wire::uint(out, n));
+                let [inode, size, mtime] = self.stamp;
+                [inode, size].into_iter().for_each(|n| wire::uint(out, n));
                 wire::int(out, mtime as i64);
             }
             _ => {}
@@ -139,9 +142,7 @@ impl Model {
     #[must_use]
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let mut files = BTreeMap::new();
-        let mut marker = b"\x89SMAP\r\n\x1a\x01\0\0\0\0\0\0\0".to_vec();
-        marker.extend(self.uuid);
-        marker.extend(digest(&marker));
+        let marker = digested(&[b"\x89SMAP\r\n\x1a\x01\0\0\0\0\0\0\0", &self.uuid[..]].concat());
         files.insert("FORMAT".to_owned(), marker);
         files.insert("LOCK".to_owned(), Vec::new());
         for storage in &self.storages {
@@ -151,26 +152,20 @@ impl Model {
             }
         }
         let table = self.table.as_ref().map(|table| {
-            let bytes = self.table_bytes(table);
-            let mut header_digest = digest(bytes.get(..64).unwrap_or(&bytes));
-            header_digest[0] ^= u8::from(table.is_damaged);
-            let length_bytes = (bytes.len() as u64).wrapping_add(table.more_bytes);
+            let (bytes, numbers) = self.table_bytes(table);
             files.insert(format!("meta/{:016x}.tab", table.generation), bytes);
-            (table.generation, length_bytes, header_digest)
+            numbers
         });
         files.insert(format!("meta/{:016x}.man", self.generation), self.manifest_bytes(table));
         files
     }
 
-    fn manifest_bytes(&self, table: Option<(u64, u64, [u8; 16])>) -> Vec<u8> {
+    /// Returns the manifest. `table` are the numbers of its reference to the table, in order.
+    fn manifest_bytes(&self, table: Option<[u64; 6]>) -> Vec<u8> {
         let mut body = self.uuid.to_vec();
-        [self.generation, self.parent, self.next_id].into_iter().for_each(|n| wire::uint(&mut body, n));
+        [self.generation, self.next_id].into_iter().for_each(|n| wire::uint(&mut body, n));
         body.push(u8::from(table.is_some()));
-        if let Some((generation, length_bytes, header_digest)) = table {
-            wire::uint(&mut body, generation);
-            wire::uint(&mut body, length_bytes);
-            body.extend(header_digest);
-        }
+        table.into_iter().flatten().for_each(|n| wire::uint(&mut body, n));
         let (in_table_storages, in_table_tensors) =
             self.table.as_ref().map_or((0, 0), |table| (table.storages, table.tensors));
         let mut storages: Vec<_> =
@@ -200,51 +195,76 @@ impl Model {
             wire::uint(out, id);
             wire::uint(out, dropped);
         });
-        let mut bytes = b"SMAPMAN\n\x01\0\0\0\0\0\0\0".to_vec();
-        bytes.extend((body.len() as u64).to_le_bytes());
-        bytes.extend(body);
-        bytes.extend([0; 16]);
-        fix_digest(&mut bytes);
-        bytes
+        manifest_of(&body)
     }
 
-    fn table_bytes(&self, table: &Table) -> Vec<u8> {
-        let mut entries: Vec<Vec<u8>> = Vec::new();
-        for storage in self.storages.iter().take(table.storages) {
+    /// Returns the table, and the numbers of a manifest's reference to it.
+    fn table_bytes(&self, table: &Table) -> (Vec<u8>, [u64; 6]) {
+        let entry = |write: &dyn Fn(&mut Vec<u8>)| {
             let mut entry = Vec::new();
-            wire::uint(&mut entry, storage.id);
-            storage.write(&mut entry);
-            entries.push(entry);
-        }
-        let storage_count = entries.len() as u64;
-        for tensor in self.tensors.iter().take(table.tensors) {
-            let mut entry = Vec::new();
-            wire::text(&mut entry, &tensor.name);
-            tensor.write(&mut entry);
-            entries.push(entry);
-        }
-        let mut bytes = b"SMAPTAB\n\x01\0\0\0\0\0\0\0".to_vec();
-        bytes.extend(self.uuid);
-        let tensor_count = entries.len() as u64 - storage_count;
-        for n in [table.generation, storage_count, tensor_count, 0] {
-            bytes.extend(n.to_le_bytes());
-        }
-        let mut slots = vec![bytes.len() as u64];
-        for entry in &entries {
-            bytes.extend(entry);
-            bytes.extend([0; 8]);
-            slots.push(bytes.len() as u64);
-        }
-        let index = bytes.len();
-        bytes.extend(slots.iter().flat_map(|slot| slot.to_le_bytes()));
-        table::mend(&mut bytes);
+            write(&mut entry);
+            entry
+        };
+        let storages = self.storages.iter().take(table.storages).map(|storage| {
+            let key = entry(&|out| wire::uint(out, storage.id));
+            (key, entry(&|out| storage.write(out)))
+        });
+        let tensors = self.tensors.iter().take(table.tensors).map(|tensor| {
+            let key = entry(&|out| wire::text(out, &tensor.name));
+            (key, entry(&|out| tensor.write(out)))
+        });
+        let (storages, tensors): (Vec<_>, Vec<_>) = (storages.collect(), tensors.collect());
+        let counts = [storages.len() as u64, tensors.len() as u64];
+        let mut bytes = Vec::new();
+        let storages_root = self.add_tree(table, 0, storages, &mut bytes);
+        let root = self.add_tree(table, 1, tensors, &mut bytes);
+        let root_offset = root as usize * PAGE_BYTES;
         // Overwrite the correct values with wrong ones.
-        bytes[40..48].copy_from_slice(&storage_count.wrapping_add(table.more_storages).to_le_bytes());
-        bytes[48..56].copy_from_slice(&tensor_count.wrapping_add(table.more_tensors).to_le_bytes());
-        for &(slot, value) in &table.slots {
-            let at = index + slot % slots.len() * 8;
-            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        let mut node = bytes.split_off(root_offset);
+        for &(field, value) in &table.fields {
+            let at = 48 + 2 * (field % 16);
+            node[at..at + 2].copy_from_slice(&(value as u16).to_le_bytes());
         }
-        bytes
+        bytes.extend(redigested(node));
+        bytes[root_offset] ^= u8::from(table.is_damaged);
+        let numbers = [
+            table.generation,
+            ((bytes.len() / PAGE_BYTES) as u64).wrapping_add(table.more_pages),
+            storages_root,
+            counts[0].wrapping_add(table.more_storages),
+            root.wrapping_add(table.more_root),
+            counts[1].wrapping_add(table.more_tensors),
+        ];
+        (bytes, numbers)
+    }
+
+    /// Appends the nodes of a tree to a table, and returns the page of the root. The entries are keys and the rest.
+    fn add_tree(
+        &self,
+        table: &Table,
+        tree: u16,
+        mut entries: Vec<(Vec<u8>, Vec<u8>)>,
+        out: &mut Vec<u8>,
+    ) -> u64 {
+        let mut level = 0;
+        loop {
+            let most = table.entries_per_node.max(if level == 0 { 1 } else { 2 });
+            // An empty tree is an empty leaf.
+            let nodes: Vec<_> =
+                if entries.is_empty() { vec![&[][..]] } else { entries.chunks(most).collect() };
+            let mut parents = Vec::new();
+            for node in &nodes {
+                let page = (out.len() / PAGE_BYTES) as u64;
+                let whole: Vec<_> = node.iter().map(|(key, rest)| [&key[..], rest].concat()).collect();
+                out.extend(node_of(self.uuid, table.generation, (page, tree, level), &whole));
+                if nodes.len() == 1 {
+                    return page;
+                }
+                let mut child = Vec::new();
+                wire::uint(&mut child, page);
+                parents.push((node[0].0.clone(), child));
+            }
+            (entries, level) = (parents, level + 1);
+        }
     }
 }

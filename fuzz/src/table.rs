@@ -1,90 +1,87 @@
-//! Reads a table completely, and corrects its checksums.
+//! Reads a table completely, and corrects its digests.
 
-use stridemap_format::{
-    TABLE_HEADER_BYTES, TableEncoder, TableHeader, TableRef, Uuid, digest, limits::MAX_ENTRY_BYTES,
-};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use stridemap_format::{Node, PAGE_BYTES, StorageRecord, TableRef, TensorRecord, Tree, TreeRef, Uuid};
 
-use crate::{u64_at, uuid_at};
+use crate::frame::redigested;
+use crate::{u16_at, u64_at, uuid_at};
 
-/// Returns the manifest's reference to these bytes, unchanged.
-pub fn reference(bytes: &[u8]) -> (Uuid, TableRef) {
-    let header = bytes.get(..TABLE_HEADER_BYTES).unwrap_or(bytes);
-    let (generation, length_bytes) = (u64_at(bytes, 32), bytes.len() as u64);
-    (uuid_at(bytes, 16), TableRef { generation, length_bytes, header_digest: digest(header) })
+/// The reader of the format's own tests.
+#[path = "../../format/tests/support/table.rs"]
+mod whole;
+use whole::{Table, TableFile};
+
+type StorageEntry = (u64, StorageRecord);
+type TensorEntry = (String, TensorRecord);
+
+/// Returns the offset and the length of each node, as the nodes state it.
+fn nodes(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let (mut nodes, mut start) = (Vec::new(), 0);
+    while let Some(rest) = bytes.get(start..).filter(|rest| rest.len() >= PAGE_BYTES) {
+        let length = Node::page_count(rest) as usize * PAGE_BYTES;
+        let length = length.min(rest.len() / PAGE_BYTES * PAGE_BYTES);
+        nodes.push((start, length));
+        start += length;
+    }
+    nodes
 }
 
-/// Corrects the length in the header, and the check of every entry that the index refers to.
-pub fn mend(bytes: &mut [u8]) {
-    let length = bytes.len();
-    if let Some(stated) = bytes.get_mut(56..64) {
-        stated.copy_from_slice(&(length as u64).to_le_bytes());
-    }
-    let generation = u64_at(bytes, 32);
-    let count = u64_at(bytes, 40).saturating_add(u64_at(bytes, 48));
-    let Some(index) = (length as u64 / 8).checked_sub(count.saturating_add(1)).filter(|_| count < 1 << 20)
-    else {
-        return;
-    };
-    let index = length - (length / 8 - index as usize) * 8;
-    for ordinal in 0..count as usize {
-        let (start, end) = (u64_at(bytes, index + ordinal * 8), u64_at(bytes, index + ordinal * 8 + 8));
-        let is_entry = start < end && end <= length as u64 && end - start <= MAX_ENTRY_BYTES;
-        if is_entry
-            && let Some((body, check)) = bytes[start as usize..end as usize].split_last_chunk_mut::<8>()
-        {
-            let seed = generation.rotate_left(32) ^ ordinal as u64;
-            *check = xxh3_64_with_seed(body, seed).to_be_bytes();
+/// Returns a manifest's reference to these bytes, unchanged. The last node of a tree is its root.
+#[must_use]
+pub fn reference(bytes: &[u8]) -> (Uuid, TableRef) {
+    let mut trees = [TreeRef { root_page: 0, entry_count: 0 }; 2];
+    for (start, _) in nodes(bytes) {
+        let tree = &mut trees[u16_at(bytes, start + 48) as usize % 2];
+        tree.root_page = (start / PAGE_BYTES) as u64;
+        if u16_at(bytes, start + 50) == 0 {
+            tree.entry_count += u64::from(u16_at(bytes, start + 52));
         }
     }
+    let [storages, tensors] = trees;
+    let page_count = bytes.len().div_ceil(PAGE_BYTES) as u64;
+    (uuid_at(bytes, 16), TableRef { generation: u64_at(bytes, 32), page_count, storages, tensors })
 }
 
-/// Reads the whole table, like a verification. A table that is accepted must be the canonical encoding of its
-/// contents.
+/// Corrects the page, uuid, generation and digest of every node. The first node has the uuid and generation.
+pub fn mend(bytes: &mut Vec<u8>) {
+    let store = bytes.get(16..40).map(<[u8]>::to_vec);
+    for (start, length) in nodes(bytes) {
+        let mut node = bytes[start..start + length].to_vec();
+        node[16..40].copy_from_slice(store.as_deref().unwrap_or(&[0; 24]));
+        node[40..48].copy_from_slice(&((start / PAGE_BYTES) as u64).to_le_bytes());
+        bytes[start..start + length].copy_from_slice(&redigested(node));
+    }
+}
+
+/// Reads every node, and the whole table, like a verification. A table that is accepted is found entry by entry, and is
+/// encoded again with the same contents.
+///
+/// # Panics
+/// If it is not.
 pub fn read(bytes: &[u8]) {
     let (uuid, reference) = reference(bytes);
-    let header = bytes.get(..TABLE_HEADER_BYTES).unwrap_or(bytes);
-    let Ok(header) = TableHeader::decode(header, uuid, &reference) else { return };
-    let part = |(offset, length): (u64, u64)| {
-        let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
-        bytes.get(offset..offset.checked_add(length)?)
-    };
-    // The header accepts only a length for which the index is inside the file, and this is the length of the file.
-    let slots = part(header.slots(0, header.entry_count())).expect("the index is inside the file");
-    let whole = header.decode_slots(0, slots);
-    let mut again = Some((TableEncoder::new(uuid, reference.generation, u64::MAX), Vec::new()));
-    for ordinal in 0..header.entry_count() {
-        let pair = part(header.slots(ordinal, 1)).expect("two slots are inside the file");
-        let Ok(one) = header.decode_slots(ordinal, pair) else {
-            assert!(whole.is_err(), "slot {ordinal} is refused by itself, but not among all slots");
-            again = None;
-            continue;
-        };
-        assert_eq!(one.len(), 1);
-        if let Ok(whole) = &whole {
-            assert_eq!(one[0], whole[ordinal as usize]);
+    let Ok(file) = TableFile::open(bytes, uuid, &reference, u64::MAX) else { return };
+    for page in 0..reference.page_count {
+        let Ok(node) = file.node(page) else { continue };
+        let _ = (node.search::<StorageEntry>(&1), node.search::<TensorEntry>("t"));
+        for index in 0..node.len() {
+            let (storage, tensor) =
+                (node.entry::<StorageEntry>(index, u64::MAX), node.entry::<TensorEntry>(index, u64::MAX));
+            assert!(storage.is_err() || node.key_bytes::<StorageEntry>(index).is_ok());
+            assert!(tensor.is_err() || node.key_bytes::<TensorEntry>(index).is_ok());
+            let _ = tensor.map(|(_, record)| record.extent(u64::from(u32::MAX)));
+            let _ = (node.child::<StorageEntry>(index), node.child::<TensorEntry>(index));
         }
-        let entry = part(one[0]).expect("an entry is inside the file");
-        let is_written = if ordinal < header.storage_count() {
-            header.decode_storage(ordinal, u64::MAX, entry).ok().map(|(id, record)| {
-                again.as_mut().is_some_and(|(encoder, out)| encoder.push_storage(id, &record, out).is_ok())
-            })
-        } else {
-            header.decode_tensor(ordinal, u64::MAX, entry).ok().map(|(name, record)| {
-                let _ = record.extent(u64::from(u32::MAX));
-                again.as_mut().is_some_and(|(encoder, out)| encoder.push_tensor(&name, &record, out).is_ok())
-            })
-        };
-        // An entry that is refused or out of order.
-        if is_written != Some(true) {
-            again = None;
-        }
+        assert!(node.is_in(Tree::Storages) as u8 + node.is_in(Tree::Tensors) as u8 <= 1);
     }
-    if let Some((encoder, mut rest)) = again
-        && whole.is_ok()
-    {
-        let (header, written) = encoder.finish(&mut rest);
-        assert_eq!(written, reference);
-        assert!([header, rest].concat() == bytes, "a non-canonical encoding of the table was accepted");
+    let Ok(table) = Table::decode(bytes, uuid, &reference, u64::MAX) else { return };
+    for (id, record) in &table.storages {
+        let found = file.find::<StorageEntry>(id).expect("a table that was accepted");
+        assert_eq!(found.0.map(|(_, record)| record).as_ref(), Some(record));
     }
+    for (name, record) in &table.tensors {
+        let found = file.find::<TensorEntry>(name).expect("a table that was accepted");
+        assert_eq!(found.0.map(|(_, record)| record).as_ref(), Some(record));
+    }
+    let (again, reference) = table.encode();
+    assert_eq!(Table::decode(&again, uuid, &reference, u64::MAX).as_ref(), Ok(&table));
 }

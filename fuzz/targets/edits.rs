@@ -71,14 +71,14 @@ enum View {
 #[derive(Arbitrary, Debug)]
 enum Field {
     Generation,
-    Parent,
+    TableRoot,
     NextId,
     TableGeneration,
     TableStorages,
     TableTensors,
-    TableLength,
+    TablePages,
     TableDigest,
-    Slot(u8),
+    NodeField(u8),
     Id(u8),
     Length(u8),
     Count(u8),
@@ -229,7 +229,6 @@ impl Plan {
             storages,
             ..Model::default()
         };
-        model.parent = model.generation - 1;
         for storage in &mut model.storages {
             let on = |tensor: &&Tensor| tensor.storage_id == storage.id;
             storage.tensor_count = model.tensors.iter().filter(on).count() as u64;
@@ -238,6 +237,7 @@ impl Plan {
             generation: model.generation - u64::from(before % 2),
             storages: usize::from(storages) % (model.storages.len() + 1),
             tensors: usize::from(tensors) % (model.tensors.len() + 1),
+            entries_per_node: usize::from(before / 2 % 8) + 1,
             ..Table::default()
         });
         let attributes = self.attributes.iter().take(4).map(|(key, value)| {
@@ -278,15 +278,15 @@ fn set_wrong_value(model: &mut Model, field: &Field, number: &Number) {
     let tensors = &mut model.tensors;
     match *field {
         Field::Generation => set(Some(&mut model.generation)),
-        Field::Parent => set(Some(&mut model.parent)),
+        Field::TableRoot => set(model.table.as_mut().map(|table| &mut table.more_root)),
         Field::NextId => set(Some(&mut model.next_id)),
         Field::TableGeneration => set(model.table.as_mut().map(|table| &mut table.generation)),
         Field::TableStorages => set(model.table.as_mut().map(|table| &mut table.more_storages)),
         Field::TableTensors => set(model.table.as_mut().map(|table| &mut table.more_tensors)),
-        Field::TableLength => set(model.table.as_mut().map(|table| &mut table.more_bytes)),
+        Field::TablePages => set(model.table.as_mut().map(|table| &mut table.more_pages)),
         Field::TableDigest => model.table.iter_mut().for_each(|table| table.is_damaged = true),
-        Field::Slot(n) => {
-            model.table.iter_mut().for_each(|table| table.slots.push((n.into(), number.of(64))))
+        Field::NodeField(n) => {
+            model.table.iter_mut().for_each(|table| table.fields.push((n.into(), number.of(60))))
         }
         Field::Id(n) => set(nth(storages, n).map(|storage| &mut storage.id)),
         Field::Length(n) => set(nth(storages, n).map(|storage| &mut storage.length_bytes)),
@@ -303,7 +303,7 @@ fn set_wrong_value(model: &mut Model, field: &Field, number: &Number) {
             nth(storages, n).into_iter().for_each(|storage| storage.tail[0] ^= number.of(1) as u8)
         }
         Field::ExternalOffset(n) => set(nth(storages, n).map(|storage| &mut storage.offset_bytes)),
-        Field::ExternalSize(n) => set(nth(storages, n).map(|storage| &mut storage.stamp[2])),
+        Field::ExternalSize(n) => set(nth(storages, n).map(|storage| &mut storage.stamp[1])),
         Field::DType(n) => nth(tensors, n).into_iter().for_each(|tensor| tensor.dtype = number.of(11) as u8),
         Field::Size(n, dim) => set(nth(tensors, n).and_then(|tensor| nth(&mut tensor.size, dim))),
         Field::Stride(n, dim) => {
@@ -406,7 +406,7 @@ fuzz_target!(|plan: Plan| {
         let mtime = stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64;
         storage.length_bytes =
             if storage.kind == 3 { storage.length_bytes.min(4096) } else { storage.length_bytes };
-        storage.stamp = [stat.st_dev, stat.st_ino, storage.stamp[2].wrapping_add(4096), mtime as u64];
+        storage.stamp = [stat.st_ino, storage.stamp[1].wrapping_add(4096), mtime as u64];
     }
     let files = model.files();
     if plan.has_older {

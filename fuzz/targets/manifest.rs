@@ -32,7 +32,6 @@ fn read(bytes: &[u8], uuid: Uuid, generation: u64) {
         }
     }
     // The next manifest is written from this one.
-    manifest.parent = generation;
     if let Some(next) = generation.checked_add(1) {
         manifest.generation = next;
         if let Ok(written) = manifest.encode() {

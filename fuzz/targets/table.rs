@@ -1,11 +1,11 @@
-//! `meta/<generation>.tab`: unchanged, and with its length and the checks of its entries corrected.
+//! `meta/<generation>.tab`: unchanged, and with the places and digests of its nodes corrected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stridemap_fuzz::{table, within};
 
-/// The memory for a scan, as a multiple of the file: it holds the index, and the record of one entry at a time.
-const FACTOR: usize = 32;
+/// The memory for the entries of a table, as a multiple of the file: an entry of seven bytes becomes a record.
+const FACTOR: usize = 256;
 
 /// The memory for decoding in addition: a list allocates at most 1 MiB before its elements are decoded.
 const FIXED_BYTES: usize = 4 << 20;

@@ -78,7 +78,7 @@ impl<'a> TableFile<'a> {
         Ok(TableFile { bytes, uuid, reference: *reference, next_storage_id })
     }
 
-    fn node(&self, page: u64) -> Result<Node> {
+    pub(crate) fn node(&self, page: u64) -> Result<Node> {
         if page >= self.reference.page_count {
             return Err(Error::new(Rule::NodeChild, format!("page {page} is outside the file")));
         }
