@@ -12,6 +12,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 import reader  # noqa: E402
+import store_files  # noqa: E402
 
 UUID, GENERATION, NEXT_ID = bytes(range(16)), 7, 400
 REFERENCES = json.loads((HERE / "bad/tables.json").read_text())  # those that are not the usual one
@@ -30,20 +31,20 @@ def read_marker(path):
 def table_ref(stated):
     """Return the reference in its JSON form as one of reader.py."""
     trees = stated["storages"], stated["tensors"]
-    return reader.TableRef(stated["generation"], stated["page_count"],
+    return store_files.TableRef(stated["generation"], stated["page_count"],
                            *(tree[field] for tree in trees for field in ("root_page", "entry_count")))
 
 
 def read_table(path, uuid, next_id, reference):
     """Return all storages and tensors of a table, and check that a lookup finds each."""
-    table = reader.Table(path, uuid, next_id, reference)
+    table = store_files.Table(path, uuid, next_id, reference)
     found = []
-    for tree, start in zip(reader.trees(table), (0, b"")):
-        entries = dict(reader.Catalog({}, tree).scan(start))
+    for tree, start in zip(store_files.trees(table), (0, b"")):
+        entries = dict(store_files.Catalog({}, tree).scan(start))
         assert all(tree.get(key) == value for key, value in entries.items()), "a lookup differs from the scan"
         assert not any(tree.get(key[:-1]) for key in entries if start == b"" and key[:-1] not in entries)
         found.append(entries)
-    reader.check_table(table)
+    store_files.check_table(table)
     return found
 
 
@@ -61,11 +62,11 @@ def read(path, content):
     if path.suffix == ".format":
         return read_marker(path)
     if path.suffix == ".man":
-        manifest = reader.Manifest(path.read_bytes(), uuid, content["generation"] if content else GENERATION)
+        manifest = store_files.Manifest(path.read_bytes(), uuid, content["generation"] if content else GENERATION)
         storages, tensors, attributes = manifest.storages, manifest.tensors, manifest.attributes
     else:
         stated = content["reference"] if content else REFERENCES.get(path.name)
-        reference = table_ref(stated) if stated else reader.TableRef(GENERATION, 2, 0, 1, 1, 1)
+        reference = table_ref(stated) if stated else store_files.TableRef(GENERATION, 2, 0, 1, 1, 1)
         storages, tensors = read_table(path, uuid, content["next_storage_id"] if content else NEXT_ID, reference)
         attributes = {}
     check_extents(storages, tensors)
@@ -109,7 +110,7 @@ def check(path):
     rule = int(path.name.split("-")[1])
     try:
         read(path, None)
-    except reader.FormatError as error:
+    except store_files.FormatError as error:
         return None if error.rule == rule else f"refused by {error}"
     return "not refused"
 

@@ -47,24 +47,24 @@ pub(crate) fn entries() -> Vec<BadTable> {
     let longer = |record: Vec<u8>| [record, vec![0]].concat();
     let shorter = |record: Vec<u8>| record[..record.len() - 1].to_vec();
     let leaves = |storages: &[Vec<u8>], tensors: &[Vec<u8>]| table(storages, tensors);
-    let [s, t] = [storage(1), tensor("t")];
-    let long_id = [long(1, 2), s[1..].to_vec()].concat();
+    let (s, t) = (|| storage(1), || tensor("t"));
+    let long_id = [long(1, 2), s()[1..].to_vec()].concat();
     let with_child = |entry: Vec<u8>| vec![leaf(1, &["t"]), node((2, 1, 1), &[entry])];
     let of_child = child(text("t"), 1);
     vec![
-        named("F-14-storage-cut-short", leaves(&[shorter(s.clone())], &[t.clone()])),
-        named("F-14-byte-after-the-storage", leaves(&[longer(s.clone())], &[t.clone()])),
-        named("F-14-byte-after-the-tensor", leaves(&[s.clone()], &[longer(t.clone())])),
-        named("F-14-long-storage-id", leaves(&[long_id], &[t.clone()])),
+        named("F-14-storage-cut-short", leaves(&[shorter(s())], &[t()])),
+        named("F-14-byte-after-the-storage", leaves(&[longer(s())], &[t()])),
+        named("F-14-byte-after-the-tensor", leaves(&[s()], &[longer(t())])),
+        named("F-14-long-storage-id", leaves(&[long_id], &[t()])),
         tree("F-14-byte-after-the-child", 1, &with_child(longer(of_child.clone()))),
         tree("F-14-child-cut-short", 1, &with_child(shorter(of_child))),
         tree("F-14-long-page-of-a-child", 1, &with_child([text("t"), long(1, 2)].concat())),
-        named("F-24-storages-descend", leaves(&[storage(2), s.clone()], &[t.clone()])),
-        named("F-24-storages-ascend-only-as-bytes", leaves(&[s.clone(), storage(256), storage(255)], &[])),
-        named("F-24-storage-twice", leaves(&[s.clone(), s.clone()], &[])),
-        named("F-24-tensors-descend", leaves(&[s.clone()], &[tensor("u"), t.clone()])),
-        named("F-24-tensors-by-length", leaves(&[s.clone()], &[tensor("z"), tensor("aa")])),
-        named("F-24-tensor-twice", leaves(&[s], &[t.clone(), t])),
+        named("F-24-storages-descend", leaves(&[storage(2), s()], &[t()])),
+        named("F-24-storages-ascend-only-as-bytes", leaves(&[s(), storage(256), storage(255)], &[])),
+        named("F-24-storage-twice", leaves(&[s(), s()], &[])),
+        named("F-24-tensors-descend", leaves(&[s()], &[tensor("u"), t()])),
+        named("F-24-tensors-by-length", leaves(&[s()], &[tensor("z"), tensor("aa")])),
+        named("F-24-tensor-twice", leaves(&[s()], &[t(), t()])),
     ]
 }
 

@@ -1,0 +1,350 @@
+"""Decodes the files of a stridemap store: records, manifests and tables, chapters 2 to 5 of SPEC.md."""
+import bisect
+import heapq
+import math
+import os
+import re
+import stat
+import struct
+from collections import Counter, namedtuple
+
+import numpy as np
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+
+VERSION = struct.pack("<Q", 1)
+MAX_MANIFEST = 16 << 20
+MAX_CHANGES = 4096
+MAX_GARBAGE = 1 << 20
+MAX_ATTRIBUTES = 1 << 20
+PAGE = 4096
+MAX_PAGES = 9  # of one node
+MAX_RESERVED = 1 << 46
+SEALED, LIVE, EXTERNAL = 0, 2, 3
+
+# The name of each dtype, by code, and the numpy dtype of its elements, or of their raw bits for a dtype in RAW.
+DTYPES = [dtype.split(":") for dtype in (
+    "bool:? uint8:u1 uint16:<u2 uint32:<u4 uint64:<u8 int8:i1 int16:<i2 int32:<i4 int64:<i8 float16:<f2 bfloat16:<u2 "
+    "float32:<f4 float64:<f8 complex64:<c8 complex128:<c16 float8_e4m3fn:u1 float8_e5m2:u1 float8_e4m3fnuz:u1 "
+    "float8_e5m2fnuz:u1 float8_e8m0fnu:u1 float4_e2m1fn_x2:u1").split()]
+NUMPY = {name: np.dtype(code) for name, code in DTYPES}
+RAW = {name for name in NUMPY if name.startswith(("bfloat", "float8", "float4"))}
+
+# The records of tensors (offset and strides in elements) and storages. The `detail` of a storage is a `Sealed` for a
+# sealed one, the access size in bytes for a live one, and None for others.
+Header = namedtuple("Header", "dtype size stride offset storage_id dim_names")
+Storage = namedtuple("Storage", "length tensor_count kind detail")
+Sealed = namedtuple("Sealed", "chunks tail reserved")
+TableRef = namedtuple("TableRef", "generation pages storages_root storages tensors_root tensors")
+Node = namedtuple("Node", "page tree level pages entries")  # the entries are bytes
+
+
+class FormatError(Exception):
+    """A store breaks rule F-`rule` of the specification."""
+
+    def __init__(self, rule, message):
+        super().__init__(f"F-{rule}: {message}")
+        self.rule = rule
+
+
+class MissingFile(FormatError):
+    """A file of the store is missing. A writer may have deleted it in the meantime."""
+
+
+def require(condition, rule, message):
+    if not condition:
+        raise FormatError(rule, message)
+
+
+def check_digest(rule, what, data, digest):
+    require(not xxhash or xxhash.xxh3_128(data).digest() == digest, rule, f"{what} does not match its digest")
+
+
+def open_regular(path, rule, missing=None):
+    """Open a regular file and return it with its size. Links are refused, and so are pipes, without blocking.
+
+    A file of the wrong kind breaks `rule`, and a missing one breaks `missing`, if that is another rule.
+    """
+    try:
+        require(stat.S_ISREG(os.lstat(path).st_mode), rule, f"{path} is not a regular file")
+        file = open(path, "rb", buffering=0)
+    except FileNotFoundError:
+        raise MissingFile(missing or rule, f"{path} is missing") from None
+    return file, os.fstat(file.fileno()).st_size
+
+
+def read_at(file, count, offset, rule):
+    data = os.pread(file.fileno(), count, offset)
+    require(len(data) == count, rule, "a file ends early")
+    return data
+
+
+class Record:
+    """Decodes the values of a record (section 3) one after another."""
+
+    def __init__(self, data, next_id):
+        self.data, self.next_id, self.at = data, next_id, 0
+
+    def take(self, count):
+        require(count <= len(self.data) - self.at, 14, "a record ends early")
+        self.at += count
+        return self.data[self.at - count:self.at]
+
+    def end(self):
+        require(self.at == len(self.data), 14, "bytes follow the end of a record")
+
+    def uint(self):
+        first = self.take(1)[0]
+        if first <= 250:
+            return first
+        require(first <= 253, 14, f"{first} does not begin an integer")
+        width, shorter = {251: (2, 250), 252: (4, 2**16 - 1), 253: (8, 2**32 - 1)}[first]
+        value = int.from_bytes(self.take(width), "little")
+        require(value > shorter, 14, "an integer does not have its shortest encoding")
+        return value
+
+    def int(self):
+        value = self.uint()
+        return -(value >> 1) - 1 if value & 1 else value >> 1
+
+    def count(self):
+        """Return the number of items that follow. Each takes at least one byte."""
+        count = self.uint()
+        require(count <= len(self.data) - self.at, 14, "a record ends early")
+        return count
+
+    def text(self):
+        try:
+            return self.take(self.uint()).decode()
+        except UnicodeDecodeError:
+            raise FormatError(14, "text is not UTF-8") from None
+
+    def name(self, least=1):
+        """Return the bytes of a name, an attribute key, a scope (which may be empty) or a path."""
+        raw = self.text().encode()
+        require(least <= len(raw) <= 4096 and 0 not in raw, 4, f"{raw[:80]!r} is not {least} to 4096 bytes without NUL")
+        return raw
+
+    def optional(self, read):
+        flag = self.take(1)[0]
+        require(flag <= 1, 14, f"{flag} does not begin an optional value")
+        return read() if flag else None
+
+    def map(self, read_key, read_value, most):
+        result, last, count = {}, None, self.count()
+        require(count <= most, 13, f"a list of the manifest has {count} entries; at most {most} are allowed")
+        for _ in range(count):
+            key = read_key()
+            require(last is None or last < key, 14, "the keys of a map do not ascend")
+            result[key], last = read_value(), key
+        return result
+
+    def storage_id(self):
+        value = self.uint()
+        require(1 <= value < self.next_id, 12, f"storage id {value} is 0 or not below the next id {self.next_id}")
+        return value
+
+    def storage(self):
+        length, tensor_count, kind = self.uint(), self.uint(), self.uint()
+        require(length < 2**63, 11, f"a storage of {length} bytes is too long")
+        require(kind <= EXTERNAL, 10, f"storage kind {kind} is unknown")
+        if kind == EXTERNAL:
+            self.name()
+            offset, _inode, size, _mtime = self.uint(), self.uint(), self.uint(), self.int()
+            require(offset + length <= size, 11, "an external storage does not end inside its file")
+        detail = None
+        if kind == SEALED:
+            detail = Sealed(self.take(16), self.take(16), self.uint())
+            require(detail.reserved <= MAX_RESERVED, 11, f"a storage reserves {detail.reserved} bytes")
+        if kind == LIVE:
+            detail = self.take(1)[0]
+            require(detail in (1, 2, 4, 8), 10, f"a live storage has accesses of {detail} bytes")
+        return Storage(length, tensor_count, kind, detail)
+
+    def tensor(self):
+        code, rank = self.take(1)[0], self.count()
+        require(code < len(DTYPES), 6, f"dtype code {code} is unknown")
+        require(rank <= 64, 5, f"a tensor has {rank} dimensions")
+        size = tuple(self.uint() for _ in range(rank))
+        require(math.prod(size) < 2**63, 7, "a tensor has too many elements")
+        require(self.count() == rank, 5, "a tensor does not have a stride for each dimension")
+        stride = tuple(self.int() for _ in range(rank))
+        offset, storage_id = self.uint(), self.storage_id()
+        return Header(DTYPES[code][0], size, stride, offset, storage_id, self.optional(lambda: self.dim_names(rank)))
+
+    def dim_names(self, rank):
+        require(self.count() == rank, 9, "the numbers of dimensions and of their names differ")
+        names = tuple(self.optional(self.text) for _ in range(rank))
+        given = [name for name in names if name is not None]
+        require(given, 9, "a list of dimension names has no name")
+        require(len(set(given)) == len(given), 9, "a dimension name appears twice")
+        require(all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,254}", name) for name in given), 9,
+                "a dimension name is not an identifier")
+        return names
+
+
+class Manifest:
+    """A manifest (section 4), checked against the uuid of the store and the generation in its file name."""
+
+    def __init__(self, data, uuid, generation):
+        require(40 <= len(data) <= MAX_MANIFEST, 15, "a manifest is too short or longer than 16 MiB")
+        magic, version, length = struct.unpack_from("<8s8sQ", data)
+        require(magic == b"SMAPMAN\n" and length == len(data) - 40, 15, "not a manifest of the stated length")
+        check_digest(16, "the manifest", data[:-16], data[-16:])
+        require(version == VERSION, 3, "the version of the manifest is unknown")
+        record = Record(data[24:-16], 0)
+        require(record.take(16) == uuid, 17, "the manifest belongs to a different store")
+        require(record.uint() == generation, 18, "the generation of the manifest is not that of its file name")
+        self.next_id = record.next_id = record.uint()
+        require(self.next_id >= 1, 12, "the next storage id is 0")
+        self.table = record.optional(lambda: TableRef(*(record.uint() for _ in range(6))))
+        require(not self.table or 1 <= self.table.generation <= generation, 18,
+                "the generation of the table is 0, or above that of the manifest")
+        self.storages = record.map(record.storage_id, lambda: record.optional(record.storage), MAX_CHANGES)
+        self.tensors = record.map(record.name, lambda: record.optional(record.tensor), MAX_CHANGES)
+        attributes = record.map(lambda: (record.name(least=0), record.name()), record.text, len(data))
+        require(sum(16 + len(scope) + len(key) + len(value.encode()) for (scope, key), value in attributes.items())
+                <= MAX_ATTRIBUTES, 13, "the attributes are too long")
+        self.attributes = {(scope.decode(), key.decode()): value for (scope, key), value in attributes.items()}
+        garbage = record.map(record.storage_id, record.uint, MAX_GARBAGE)
+        require(max(garbage.values(), default=0) <= generation, 18, "garbage has a later generation than the manifest")
+        record.end()
+
+
+class Table:
+    """An open table (section 5). Nodes are read on demand."""
+
+    def __init__(self, path, uuid, next_id, reference):
+        self.next_id, self.uuid, self.reference = next_id, uuid, reference
+        self.file, size = open_regular(path, 20, missing=19)
+        require(size == reference.pages * PAGE, 20, "the table does not have as many pages as the manifest states")
+
+    def node(self, page):
+        """Read the node that begins at a page."""
+        require(page < self.reference.pages, 23, f"page {page} is not in the table")
+        data = read_at(self.file, PAGE, page * PAGE, 20)
+        pages, = struct.unpack_from("<H", data, 54)
+        more = min(max(pages, 1), MAX_PAGES, self.reference.pages - page) - 1
+        data += read_at(self.file, more * PAGE, (page + 1) * PAGE, 20)
+        what = f"the node at page {page}"
+        check_digest(21, what, data[16:], data[:16])
+        uuid, generation, own_page, tree, level, count, _ = struct.unpack_from("<16s2Q4H", data, 16)
+        require(uuid == self.uuid, 17, f"{what} belongs to a different store")
+        require(generation == self.reference.generation, 18, f"{what} belongs to a different generation")
+        end_of_slots = 58 + 2 * count
+        require(own_page == page and pages * PAGE == len(data) >= end_of_slots, 22, f"{what} is not at its page")
+        slots = struct.unpack_from(f"<{count + 1}H", data, 56)
+        require(slots[0] == end_of_slots and all(map(int.__lt__, slots, slots[1:])) and -(-slots[-1] // PAGE) == pages
+                and not any(data[slots[-1]:]), 22, f"the slots of {what} do not ascend within its last page")
+        return Node(page, tree, level, pages, [data[start:end] for start, end in zip(slots, slots[1:])])
+
+    def leaves(self):
+        """Iterate over all leaves of the file, without its inner nodes."""
+        page = 0
+        while page < self.reference.pages:
+            node = self.node(page)
+            page += node.pages
+            if not node.level:
+                yield node
+
+
+class Tree:
+    """One tree of a table. `read_key` and `read_value` decode an entry of a leaf."""
+
+    def __init__(self, table, number, root, read_key, read_value):
+        self.table, self.number, self.read_key, self.read_value = table, number, read_key, read_value
+        self.root = self.checked(table.node(root))
+
+    def checked(self, node, level=None):
+        """Check F-23: a child is at `level` and has an entry. Only a root that is a leaf may be empty."""
+        is_filled = node.entries or level is None and node.level == 0
+        require(node.tree == self.number and level in (None, node.level) and is_filled, 23,
+                f"the node at page {node.page} is not in its place")
+        return node
+
+    def decode(self, entry, read):
+        record = Record(entry, self.table.next_id)
+        result = self.read_key(record), read(record)
+        record.end()
+        return result
+
+    def child(self, node, index):
+        key, page = self.decode(node.entries[index], Record.uint)
+        return key, self.checked(self.table.node(page), node.level - 1)
+
+    def first_greater(self, node, key):
+        """Return the index of the first entry of a node whose key is greater."""
+        return bisect.bisect_right(node.entries, key, key=self.key_of)
+
+    def key_of(self, entry):
+        return self.read_key(Record(entry, self.table.next_id))
+
+    def get(self, key):
+        """Return the value of a key, or None."""
+        node = self.root
+        while True:
+            index = self.first_greater(node, key) - 1
+            if index < 0:
+                return None
+            if node.level == 0:
+                found, value = self.decode(node.entries[index], self.read_value)
+                return value if found == key else None
+            _, node = self.child(node, index)
+
+    def scan(self, start, node=None):
+        """Iterate over keys from `start` on, ascending, and their values."""
+        node = node or self.root
+        first = max(self.first_greater(node, start) - 1, 0)
+        for index in range(first, len(node.entries)):
+            if node.level == 0:
+                key, value = self.decode(node.entries[index], self.read_value)
+                if key >= start:
+                    yield key, value
+            else:
+                key, child = self.child(node, index)
+                require(self.key_of(child.entries[0]) == key, 24,
+                        f"the node at page {child.page} does not begin with the key that its parent states")
+                yield from self.scan(start, child)
+
+
+class Catalog:
+    """The storages or the tensors of a store: the changes in the manifest, and a tree of the table, if there is one."""
+
+    def __init__(self, changes, tree=None):
+        self.changes, self.tree = changes, tree
+
+    def get(self, key):
+        """Return the value of a key, or None."""
+        if key in self.changes or not self.tree:
+            return self.changes.get(key)
+        return self.tree.get(key)
+
+    def scan(self, start):
+        """Iterate over keys from `start` on, ascending, and their values. A change hides the table's entry."""
+        changes = ((key, 0, value) for key, value in self.changes.items() if key >= start)
+        entries = ((key, 1, value) for key, value in self.tree.scan(start)) if self.tree else ()
+        last = start, -1
+        for key, layer, value in heapq.merge(changes, entries, key=lambda entry: entry[:2]):
+            require(last < (key, layer), 24, "the entries of the table do not ascend")
+            if value is not None and last != (key, 0):
+                yield key, value
+            last = key, layer
+
+
+def trees(table):
+    """Return the trees of storages and of tensors of a table."""
+    reference = table.reference
+    return (Tree(table, 0, reference.storages_root, Record.storage_id, Record.storage),
+            Tree(table, 1, reference.tensors_root, Record.name, Record.tensor))
+
+
+def check_table(table):
+    """Check the nodes that no scan reads, and F-28 for the counts in the manifest."""
+    counts = Counter()
+    for leaf in table.leaves():
+        counts[leaf.tree] += len(leaf.entries)
+    require((counts[0], counts[1]) == (table.reference.storages, table.reference.tensors), 28,
+            "the table does not have as many entries as the manifest states")
