@@ -141,7 +141,7 @@ fn error_for_an_unknown_name_suggests_the_nearest() {
         ErrorKind::NameNotFound,
         &["\"layer.0.wieght\"", "did you mean \"layer.0.weight\""],
     );
-    assert_refused(store.load("zzz"), ErrorKind::NameNotFound, &["no tensor of this name"]);
+    assert_refused(store.load("zzz"), ErrorKind::NameNotFound, &["no tensor with this name"]);
     assert_refused(store.remove("zzz"), ErrorKind::NameNotFound, &["remove"]);
     assert_refused(store.rename("zzz", "y"), ErrorKind::NameNotFound, &["rename"]);
 }
