@@ -35,7 +35,8 @@ impl Layout {
                     return refuse(
                         ErrorKind::InvalidArgument,
                         format!(
-                            "axis {axis} is new, so its size cannot be -1, which keeps an existing size (tensor: {self})"
+                            "axis {axis} is new, so its size cannot be -1, which keeps an existing size \
+                             (tensor: {self})"
                         ),
                     );
                 }

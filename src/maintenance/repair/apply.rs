@@ -304,8 +304,8 @@ impl Work {
     fn check_unneeded(&self, moves: &Moves, held: &BTreeSet<PathBuf>) -> Result<()> {
         let Some(file) = moves.files.iter().find(|file| held.contains(*file)) else { return Ok(()) };
         let message = format!(
-            "repair {}: a reader on an older generation needs {}, which must be moved away; end that reader, and repair \
-             again",
+            "repair {}: a reader on an older generation needs {}, which must be moved away; end that reader, and \
+             repair again",
             self.paths().root().display(),
             file.display()
         );

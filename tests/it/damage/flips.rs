@@ -140,7 +140,7 @@ fn repaired_store_with_a_flipped_bit_keeps_the_tensors_not_reported_lost() {
             if file == newest {
                 let done = fast().repair(&damaged, |_| ()).unwrap();
                 assert!(
-                    done.losses.iter().any(|loss| loss.reason.contains("steps back to generation 5")),
+                    done.losses.iter().any(|loss| loss.reason.contains("returns to generation 5")),
                     "{done:?}"
                 );
                 assert_eq!(verify(&damaged).findings, [], "{what}");

@@ -173,7 +173,7 @@ fn repair_steps_back_to_the_generation_of_a_reader() {
     drop(writer);
     overwrite(&path.join("meta/0000000000000006.man"), 30);
     let done = fast().repair(&path, |_| ()).unwrap();
-    assert!(done.losses.iter().any(|loss| loss.reason.contains("steps back to generation 5")), "{done:?}");
+    assert!(done.losses.iter().any(|loss| loss.reason.contains("returns to generation 5")), "{done:?}");
     assert_eq!(content(&path), expected);
     assert_eq!(snapshot.load("later").unwrap().to_bytes().unwrap(), [5, 6, 7, 8]);
     let store = Store::open(&path).unwrap();
