@@ -208,7 +208,7 @@ fn views_out_of_range_or_not_expressible_as_strides_are_refused() {
     assert_refused(tensor.unfold(1, -2, 1), ErrorKind::InvalidArgument, &["size of -2"]);
     assert_refused(tensor.chunk(-1, 0), ErrorKind::InvalidArgument, &["number of -1"]);
     assert_refused(tensor.as_strided([-3], [1], 0), ErrorKind::InvalidArgument, &["size of -3"]);
-    assert_refused(tensor.slice(0, None, None, 0), ErrorKind::InvalidArgument, &["step of 0"]);
+    assert_refused(tensor.slice(0, None, None, 0), ErrorKind::InvalidArgument, &["step must not be 0"]);
     assert_refused(tensor.transpose(0, -3), ErrorKind::OutOfRange, &["axis -3"]);
     assert_refused(tensor.permute([0, 0]), ErrorKind::InvalidArgument, &["axis 0", "twice"]);
     assert_refused(tensor.permute([0]), ErrorKind::InvalidArgument, &["1 axes"]);

@@ -196,7 +196,7 @@ fn repair_waits_for_readers_that_need_the_files_to_be_moved() {
     overwrite(&path.join(BIN), 5);
     let refused = fast().repair(&path, |_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
-    assert!(refused.to_string().contains("end its readers, and repair again"), "{refused}");
+    assert!(refused.to_string().contains("end that reader, and repair again"), "{refused}");
     assert!(!path.join("lost+found").exists());
     drop(reader);
     assert_eq!(assert_repaired(&path, &expected, "afterwards"), names(&["all", "chunk0", "ends"]));
