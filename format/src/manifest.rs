@@ -244,6 +244,9 @@ impl Manifest {
         let wrong_generation = |what: &str, other: u64| {
             Error::new(Rule::Generation, format!("generation {} with {what} {other}", self.generation))
         };
+        if self.generation == 0 {
+            return Err(Error::new(Rule::Generation, "a manifest of generation 0"));
+        }
         if let Some(table) = &self.table
             && (table.generation > self.generation || table.generation == 0)
         {

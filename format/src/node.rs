@@ -201,7 +201,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Returns whether the slots ascend from the end of the slots, and only zeros follow the last entry.
+    /// Returns whether the slots ascend from the end of the slots to the last page, and only zeros follow the last
+    /// entry.
     fn slots_are_valid(&self) -> bool {
         let mut last =
             NODE_HEADER_BYTES.saturating_add(self.len().saturating_add(1).saturating_mul(SLOT_BYTES));
@@ -214,7 +215,8 @@ impl Node {
                 _ => return false,
             }
         }
-        self.bytes.get(last..).is_some_and(|padding| padding.iter().all(|&byte| byte == 0))
+        let is_in_last_page = last.div_ceil(PAGE_BYTES) == usize::from(self.header.page_count);
+        is_in_last_page && self.bytes.get(last..).is_some_and(|rest| rest.iter().all(|&byte| byte == 0))
     }
 
     /// Returns the offset at which an entry begins, or the end of the last entry.
