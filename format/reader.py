@@ -5,6 +5,7 @@
     python3 reader.py STORE NAME       print one tensor with its elements, in row-major order
     python3 reader.py --verify STORE   verify the whole store; exit with 1 if it is damaged
 """
+import bisect
 import fcntl
 import heapq
 import json
@@ -24,12 +25,14 @@ try:
 except ImportError:
     xxhash = None
 
-VERSION = struct.pack("<II", 1, 0)  # the version and the reserved bytes
+VERSION = struct.pack("<Q", 1)
 MAX_MANIFEST = 16 << 20
 MAX_CHANGES = 4096
 MAX_GARBAGE = 1 << 20
 MAX_ATTRIBUTES = 1 << 20
 CHUNK = 1 << 20
+PAGE = 4096
+MAX_PAGES = 9  # of one node
 ATTEMPTS = 20  # attempts to open the newest manifest while writers delete older ones
 MAX_RESERVED = 1 << 46
 SEALED, LIVE, EXTERNAL = 0, 2, 3
@@ -47,6 +50,8 @@ RAW = {name for name in NUMPY if name.startswith(("bfloat", "float8", "float4"))
 Header = namedtuple("Header", "dtype size stride offset storage_id dim_names")
 Storage = namedtuple("Storage", "length tensor_count kind detail")
 Sealed = namedtuple("Sealed", "chunks tail reserved")
+TableRef = namedtuple("TableRef", "generation pages storages_root storages tensors_root tensors")
+Node = namedtuple("Node", "page tree level pages entries")  # the entries are bytes
 
 
 class FormatError(Exception):
@@ -70,13 +75,16 @@ def check_digest(rule, what, data, digest):
     require(not xxhash or xxhash.xxh3_128(data).digest() == digest, rule, f"{what} does not match its digest")
 
 
-def open_regular(path, rule):
-    """Open a regular file and return it with its size. Links are refused, and so are pipes, without blocking."""
+def open_regular(path, rule, missing=None):
+    """Open a regular file and return it with its size. Links are refused, and so are pipes, without blocking.
+
+    A file of the wrong kind breaks `rule`, and a missing one breaks `missing`, if that is another rule.
+    """
     try:
         require(stat.S_ISREG(os.lstat(path).st_mode), rule, f"{path} is not a regular file")
         file = open(path, "rb", buffering=0)
     except FileNotFoundError:
-        raise MissingFile(rule, f"{path} is missing") from None
+        raise MissingFile(missing or rule, f"{path} is missing") from None
     return file, os.fstat(file.fileno()).st_size
 
 
@@ -126,11 +134,10 @@ class Record:
         except UnicodeDecodeError:
             raise FormatError(14, "text is not UTF-8") from None
 
-    def name(self, rule=4, least=1):
-        """Return the bytes of a name, or of other text that `rule` limits in the same way."""
+    def name(self, least=1):
+        """Return the bytes of a name, an attribute key, a scope (which may be empty) or a path."""
         raw = self.text().encode()
-        require(least <= len(raw) <= 4096 and 0 not in raw, rule,
-                f"{raw[:80]!r} is not {least} to 4096 bytes without NUL")
+        require(least <= len(raw) <= 4096 and 0 not in raw, 4, f"{raw[:80]!r} is not {least} to 4096 bytes without NUL")
         return raw
 
     def optional(self, read):
@@ -140,7 +147,7 @@ class Record:
 
     def map(self, read_key, read_value, most):
         result, last, count = {}, None, self.count()
-        require(count <= most, 15, f"a list of the manifest has {count} entries; at most {most} are allowed")
+        require(count <= most, 13, f"a list of the manifest has {count} entries; at most {most} are allowed")
         for _ in range(count):
             key = read_key()
             require(last is None or last < key, 14, "the keys of a map do not ascend")
@@ -157,8 +164,8 @@ class Record:
         require(length < 2**63, 11, f"a storage of {length} bytes is too long")
         require(kind <= EXTERNAL, 10, f"storage kind {kind} is unknown")
         if kind == EXTERNAL:
-            self.name(rule=13)
-            offset, _device, _inode, size, _mtime = self.uint(), self.uint(), self.uint(), self.uint(), self.int()
+            self.name()
+            offset, _inode, size, _mtime = self.uint(), self.uint(), self.uint(), self.int()
             require(offset + length <= size, 11, "an external storage does not end inside its file")
         detail = None
         if kind == SEALED:
@@ -184,6 +191,7 @@ class Record:
         require(self.count() == rank, 9, "the numbers of dimensions and of their names differ")
         names = tuple(self.optional(self.text) for _ in range(rank))
         given = [name for name in names if name is not None]
+        require(given, 9, "a list of dimension names has no name")
         require(len(set(given)) == len(given), 9, "a dimension name appears twice")
         require(all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,254}", name) for name in given), 9,
                 "a dimension name is not an identifier")
@@ -202,17 +210,16 @@ class Manifest:
         record = Record(data[24:-16], 0)
         require(record.take(16) == uuid, 17, "the manifest belongs to a different store")
         require(record.uint() == generation, 18, "the generation of the manifest is not that of its file name")
-        require(record.uint() < generation, 18, "the parent of the manifest is not below its generation")
         self.next_id = record.next_id = record.uint()
         require(self.next_id >= 1, 12, "the next storage id is 0")
-        self.table = record.optional(lambda: (record.uint(), record.uint(), record.take(16)))
-        require(not self.table or 1 <= self.table[0] <= generation, 18,
+        self.table = record.optional(lambda: TableRef(*(record.uint() for _ in range(6))))
+        require(not self.table or 1 <= self.table.generation <= generation, 18,
                 "the generation of the table is 0, or above that of the manifest")
         self.storages = record.map(record.storage_id, lambda: record.optional(record.storage), MAX_CHANGES)
         self.tensors = record.map(record.name, lambda: record.optional(record.tensor), MAX_CHANGES)
-        attributes = record.map(lambda: (record.name(19, least=0), record.name(19)), record.text, len(data))
+        attributes = record.map(lambda: (record.name(least=0), record.name()), record.text, len(data))
         require(sum(16 + len(scope) + len(key) + len(value.encode()) for (scope, key), value in attributes.items())
-                <= MAX_ATTRIBUTES, 19, "the attributes are too long")
+                <= MAX_ATTRIBUTES, 13, "the attributes are too long")
         self.attributes = {(scope.decode(), key.decode()): value for (scope, key), value in attributes.items()}
         garbage = record.map(record.storage_id, record.uint, MAX_GARBAGE)
         require(max(garbage.values(), default=0) <= generation, 18, "garbage has a later generation than the manifest")
@@ -220,79 +227,136 @@ class Manifest:
 
 
 class Table:
-    """An open table (section 5). Entries are read one at a time, on demand."""
+    """An open table (section 5). Nodes are read on demand."""
 
-    def __init__(self, path, uuid, next_id, generation, length, digest):
-        self.next_id, self.generation = next_id, generation
-        self.file, size = open_regular(path, 20)
-        header = read_at(self.file, 64, 0, 20)
-        magic, version, own_uuid, own_generation, *counts, own_length = struct.unpack("<8s8s16s4Q", header)
-        self.storages, self.tensors = counts
-        self.index = length - 8 * (sum(counts) + 1)
-        require(magic == b"SMAPTAB\n" and self.index >= 64, 20, "the header of the table is not well formed")
-        require(size == length == own_length, 20, "the table is not as long as its header and the manifest state")
-        check_digest(21, "the header of the table", header, digest)
-        require(version == VERSION, 3, "the version of the table is unknown")
-        require(own_uuid == uuid, 17, "the table belongs to a different store")
-        require(own_generation == generation, 18, "the generation of the table is not that of its file name")
-        first, last = read_at(self.file, 8, self.index, 22), read_at(self.file, 8, length - 8, 22)
-        require(struct.unpack("<QQ", first + last) == (64, self.index), 22, "the index does not span the entries")
+    def __init__(self, path, uuid, next_id, reference):
+        self.next_id, self.uuid, self.reference = next_id, uuid, reference
+        self.file, size = open_regular(path, 20, missing=19)
+        require(size == reference.pages * PAGE, 20, "the table does not have as many pages as the manifest states")
 
-    def bounds(self, ordinal):
-        """Return the offsets of the start and the end of an entry."""
-        start, end = struct.unpack("<QQ", read_at(self.file, 16, self.index + 8 * ordinal, 22))
-        require(64 <= start <= end - 8 and end <= self.index and end - start <= 32768, 22,
-                f"the index slots of entry {ordinal} do not ascend within the entries")
-        return start, end
+    def node(self, page):
+        """Read the node that begins at a page."""
+        require(page < self.reference.pages, 23, f"page {page} is not in the table")
+        data = read_at(self.file, PAGE, page * PAGE, 20)
+        pages, = struct.unpack_from("<H", data, 54)
+        more = min(max(pages, 1), MAX_PAGES, self.reference.pages - page) - 1
+        data += read_at(self.file, more * PAGE, (page + 1) * PAGE, 20)
+        what = f"the node at page {page}"
+        check_digest(21, what, data[16:], data[:16])
+        uuid, generation, own_page, tree, level, count, _ = struct.unpack_from("<16s2Q4H", data, 16)
+        require(uuid == self.uuid, 17, f"{what} belongs to a different store")
+        require(generation == self.reference.generation, 18, f"{what} belongs to a different generation")
+        end_of_slots = 58 + 2 * count
+        require(own_page == page and pages * PAGE == len(data) >= end_of_slots, 22, f"{what} is not at its page")
+        slots = struct.unpack_from(f"<{count + 1}H", data, 56)
+        require(slots[0] == end_of_slots and all(map(int.__lt__, slots, slots[1:])) and -(-slots[-1] // PAGE) == pages
+                and not any(data[slots[-1]:]), 22, f"the slots of {what} do not ascend within its last page")
+        return Node(page, tree, level, pages, [data[start:end] for start, end in zip(slots, slots[1:])])
 
-    def entry(self, ordinal, read):
-        """Decode the record of an entry with `read`."""
-        start, end = self.bounds(ordinal)
-        data = read_at(self.file, end - start, start, 22)
-        seed = (self.generation << 32 & 2**64 - 1 | self.generation >> 32) ^ ordinal
-        require(not xxhash or xxhash.xxh3_64(data[:-8], seed=seed).digest() == data[-8:], 23,
-                f"entry {ordinal} of the table does not match its checksum")
-        record = Record(data[:-8], self.next_id)
-        value = read(record)
+    def leaves(self):
+        """Iterate over all leaves of the file, without its inner nodes."""
+        page = 0
+        while page < self.reference.pages:
+            node = self.node(page)
+            page += node.pages
+            if not node.level:
+                yield node
+
+
+class Tree:
+    """One tree of a table. `read_key` and `read_value` decode an entry of a leaf."""
+
+    def __init__(self, table, number, root, read_key, read_value):
+        self.table, self.number, self.read_key, self.read_value = table, number, read_key, read_value
+        self.root = self.checked(table.node(root))
+
+    def checked(self, node, level=None):
+        """Check F-23: a child is at `level` and has an entry. Only a root that is a leaf may be empty."""
+        is_filled = node.entries or level is None and node.level == 0
+        require(node.tree == self.number and level in (None, node.level) and is_filled, 23,
+                f"the node at page {node.page} is not in its place")
+        return node
+
+    def decode(self, entry, read):
+        record = Record(entry, self.table.next_id)
+        result = self.read_key(record), read(record)
         record.end()
-        return value
+        return result
 
+    def child(self, node, index):
+        key, page = self.decode(node.entries[index], Record.uint)
+        return key, self.checked(self.table.node(page), node.level - 1)
 
-class Catalog:
-    """The storages or the tensors of a store: the changes in the manifest, and `count` entries of the table."""
-
-    def __init__(self, changes, table, first, count, read):
-        self.changes, self.table, self.first, self.count, self.read = changes, table, first, count, read
-
-    def entry(self, position):
-        return self.table.entry(self.first + position, self.read)
-
-    def lower_bound(self, key):
-        """Return the position of the first entry of the table whose key is not below `key`."""
-        low, high = 0, self.count
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self.entry(middle)[0] < key else (low, middle)
-        return low
+    def first_greater(self, node, key):
+        """Return the index of the first entry of a node whose key is greater."""
+        return bisect.bisect_right(node.entries, key, key=lambda entry: self.read_key(Record(entry, self.table.next_id)))
 
     def get(self, key):
         """Return the value of a key, or None."""
-        if key in self.changes:
-            return self.changes[key]
-        position = self.lower_bound(key)
-        found, value = self.entry(position) if position < self.count else (None, None)
-        return value if found == key else None
+        node = self.root
+        while True:
+            index = self.first_greater(node, key) - 1
+            if index < 0:
+                return None
+            if node.level == 0:
+                found, value = self.decode(node.entries[index], self.read_value)
+                return value if found == key else None
+            _, node = self.child(node, index)
+
+    def scan(self, start, node=None):
+        """Iterate over keys from `start` on, ascending, and their values."""
+        node = node or self.root
+        first = max(self.first_greater(node, start) - 1, 0)
+        for index in range(first, len(node.entries)):
+            if node.level == 0:
+                key, value = self.decode(node.entries[index], self.read_value)
+                if key >= start:
+                    yield key, value
+            else:
+                key, child = self.child(node, index)
+                require(self.read_key(Record(child.entries[0], self.table.next_id)) == key, 24,
+                        f"the node at page {child.page} does not begin with the key that its parent states")
+                yield from self.scan(start, child)
+
+
+class Catalog:
+    """The storages or the tensors of a store: the changes in the manifest, and a tree of the table, if there is one."""
+
+    def __init__(self, changes, tree=None):
+        self.changes, self.tree = changes, tree
+
+    def get(self, key):
+        """Return the value of a key, or None."""
+        if key in self.changes or not self.tree:
+            return self.changes.get(key)
+        return self.tree.get(key)
 
     def scan(self, start):
         """Iterate over keys from `start` on, ascending, and their values. A change hides the table's entry."""
         changes = ((key, 0, value) for key, value in self.changes.items() if key >= start)
-        entries = map(self.entry, range(self.lower_bound(start), self.count))
+        entries = ((key, 1, value) for key, value in self.tree.scan(start)) if self.tree else ()
         last = start, -1
-        for key, layer, value in heapq.merge(changes, ((key, 1, value) for key, value in entries), key=lambda e: e[:2]):
+        for key, layer, value in heapq.merge(changes, entries, key=lambda entry: entry[:2]):
             require(last < (key, layer), 24, "the entries of the table do not ascend")
             if value is not None and last != (key, 0):
                 yield key, value
             last = key, layer
+
+
+def trees(table):
+    """Return the trees of storages and of tensors of a table."""
+    reference = table.reference
+    return (Tree(table, 0, reference.storages_root, Record.storage_id, Record.storage),
+            Tree(table, 1, reference.tensors_root, Record.name, Record.tensor))
+
+
+def check_table(table):
+    """Check the nodes that no scan reads, and F-28 for the counts in the manifest."""
+    counts = Counter()
+    for leaf in table.leaves():
+        counts[leaf.tree] += len(leaf.entries)
+    require((counts[0], counts[1]) == (table.reference.storages, table.reference.tensors), 28,
+            "the table does not have as many entries as the manifest states")
 
 
 class Store:
@@ -348,8 +412,8 @@ class Store:
         """Verify every entry of the table, every record and every sealed byte."""
         if not xxhash:
             raise RuntimeError("verifying a store needs the xxhash module")
-        for ordinal in range(self._storages.count + self._tensors.count):
-            self._tensors.table.bounds(ordinal)
+        if self._table:
+            check_table(self._table)
         counts = Counter(header.storage_id for _, header in self.items())
         for storage_id, storage in self._storages.scan(0):
             require(counts[storage_id] == storage.tensor_count, 28, f"storage {storage_id:016x} counts "
@@ -372,26 +436,34 @@ class Store:
     def _open_newest(self):
         """Open the newest manifest and its table. MissingFile may mean that a writer has just deleted a file."""
         meta = os.path.join(self.path, "meta")
-        found = [name for name in os.listdir(meta) if re.fullmatch(r"[0-9a-f]{16}\.man", name)]
-        path = os.path.join(meta, max(found, default=f"{0:016x}.man"))
-        self.generation = int(path[-20:-4], 16)
-        self._file, _ = open_regular(path, 15)  # kept open, because the lock on it keeps this generation
-        fcntl.flock(self._file, fcntl.LOCK_SH)
-        if os.fstat(self._file.fileno()).st_nlink == 0:
-            raise MissingFile(15, f"{path} has been deleted")
+        for name, rule in ("storages", 26), ("meta", 19):
+            path = os.path.join(self.path, name)
+            require(os.path.isdir(path) and not os.path.islink(path), rule, f"{path} is not a directory")
+        newest, last = "", None
+        while newest != last:  # one listing during a commit may miss the newest manifest
+            found = [name for name in os.listdir(meta) if re.fullmatch(r"[0-9a-f]{16}\.man", name)]
+            newest, last = max(found, default=""), newest
+        require(newest, 19, f"{meta} has no manifest")
+        path = os.path.join(meta, newest)
+        self.generation = int(newest[:16], 16)
+        self._file, _ = open_regular(path, 15, missing=19)  # kept open, because the lock on it keeps this generation
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MissingFile(19, f"{path} is being deleted") from None
+        if not os.path.exists(path) or not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(path)):
+            raise MissingFile(19, f"{path} has been deleted")
         manifest = Manifest(os.pread(self._file.fileno(), MAX_MANIFEST + 1, 0), self.uuid, self.generation)
-        table, storages, tensors = None, 0, 0
+        self._table, storages, tensors = None, None, None
         if manifest.table:
-            path = os.path.join(meta, f"{manifest.table[0]:016x}.tab")
-            table = Table(path, self.uuid, manifest.next_id, *manifest.table)
-            storages, tensors = table.storages, table.tensors
+            path = os.path.join(meta, f"{manifest.table.generation:016x}.tab")
+            self._table = Table(path, self.uuid, manifest.next_id, manifest.table)
+            storages, tensors = trees(self._table)
 
         self._attributes = manifest.attributes
         self.attributes = self.attributes_of("")
-        self._storages = Catalog(manifest.storages, table, 0, storages,
-                                 lambda record: (record.storage_id(), record.storage()))
-        self._tensors = Catalog(manifest.tensors, table, storages, tensors,
-                                lambda record: (record.name(), record.tensor()))
+        self._storages = Catalog(manifest.storages, storages)
+        self._tensors = Catalog(manifest.tensors, tensors)
 
     def _scan(self, prefix):
         start = prefix.encode()

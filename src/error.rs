@@ -232,7 +232,7 @@ impl Error {
     pub(crate) fn refused(action: impl fmt::Display, source: format::Error) -> Self {
         use format::Rule;
         let kind = match source.rule() {
-            Rule::Name | Rule::DimNames | Rule::ExternalPath => ErrorKind::InvalidArgument,
+            Rule::Text | Rule::DimNames => ErrorKind::InvalidArgument,
             Rule::Extent => ErrorKind::OutOfRange,
             _ => ErrorKind::LimitExceeded,
         };

@@ -1,4 +1,4 @@
-//! Digests of storages and metadata, and checks of table entries.
+//! Digests of storages and metadata.
 
 use xxhash_rust::xxh3;
 
@@ -47,10 +47,4 @@ pub fn is_chunked(length_bytes: u64) -> bool {
 /// Iterates over the chunk digests in the bytes of a `.sum` file. A partial digest at the end is skipped.
 pub fn digests_of_chunks(sum_file: &[u8]) -> impl Iterator<Item = Digest> + '_ {
     sum_file.as_chunks().0.iter().copied()
-}
-
-/// Returns the 64-bit XXH3 check of a table entry. It also covers the table's generation and the entry's ordinal.
-pub(crate) fn entry_check(body: &[u8], generation: u64, ordinal: u64) -> [u8; 8] {
-    let seed = generation.rotate_left(32) ^ ordinal;
-    xxh3::xxh3_64_with_seed(body, seed).to_be_bytes()
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::marker::PhantomData;
 
 use bincode::Options;
-use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_RANK};
@@ -18,14 +18,26 @@ fn options() -> impl Options {
 }
 
 pub(crate) fn encode(value: &impl Serialize, limit_bytes: u64, rule: Rule) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    encode_into(&mut bytes, value, limit_bytes, rule)?;
+    Ok(bytes)
+}
+
+/// Appends the encoding of a value, at most `limit_bytes` of it.
+pub(crate) fn encode_into(
+    bytes: &mut Vec<u8>,
+    value: &impl Serialize,
+    limit_bytes: u64,
+    rule: Rule,
+) -> Result<()> {
     options()
         .with_limit(limit_bytes)
-        .serialize(value)
+        .serialize_into(bytes, value)
         .map_err(|e| Error::new(rule, format!("encoding a record within {limit_bytes} bytes: {e}")))
 }
 
 /// Decodes a value. `bytes` must be its canonical encoding, with nothing after it (F-14).
-pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+pub(crate) fn decode<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     let limit_bytes = bytes.len() as u64;
     let value: T = options()
         .with_limit(limit_bytes)
@@ -41,9 +53,15 @@ pub(crate) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T>
 }
 
 /// Decodes a value from the start of `bytes`. More bytes may follow.
-pub(crate) fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+pub(crate) fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     let decoded = options().with_limit(bytes.len() as u64).allow_trailing_bytes().deserialize(bytes);
     decoded.map_err(|e| Error::new(broken_rule(&e), format!("decoding the start of a record: {e}")))
+}
+
+/// Returns the length of the encoding of `value`, in bytes.
+pub(crate) fn encoded_length(value: &impl Serialize) -> Result<usize> {
+    let length = options().serialized_size(value).ok().and_then(|length| usize::try_from(length).ok());
+    length.ok_or_else(|| Error::new(Rule::Canonical, "a value whose encoding is too long"))
 }
 
 /// Returns whether `bytes` are the encoding of `value`, without building a second encoding.
@@ -103,7 +121,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Dimensions<T> {
 /// The error detail for a map with too many changes.
 const TOO_MANY_CHANGES: &str = "more than 4096 changes of storages, or of tensors";
 
-/// Decodes a map of changes. At most [`MAX_CHANGES`] entries are kept (F-15).
+/// Decodes a map of changes. At most [`MAX_CHANGES`] entries are kept (F-13).
 pub(crate) fn changes<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
 where
     K: Deserialize<'de> + Ord,
@@ -121,7 +139,7 @@ where
 /// The error detail for too much garbage.
 const TOO_MUCH_GARBAGE: &str = "more than 1048576 storages of garbage";
 
-/// Decodes the garbage of a manifest. At most [`MAX_GARBAGE`] entries are kept (F-15).
+/// Decodes the garbage of a manifest. At most [`MAX_GARBAGE`] entries are kept (F-13).
 pub(crate) fn garbage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u64, u64>, D::Error> {
     let mut count = 0usize;
     let fits = |_: &u64, _: &u64| {
@@ -134,7 +152,7 @@ pub(crate) fn garbage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTre
 /// The error detail for attributes that are too long.
 const TOO_LONG_ATTRIBUTES: &str = "attributes of more than 1048576 bytes";
 
-/// Decodes the attributes of a store. At most [`MAX_ATTRIBUTES_BYTES`] are kept (F-19).
+/// Decodes the attributes of a store. At most [`MAX_ATTRIBUTES_BYTES`] are kept (F-13).
 pub(crate) fn attributes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attributes, D::Error> {
     let mut total_bytes = 0usize;
     let fits = |(scope, key): &(String, String), value: &String| {
@@ -192,8 +210,7 @@ fn broken_rule(error: &bincode::ErrorKind) -> Rule {
         }
         bincode::ErrorKind::Custom(detail) => match detail.as_str() {
             TOO_MANY_DIMENSIONS => Rule::Rank,
-            TOO_MANY_CHANGES | TOO_MUCH_GARBAGE => Rule::ManifestFrame,
-            TOO_LONG_ATTRIBUTES => Rule::Attributes,
+            TOO_MANY_CHANGES | TOO_MUCH_GARBAGE | TOO_LONG_ATTRIBUTES => Rule::ManifestLists,
             _ => Rule::Canonical,
         },
         _ => Rule::Canonical,

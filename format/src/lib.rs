@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`Marker`] | `FORMAT` |
 //! | [`Manifest`] | `meta/<generation>.man` |
-//! | [`TableHeader`], [`TableEncoder`] | `meta/<generation>.tab` |
+//! | [`Node`], [`TableEncoder`] | `meta/<generation>.tab` |
 //! | [`StorageRecord`], [`TensorRecord`] | records inside manifests and tables |
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
@@ -22,6 +22,7 @@ mod extent;
 pub mod limits;
 mod manifest;
 mod marker;
+mod node;
 mod preamble;
 mod record;
 mod sealed;
@@ -31,14 +32,15 @@ pub use checksum::{CHUNK_BYTES, Digest, Digester, digest, digests_of_chunks, ful
 pub use dtype::DType;
 pub use error::{Error, Result, Rule};
 pub use extent::{Extent, check_numel};
-pub use manifest::{Attributes, Manifest, ManifestHead, TableRef, attribute_size, check_attributes};
+pub use manifest::{Attributes, Manifest, ManifestHead, TableRef, TreeRef, attribute_size, check_attributes};
 pub use marker::Marker;
+pub use node::{Entry, Node, PAGE_BYTES, Tree};
 pub use preamble::VERSION;
 pub use record::{
-    External, FileStamp, StorageKind, StorageRecord, TensorParts, TensorRecord, check_dim_name, check_name,
+    External, FileStamp, StorageKind, StorageRecord, TensorParts, TensorRecord, check_dim_name, check_text,
 };
 pub use sealed::{ChunkChain, Sealed, Sealer};
-pub use table::{TABLE_HEADER_BYTES, TableEncoder, TableHeader};
+pub use table::TableEncoder;
 
 /// The identity of a store: 16 random bytes, chosen when the store is created.
 pub type Uuid = [u8; 16];

@@ -3,17 +3,18 @@
 /// Dimensions of a tensor; the limit is PyTorch's.
 pub const MAX_RANK: usize = 64;
 
-/// Bytes in a tensor's name. This is long enough for any module path, and short enough for a table entry.
-pub const MAX_NAME_BYTES: usize = 4096;
+/// Bytes in a tensor's name, an attribute's key, or the path of an external storage: `PATH_MAX` on Linux. This is long
+/// enough for any module path, and short enough for a table entry.
+pub const MAX_TEXT_BYTES: usize = 4096;
 
 /// Bytes in one dimension's name. With [`MAX_RANK`] of them, an entry still fits in [`MAX_ENTRY_BYTES`].
 pub const MAX_DIM_NAME_BYTES: usize = 255;
 
-/// Bytes in the path of an external storage: `PATH_MAX` on Linux.
-pub const MAX_PATH_BYTES: usize = 4096;
-
-/// Bytes in one entry of a table, including its checksum. The largest legal record takes about 22 KiB.
+/// Bytes in one entry of a table. The largest legal record takes about 22 KiB.
 pub const MAX_ENTRY_BYTES: u64 = 32 * 1024;
+
+/// Pages in a node of a table: a leaf with one entry of the maximum length.
+pub const MAX_NODE_PAGES: u16 = 9;
 
 /// Bytes in a manifest. Its lists have their own limits, so only a malformed file, or a commit of names or paths of
 /// nearly the maximum length, can exceed this limit. Such a commit is refused.

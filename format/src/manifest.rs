@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_MANIFEST_BYTES};
 use crate::preamble::{check_version, preamble, strip_preamble, take};
 use crate::record::{TensorWire, check_storage_id};
-use crate::{Digest, Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_name, codec, digest};
+use crate::{Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_text, codec, digest};
 
 const MAGIC: [u8; 8] = *b"SMAPMAN\n";
 const FRAME_BYTES: u64 = 16 + 8 + 16;
@@ -17,10 +17,35 @@ const FRAME_BYTES: u64 = 16 + 8 + 16;
 pub struct TableRef {
     /// The generation that wrote the table. The table's file is named after it.
     pub generation: u64,
-    /// The length of the file in bytes.
-    pub length_bytes: u64,
-    /// The digest of the table's header.
-    pub header_digest: Digest,
+    /// The length of the file, in pages of [`PAGE_BYTES`](crate::PAGE_BYTES).
+    pub page_count: u64,
+    /// The tree of storages.
+    pub storages: TreeRef,
+    /// The tree of tensors.
+    pub tensors: TreeRef,
+}
+
+impl TableRef {
+    /// Returns the length of the table's file in bytes.
+    #[must_use]
+    pub fn length_bytes(&self) -> u64 {
+        self.page_count.saturating_mul(crate::PAGE_BYTES as u64)
+    }
+
+    /// Returns the number of storages and tensors in the table.
+    #[must_use]
+    pub fn entry_count(&self) -> u64 {
+        self.storages.entry_count.saturating_add(self.tensors.entry_count)
+    }
+}
+
+/// A reference to one of the two trees in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeRef {
+    /// The page at which the root begins.
+    pub root_page: u64,
+    /// The number of entries in the leaves.
+    pub entry_count: u64,
 }
 
 /// Texts by scope and key. The scope `""` is the store itself; any other is the name of a tensor, or a prefix of names.
@@ -35,8 +60,6 @@ pub struct Manifest {
     pub uuid: Uuid,
     /// The number of this commit, from 1.
     pub generation: u64,
-    /// The generation that this one was made from; 0 for the first.
-    pub parent: u64,
     /// The next storage id. Ids grow and are never reused.
     pub next_storage_id: u64,
     /// The table that the changes apply to, if one was ever written.
@@ -59,8 +82,6 @@ pub struct ManifestHead {
     pub uuid: Uuid,
     /// The number of this commit.
     pub generation: u64,
-    /// The generation that this one was made from.
-    pub parent: u64,
     /// The next storage id.
     pub next_storage_id: u64,
     /// The table that the changes apply to, if one was ever written.
@@ -133,7 +154,6 @@ impl Manifest {
         Manifest {
             uuid,
             generation: 1,
-            parent: 0,
             next_storage_id: 1,
             table: None,
             storages: BTreeMap::new(),
@@ -177,8 +197,8 @@ impl Manifest {
     /// Returns the head of the file.
     #[must_use]
     pub fn head(&self) -> ManifestHead {
-        let Manifest { uuid, generation, parent, next_storage_id, table, .. } = *self;
-        ManifestHead { uuid, generation, parent, next_storage_id, table }
+        let Manifest { uuid, generation, next_storage_id, table, .. } = *self;
+        ManifestHead { uuid, generation, next_storage_id, table }
     }
 
     fn body(&self) -> BodyRef<'_> {
@@ -189,14 +209,13 @@ impl Manifest {
     fn decode_body(body: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
         let body: Body = codec::decode(body)?;
         body.head.check(uuid, generation)?;
-        let ManifestHead { parent, next_storage_id, table, .. } = body.head;
+        let ManifestHead { next_storage_id, table, .. } = body.head;
         let tensor = |(name, wire): (String, Option<Box<TensorWire>>)| {
             Ok((name, wire.map(|wire| (*wire).try_into()).transpose()?))
         };
         let manifest = Manifest {
             uuid,
             generation,
-            parent,
             next_storage_id,
             table,
             storages: body.storages,
@@ -216,7 +235,7 @@ impl Manifest {
         ] {
             if count > limit {
                 let detail = format!("a manifest with {count} {what}; at most {limit} are allowed");
-                return Err(Error::new(Rule::ManifestFrame, detail));
+                return Err(Error::new(Rule::ManifestLists, detail));
             }
         }
         if self.next_storage_id == 0 {
@@ -225,8 +244,8 @@ impl Manifest {
         let wrong_generation = |what: &str, other: u64| {
             Error::new(Rule::Generation, format!("generation {} with {what} {other}", self.generation))
         };
-        if self.parent >= self.generation {
-            return Err(wrong_generation("parent", self.parent));
+        if self.generation == 0 {
+            return Err(Error::new(Rule::Generation, "a manifest of generation 0"));
         }
         if let Some(table) = &self.table
             && (table.generation > self.generation || table.generation == 0)
@@ -238,7 +257,7 @@ impl Manifest {
             record.as_ref().map_or(Ok(()), StorageRecord::check)?;
         }
         for (name, record) in &self.tensors {
-            check_name(name)?;
+            check_text("name", name)?;
             record
                 .as_ref()
                 .map_or(Ok(()), |record| check_storage_id(record.storage_id, self.next_storage_id))?;
@@ -280,34 +299,33 @@ fn body_in(bytes: &[u8]) -> Result<&[u8]> {
     if digest(covered) != *stated {
         return Err(Error::new(Rule::ManifestDigest, "the digest does not match").at(covered.len() as u64));
     }
-    check_version(bytes, 8)?;
+    check_version(bytes)?;
     Ok(body)
 }
 
 /// Returns the bytes that an attribute counts for: those of its texts, and 16, because many short texts take more memory
-/// than one long text (F-19).
+/// than one long text (F-13).
 #[must_use]
 pub fn attribute_size(scope: &str, key: &str, value: &str) -> usize {
     [scope, key, value].iter().fold(16, |sum: usize, text| sum.saturating_add(text.len()))
 }
 
-/// Checks all attributes of a store, each a scope, a key and a value: keys are names, scopes are names or empty, and
-/// together they take at most 1 MiB (F-19).
+/// Checks all attributes of a store, each a scope, a key and a value: keys are names, scopes are names or empty (F-4),
+/// and together they take at most 1 MiB (F-13).
 ///
 /// # Errors
-/// [`Rule::Attributes`].
+/// [`Rule::Text`], [`Rule::ManifestLists`].
 pub fn check_attributes<'a>(attributes: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) -> Result<()> {
     let mut total = 0usize;
     for (scope, key, value) in attributes {
-        let refused = |what| move |e| Error::new(Rule::Attributes, format!("{what}: {e}"));
         if !scope.is_empty() {
-            check_name(scope).map_err(refused("attribute scope"))?;
+            check_text("attribute scope", scope)?;
         }
-        check_name(key).map_err(refused("attribute key"))?;
+        check_text("attribute key", key)?;
         total = total.saturating_add(attribute_size(scope, key, value));
     }
     if total > MAX_ATTRIBUTES_BYTES {
-        return Err(Error::new(Rule::Attributes, format!("attributes of {total} bytes")));
+        return Err(Error::new(Rule::ManifestLists, format!("attributes of {total} bytes")));
     }
     Ok(())
 }

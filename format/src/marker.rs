@@ -42,10 +42,10 @@ impl Marker {
         if digest(covered) != *stated {
             return Err(damaged());
         }
-        check_version(covered, 8)?;
+        check_version(covered)?;
         let uuid = covered.last_chunk().ok_or_else(damaged)?;
         Ok(Marker { uuid: *uuid })
     }
 }
 
-const _: () = assert!(MAGIC.len() + 4 + 4 + size_of::<Uuid>() + size_of::<Digest>() == Marker::LENGTH);
+const _: () = assert!(MAGIC.len() + 8 + size_of::<Uuid>() + size_of::<Digest>() == Marker::LENGTH);

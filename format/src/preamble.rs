@@ -1,29 +1,26 @@
-//! The first 16 bytes of every metadata file: magic, version, reserved.
+//! The first 16 bytes of every metadata file: magic and version.
 
 use crate::{Error, Result, Rule};
 
 /// The format version that this crate writes, and the only one that it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u64 = 1;
 
 pub(crate) fn preamble(magic: [u8; 8]) -> Vec<u8> {
-    [&magic[..], &VERSION.to_le_bytes(), &[0; 4]].concat()
+    [magic, VERSION.to_le_bytes()].concat()
 }
 
-/// Checks the version at `offset` and the four reserved bytes after it (F-3).
-pub(crate) fn check_version(preamble: &[u8], offset: usize) -> Result<()> {
-    let field = |at: usize| preamble.get(at..)?.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes));
-    match (field(offset), field(offset.saturating_add(4))) {
-        (Some(VERSION), Some(0)) => Ok(()),
-        (version, flags) => Err(Error::new(
-            Rule::Version,
-            format!(
-                "format version {} with flags {}; this is version {VERSION}, and a newer stridemap is needed",
-                version.unwrap_or_default(),
-                flags.unwrap_or_default()
-            ),
-        )
-        .at(offset as u64)),
+/// Checks the version, the second eight bytes of a file (F-3).
+pub(crate) fn check_version(bytes: &[u8]) -> Result<()> {
+    let version =
+        bytes.get(8..).and_then(|rest| rest.first_chunk()).map(|version| u64::from_le_bytes(*version));
+    if version == Some(VERSION) {
+        return Ok(());
     }
+    let detail = format!(
+        "format version {}; this is version {VERSION}, and a newer stridemap is needed",
+        version.unwrap_or_default()
+    );
+    Err(Error::new(Rule::Version, detail).at(8))
 }
 
 /// Checks a preamble's magic and returns the bytes after the preamble. Call [`check_version`] only after the digest

@@ -2,19 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{
-    MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES,
-};
+use crate::limits::{MAX_DIM_NAME_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES};
 use crate::{DType, Error, Extent, Result, Rule, Sealed, check_numel, codec};
 
-/// Checks the name of a tensor, or the key or scope of an attribute: 1 to 4096 bytes of UTF-8 without NUL (F-4).
+/// Checks the name of a tensor, the key of an attribute, or the path of an external file: 1 to 4096 bytes of UTF-8
+/// without NUL (F-4). `what` is the word for it in the error.
 ///
 /// # Errors
-/// [`Rule::Name`].
-pub fn check_name(name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
-        let shown: String = name.chars().take(40).collect();
-        return Err(Error::new(Rule::Name, format!("name {shown:?} of {} bytes", name.len())));
+/// [`Rule::Text`].
+pub fn check_text(what: &str, text: &str) -> Result<()> {
+    if text.is_empty() || text.len() > MAX_TEXT_BYTES || text.contains('\0') {
+        let shown: String = text.chars().take(40).collect();
+        return Err(Error::new(Rule::Text, format!("{what} {shown:?} of {} bytes", text.len())));
     }
     Ok(())
 }
@@ -64,8 +63,6 @@ pub struct External {
 /// The metadata of a file that changes if the file is replaced or rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
-    /// The number of the device.
-    pub device: u64,
     /// The number of the inode.
     pub inode: u64,
     /// The length of the file in bytes.
@@ -103,10 +100,7 @@ impl StorageRecord {
             return Err(Error::new(Rule::StorageLength, detail));
         }
         if let StorageKind::External(external) = &self.kind {
-            let path = &external.path;
-            if path.is_empty() || path.len() > MAX_PATH_BYTES || path.contains('\0') {
-                return Err(Error::new(Rule::ExternalPath, format!("external path of {} bytes", path.len())));
-            }
+            check_text("external path", &external.path)?;
             if external
                 .offset_bytes
                 .checked_add(self.length_bytes)
@@ -168,6 +162,9 @@ impl TensorRecord {
                     Rule::DimNames,
                     format!("{} names for {rank} dimensions", names.len()),
                 ));
+            }
+            if names.iter().all(Option::is_none) {
+                return Err(Error::new(Rule::DimNames, "a list of dimension names without a name"));
             }
             let mut seen = std::collections::BTreeSet::new();
             for name in names.iter().flatten() {
@@ -294,7 +291,7 @@ mod tests {
             ..parts()
         })
         .unwrap();
-        let entry = ("n".repeat(MAX_NAME_BYTES), TensorWire::from(&record));
+        let entry = ("n".repeat(MAX_TEXT_BYTES), TensorWire::from(&record));
         let bytes = crate::codec::encode(&entry, u64::MAX, Rule::Canonical).unwrap();
         assert!((bytes.len() as u64) < crate::limits::MAX_ENTRY_BYTES, "{}", bytes.len());
     }
@@ -302,10 +299,10 @@ mod tests {
     #[test]
     fn names_are_any_text_but_empty_long_or_with_nul() {
         for name in ["a", "../x", "layer.0/weight", "λ", "a b\n"] {
-            assert!(check_name(name).is_ok(), "{name:?}");
+            assert!(check_text("name", name).is_ok(), "{name:?}");
         }
         for name in ["", "a\0b", &"x".repeat(4097)] {
-            assert_eq!(check_name(name).unwrap_err().rule(), Rule::Name);
+            assert_eq!(check_text("name", name).unwrap_err().rule(), Rule::Text);
         }
     }
 }

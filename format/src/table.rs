@@ -1,266 +1,223 @@
-//! Tables, `meta/<generation>.tab`.
+//! Tables, `meta/<generation>.tab`: encoding.
 
-use crate::limits::MAX_ENTRY_BYTES;
-use crate::preamble::{check_version, preamble, strip_preamble, take};
+use serde::Serialize;
+
+use crate::limits::{MAX_ENTRY_BYTES, MAX_NODE_PAGES};
+use crate::node::{NODE_HEADER_BYTES, NodeHeader, SLOT_BYTES};
 use crate::record::{TensorWire, check_storage_id};
 use crate::{
-    Digest, Error, Result, Rule, StorageRecord, TableRef, TensorRecord, Uuid, check_name, checksum, codec,
-    digest,
+    Error, PAGE_BYTES, Result, Rule, StorageRecord, TableRef, TensorRecord, Tree, TreeRef, Uuid, check_text,
+    codec, digest,
 };
-
-const MAGIC: [u8; 8] = *b"SMAPTAB\n";
-const SLOT_BYTES: u64 = 8;
-const CHECK_BYTES: usize = 8;
-
-/// The length of a table's header in bytes.
-pub const TABLE_HEADER_BYTES: usize = 64;
-
-/// The header of a table. It states the number of entries and the length of the file, which together locate the index.
-///
-/// The entries follow the header: storages by ascending id, then tensors by ascending name. The file ends with the
-/// index: the offset of each entry, and of the end of the last one. The *ordinal* of an entry is its position, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableHeader {
-    uuid: Uuid,
-    generation: u64,
-    storage_count: u64,
-    tensor_count: u64,
-    length_bytes: u64,
-}
-
-impl TableHeader {
-    /// Decodes the header of the table that a manifest of store `uuid` refers to.
-    ///
-    /// # Errors
-    /// [`Rule::TableDigest`], [`Rule::TableHeader`], [`Rule::StoreUuid`], [`Rule::Generation`].
-    pub fn decode(bytes: &[u8], uuid: Uuid, reference: &TableRef) -> Result<Self> {
-        if digest(bytes) != reference.header_digest {
-            return Err(Error::new(Rule::TableDigest, "the table's header does not match its manifest").at(0));
-        }
-        let mut rest = strip_preamble(bytes, &MAGIC, Rule::TableHeader)?;
-        check_version(bytes, 8)?;
-        let truncated = || Error::new(Rule::TableHeader, "truncated").at(16);
-        let stated_uuid: Uuid = take(&mut rest).ok_or_else(truncated)?;
-        let mut number = || take(&mut rest).map(u64::from_le_bytes).ok_or_else(truncated);
-        let header = TableHeader {
-            uuid: stated_uuid,
-            generation: number()?,
-            storage_count: number()?,
-            tensor_count: number()?,
-            length_bytes: number()?,
-        };
-        if !rest.is_empty() {
-            return Err(Error::new(Rule::TableHeader, "trailing bytes").at(TABLE_HEADER_BYTES as u64));
-        }
-        if header.uuid != uuid {
-            return Err(Error::new(Rule::StoreUuid, "the table of a different store").at(16));
-        }
-        if header.generation != reference.generation {
-            return Err(Error::new(
-                Rule::Generation,
-                format!("the table of generation {}", header.generation),
-            )
-            .at(32));
-        }
-        if header.length_bytes != reference.length_bytes || header.index_offset().is_none() {
-            return Err(Error::new(
-                Rule::TableHeader,
-                format!("{} entries in {} bytes", header.entry_count(), header.length_bytes),
-            )
-            .at(40));
-        }
-        Ok(header)
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = preamble(MAGIC);
-        bytes.extend(self.uuid);
-        for number in [self.generation, self.storage_count, self.tensor_count, self.length_bytes] {
-            bytes.extend(number.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// Returns the number of storages in the table. Their ordinals begin at 0.
-    #[must_use]
-    pub fn storage_count(&self) -> u64 {
-        self.storage_count
-    }
-
-    /// Returns the number of tensors in the table. Their ordinals begin at [`storage_count`](Self::storage_count).
-    #[must_use]
-    pub fn tensor_count(&self) -> u64 {
-        self.tensor_count
-    }
-
-    /// Returns the number of entries in the table.
-    #[must_use]
-    pub fn entry_count(&self) -> u64 {
-        self.storage_count.saturating_add(self.tensor_count)
-    }
-
-    /// Returns the offset of the index: the length of the file minus the slots.
-    fn index_offset(&self) -> Option<u64> {
-        let slots = self.storage_count.checked_add(self.tensor_count)?.checked_add(1)?;
-        let offset = self.length_bytes.checked_sub(slots.checked_mul(SLOT_BYTES)?)?;
-        (offset >= TABLE_HEADER_BYTES as u64).then_some(offset)
-    }
-
-    /// Returns the offset and length in bytes of the index slots of `count` entries, starting with `ordinal`.
-    #[must_use]
-    pub fn slots(&self, ordinal: u64, count: u64) -> (u64, u64) {
-        let offset =
-            self.index_offset().unwrap_or_default().saturating_add(ordinal.saturating_mul(SLOT_BYTES));
-        (offset, count.saturating_add(1).saturating_mul(SLOT_BYTES))
-    }
-
-    /// Decodes the bytes at [`slots`](Self::slots) of `ordinal` into the offset and length of each entry, in order.
-    ///
-    /// # Errors
-    /// [`Rule::TableIndex`] if the slots do not ascend, or a slot is outside the entries.
-    pub fn decode_slots(&self, ordinal: u64, bytes: &[u8]) -> Result<Vec<(u64, u64)>> {
-        let (index_offset, _) = self.slots(ordinal, 0);
-        let entries_end = self.slots(0, 0).0;
-        let offsets: Vec<u64> = bytes.as_chunks().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect();
-        // There are no gaps between the header, the entries and the index.
-        let is_last = ordinal.saturating_add(offsets.len() as u64) == self.entry_count().saturating_add(1);
-        let ends_are_right = (ordinal != 0 || offsets.first() == Some(&(TABLE_HEADER_BYTES as u64)))
-            && (!is_last || offsets.last() == Some(&entries_end));
-        if !ends_are_right {
-            let detail =
-                format!("the slots from {ordinal} leave a gap in {TABLE_HEADER_BYTES}..{entries_end}");
-            return Err(Error::new(Rule::TableIndex, detail).at(index_offset));
-        }
-        let pairs = offsets.iter().zip(offsets.iter().skip(1));
-        let entry = |(&start, &end): (&u64, &u64)| {
-            let length = end.checked_sub(start).filter(|&length| {
-                start >= TABLE_HEADER_BYTES as u64
-                    && end <= entries_end
-                    && (CHECK_BYTES as u64..=MAX_ENTRY_BYTES).contains(&length)
-            });
-            let wrong = || Error::new(Rule::TableIndex, format!("slots {start} and {end}")).at(index_offset);
-            Ok((start, length.ok_or_else(wrong)?))
-        };
-        pairs.map(entry).collect()
-    }
-
-    /// Decodes the entry of a storage at `ordinal`. `next_id` is the manifest's next storage id.
-    ///
-    /// # Errors
-    /// [`Rule::EntryCheck`] for damaged bytes, and the rules of the record.
-    pub fn decode_storage(&self, ordinal: u64, next_id: u64, bytes: &[u8]) -> Result<(u64, StorageRecord)> {
-        let (id, record): (u64, StorageRecord) = codec::decode(self.checked_body(ordinal, bytes)?)?;
-        check_storage_id(id, next_id)?;
-        record.check()?;
-        Ok((id, record))
-    }
-
-    /// Decodes the entry of a tensor at `ordinal`. `next_id` is the manifest's next storage id.
-    ///
-    /// # Errors
-    /// [`Rule::EntryCheck`] for damaged bytes, and the rules of the record.
-    pub fn decode_tensor(&self, ordinal: u64, next_id: u64, bytes: &[u8]) -> Result<(String, TensorRecord)> {
-        let (name, wire): (String, TensorWire) = codec::decode(self.checked_body(ordinal, bytes)?)?;
-        check_name(&name)?;
-        let record: TensorRecord = wire.try_into()?;
-        check_storage_id(record.storage_id, next_id)?;
-        Ok((name, record))
-    }
-
-    fn checked_body<'a>(&self, ordinal: u64, bytes: &'a [u8]) -> Result<&'a [u8]> {
-        let body_and_check = bytes
-            .split_last_chunk::<CHECK_BYTES>()
-            .filter(|(body, check)| checksum::entry_check(body, self.generation, ordinal) == **check);
-        body_and_check.map(|(body, _)| body).ok_or_else(|| {
-            Error::new(Rule::EntryCheck, format!("entry {ordinal} does not match its checksum"))
-        })
-    }
-}
 
 /// An encoder for tables: storages by ascending id, then tensors by ascending name.
 ///
-/// The header is at the start of the file, but is known only at the end. First write the bytes that
-/// [`push_storage`](Self::push_storage), [`push_tensor`](Self::push_tensor) and [`finish`](Self::finish) append, from
-/// offset [`TABLE_HEADER_BYTES`] on. Then write the header at offset 0.
+/// A table is two trees of nodes. The bytes that [`push_storage`](Self::push_storage),
+/// [`push_tensor`](Self::push_tensor) and [`finish`](Self::finish) append are the file, from its first byte to its last.
 #[derive(Debug)]
 pub struct TableEncoder {
     uuid: Uuid,
     generation: u64,
     next_storage_id: u64,
-    storage_count: u64,
+    /// The page at which the next node begins.
+    next_page: u64,
+    storages: Option<TreeRef>,
+    /// The tree that grows: the storages until they are finished, then the tensors.
+    tree: Levels,
     last_id: u64,
     last_name: String,
-    slots: Vec<u64>,
+}
+
+/// The unfinished nodes of a tree: one of each level, leaves first.
+#[derive(Debug, Default)]
+struct Levels {
+    nodes: Vec<Unfinished>,
+    entry_count: u64,
+}
+
+/// A node that is not full yet.
+#[derive(Debug, Default)]
+struct Unfinished {
+    /// The first key, encoded.
+    first_key: Vec<u8>,
+    /// The offset in `entries` at which each entry ends.
+    ends: Vec<usize>,
+    entries: Vec<u8>,
+}
+
+impl Unfinished {
+    fn length_with(&self, count: usize, bytes: usize) -> usize {
+        let slots = self.ends.len().saturating_add(count).saturating_add(1).saturating_mul(SLOT_BYTES);
+        NODE_HEADER_BYTES.saturating_add(slots).saturating_add(self.entries.len()).saturating_add(bytes)
+    }
 }
 
 impl TableEncoder {
     /// Creates an encoder for the table of a generation.
     #[must_use]
     pub fn new(uuid: Uuid, generation: u64, next_storage_id: u64) -> Self {
-        let (last_id, last_name) = (0, String::new());
-        let slots = vec![TABLE_HEADER_BYTES as u64];
-        TableEncoder { uuid, generation, next_storage_id, storage_count: 0, last_id, last_name, slots }
+        TableEncoder {
+            uuid,
+            generation,
+            next_storage_id,
+            next_page: 0,
+            storages: None,
+            tree: Levels::default(),
+            last_id: 0,
+            last_name: String::new(),
+        }
     }
 
-    /// Appends a storage's entry to `out`.
+    /// Adds a storage, and appends to `out` the nodes that are full.
     ///
     /// # Errors
     /// [`Rule::EntryOrder`] if its id does not ascend, and the rules of the record.
     pub fn push_storage(&mut self, id: u64, record: &StorageRecord, out: &mut Vec<u8>) -> Result<()> {
         check_storage_id(id, self.next_storage_id)?;
         record.check()?;
-        if id <= self.last_id || !self.last_name.is_empty() {
+        if id <= self.last_id || self.storages.is_some() {
             return Err(Error::new(Rule::EntryOrder, format!("storage {id} after storage {}", self.last_id)));
         }
         self.last_id = id;
-        self.storage_count = self.storage_count.saturating_add(1);
-        self.push(codec::encode(&(id, record), MAX_ENTRY_BYTES, Rule::TableIndex)?, out)
+        self.push_entry(Tree::Storages, &id, record, out)
     }
 
-    /// Appends a tensor's entry to `out`.
+    /// Adds a tensor, and appends to `out` the nodes that are full.
     ///
     /// # Errors
     /// [`Rule::EntryOrder`] if its name does not ascend, and the rules of the record.
     pub fn push_tensor(&mut self, name: &str, record: &TensorRecord, out: &mut Vec<u8>) -> Result<()> {
-        check_name(name)?;
+        check_text("name", name)?;
         check_storage_id(record.storage_id, self.next_storage_id)?;
         if name <= self.last_name.as_str() {
-            return Err(Error::new(
-                Rule::EntryOrder,
-                format!("tensor {name:?} after tensor {:?}", self.last_name),
-            ));
+            let detail = format!("tensor {name:?} after tensor {:?}", self.last_name);
+            return Err(Error::new(Rule::EntryOrder, detail));
         }
+        self.finish_storages(out)?;
         name.clone_into(&mut self.last_name);
-        self.push(codec::encode(&(name, TensorWire::from(record)), MAX_ENTRY_BYTES, Rule::TableIndex)?, out)
+        self.push_entry(Tree::Tensors, &name, &TensorWire::from(record), out)
     }
 
-    fn push(&mut self, mut entry: Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-        let ordinal = self.slots.len().saturating_sub(1) as u64;
-        entry.extend(checksum::entry_check(&entry, self.generation, ordinal));
-        let end = self.slots.last().and_then(|start| start.checked_add(entry.len() as u64));
-        self.slots.push(end.ok_or_else(|| Error::new(Rule::TableHeader, "a table of more than 2^64 bytes"))?);
-        out.extend(entry);
+    /// Appends the remaining nodes to `out`, and returns the manifest's reference to the table.
+    ///
+    /// # Errors
+    /// [`Rule::NodeLayout`] for a table of more than 2^64 pages.
+    pub fn finish(mut self, out: &mut Vec<u8>) -> Result<TableRef> {
+        let storages = self.finish_storages(out)?;
+        let tensors = self.finish_tree(Tree::Tensors, out)?;
+        Ok(TableRef { generation: self.generation, page_count: self.next_page, storages, tensors })
+    }
+
+    fn finish_storages(&mut self, out: &mut Vec<u8>) -> Result<TreeRef> {
+        if let Some(storages) = self.storages {
+            return Ok(storages);
+        }
+        let storages = self.finish_tree(Tree::Storages, out)?;
+        self.storages = Some(storages);
+        Ok(storages)
+    }
+
+    fn push_entry(
+        &mut self,
+        tree: Tree,
+        key: &impl Serialize,
+        value: &impl Serialize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let mut entry = codec::encode(key, MAX_ENTRY_BYTES, Rule::NodeLayout)?;
+        let key_bytes = entry.len();
+        codec::encode_into(&mut entry, value, MAX_ENTRY_BYTES, Rule::NodeLayout)?;
+        self.tree.entry_count = self.tree.entry_count.saturating_add(1);
+        self.push(tree, 0, &entry, key_bytes, out)
+    }
+
+    /// Adds an entry to the unfinished node of a level. The first `key_bytes` of the entry are its key.
+    fn push(
+        &mut self,
+        tree: Tree,
+        level: usize,
+        entry: &[u8],
+        key_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        if self.tree.nodes.len() <= level {
+            self.tree.nodes.resize_with(level.saturating_add(1), Unfinished::default);
+        }
+        let Some(node) = self.tree.nodes.get(level) else { return Ok(()) };
+        // An inner node has two children at least, however long their keys are, so that each level is shorter than the
+        // one below it.
+        let least = if level == 0 { 1 } else { 2 };
+        if node.ends.len() >= least && node.length_with(1, entry.len()) > PAGE_BYTES {
+            self.finish_node(tree, level, out)?;
+        }
+        let Some(node) = self.tree.nodes.get_mut(level) else { return Ok(()) };
+        if node.ends.is_empty() {
+            node.first_key.extend(entry.iter().take(key_bytes));
+        }
+        node.entries.extend(entry);
+        node.ends.push(node.entries.len());
         Ok(())
     }
 
-    /// Appends the index to `out`, and returns the header's bytes and the manifest's reference to the table.
-    #[must_use]
-    pub fn finish(self, out: &mut Vec<u8>) -> (Vec<u8>, TableRef) {
-        let entries_end = self.slots.last().copied().unwrap_or_default();
-        let entry_count = self.slots.len().saturating_sub(1) as u64;
-        out.extend(self.slots.iter().flat_map(|slot| slot.to_le_bytes()));
-        let index_bytes = entry_count.saturating_add(1).saturating_mul(SLOT_BYTES);
-        let header = TableHeader {
+    /// Appends the unfinished node of a level to `out`, and adds it to its parent.
+    fn finish_node(&mut self, tree: Tree, level: usize, out: &mut Vec<u8>) -> Result<()> {
+        let mut child = self
+            .tree
+            .nodes
+            .get_mut(level)
+            .map(|node| std::mem::take(&mut node.first_key))
+            .unwrap_or_default();
+        let key_bytes = child.len();
+        let page = self.write_node(tree, level, out)?;
+        codec::encode_into(&mut child, &page, MAX_ENTRY_BYTES, Rule::NodeLayout)?;
+        self.push(tree, level.saturating_add(1), &child, key_bytes, out)
+    }
+
+    /// Appends the unfinished nodes of a tree to `out`, the root last.
+    fn finish_tree(&mut self, tree: Tree, out: &mut Vec<u8>) -> Result<TreeRef> {
+        let mut level = 0usize;
+        while level.saturating_add(1) < self.tree.nodes.len() {
+            self.finish_node(tree, level, out)?;
+            level = level.saturating_add(1);
+        }
+        let root_page = self.write_node(tree, level, out)?;
+        let Levels { entry_count, .. } = std::mem::take(&mut self.tree);
+        Ok(TreeRef { root_page, entry_count })
+    }
+
+    /// Appends the unfinished node of a level to `out`, and returns its page.
+    fn write_node(&mut self, tree: Tree, level: usize, out: &mut Vec<u8>) -> Result<u64> {
+        let node = self.tree.nodes.get_mut(level).map(std::mem::take).unwrap_or_default();
+        let (start, length) = (out.len(), node.length_with(0, 0));
+        let page_count = length.div_ceil(PAGE_BYTES);
+        let too_large =
+            || Error::new(Rule::NodeLayout, format!("a node of {page_count} pages at level {level}"));
+        let small = |number: usize| u16::try_from(number).map_err(|_| too_large());
+        let header = NodeHeader {
             uuid: self.uuid,
             generation: self.generation,
-            storage_count: self.storage_count,
-            tensor_count: entry_count.saturating_sub(self.storage_count),
-            length_bytes: entries_end.saturating_add(index_bytes),
+            page: self.next_page,
+            tree: tree.code(),
+            level: small(level)?,
+            count: small(node.ends.len())?,
+            page_count: small(page_count)
+                .and_then(|count| if count > MAX_NODE_PAGES { Err(too_large()) } else { Ok(count) })?,
         };
-        let bytes = header.encode();
-        let header_digest: Digest = digest(&bytes);
-        let reference =
-            TableRef { generation: self.generation, length_bytes: header.length_bytes, header_digest };
-        (bytes, reference)
+        out.extend([0; 16]);
+        out.extend(header.encode());
+        let entries_start = length.saturating_sub(node.entries.len());
+        for end in [0].iter().chain(&node.ends) {
+            out.extend(small(entries_start.saturating_add(*end))?.to_le_bytes());
+        }
+        out.extend(&node.entries);
+        out.resize(start.saturating_add(page_count.saturating_mul(PAGE_BYTES)), 0);
+        if let Some((stated, covered)) =
+            out.get_mut(start..).and_then(|node| node.split_first_chunk_mut::<16>())
+        {
+            *stated = digest(covered);
+        }
+        let page = self.next_page;
+        self.next_page = page.checked_add(page_count as u64).ok_or_else(too_large)?;
+        Ok(page)
     }
 }

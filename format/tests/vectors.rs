@@ -10,17 +10,20 @@ use std::{env, fs};
 
 use serde_json::Value;
 use stridemap_format::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_MANIFEST_BYTES};
-use stridemap_format::{Error, Manifest, Marker, Rule, StorageRecord, TableEncoder, TableRef, TensorRecord};
+use stridemap_format::{
+    Error, Manifest, Marker, PAGE_BYTES, Rule, StorageRecord, TableEncoder, TableRef, TensorRecord,
+};
 
 mod support {
     pub(crate) mod bad;
+    pub(crate) mod bad_tables;
     pub(crate) mod frame;
     pub(crate) mod good;
     pub(crate) mod json;
     pub(crate) mod table;
     pub(crate) mod wire;
 }
-use support::table::{Failure, Table};
+use support::table::{Table, TableFile};
 use support::wire::{GENERATION, NEXT_ID, UUID};
 use support::{bad, good, json, wire};
 
@@ -63,11 +66,11 @@ fn bad_files_match_the_second_encoder() {
 #[test]
 fn bad_files_are_refused_by_the_rule_in_their_name() {
     let mut failures = Vec::new();
-    for path in files_in("bad") {
+    for path in files_in("bad").into_iter().filter(|path| file_name(path) != REFERENCES) {
         let name = file_name(&path);
         match read_bad(&path) {
-            Err(Failure::Refused(error)) if error.rule().number() == rule_in(&name) => {}
-            Err(failure) => failures.push(format!("{name}: {failure:?}")),
+            Err(error) if error.rule().number() == rule_in(&name) => {}
+            Err(error) => failures.push(format!("{name}: {error:?}")),
             Ok(()) => failures.push(format!("{name}: accepted")),
         }
     }
@@ -77,8 +80,34 @@ fn bad_files_are_refused_by_the_rule_in_their_name() {
 #[test]
 fn every_rule_about_a_single_file_has_a_bad_file() {
     let covered: BTreeSet<u8> = bad::files().iter().map(|(name, _)| rule_in(name)).collect();
-    let within_one_file = 1..=Rule::EntryOrder.number();
-    assert_eq!(covered, within_one_file.collect());
+    let needs_no_other_file = |rule: &&Rule| **rule <= Rule::EntryOrder && **rule != Rule::MetadataFile;
+    let within_one_file = Rule::ALL.iter().filter(needs_no_other_file).chain([&Rule::RecordCount]);
+    assert_eq!(covered, within_one_file.map(|rule| rule.number()).collect());
+}
+
+#[test]
+fn references_to_bad_tables_are_listed() {
+    let listed = bad::tables().into_iter().filter(|(_, _, reference)| *reference != usual_reference());
+    let listed: serde_json::Map<String, Value> =
+        listed.map(|(name, _, reference)| (name, json::table_ref(&reference))).collect();
+    let pretty = serde_json::to_string_pretty(&listed).unwrap() + "\n";
+    let found = committed(&vectors("bad").join(REFERENCES), pretty.as_bytes());
+    assert!(found == pretty.as_bytes(), "{REFERENCES} differs");
+}
+
+#[test]
+fn levels_and_long_nodes_are_in_the_good_tables() {
+    let table = |wanted: &str| good::tables().into_iter().find(|(name, _)| *name == wanted).unwrap().1;
+    let levels_of = |table: &Table| {
+        let (bytes, reference) = table.encode();
+        let file = TableFile::open(&bytes, table.uuid, &reference, table.next_storage_id).unwrap();
+        let (id, name) = (*table.storages.keys().next().unwrap(), table.tensors.keys().next().unwrap());
+        let storage = file.find::<(u64, StorageRecord)>(&id).unwrap();
+        let tensor = file.find::<(String, TensorRecord)>(name).unwrap();
+        (storage.1, tensor.1, bytes.len() / PAGE_BYTES)
+    };
+    assert_eq!(levels_of(&table("levels")), (2, 3, 13));
+    assert_eq!(levels_of(&table("long-nodes")), (1, 3, 20));
 }
 
 #[test]
@@ -102,8 +131,7 @@ fn second_encoder_agrees_with_the_crate_on_valid_files() {
     let marker = Marker { uuid: UUID };
     assert_eq!(marker.encode(), bad::good_marker(), "FORMAT");
     assert_eq!(good::small_manifest().encode().unwrap(), wire::manifest(&[]), "manifest");
-    let table = bad::table_changed(&[]);
-    assert_eq!(good::small_table().encode(), (table.clone(), wire::reference(&table)), "table");
+    assert_eq!(good::small_table().encode(), bad::table_changed(&[]), "table");
 }
 
 #[test]
@@ -135,10 +163,10 @@ fn attributes_past_their_limit_are_refused() {
     read_manifest(&manifest("scope", MAX_ATTRIBUTES_BYTES - 22), GENERATION).unwrap();
     for (scope, value_bytes) in [("", MAX_ATTRIBUTES_BYTES - 16), ("scope", MAX_ATTRIBUTES_BYTES - 21)] {
         let past = read_manifest(&manifest(scope, value_bytes), GENERATION).unwrap_err();
-        assert_eq!(past.rule(), Rule::Attributes, "{past}");
+        assert_eq!(past.rule(), Rule::ManifestLists, "{past}");
     }
     largest.attributes.insert((String::new(), "l".into()), String::new());
-    assert_eq!(largest.encode().unwrap_err().rule(), Rule::Attributes);
+    assert_eq!(largest.encode().unwrap_err().rule(), Rule::ManifestLists);
 }
 
 #[test]
@@ -146,7 +174,7 @@ fn well_formed_attributes_far_past_their_limit_are_refused_by_that_rule() {
     let key = |i: usize| [wire::text(""), wire::text(format!("{i:08}")), wire::text("")].concat();
     let attributes = wire::list(&(0..400_000).map(key).collect::<Vec<_>>());
     let past = read_manifest(&wire::manifest(&[("attributes", attributes.clone())]), GENERATION).unwrap_err();
-    assert_eq!(past.rule(), Rule::Attributes, "{past}");
+    assert_eq!(past.rule(), Rule::ManifestLists, "{past}");
     let cut = attributes[..attributes.len() - 1].to_vec();
     let past = read_manifest(&wire::manifest(&[("attributes", cut), ("garbage", vec![])]), GENERATION);
     assert_eq!(past.unwrap_err().rule(), Rule::Canonical);
@@ -156,7 +184,7 @@ fn well_formed_attributes_far_past_their_limit_are_refused_by_that_rule() {
 fn case_32_too_many_changes_or_too_much_garbage_is_refused() {
     let refused = |manifest: &Manifest, what: &str| {
         let error = manifest.encode().unwrap_err();
-        assert_eq!(error.rule(), Rule::ManifestFrame, "{error}");
+        assert_eq!(error.rule(), Rule::ManifestLists, "{error}");
         assert!(error.detail().contains(what), "{error}");
     };
     let ids = 1..=MAX_CHANGES as u64;
@@ -174,7 +202,7 @@ fn case_32_too_many_changes_or_too_much_garbage_is_refused() {
     let garbage = wire::list(&(1..=garbage_past).map(dropped).collect::<Vec<_>>());
     let past = wire::manifest(&[("next_id", wire::uint(1 << 40)), ("garbage", garbage)]);
     let past = read_manifest(&past, GENERATION).unwrap_err();
-    assert_eq!(past.rule(), Rule::ManifestFrame, "{past}");
+    assert_eq!(past.rule(), Rule::ManifestLists, "{past}");
     assert!(past.detail().contains(&format!("more than {MAX_GARBAGE} storages of garbage")), "{past}");
 
     full.garbage.clear();
@@ -255,24 +283,27 @@ fn rule_in(name: &str) -> u8 {
     number.unwrap_or_else(|| panic!("{name} names no rule"))
 }
 
-fn read_bad(path: &Path) -> Result<(), Failure> {
+/// The file with the references to bad tables that are not [`usual_reference`].
+const REFERENCES: &str = "tables.json";
+
+/// Returns the reference to a table of two pages: a leaf with a storage, and a leaf with a tensor.
+fn usual_reference() -> TableRef {
+    bad::table_changed(&[]).1
+}
+
+fn read_bad(path: &Path) -> Result<(), Error> {
     let bytes = fs::read(path).unwrap();
     match path.extension().unwrap().to_str().unwrap() {
         "format" => drop(Marker::decode(&bytes)?),
         "man" => drop(read_manifest(&bytes, GENERATION)?),
-        "tab" => drop(read_table(&bytes, &reference_of_bad(path, &bytes), NEXT_ID)?),
+        "tab" => {
+            let name = file_name(path);
+            let (_, _, reference) = bad::tables().into_iter().find(|table| table.0 == name).unwrap();
+            drop(read_table(&bytes, &reference, NEXT_ID)?);
+        }
         other => panic!("a vector ending in {other:?}"),
     }
     Ok(())
-}
-
-/// Returns the reference to a bad table. It matches the table, except where the mismatch is the broken rule.
-fn reference_of_bad(path: &Path, bytes: &[u8]) -> TableRef {
-    if rule_in(&file_name(path)) == Rule::TableDigest.number() {
-        good::small_table().encode().1
-    } else {
-        wire::reference(bytes)
-    }
 }
 
 fn read_manifest(bytes: &[u8], generation: u64) -> Result<Manifest, Error> {
@@ -282,7 +313,7 @@ fn read_manifest(bytes: &[u8], generation: u64) -> Result<Manifest, Error> {
     Ok(manifest)
 }
 
-fn read_table(bytes: &[u8], reference: &TableRef, next_storage_id: u64) -> Result<Table, Failure> {
+fn read_table(bytes: &[u8], reference: &TableRef, next_storage_id: u64) -> Result<Table, Error> {
     let table = Table::decode(bytes, UUID, reference, next_storage_id)?;
     let storages = table.storages.iter().map(|(&id, record)| (id, record));
     check_extents(&storages.collect(), table.tensors.values())?;

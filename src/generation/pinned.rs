@@ -128,7 +128,7 @@ impl Generation {
         &self,
         names: &'a BTreeMap<String, T>,
     ) -> Result<BTreeMap<&'a str, TensorRecord>> {
-        let table_count = self.table.as_ref().map_or(0, |table| table.tensor_count());
+        let table_count = self.table.as_ref().map_or(0, |table| table.reference().tensors.entry_count);
         let mut found = BTreeMap::new();
         if (names.len() as u64).saturating_mul(LOOKUP_COST) < table_count || table_count == 0 {
             for name in names.keys() {

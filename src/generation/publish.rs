@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::limits::MAX_CHANGES;
-use stridemap_format::{Manifest, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableRef};
+use stridemap_format::{Manifest, StorageRecord, TableEncoder, TableRef};
 
 use super::History;
 use super::garbage::OlderManifests;
@@ -131,7 +131,7 @@ pub(crate) fn publish_manifest(
 /// has very many entries, the limit on the changes in a manifest comes first.
 fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
     const SMALL_DELTA: u64 = 64;
-    let entry_count = table.map_or(0, Table::entry_count);
+    let entry_count = table.map_or(0, |table| table.reference().entry_count());
     manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
 }
 
@@ -139,12 +139,12 @@ fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
 fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> Result<TableRef> {
     const FLUSH_BYTES: usize = 1 << 20;
     let dir = history.paths.meta_dir();
-    let base_bytes = base.map_or(0, |table| table.reference().length_bytes);
+    let base_bytes = base.map_or(0, |table| table.reference().length_bytes());
     let failed = |e| unwritten("write a table in", &dir, base_bytes, e);
     let refused = |e| Error::refused("write a table", e);
     let mut staged = Staged::create(&history.disk, &dir).map_err(failed)?;
     let mut encoder = TableEncoder::new(history.uuid, manifest.generation, manifest.next_storage_id);
-    let (mut buffer, mut offset_bytes) = (Vec::with_capacity(FLUSH_BYTES), TABLE_HEADER_BYTES as u64);
+    let (mut buffer, mut offset_bytes) = (Vec::with_capacity(FLUSH_BYTES), 0);
     let mut flush = |buffer: &mut Vec<u8>, at_least: usize| {
         if buffer.len() >= at_least {
             staged.file().write_all_at(buffer, offset_bytes).map_err(failed)?;
@@ -165,9 +165,8 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
         encoder.push_tensor(&name, &record, &mut buffer).map_err(refused)?;
         flush(&mut buffer, FLUSH_BYTES)?;
     }
-    let (header, reference) = encoder.finish(&mut buffer);
+    let reference = encoder.finish(&mut buffer).map_err(refused)?;
     flush(&mut buffer, 0)?;
-    staged.file().write_all_at(&header, 0).map_err(failed)?;
     step!("sync-table", sync_file(history, &staged))?;
     let target = history.paths.table(manifest.generation);
     let renamed = step!("rename-table", staged.publish_over_orphan(&target));

@@ -225,7 +225,7 @@ impl Draft {
 
     /// Checks that a tensor may have this name.
     pub(crate) fn check_new(&self, action: &str, name: &str, on_existing: OnExisting) -> Result<()> {
-        format::check_name(name).map_err(|e| Error::refused(action, e))?;
+        format::check_text("name", name).map_err(|e| Error::refused(action, e))?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
             let message = format!(
                 "{action} {name:?}: the name exists; choose a different one, remove that tensor first, or replace it \
@@ -278,7 +278,6 @@ pub(crate) fn plan(
     let draft = if is_on_newest { draft } else { Draft::rebased(changes, Arc::clone(newest))? };
     check_ids_left(newest)?;
     let mut manifest = newest.manifest().clone();
-    manifest.parent = manifest.generation;
     manifest.generation = manifest.generation.checked_add(1).ok_or_else(|| out_of_numbers("generations"))?;
 
     // How many names each storage gains or loses.
@@ -408,7 +407,7 @@ pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
 
 fn miscounted(id: u64) -> Error {
     let broken = format::Error::new(
-        Rule::TensorCount,
+        Rule::RecordCount,
         format!("the record of storage {id:016x} counts fewer tensors than refer to it"),
     );
     Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)

@@ -46,10 +46,8 @@ pub(crate) fn newest_listed(
         let names = list(disk, paths)?;
         let Some(number) = numbers_among(&names).max() else {
             let detail = "no manifest; a store has at least one";
-            return Err(Error::corrupt(
-                &paths.meta_dir(),
-                format::Error::new(format::Rule::ManifestFrame, detail),
-            ));
+            let broken = format::Error::new(format::Rule::MetadataFile, detail);
+            return Err(Error::corrupt(&paths.meta_dir(), broken));
         };
         // A listing made during a commit may even show only older manifests.
         if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {

@@ -1,287 +1,267 @@
-//! Looks up and scans the entries of a table file.
+//! Looks up and scans the entries of a table.
 
 use std::cmp::Ordering;
-use std::io;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::marker::PhantomData;
+use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::limits::MAX_ENTRY_BYTES;
 use stridemap_format::{
-    self as format, Manifest, StorageRecord, TABLE_HEADER_BYTES, TableHeader, TableRef, TensorRecord,
+    self as format, Entry, Manifest, Node, Rule, StorageRecord, TableRef, TensorRecord, Tree,
 };
 
-use crate::disk::{Access, Disk, DiskFile, StorePaths};
+use super::nodes::{Found, Nodes};
+use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, Result};
 
-/// How many entries a scan reads at a time.
-const SCAN_ENTRIES: u64 = 512;
-
-/// An open table. A lookup reads and checks only what it needs.
+/// An open table. A lookup reads and checks only the nodes on its way, and only if they are not kept.
 #[derive(Debug)]
 pub(crate) struct Table {
-    file: Arc<dyn DiskFile>,
-    path: PathBuf,
-    header: TableHeader,
+    nodes: Arc<Nodes>,
     reference: TableRef,
     next_storage_id: u64,
 }
 
 impl Table {
-    /// Opens the table of a manifest, if it has one.
+    /// Opens the table of a manifest, if it has one, and reads the roots.
     pub(crate) fn of(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
-        let Some(reference) = manifest.table else { return Ok(None) };
-        let path = paths.table(reference.generation);
-        let failed = |e| Error::io("open table", &path, e);
-        let file = disk.open(&path, Access::Read).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => Error::corrupt(
-                &path,
-                format::Error::new(format::Rule::TableHeader, format!("open table: {e}")),
-            ),
-            _ => failed(e),
+        let Some(table) = Self::unread(disk, paths, manifest)? else { return Ok(None) };
+        table.root::<(u64, StorageRecord)>()?;
+        table.root::<(String, TensorRecord)>()?;
+        Ok(Some(table))
+    }
+
+    /// Opens the table of a manifest, if it has one, for a repair.
+    ///
+    /// # Errors
+    /// Those of the first damaged node, if no leaf can be read.
+    pub(crate) fn readable(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
+        let Some(table) = Self::unread(disk, paths, manifest)? else { return Ok(None) };
+        let (mut is_readable, mut damage) = (false, None);
+        table.each_node(|_, node| {
+            match node {
+                Ok(node) => is_readable |= node.level() == 0,
+                Err(e) => drop(damage.get_or_insert(e)),
+            }
+            Ok(())
         })?;
-        let length_bytes = file.stat().map_err(failed)?.size_bytes;
-        if length_bytes != reference.length_bytes {
-            let detail = format!("{length_bytes} bytes, but the manifest says {}", reference.length_bytes);
-            return Err(Error::corrupt(&path, format::Error::new(format::Rule::TableHeader, detail)));
+        match damage {
+            Some(e) if !is_readable => Err(e),
+            _ => Ok(Some(table)),
         }
-        let mut header = [0; TABLE_HEADER_BYTES];
-        file.read_exact_at(&mut header, 0).map_err(failed)?;
-        let header =
-            TableHeader::decode(&header, manifest.uuid, &reference).map_err(|e| Error::corrupt(&path, e))?;
-        Ok(Some(Table { file, path, header, reference, next_storage_id: manifest.next_storage_id }))
+    }
+
+    fn unread(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
+        let Some(reference) = manifest.table else { return Ok(None) };
+        let nodes = Nodes::open(disk, paths.table(reference.generation), manifest.uuid, &reference)?;
+        Ok(Some(Table { nodes, reference, next_storage_id: manifest.next_storage_id }))
     }
 
     pub(crate) fn reference(&self) -> &TableRef {
         &self.reference
     }
 
-    pub(crate) fn tensor_count(&self) -> u64 {
-        self.header.tensor_count()
-    }
-
-    pub(crate) fn entry_count(&self) -> u64 {
-        self.header.entry_count()
-    }
-
-    /// Checks the first slot, which no lookup reads if the table is empty.
-    pub(crate) fn check_index(&self) -> Result<()> {
-        let (offset_bytes, length_bytes) = self.header.slots(0, 0);
-        let slots = self.read(offset_bytes, length_bytes)?;
-        self.header.decode_slots(0, &slots).map(drop).map_err(|e| Error::corrupt(&self.path, e))
+    pub(crate) fn path(&self) -> &Path {
+        self.nodes.path()
     }
 
     pub(crate) fn storage(&self, id: u64) -> Result<Option<StorageRecord>> {
-        Ok(self.find(self.storages(), |found: &u64| found.cmp(&id))?.ok().map(|(_, record)| record))
+        Ok(self.find::<(u64, StorageRecord)>(&id)?.map(|(_, record)| record))
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
-        Ok(self
-            .find(self.tensors(), |found: &String| found.as_str().cmp(name))?
-            .ok()
-            .map(|(_, record)| record))
+        Ok(self.find::<(String, TensorRecord)>(name)?.map(|(_, record)| record))
     }
 
-    pub(crate) fn scan_storages(&self) -> Scan<'_, u64, StorageRecord> {
-        Scan::new(self, self.storages())
+    pub(crate) fn scan_storages(&self) -> Scan<'_, (u64, StorageRecord)> {
+        Scan::new(self)
     }
 
     /// Returns the tensors with the name `start` or a later one.
-    pub(crate) fn scan_tensors(&self, start: &str) -> Result<Scan<'_, String, TensorRecord>> {
-        let mut ordinals = self.tensors();
+    pub(crate) fn scan_tensors(&self, start: &str) -> Result<Scan<'_, (String, TensorRecord)>> {
+        let mut scan = Scan::new(self);
         if !start.is_empty() {
-            let before =
-                |found: &String| if found.as_str() < start { Ordering::Less } else { Ordering::Greater };
-            ordinals.start = self.find(ordinals.clone(), before)?.err().unwrap_or(ordinals.start);
+            scan.start_at(start)?;
         }
-        Ok(Scan::new(self, ordinals))
+        Ok(scan)
     }
 
-    /// The ordinals of the storages.
-    pub(crate) fn storages(&self) -> Range<u64> {
-        0..self.header.storage_count()
-    }
-
-    /// The ordinals of the tensors.
-    pub(crate) fn tensors(&self) -> Range<u64> {
-        self.header.storage_count()..self.header.entry_count()
-    }
-
-    /// Searches for an entry. Returns the entry that compares as equal, or the ordinal at which it would be.
-    fn find<K, V>(&self, within: Range<u64>, compare: impl Fn(&K) -> Ordering) -> Result<Result<(K, V), u64>>
-    where
-        (K, V): Entry,
-    {
-        let Range { mut start, mut end } = within;
-        while start < end {
-            let middle = start + (end - start) / 2;
-            let mut entry = self.entries(middle, 1)?;
-            let Some((key, value)) = entry.pop() else { break };
-            match compare(&key) {
-                Ordering::Less => start = middle + 1,
-                Ordering::Greater => end = middle,
-                Ordering::Equal => return Ok(Ok((key, value))),
-            }
-        }
-        Ok(Err(start))
-    }
-
-    /// Reads up to `count` entries from `ordinal` on: at least one, and no more than fit in a buffer.
-    fn entries<E: Entry>(&self, ordinal: u64, count: u64) -> Result<Vec<E>> {
-        let (slots_offset, slots_bytes) = self.header.slots(ordinal, count);
-        let slots = self.read(slots_offset, slots_bytes)?;
-        let mut places =
-            self.header.decode_slots(ordinal, &slots).map_err(|e| Error::corrupt(&self.path, e))?;
-        let Some(&(first_offset, _)) = places.first() else { return Ok(Vec::new()) };
-        let buffer_bytes = MAX_ENTRY_BYTES.max(count * 256);
-        places.retain(|&(offset, length)| offset + length - first_offset <= buffer_bytes);
-        let total_bytes = places.last().map_or(0, |&(offset, length)| offset + length - first_offset);
-        let bytes = self.read(first_offset, total_bytes)?;
-        let mut rest = bytes.as_slice();
-        let mut entries = Vec::with_capacity(places.len());
-        for (ordinal, (offset, length)) in (ordinal..).zip(places) {
-            let entry = rest.split_off(..length as usize).unwrap_or_default();
-            let decoded = E::decode(&self.header, ordinal, self.next_storage_id, entry);
-            entries.push(decoded.map_err(|e| Error::corrupt(&self.path, e.at(offset)))?);
-        }
-        Ok(entries)
-    }
-
-    /// Passes each entry to `visit` separately, so that a damaged entry does not hide the others.
+    /// Visits each node in the file, in order. After a damaged node, the search for the next begins one page later:
+    /// the length of a damaged node is unknown.
     ///
     /// # Errors
     /// Those of `visit`; `Io`.
-    pub(crate) fn each_one<E: Entry>(
-        &self,
-        mut ordinals: Range<u64>,
-        mut visit: impl FnMut(u64, Result<E>) -> Result<()>,
-    ) -> Result<()> {
-        while !ordinals.is_empty() {
-            let count = SCAN_ENTRIES.min(ordinals.end - ordinals.start);
-            let batch: Vec<(u64, Result<E>)> = match self.entries(ordinals.start, count) {
-                Ok(entries) => (ordinals.start..).zip(entries.into_iter().map(Ok)).collect(),
+    pub(crate) fn each_node(&self, mut visit: impl FnMut(u64, Result<Node>) -> Result<()>) -> Result<()> {
+        let mut page = 0;
+        while page < self.nodes.page_count() {
+            let node = self.nodes.read(page);
+            let pages = node.as_ref().map_or(1, Node::pages);
+            match node {
                 Err(e) if e.broken().is_none() => return Err(e),
-                Err(_) => (ordinals.start..ordinals.start + count)
-                    .map(|ordinal| (ordinal, self.entry(ordinal)))
-                    .collect(),
-            };
-            ordinals.start += batch.len() as u64;
-            for (ordinal, entry) in batch {
-                match entry {
-                    Err(e) if e.broken().is_none() => return Err(e),
-                    entry => visit(ordinal, entry)?,
-                }
+                node => visit(page, node)?,
             }
+            page += pages;
         }
         Ok(())
     }
 
-    fn entry<E: Entry>(&self, ordinal: u64) -> Result<E> {
-        let missing = || {
-            let detail = format!("no entry {ordinal}");
-            Error::corrupt(&self.path, format::Error::new(format::Rule::TableIndex, detail))
-        };
-        self.entries(ordinal, 1)?.pop().ok_or_else(missing)
+    /// Reads a node from the file, whether it is kept or not.
+    pub(crate) fn node(&self, page: u64) -> Result<Node> {
+        self.nodes.read(page)
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// Decodes an entry of a leaf at `page`.
+    pub(crate) fn entry<E: Entry>(&self, page: u64, leaf: &Node, index: usize) -> Result<E> {
+        leaf.entry(index, self.next_storage_id).map_err(|e| self.corrupt(page, e))
     }
 
-    fn read(&self, offset_bytes: u64, length_bytes: u64) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; length_bytes as usize];
-        self.file
-            .read_exact_at(&mut bytes, offset_bytes)
-            .map_err(|e| Error::io("read table", &self.path, e))?;
-        Ok(bytes)
+    /// Returns the error for the node at `page`.
+    pub(crate) fn corrupt(&self, page: u64, e: format::Error) -> Error {
+        self.nodes.corrupt(page, e)
     }
 
-    fn out_of_order(&self, ordinal: u64) -> Error {
-        let detail = format!("entry {ordinal} does not follow the one before it");
-        Error::corrupt(&self.path, format::Error::new(format::Rule::EntryOrder, detail))
-    }
-}
-
-/// Returns the ordinals that a lookup reads, in order, until `compare` returns `Equal` or `None`.
-pub(crate) fn lookup_path(
-    within: Range<u64>,
-    compare: impl Fn(u64) -> Option<Ordering>,
-) -> impl Iterator<Item = u64> {
-    let mut rest = within;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
+    /// Returns the page of a tree's root.
+    pub(crate) fn root_page(&self, tree: Tree) -> u64 {
+        match tree {
+            Tree::Storages => self.reference.storages.root_page,
+            Tree::Tensors => self.reference.tensors.root_page,
         }
-        let middle = rest.start + (rest.end - rest.start) / 2;
-        match compare(middle) {
-            Some(Ordering::Less) => rest.start = middle + 1,
-            Some(Ordering::Greater) => rest.end = middle,
-            // Found, or unreadable: the lookup ends here.
-            Some(Ordering::Equal) | None => rest.end = rest.start,
+    }
+
+    fn root<E: Entry>(&self) -> Result<(u64, Found<'_>)> {
+        let page = self.root_page(E::TREE);
+        let root = self.nodes.get(page)?;
+        root.check_child(E::TREE, None).map_err(|e| self.corrupt(page, e))?;
+        Ok((page, root))
+    }
+
+    /// Returns a child and its page. `get` keeps it or reads it for one use.
+    fn child<'a, E: Entry>(
+        &self,
+        page: u64,
+        parent: &Node,
+        index: usize,
+        get: impl FnOnce(u64) -> Result<Found<'a>>,
+    ) -> Result<(u64, Found<'a>)> {
+        let child_page = parent.child::<E>(index).map_err(|e| self.corrupt(page, e))?;
+        let child = get(child_page)?;
+        let checked = child.check_child(E::TREE, parent.level().checked_sub(1));
+        checked.map_err(|e| self.corrupt(child_page, e))?;
+        Ok((child_page, child))
+    }
+
+    fn find<E: Entry>(&self, key: &E::Key) -> Result<Option<E>> {
+        let (mut page, mut node) = self.root::<E>()?;
+        loop {
+            let found = node.search::<E>(key).map_err(|e| self.corrupt(page, e))?;
+            if node.level() == 0 {
+                return found.ok().map(|index| self.entry(page, &node, index)).transpose();
+            }
+            // The last child whose first key is not greater.
+            let index = match found {
+                Ok(index) => index,
+                Err(0) => return Ok(None),
+                Err(next) => next - 1,
+            };
+            (page, node) = self.child::<E>(page, &node, index, |page| self.nodes.get(page))?;
         }
-        Some(middle)
-    })
-}
-
-/// An entry of a table: a key and its record.
-pub(crate) trait Entry: Sized {
-    fn decode(header: &TableHeader, ordinal: u64, next_id: u64, bytes: &[u8]) -> format::Result<Self>;
-}
-
-impl Entry for (u64, StorageRecord) {
-    fn decode(header: &TableHeader, ordinal: u64, next_id: u64, bytes: &[u8]) -> format::Result<Self> {
-        header.decode_storage(ordinal, next_id, bytes)
     }
 }
 
-impl Entry for (String, TensorRecord) {
-    fn decode(header: &TableHeader, ordinal: u64, next_id: u64, bytes: &[u8]) -> format::Result<Self> {
-        header.decode_tensor(ordinal, next_id, bytes)
-    }
-}
-
-/// Iterates over entries in order, in batches, and checks their order.
-pub(crate) struct Scan<'a, K, V> {
+/// Iterates over entries in order, and checks their order.
+pub(crate) struct Scan<'a, E> {
     table: &'a Table,
-    ordinals: Range<u64>,
-    batch: std::vec::IntoIter<(K, V)>,
-    last: Option<K>,
+    /// The nodes from the root to the current leaf, each with its page and the index of its next entry or child.
+    path: Vec<(u64, Found<'a>, usize)>,
+    /// The error of the root, which is returned by the first call.
+    failed: Option<Error>,
+    /// The leaf before the current one.
+    previous: Option<Found<'a>>,
+    entries: PhantomData<E>,
 }
 
-impl<'a, K, V> Scan<'a, K, V> {
-    fn new(table: &'a Table, ordinals: Range<u64>) -> Self {
-        Scan { table, ordinals, batch: Vec::new().into_iter(), last: None }
+impl<'a, E: Entry> Scan<'a, E> {
+    fn new(table: &'a Table) -> Self {
+        let (path, failed) = match table.root::<E>() {
+            Ok((page, root)) => (vec![(page, root, 0)], None),
+            Err(e) => (Vec::new(), Some(e)),
+        };
+        Scan { table, path, failed, previous: None, entries: PhantomData }
     }
-}
 
-impl<K: Ord + Clone, V> Iterator for Scan<'_, K, V>
-where
-    (K, V): Entry,
-{
-    type Item = Result<(K, V)>;
+    /// Moves to the first entry with this key or a later one. Must be called first.
+    fn start_at(&mut self, key: &E::Key) -> Result<()> {
+        while let Some((page, node, next)) = self.path.last_mut() {
+            let found = node.search::<E>(key).map_err(|e| self.table.corrupt(*page, e))?;
+            if node.level() == 0 {
+                *next = found.unwrap_or_else(|place| place);
+                return Ok(());
+            }
+            // The last child whose first key is not greater may contain the key.
+            *next = found.unwrap_or_else(|place| place.saturating_sub(1));
+            self.descend()?;
+        }
+        Ok(())
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.batch.len() == 0 && !self.ordinals.is_empty() {
-            let count = SCAN_ENTRIES.min(self.ordinals.end - self.ordinals.start);
-            match self.table.entries(self.ordinals.start, count) {
-                Ok(entries) => {
-                    self.ordinals.start += entries.len() as u64;
-                    self.batch = entries.into_iter();
+    /// Adds the next child of the last node in the path.
+    fn descend(&mut self) -> Result<()> {
+        let Some((page, parent, next)) = self.path.last_mut() else { return Ok(()) };
+        let table = self.table;
+        let (child_page, child) = table.child::<E>(*page, parent, *next, |page| table.nodes.scan(page))?;
+        let failed = |e| table.corrupt(child_page, e);
+        if child.key_bytes::<E>(0).map_err(failed)? != parent.key_bytes::<E>(*next).map_err(failed)? {
+            return Err(failed(out_of_order()));
+        }
+        *next += 1;
+        self.path.push((child_page, child, 0));
+        Ok(())
+    }
+
+    fn advance(&mut self) -> Result<Option<E>> {
+        self.failed.take().map_or(Ok(()), Err)?;
+        while let Some((page, node, next)) = self.path.last_mut() {
+            if *next == node.len() {
+                let left = self.path.pop();
+                self.previous =
+                    left.map(|(_, node, _)| node).filter(|node| node.level() == 0).or(self.previous.take());
+            } else if node.level() > 0 {
+                self.descend()?;
+            } else {
+                let entry: E = self.table.entry(*page, node, *next)?;
+                let before = match (*next, &self.previous) {
+                    (0, None) => Ok(Ordering::Less),
+                    (0, Some(previous)) => {
+                        previous.compare::<E>(previous.len().saturating_sub(1), entry.key())
+                    }
+                    (next, _) => node.compare::<E>(next - 1, entry.key()),
+                };
+                let failed = |e| self.table.corrupt(*page, e);
+                if before.map_err(failed)? != Ordering::Less {
+                    return Err(failed(out_of_order()));
                 }
-                Err(e) => {
-                    self.ordinals.start = self.ordinals.end;
-                    return Some(Err(e));
-                }
+                *next += 1;
+                return Ok(Some(entry));
             }
         }
-        let (key, value) = self.batch.next()?;
-        if self.last.as_ref().is_some_and(|last| *last >= key) {
-            let ordinal = self.ordinals.start - self.batch.len() as u64 - 1;
-            self.ordinals.start = self.ordinals.end;
-            self.batch = Vec::new().into_iter();
-            return Some(Err(self.table.out_of_order(ordinal)));
-        }
-        self.last = Some(key.clone());
-        Some(Ok((key, value)))
+        Ok(None)
     }
+}
+
+impl<E: Entry> Iterator for Scan<'_, E> {
+    type Item = Result<E>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let entry = self.advance();
+        if entry.is_err() {
+            self.path.clear(); // nothing after an error is in its place
+        }
+        entry.transpose()
+    }
+}
+
+pub(crate) fn out_of_order() -> format::Error {
+    format::Error::new(
+        Rule::EntryOrder,
+        "a key does not follow the one before it, or differs from its parent's",
+    )
 }

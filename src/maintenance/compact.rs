@@ -66,7 +66,7 @@ pub(super) fn repacked(history: &History, storage: &StorageTensors) -> Result<Re
     if stated != found as u64 {
         let detail = format!("{found} tensors, but the record says {stated}");
         let path = history.paths.storage(storage.id);
-        return Err(Error::corrupt(&path, FormatError::new(Rule::TensorCount, detail)));
+        return Err(Error::corrupt(&path, FormatError::new(Rule::RecordCount, detail)));
     }
     storage.repacked(history)
 }

@@ -27,8 +27,8 @@ pub(super) fn check_external<'a>(
     let mut files: BTreeMap<_, (External, Vec<u64>)> = BTreeMap::new();
     for (id, record) in storages {
         let StorageKind::External(external) = &record.kind else { continue };
-        let FileStamp { device, inode, size_bytes, mtime_ns } = external.stamp;
-        let stated = (&external.path, (device, inode, size_bytes, mtime_ns));
+        let FileStamp { inode, size_bytes, mtime_ns } = external.stamp;
+        let stated = (&external.path, (inode, size_bytes, mtime_ns));
         files.entry(stated).or_insert_with(|| (external.clone(), Vec::new())).1.push(id);
     }
     let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);

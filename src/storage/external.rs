@@ -13,9 +13,9 @@ use stridemap_format::FileStamp;
 use crate::disk::{Access, Disk as _, DiskFile, FileId, FileStat, RealDisk, opened};
 use crate::error::{Error, ErrorKind, Result};
 
-/// An open file that is not part of a store, with its device, inode, length and mtime when it was opened.
+/// An open file that is not part of a store, with its inode, length and mtime when it was opened.
 ///
-/// Other processes may change the file at any time. All four are compared again after every read, so bytes from two
+/// Other processes may change the file at any time. All three are compared again after every read, so bytes from two
 /// states of the file are never mixed.
 ///
 /// ```
@@ -35,6 +35,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct ExternalFile {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
+    id: FileId,
     stamp: FileStamp,
 }
 
@@ -107,8 +108,8 @@ impl ExternalFile {
 
     /// Wraps an open file, without waiting. Error messages use `path` as its name.
     pub(super) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Self> {
-        let stamp = stamp_of(file.stat()?);
-        Ok(ExternalFile { path: path.to_path_buf(), file, stamp })
+        let stat = file.stat()?;
+        Ok(ExternalFile { path: path.to_path_buf(), file, id: stat.id(), stamp: stamp_of(stat) })
     }
 
     /// Returns the path that it was opened by.
@@ -144,7 +145,7 @@ impl ExternalFile {
 
     /// Returns the device and inode.
     pub(super) fn id(&self) -> FileId {
-        (self.stamp.device, self.stamp.inode)
+        self.id
     }
 
     /// Whether `stat` is of this file.
@@ -230,14 +231,13 @@ fn until_settled(mtime_ns: i64) -> Option<Duration> {
 }
 
 pub(super) fn stamp_of(stat: FileStat) -> FileStamp {
-    let FileStat { device, inode, size_bytes, mtime_ns, .. } = stat;
-    FileStamp { device, inode, size_bytes, mtime_ns }
+    let FileStat { inode, size_bytes, mtime_ns, .. } = stat;
+    FileStamp { inode, size_bytes, mtime_ns }
 }
 
 /// Describes what has changed in a file, or returns `None` if nothing has.
 pub(super) fn difference(then: FileStamp, now: FileStamp) -> Option<String> {
     let fields = [
-        ("device", i128::from(then.device), i128::from(now.device)),
         ("inode", i128::from(then.inode), i128::from(now.inode)),
         ("size in bytes", i128::from(then.size_bytes), i128::from(now.size_bytes)),
         ("mtime in ns", i128::from(then.mtime_ns), i128::from(now.mtime_ns)),

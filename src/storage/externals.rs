@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The files outside the store that a handle may open for external storages.
 ///
 /// The store names the files, so an untrusted store could name any file that this process can read. Whichever files
-/// are allowed, a file is opened only if it is regular, does not belong to a store, and still has the device, inode,
+/// are allowed, a file is opened only if it is regular, does not belong to a store, and still has the inode,
 /// length and mtime that were recorded when it was adopted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stridemap_format::check_name;
+use stridemap_format::check_text;
 
 use super::handle::Store;
 use super::snapshot::Snapshot;
@@ -199,9 +199,9 @@ impl Transaction<'_> {
     pub fn set_attribute_of(&mut self, scope: &str, key: &str, value: &str) -> Result<()> {
         let refused = |e| Error::refused("set_attribute", e);
         if !scope.is_empty() {
-            check_name(scope).map_err(refused)?;
+            check_text("attribute scope", scope).map_err(refused)?;
         }
-        check_name(key).map_err(refused)?;
+        check_text("attribute key", key).map_err(refused)?;
         let (scope, key, value) = (scope.to_owned(), key.to_owned(), Some(value.to_owned()));
         self.apply(Change::SetAttribute { scope, key, value })
     }

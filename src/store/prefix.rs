@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use stridemap_format::check_name;
+use stridemap_format::check_text;
 
 use super::handle::Store;
 use super::snapshot::TensorInfo;
@@ -207,7 +207,7 @@ impl Transaction<'_> {
         let renamed = |name: &str| format!("{to}{}", &name[from.len()..]);
         for name in &names {
             let (op, new) = (format!("rename_prefix {from:?} to {to:?}"), renamed(name));
-            check_name(&new).map_err(|e| Error::refused(&op, e))?;
+            check_text("name", &new).map_err(|e| Error::refused(&op, e))?;
             // A name that is itself renamed becomes free.
             let is_refused = self.on_existing_renamed() == OnExisting::Refuse;
             if is_refused && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
@@ -221,7 +221,7 @@ impl Transaction<'_> {
         for scope in &scopes {
             let (op, new) = (format!("rename_prefix {from:?} to {to:?}"), renamed(scope));
             if !new.is_empty() {
-                check_name(&new).map_err(|e| Error::refused(&op, e))?;
+                check_text("name", &new).map_err(|e| Error::refused(&op, e))?;
             }
         }
         names.append(&mut scopes);

@@ -4,10 +4,10 @@ use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
-use stridemap_format::limits::MAX_RESERVED_BYTES;
+use stridemap_format::limits::{MAX_RANK, MAX_RESERVED_BYTES};
 use stridemap_format::{
     DType, External, FileStamp, Manifest, Sealed, StorageKind, StorageRecord, TableRef, TensorParts,
-    TensorRecord, Uuid,
+    TensorRecord, TreeRef, Uuid,
 };
 
 use super::table::Table;
@@ -22,12 +22,17 @@ pub(crate) fn dtype() -> impl Strategy<Value = DType> {
 }
 
 fn name() -> impl Strategy<Value = String> {
-    prop_oneof![4 => "\\PC{1,12}", 1 => "[a-c]", 1 => "[^\\x00]{250,260}"]
+    prop_oneof![
+        12 => "\\PC{1,12}",
+        3 => "[a-c]",
+        3 => "[^\\x00]{250,260}",
+        // Long names with a common prefix, up to the limit.
+        1 => (1000..4090usize, "[a-c]{1,6}").prop_map(|(length, end)| "n".repeat(length) + &end),
+    ]
 }
 
 fn stamp() -> impl Strategy<Value = FileStamp> {
-    (number(), number(), number(), any::<i64>()).prop_map(|(device, inode, size_bytes, mtime_ns)| FileStamp {
-        device,
+    (number(), number(), any::<i64>()).prop_map(|(inode, size_bytes, mtime_ns)| FileStamp {
         inode,
         size_bytes,
         mtime_ns,
@@ -58,8 +63,28 @@ pub(crate) fn storage_record() -> impl Strategy<Value = StorageRecord> {
     })
 }
 
-/// A tensor on a storage with an id below `next_id`. Its extent is unbounded.
+/// A tensor on a storage with an id below `next_id`. Its extent is unbounded. A few are of the largest size.
 pub(crate) fn tensor_record(next_id: u64) -> impl Strategy<Value = TensorRecord> {
+    prop_oneof![30 => small_record(next_id), 1 => (1..next_id).prop_map(largest_record)]
+}
+
+/// Returns a tensor of 64 dimensions, each with the longest size, stride and name.
+pub(crate) fn largest_record(storage_id: u64) -> TensorRecord {
+    let name = |i: usize| Some(format!("{}{i:02}", "d".repeat(253)));
+    let mut size = vec![u64::MAX; MAX_RANK];
+    size[0] = 0;
+    TensorRecord::new(TensorParts {
+        dtype: DType::F32,
+        size,
+        stride: vec![i64::MIN; MAX_RANK],
+        offset_elems: u64::MAX,
+        storage_id,
+        dim_names: Some((0..MAX_RANK).map(name).collect()),
+    })
+    .unwrap()
+}
+
+fn small_record(next_id: u64) -> impl Strategy<Value = TensorRecord> {
     let dim = (prop_oneof![4 => 0..70u64, 1 => number()], any::<i64>(), 0..64u32);
     let dim = dim.prop_map(|(size, stride, shift)| (size, stride >> shift));
     let names = of((any::<u8>(), "[A-Za-z_][A-Za-z0-9_]{0,8}"));
@@ -67,23 +92,29 @@ pub(crate) fn tensor_record(next_id: u64) -> impl Strategy<Value = TensorRecord>
         "the number of elements fits",
         |(dtype, dims, offset_elems, storage_id, names)| {
             let (size, stride): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
-            let dim_names = names.map(|(named, prefix)| {
+            let dim_names: Option<Vec<_>> = names.map(|(named, prefix)| {
                 let name = |i| (named >> i & 1 == 1).then(|| format!("{prefix}{i}"));
                 (0..size.len()).map(name).collect()
             });
+            let dim_names = dim_names.filter(|names| names.iter().any(Option::is_some));
             let parts = TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names };
             TensorRecord::new(parts).ok()
         },
     )
 }
 
+fn tree_ref() -> impl Strategy<Value = TreeRef> {
+    (number(), number()).prop_map(|(root_page, entry_count)| TreeRef { root_page, entry_count })
+}
+
 prop_compose! {
     fn table_ref(generation: u64)(
         generation in 1..=generation,
-        length_bytes in number(),
-        header_digest in any::<[u8; 16]>(),
+        page_count in number(),
+        storages in tree_ref(),
+        tensors in tree_ref(),
     ) -> TableRef {
-        TableRef { generation, length_bytes, header_digest }
+        TableRef { generation, page_count, storages, tensors }
     }
 }
 
@@ -94,7 +125,6 @@ prop_compose! {
     )(
         uuid in any::<Uuid>(),
         generation in Just(generation),
-        parent in 0..generation,
         next_storage_id in Just(next_storage_id),
         table in of(table_ref(generation)),
         storages in btree_map(1..next_storage_id, of(storage_record()), 0..8),
@@ -102,7 +132,7 @@ prop_compose! {
         attributes in btree_map((prop_oneof![Just(String::new()), name()], name()), ".{0,20}", 0..4),
         garbage in btree_map(1..next_storage_id, 0..=generation, 0..4),
     ) -> Manifest {
-        Manifest { uuid, generation, parent, next_storage_id, table, storages, tensors, attributes, garbage }
+        Manifest { uuid, generation, next_storage_id, table, storages, tensors, attributes, garbage }
     }
 }
 

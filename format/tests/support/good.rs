@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stridemap_format::limits::{
-    MAX_DIM_NAME_BYTES, MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES,
+    MAX_DIM_NAME_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES,
 };
 use stridemap_format::{
     Attributes, DType, External, FileStamp, Manifest, Marker, Sealed, StorageKind, StorageRecord,
@@ -33,9 +33,15 @@ pub(crate) fn manifests() -> Vec<(&'static str, Manifest)> {
 
 pub(crate) fn tables() -> Vec<(&'static str, Table)> {
     let empty = Table { storages: BTreeMap::new(), tensors: BTreeMap::new(), generation: 1, ..table() };
-    // Both halves of its generation are combined with the ordinal in the seed of a check.
     let late = Table { generation: 0x7_0000_0003, ..small_table() };
-    vec![("table", table()), ("empty", empty), ("small-table", small_table()), ("late", late)]
+    vec![
+        ("table", table()),
+        ("empty", empty),
+        ("small-table", small_table()),
+        ("late", late),
+        ("levels", levels()),
+        ("long-nodes", long_nodes()),
+    ]
 }
 
 /// Returns the manifest from which each bad one differs in one rule.
@@ -43,7 +49,6 @@ pub(crate) fn small_manifest() -> Manifest {
     let table = small_table();
     Manifest {
         generation: table.generation,
-        parent: 6,
         next_storage_id: table.next_storage_id,
         storages: table.storages.into_iter().map(|(id, record)| (id, Some(record))).collect(),
         tensors: table.tensors.into_iter().map(|(name, record)| (name, Some(record))).collect(),
@@ -76,7 +81,6 @@ fn deltas() -> Manifest {
     let transposed = tensor(DType::F32, &[2, 3], &[1, 2], 0, 3);
     Manifest {
         generation: 7,
-        parent: 6,
         next_storage_id: 10,
         storages: BTreeMap::from([
             (1, None),
@@ -96,7 +100,7 @@ fn deltas() -> Manifest {
             ("../..", Some(tensor(DType::I64, &[4], &[-2], 6, 4))),
             ("λ/权重 🦀\n", Some(tensor(DType::BF16, &[1000, 7], &[0, 1], 5, 4))),
             ("nothing", Some(tensor(DType::Bool, &[0, 3], &[3, 1], 0, 5))),
-            ("scalar", Some(with_names(&tensor(DType::F64, &[], &[], 124, 9), names(&[])))),
+            ("scalar", Some(tensor(DType::F64, &[], &[], 124, 9))),
         ]
         .map(|(name, record)| (name.to_owned(), record))
         .into(),
@@ -113,7 +117,6 @@ fn integers() -> Manifest {
     let removed = unsigned[1..7].iter().map(|&id| (id, None));
     Manifest {
         generation: u64::MAX,
-        parent: u64::MAX - 1,
         next_storage_id: u64::MAX,
         storages: removed.chain([(u64::MAX - 1, Some(sealed(0, 1)))]).collect(),
         tensors: [("integers".to_owned(), Some(tensor(DType::U8, &unsigned, &signed, 0, u64::MAX - 1)))]
@@ -123,29 +126,33 @@ fn integers() -> Manifest {
     }
 }
 
-/// Returns a manifest with every field at its maximum, and with the largest view that contains no element.
-fn limits() -> Manifest {
+/// Returns a tensor with the most dimensions, and the longest names of them.
+fn deep(storage_id: u64) -> TensorRecord {
     let name = |i: usize| Some(format!("d{i:0>width$}", width = MAX_DIM_NAME_BYTES - 1));
     let dim_names = Some((0..MAX_RANK).map(name).collect());
+    with_names(&tensor(DType::F32, &[1; MAX_RANK], &[i64::MIN; MAX_RANK], 0, storage_id), dim_names)
+}
+
+/// Returns a manifest with every field at its maximum, and with the largest view that contains no element.
+fn limits() -> Manifest {
     let wide = tensor(DType::U8, &[i64::MAX as u64; 1], &[1], 0, 1);
-    let deep = with_names(&tensor(DType::F32, &[1; MAX_RANK], &[i64::MIN; MAX_RANK], 0, 2), dim_names);
     let (mut size, mut stride) = ([u64::MAX; MAX_RANK], [i64::MIN; MAX_RANK]);
     (size[MAX_RANK - 1], stride[0]) = (0, i64::MAX);
     Manifest {
         next_storage_id: 4,
         storages: BTreeMap::from([
             (1, Some(storage(MAX_STORAGE_BYTES, 1, StorageKind::Live { access_bytes: 8 }))),
-            (2, Some(storage(4, 2, external(&"p".repeat(MAX_PATH_BYTES), u64::MAX - 4, u64::MAX)))),
+            (2, Some(storage(4, 2, external(&"p".repeat(MAX_TEXT_BYTES), u64::MAX - 4, u64::MAX)))),
             (3, Some(reserving(MAX_STORAGE_BYTES, MAX_RESERVED_BYTES))),
         ]),
         tensors: BTreeMap::from([
-            ("deep".to_owned(), Some(deep)),
-            ("n".repeat(MAX_NAME_BYTES), Some(wide)),
+            ("deep".to_owned(), Some(deep(2))),
+            ("n".repeat(MAX_TEXT_BYTES), Some(wide)),
             ("nothing".to_owned(), Some(tensor(DType::F32, &size, &stride, 1, 2))),
         ]),
         attributes: attributes(&[
-            ("", &"k".repeat(MAX_NAME_BYTES), ""),
-            (&"s".repeat(MAX_NAME_BYTES), &"k".repeat(MAX_NAME_BYTES), ""),
+            ("", &"k".repeat(MAX_TEXT_BYTES), ""),
+            (&"s".repeat(MAX_TEXT_BYTES), &"k".repeat(MAX_TEXT_BYTES), ""),
         ]),
         ..Manifest::first(UUID)
     }
@@ -178,7 +185,6 @@ fn on_table() -> Manifest {
     let live = StorageRecord { tensor_count: 2, ..table.storages[&4].clone() };
     Manifest {
         generation: 8,
-        parent: 7,
         next_storage_id: table.next_storage_id,
         table: Some(table.encode().1),
         storages: BTreeMap::from([(3, None), (4, Some(live))]),
@@ -224,6 +230,32 @@ fn table() -> Table {
     }
 }
 
+/// Returns a table whose tree of storages has two levels, and whose tree of tensors has three.
+fn levels() -> Table {
+    let path = |id: u64| external(&format!("{id:0>1000}"), 0, 8);
+    let view = |id: u64, end: u64| {
+        (format!("{}.{id:03}.{end}", "n".repeat(1000)), tensor(DType::I16, &[2], &[1], 2 * end, id))
+    };
+    Table {
+        generation: 9,
+        next_storage_id: 300,
+        storages: (1..=9).map(|id| (id * 30, storage(8, 2, path(id)))).collect(),
+        tensors: (1..=9).flat_map(|id| [view(id * 30, 0), view(id * 30, 1)]).collect(),
+        ..small_table()
+    }
+}
+
+/// Returns a table whose nodes have several pages: a leaf with the largest record, and an inner node of long names.
+fn long_nodes() -> Table {
+    let name = |end: &str| "n".repeat(MAX_TEXT_BYTES - end.len()) + end;
+    let short = tensor(DType::U8, &[], &[], 0, 1);
+    Table {
+        tensors: [(name("a"), short.clone()), (name("b"), deep(1)), (name("c"), short)].into(),
+        storages: BTreeMap::from([(1, storage(4, 3, external(&"p".repeat(MAX_TEXT_BYTES), 0, 4)))]),
+        ..small_table()
+    }
+}
+
 fn storage(length_bytes: u64, tensor_count: u64, kind: StorageKind) -> StorageRecord {
     StorageRecord { length_bytes, tensor_count, kind }
 }
@@ -241,7 +273,7 @@ fn reserving(length_bytes: u64, reserved_bytes: u64) -> StorageRecord {
 }
 
 fn external(path: &str, offset_bytes: u64, size_bytes: u64) -> StorageKind {
-    let stamp = FileStamp { device: 66306, inode: 1 << 33, size_bytes, mtime_ns: -1_700_000_000_123_456_789 };
+    let stamp = FileStamp { inode: 1 << 33, size_bytes, mtime_ns: -1_700_000_000_123_456_789 };
     StorageKind::External(External { path: path.to_owned(), offset_bytes, stamp })
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use stridemap_format::{Attributes, Manifest, Marker, StorageKind, StorageRecord, TableRef, TensorRecord};
+use stridemap_format::{
+    Attributes, Manifest, Marker, StorageKind, StorageRecord, TableRef, TensorRecord, TreeRef,
+};
 
 use super::table::Table;
 
@@ -15,7 +17,6 @@ pub(crate) fn manifest(manifest: &Manifest) -> Value {
     json!({
         "uuid": hex(&manifest.uuid),
         "generation": manifest.generation,
-        "parent": manifest.parent,
         "next_storage_id": manifest.next_storage_id,
         "table": manifest.table.as_ref().map(table_ref),
         "storages": object(&manifest.storages, |record| record.as_ref().map_or(Value::Null, storage)),
@@ -44,11 +45,13 @@ fn by_scope(attributes: &Attributes) -> BTreeMap<&str, BTreeMap<&str, &str>> {
     scopes
 }
 
-fn table_ref(reference: &TableRef) -> Value {
+pub(crate) fn table_ref(reference: &TableRef) -> Value {
+    let tree = |tree: &TreeRef| json!({ "root_page": tree.root_page, "entry_count": tree.entry_count });
     json!({
         "generation": reference.generation,
-        "length_bytes": reference.length_bytes,
-        "header_digest": hex(&reference.header_digest),
+        "page_count": reference.page_count,
+        "storages": tree(&reference.storages),
+        "tensors": tree(&reference.tensors),
     })
 }
 
@@ -66,7 +69,6 @@ fn storage(record: &StorageRecord) -> Value {
             "kind": "external",
             "path": external.path,
             "offset_bytes": external.offset_bytes,
-            "device": external.stamp.device,
             "inode": external.stamp.inode,
             "size_bytes": external.stamp.size_bytes,
             "mtime_ns": external.stamp.mtime_ns,

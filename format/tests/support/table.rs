@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use stridemap_format::{
-    Error, StorageRecord, TABLE_HEADER_BYTES, TableEncoder, TableHeader, TableRef, TensorRecord, Uuid,
+    Entry, Error, Node, PAGE_BYTES, Result, Rule, StorageRecord, TableEncoder, TableRef, TensorRecord, Tree,
+    TreeRef, Uuid,
 };
 
 /// The content of a table, and the next storage id of the manifest that refers to it.
@@ -16,96 +17,132 @@ pub(crate) struct Table {
     pub(crate) tensors: BTreeMap<String, TensorRecord>,
 }
 
-/// The reason why a file was refused.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Failure {
-    Refused(Error),
-    /// The crate requested bytes past the end of the file.
-    CutShort,
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::Refused(error)
-    }
-}
-
-#[derive(Debug, PartialEq)]
-pub(crate) enum Entry {
-    Storage(u64, StorageRecord),
-    Tensor(String, TensorRecord),
-}
-
 impl Table {
     pub(crate) fn encode(&self) -> (Vec<u8>, TableRef) {
         let mut encoder = TableEncoder::new(self.uuid, self.generation, self.next_storage_id);
-        let mut rest = Vec::new();
+        let mut bytes = Vec::new();
         for (&id, record) in &self.storages {
-            encoder.push_storage(id, record, &mut rest).unwrap();
+            encoder.push_storage(id, record, &mut bytes).unwrap();
         }
         for (name, record) in &self.tensors {
-            encoder.push_tensor(name, record, &mut rest).unwrap();
+            encoder.push_tensor(name, record, &mut bytes).unwrap();
         }
-        let (header, reference) = encoder.finish(&mut rest);
-        ([header, rest].concat(), reference)
+        let reference = encoder.finish(&mut bytes).unwrap();
+        (bytes, reference)
     }
 
-    /// Reads a whole table, like a verification. It does not check that entries ascend (F-24): the encoder refuses any
-    /// other order.
+    /// Reads a whole table, like a verification.
     pub(crate) fn decode(
         bytes: &[u8],
         uuid: Uuid,
         reference: &TableRef,
         next_storage_id: u64,
-    ) -> Result<Table, Failure> {
-        let header = decode_header(bytes, uuid, reference)?;
-        let (offset, length) = header.slots(0, header.entry_count());
-        header.decode_slots(0, part(bytes, offset, length)?)?;
-        let generation = reference.generation;
-        let mut order = TableEncoder::new(uuid, generation, next_storage_id);
-        let (mut storages, mut tensors) = (BTreeMap::new(), BTreeMap::new());
-        for ordinal in 0..header.entry_count() {
-            match decode_entry(bytes, &header, ordinal, next_storage_id)? {
-                Entry::Storage(id, record) => {
-                    order.push_storage(id, &record, &mut Vec::new())?;
-                    storages.insert(id, record);
+    ) -> Result<Table> {
+        let file = TableFile::open(bytes, uuid, reference, next_storage_id)?;
+        let storages: Vec<(u64, StorageRecord)> = file.scan()?;
+        let tensors: Vec<(String, TensorRecord)> = file.scan()?;
+        let (mut counts, mut page) = ([0, 0], 0);
+        while page < reference.page_count {
+            let node = file.node(page)?;
+            if node.level() == 0 {
+                counts[usize::from(!node.is_in(Tree::Storages))] += node.len() as u64;
+            }
+            page += node.pages();
+        }
+        if counts != [reference.storages.entry_count, reference.tensors.entry_count] {
+            return Err(Error::new(Rule::RecordCount, format!("{counts:?} entries")));
+        }
+        let (storages, tensors) = (storages.into_iter().collect(), tensors.into_iter().collect());
+        Ok(Table { uuid, generation: reference.generation, next_storage_id, storages, tensors })
+    }
+}
+
+/// The file of a table, and a manifest's reference to it.
+pub(crate) struct TableFile<'a> {
+    bytes: &'a [u8],
+    uuid: Uuid,
+    reference: TableRef,
+    next_storage_id: u64,
+}
+
+impl<'a> TableFile<'a> {
+    pub(crate) fn open(
+        bytes: &'a [u8],
+        uuid: Uuid,
+        reference: &TableRef,
+        next_storage_id: u64,
+    ) -> Result<Self> {
+        if bytes.len() as u64 != reference.length_bytes() {
+            return Err(Error::new(Rule::TableFile, format!("{} bytes", bytes.len())));
+        }
+        Ok(TableFile { bytes, uuid, reference: *reference, next_storage_id })
+    }
+
+    fn node(&self, page: u64) -> Result<Node> {
+        if page >= self.reference.page_count {
+            return Err(Error::new(Rule::NodeChild, format!("page {page} is outside the file")));
+        }
+        let rest = &self.bytes[page as usize * PAGE_BYTES..];
+        let length = Node::page_count(&rest[..PAGE_BYTES]) as usize * PAGE_BYTES;
+        Node::decode(rest[..length.min(rest.len())].into(), self.uuid, self.reference.generation, page)
+    }
+
+    fn root<E: Entry>(&self) -> Result<Node> {
+        let TreeRef { root_page, .. } = match E::TREE {
+            Tree::Storages => self.reference.storages,
+            Tree::Tensors => self.reference.tensors,
+        };
+        let root = self.node(root_page)?;
+        root.check_child(E::TREE, None)?;
+        Ok(root)
+    }
+
+    fn child<E: Entry>(&self, parent: &Node, index: usize) -> Result<Node> {
+        let child = self.node(parent.child::<E>(index)?)?;
+        child.check_child(E::TREE, parent.level().checked_sub(1))?;
+        Ok(child)
+    }
+
+    /// Looks up one key. Returns its entry and the number of nodes that were read.
+    pub(crate) fn find<E: Entry>(&self, key: &E::Key) -> Result<(Option<E>, usize)> {
+        let (mut node, mut node_count) = (self.root::<E>()?, 1);
+        while node.level() > 0 {
+            let index = match node.search::<E>(key)? {
+                Ok(index) => index,
+                Err(0) => return Ok((None, node_count)),
+                Err(next) => next - 1,
+            };
+            node = self.child::<E>(&node, index)?;
+            node_count += 1;
+        }
+        let index = node.search::<E>(key)?.ok();
+        Ok((index.map(|index| node.entry(index, self.next_storage_id)).transpose()?, node_count))
+    }
+
+    /// Returns all entries of a tree, after checking their order (F-24).
+    pub(crate) fn scan<E: Entry>(&self) -> Result<Vec<E>> {
+        let mut entries = Vec::new();
+        self.scan_below(&self.root::<E>()?, &mut entries)?;
+        Ok(entries)
+    }
+
+    fn scan_below<E: Entry>(&self, node: &Node, entries: &mut Vec<E>) -> Result<()> {
+        let out_of_order = || Err(Error::new(Rule::EntryOrder, "a key is out of order"));
+        for index in 0..node.len() {
+            if node.level() == 0 {
+                let entry: E = node.entry(index, self.next_storage_id)?;
+                if entries.last().is_some_and(|last| last.key() >= entry.key()) {
+                    return out_of_order();
                 }
-                Entry::Tensor(name, record) => {
-                    order.push_tensor(&name, &record, &mut Vec::new())?;
-                    tensors.insert(name, record);
+                entries.push(entry);
+            } else {
+                let child = self.child::<E>(node, index)?;
+                if child.key_bytes::<E>(0)? != node.key_bytes::<E>(index)? {
+                    return out_of_order();
                 }
+                self.scan_below(&child, entries)?;
             }
         }
-        Ok(Table { uuid, generation, next_storage_id, storages, tensors })
+        Ok(())
     }
-}
-
-pub(crate) fn decode_header(bytes: &[u8], uuid: Uuid, reference: &TableRef) -> Result<TableHeader, Error> {
-    TableHeader::decode(bytes.get(..TABLE_HEADER_BYTES).unwrap_or(bytes), uuid, reference)
-}
-
-/// Reads one entry by its two slots, like a lookup.
-pub(crate) fn decode_entry(
-    bytes: &[u8],
-    header: &TableHeader,
-    ordinal: u64,
-    next_id: u64,
-) -> Result<Entry, Failure> {
-    let (offset, length) = header.slots(ordinal, 1);
-    let entries = header.decode_slots(ordinal, part(bytes, offset, length)?)?;
-    let &[(offset, length)] = &entries[..] else { panic!("two slots gave {} entries", entries.len()) };
-    let entry = part(bytes, offset, length)?;
-    if ordinal < header.storage_count() {
-        let (id, record) = header.decode_storage(ordinal, next_id, entry)?;
-        Ok(Entry::Storage(id, record))
-    } else {
-        let (name, record) = header.decode_tensor(ordinal, next_id, entry)?;
-        Ok(Entry::Tensor(name, record))
-    }
-}
-
-/// Returns the bytes that a reader gets from a file at `offset`.
-fn part(bytes: &[u8], offset: u64, length: u64) -> Result<&[u8], Failure> {
-    let range = usize::try_from(offset).ok().zip(usize::try_from(length).ok());
-    range.and_then(|(offset, length)| bytes.get(offset..offset.checked_add(length)?)).ok_or(Failure::CutShort)
 }

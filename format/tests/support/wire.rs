@@ -1,8 +1,8 @@
 //! A second encoder, written only from `SPEC.md`. It also writes what the crate refuses to write.
 
-use stridemap_format::{TableRef, Uuid, digest};
+use stridemap_format::{PAGE_BYTES, TableRef, TreeRef, Uuid};
 
-use super::frame::{digested, entry_of, manifest_of};
+use super::frame::{digested, manifest_of, node_of};
 
 /// The store, the generation and the next id of every bad vector.
 pub(crate) const UUID: Uuid = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -56,7 +56,7 @@ pub(crate) fn dim_names(names: &[&str]) -> Vec<u8> {
 }
 
 pub(crate) fn external(path: &[u8], offset_bytes: u64, size_bytes: u64) -> Vec<u8> {
-    [uint(3), text(path), uint(offset_bytes), uint(1), uint(2), uint(size_bytes), int(-1)].concat()
+    [uint(3), text(path), uint(offset_bytes), uint(2), uint(size_bytes), int(-1)].concat()
 }
 
 /// Encodes a sealed storage without a full chunk.
@@ -68,8 +68,11 @@ pub(crate) fn live(access_bytes: u8) -> Vec<u8> {
     [uint(2), vec![access_bytes]].concat()
 }
 
-pub(crate) fn table_ref(generation: u64) -> Vec<u8> {
-    some([uint(generation), uint(72), vec![0xdd; 16]].concat())
+/// Encodes a manifest's reference to a table.
+pub(crate) fn table_ref(reference: &TableRef) -> Vec<u8> {
+    let TableRef { generation, page_count, storages, tensors } = *reference;
+    let trees = [storages.root_page, storages.entry_count, tensors.root_page, tensors.entry_count];
+    some([uint(generation), uint(page_count), trees.map(uint).concat()].concat())
 }
 
 /// A field that a bad vector replaces, and its new bytes.
@@ -80,7 +83,6 @@ fn manifest_fields() -> Vec<Change> {
     let head = [
         ("uuid", UUID.to_vec()),
         ("generation", uint(GENERATION)),
-        ("parent", uint(6)),
         ("next_id", uint(NEXT_ID)),
         ("table", vec![0]),
         ("storages", uint(1)),
@@ -138,8 +140,8 @@ pub(crate) fn manifest(changes: &[Change]) -> Vec<u8> {
     manifest_of(&body)
 }
 
-pub(crate) fn marker(magic: &[u8], version: u32, reserved: u32) -> Vec<u8> {
-    digested(&[magic, &version.to_le_bytes(), &reserved.to_le_bytes(), &UUID].concat())
+pub(crate) fn marker(magic: &[u8], version: u64) -> Vec<u8> {
+    digested(&[magic, &version.to_le_bytes(), &UUID].concat())
 }
 
 /// Returns `bytes` with those at `offset` replaced by `patch`.
@@ -148,28 +150,33 @@ pub(crate) fn overwritten(mut bytes: Vec<u8>, offset: usize, patch: &[u8]) -> Ve
     bytes
 }
 
-/// Returns a table of these records. The first `storages` records are storages, the others tensors. `gaps` are the bytes
-/// before and after the entries.
-pub(crate) fn table_with_gaps(records: &[Vec<u8>], storages: u64, gaps: [&[u8]; 2]) -> Vec<u8> {
-    let mut entries = gaps[0].to_vec();
-    let mut slots = vec![64 + entries.len() as u64];
-    for (ordinal, record) in records.iter().enumerate() {
-        entries.extend(entry_of(record, GENERATION, ordinal as u64));
-        slots.push(64 + entries.len() as u64);
+/// Returns a node of a table. `place` is its page, tree and level.
+pub(crate) fn node(place: (u64, u16, u16), entries: &[Vec<u8>]) -> Vec<u8> {
+    node_of(UUID, GENERATION, place, entries)
+}
+
+/// Encodes the entry of a child in an inner node.
+pub(crate) fn child(key: Vec<u8>, page: u64) -> Vec<u8> {
+    [key, uint(page)].concat()
+}
+
+/// Returns a table of two leaves, and a manifest's reference to it.
+pub(crate) fn table(storages: &[Vec<u8>], tensors: &[Vec<u8>]) -> (Vec<u8>, TableRef) {
+    let storage_leaf = node((0, 0, 0), storages);
+    let tensor_page = (storage_leaf.len() / PAGE_BYTES) as u64;
+    let bytes = [storage_leaf, node((tensor_page, 1, 0), tensors)].concat();
+    let reference = reference(&bytes, (0, storages.len()), (tensor_page, tensors.len()));
+    (bytes, reference)
+}
+
+/// Returns the reference to a table of generation 7. Each tree is the page of its root and the number of its entries.
+pub(crate) fn reference(table: &[u8], storages: (u64, usize), tensors: (u64, usize)) -> TableRef {
+    let tree =
+        |(root_page, entry_count): (u64, usize)| TreeRef { root_page, entry_count: entry_count as u64 };
+    TableRef {
+        generation: GENERATION,
+        page_count: table.len().div_ceil(PAGE_BYTES) as u64,
+        storages: tree(storages),
+        tensors: tree(tensors),
     }
-    entries.extend(gaps[1]);
-    let length = 64 + entries.len() as u64 + 8 * slots.len() as u64;
-    let numbers = [GENERATION, storages, records.len() as u64 - storages, length].map(u64::to_le_bytes);
-    let index: Vec<u8> = slots.into_iter().flat_map(u64::to_le_bytes).collect();
-    [b"SMAPTAB\n\x01\0\0\0\0\0\0\0", &UUID[..], numbers.as_flattened(), &entries, &index].concat()
-}
-
-pub(crate) fn table(records: &[Vec<u8>], storages: u64) -> Vec<u8> {
-    table_with_gaps(records, storages, [b"", b""])
-}
-
-/// Returns a manifest's reference to a table of generation 7 with this header and length.
-pub(crate) fn reference(table: &[u8]) -> TableRef {
-    let header_digest = digest(table.get(..64).unwrap_or(table));
-    TableRef { generation: GENERATION, length_bytes: table.len() as u64, header_digest }
 }

@@ -100,7 +100,6 @@ pub(super) fn apply(
     garbage.retain(|id, _| !storages.contains_key(id) && !moves.storages.contains(id));
     let manifest = Manifest {
         generation,
-        parent: source.manifest.generation.min(generation - 1),
         next_storage_id,
         table: None,
         storages: storages.into_iter().map(|(id, record)| (id, Some(record))).collect(),

@@ -111,24 +111,30 @@ pub(super) fn content(
     Ok(content)
 }
 
-/// Records damage to the table's entries.
+/// Records damage to the table. The entries of the leaves that can be read are kept, in whichever order.
 fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
     let Some(table) = &source.table else { return };
     let path = table.path();
-    for (ordinal, error) in &survey.broken {
+    if let Some(error) = survey.broken.values().next() {
         content.is_changed = true;
-        let what = if table.storages().contains(ordinal) { "storage" } else { "tensor" };
-        let reason =
-            format!("entry {ordinal} cannot be read, and the {what} in it is lost: {}", detail_of(error));
-        repair.losses.push(Loss { path: path.to_path_buf(), reason, names: Vec::new() });
+        let (count, error) = (survey.broken.len(), detail_of(error));
+        let what = format!("{count} places cannot be read, the first because of this: {error}");
+        match survey.lost_entries() {
+            (0, 0) => repair.remedy(path, format!("written again without a loss; {what}")),
+            (storages, tensors) => {
+                let reason =
+                    format!("the records of {tensors} tensors and {storages} storages are lost; {what}");
+                repair.losses.push(Loss { path: path.to_path_buf(), reason, names: Vec::new() });
+            }
+        }
     }
     if let Some(first) = survey.unordered.first() {
         content.is_changed = true;
-        repair.remedy(path, format!("entries put in order, from entry {first} on"));
+        repair.remedy(path, format!("entries put in order, from the node at page {first} on"));
     }
-    if survey.broken.is_empty() && table.check_index().is_err() {
+    if let Some(detail) = survey.miscount() {
         content.is_changed = true;
-        repair.remedy(path, "the index is written again");
+        repair.remedy(path, format!("written again with the right counts: {detail}"));
     }
 }
 

@@ -110,7 +110,7 @@ fn newest_readable(
                 continue;
             }
         };
-        match Table::of(disk, paths, &manifest) {
+        match Table::readable(disk, paths, &manifest) {
             Ok(table) => {
                 let then = format!("returns to generation {number}, so later commits are lost");
                 repair.lose_files(unread, &then);
@@ -139,7 +139,7 @@ fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
         _ => "there is no manifest".to_owned(),
     };
     let detail = format!("{why}; nothing else says which tensors the store has");
-    let error = Error::corrupt(&paths.meta_dir(), format::Error::new(Rule::ManifestFrame, detail));
+    let error = Error::corrupt(&paths.meta_dir(), format::Error::new(Rule::MetadataFile, detail));
     error.context("repair").advised(
         "nothing was changed, and the elements are in storages/; put back meta/ from a copy of the store, and \
          repair again",

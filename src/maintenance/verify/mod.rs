@@ -22,6 +22,7 @@ use finding::{Findings, Index};
 pub(super) use damage::bytes_of_chunks;
 pub use finding::{Affected, Finding};
 pub use orphans::Orphan;
+use survey::Place;
 pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
 
@@ -138,12 +139,7 @@ fn metadata(
         || history.paths.manifest(generation.number()),
         |table| history.paths.table(table.reference().generation),
     );
-    if let Some(Err(e)) = generation.table().map(|table| table.check_index())
-        && survey.broken.is_empty()
-    {
-        findings.metadata(e, Affected::NOTHING)?;
-    }
-    let broken = broken_entries(survey, findings)?;
+    let broken = broken_places(survey, findings)?;
     let unordered = out_of_order(&table_path, survey, findings);
     for (id, storage) in &survey.storages {
         if storage.tensor_count != storage.record.tensor_count && survey.broken.is_empty() {
@@ -151,14 +147,14 @@ fn metadata(
                 "storage {id:016x} has {} tensors, but its record says {}",
                 storage.tensor_count, storage.record.tensor_count
             );
-            findings.push(&table_path, &FormatError::new(Rule::TensorCount, detail), Affected::NOTHING);
+            findings.push(&table_path, &FormatError::new(Rule::RecordCount, detail), Affected::NOTHING);
         }
     }
     survey.each_tensor(|tensor| {
         let (name, record) = (tensor.shared_name(), tensor.record);
         let damaged = survey.damaged_lookups_of(&tensor);
-        for ordinal in &damaged {
-            if let Some(&index) = broken.get(ordinal) {
+        for place in &damaged {
+            if let Some(&index) = broken.get(place) {
                 findings.affect(index, &name);
             }
         }
@@ -187,24 +183,25 @@ fn metadata(
     })
 }
 
-fn broken_entries(survey: &Survey<'_>, findings: &mut Findings) -> Result<BTreeMap<u64, Index>> {
+/// Adds a finding for each broken place of the table, and one if entries are missing for no other reason.
+fn broken_places(survey: &Survey<'_>, findings: &mut Findings) -> Result<BTreeMap<Place, Index>> {
     let mut indices = BTreeMap::new();
-    for (&ordinal, error) in &survey.broken {
-        let index = findings.metadata(error.clone(), Affected::NOTHING)?;
-        if let Some(finding) = findings.list.get_mut(index) {
-            finding.detail += "; the name or id in it is not known";
-        }
-        indices.insert(ordinal, index);
+    for (&place, error) in &survey.broken {
+        indices.insert(place, findings.metadata(error.clone(), Affected::NOTHING)?);
     }
     Ok(indices)
 }
 
+/// Adds a finding if the table has fewer or more entries than its manifest states, or if keys are out of order.
 fn out_of_order(path: &Path, survey: &Survey<'_>, findings: &mut Findings) -> Option<Index> {
+    if let Some(detail) = survey.miscount() {
+        findings.push(path, &FormatError::new(Rule::RecordCount, detail), Affected::NOTHING);
+    }
     let first = survey.unordered.first()?;
     let more = match survey.unordered.len() {
         1 => String::new(),
-        count => format!(", nor do {} others", count - 1),
+        count => format!(", nor in {} others", count - 1),
     };
-    let detail = format!("entry {first} does not follow the one before it{more}");
+    let detail = format!("a key in the node at page {first} does not follow the one before it{more}");
     Some(findings.push(path, &FormatError::new(Rule::EntryOrder, detail), Affected::NOTHING))
 }

@@ -18,7 +18,7 @@ fn stride() -> usize {
 }
 
 /// Flips a bit, and asserts that `verify` finds it in that file and names the lost tensors. One tensor may remain
-/// unnamed for each unreadable entry of a table. `is_read` says whether reading also detects the flip.
+/// unnamed if a leaf of a table cannot be read. `is_read` says whether reading also detects the flip.
 fn check_flip(store: &Path, file: &Path, bit: usize, expected: &Content, is_read: bool) {
     flip(file, bit);
     let what = format!("{}, bit {bit}", file.display());

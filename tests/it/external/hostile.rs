@@ -31,7 +31,7 @@ impl MalformedStore {
         let mut manifest = Manifest::decode(&fs::read(&newest).unwrap(), uuid, number).unwrap();
         let found = fs::metadata(self.dir().join(path)).unwrap();
         let mtime_ns = found.mtime() * 1_000_000_000 + found.mtime_nsec();
-        let stamp = FileStamp { device: found.dev(), inode: found.ino(), size_bytes: found.len(), mtime_ns };
+        let stamp = FileStamp { inode: found.ino(), size_bytes: found.len(), mtime_ns };
         let record = manifest.storages.values_mut().next().unwrap().as_mut().unwrap();
         record.length_bytes = length_bytes;
         record.kind = RecordKind::External(External { path: path.to_owned(), offset_bytes: 0, stamp });

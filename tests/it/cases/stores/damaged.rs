@@ -7,12 +7,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use stridemap_format::digest;
+use stridemap_format::{TableRef, digest};
 
-use super::frame::{digested, manifest_of};
+use super::frame::{digested, manifest_of, redigested};
 use super::wire::{
-    self, Change, GENERATION, NEXT_ID, UUID, changed, external, ints, long, overwritten, some,
-    storage_fields, tensor_fields, text, uint, uints,
+    self, Change, GENERATION, NEXT_ID, UUID, changed, external, ints, long, overwritten, storage_fields,
+    table_ref, tensor_fields, text, uint, uints,
 };
 
 const MAN: &str = "meta/0000000000000007.man";
@@ -68,7 +68,7 @@ fn manifest(changes: &[Change]) -> Vec<u8> {
 
 fn store(manifest: Vec<u8>) -> Files {
     let files =
-        [("FORMAT", wire::marker(MAGIC, 1, 0)), ("LOCK", Vec::new()), (MAN, manifest), (BIN, elements())];
+        [("FORMAT", wire::marker(MAGIC, 1)), ("LOCK", Vec::new()), (MAN, manifest), (BIN, elements())];
     files.into_iter().map(|(path, bytes)| (path.to_owned(), Node::File(bytes))).collect()
 }
 
@@ -85,36 +85,44 @@ fn without(path: &str) -> Files {
     files
 }
 
-/// Returns a body without changes, over a table.
-fn body_over_table(table: &[u8]) -> Vec<u8> {
-    let header = digest(&table[..64.min(table.len())]).to_vec();
-    let reference = some([uint(GENERATION), uint(table.len() as u64), header].concat());
-    let none = || uint(0);
-    [UUID.to_vec(), uint(GENERATION), uint(6), uint(NEXT_ID), reference, none(), none(), none(), none()]
-        .concat()
-}
+/// The bytes of a table, and the manifest's reference to it.
+type Table = (Vec<u8>, TableRef);
 
-/// Returns a store with a table. The manifest states the header and the length of `stated`.
-fn on_table(table: Vec<u8>, stated: &[u8]) -> Files {
-    let mut files = store(manifest_of(&body_over_table(stated)));
+/// Returns a store with a table, and a manifest without changes over it.
+fn on_table((table, reference): Table) -> Files {
+    let none = || uint(0);
+    let head = [UUID.to_vec(), uint(GENERATION), uint(NEXT_ID), table_ref(&reference)].concat();
+    let mut files = store(manifest_of(&[head, none(), none(), none(), none()].concat()));
     files.insert(TAB.to_owned(), Node::File(table));
     files
 }
 
-/// Returns a table of a storage and of tensors with these names, valid except for `changes` to each.
-fn table(names: &[&str], changes: &[Change]) -> Vec<u8> {
-    let own = [("kind", sealed(&elements())), ("count", uint(names.len() as u64))];
-    let (storage, _) = changed(storage_fields(), &own);
-    let tensor = |name: &&str| {
-        let all = [&[("name", text(name))], changes].concat();
-        changed(tensor_fields(), &all).0
-    };
-    wire::table(&[vec![storage], names.iter().map(tensor).collect()].concat(), 1)
+/// Returns the entry of a storage with this number of tensors.
+fn storage_of(tensor_count: usize) -> Vec<u8> {
+    let own = [("kind", sealed(&elements())), ("count", uint(tensor_count as u64))];
+    changed(storage_fields(), &own).0
 }
 
-fn store_with_table(table: Vec<u8>) -> Files {
-    let stated = table.clone();
-    on_table(table, &stated)
+/// Returns the entries of tensors with these names, valid except for `changes` to each.
+fn tensors(names: &[&str], changes: &[Change]) -> Vec<Vec<u8>> {
+    let tensor = |name: &&str| changed(tensor_fields(), &[&[("name", text(name))], changes].concat()).0;
+    names.iter().map(tensor).collect()
+}
+
+/// Returns a table of two leaves: a storage, and tensors with these names, valid except for `changes` to each.
+fn table(names: &[&str], changes: &[Change]) -> Table {
+    wire::table(&[storage_of(names.len())], &tensors(names, changes))
+}
+
+/// Returns a table of four pages: the storage, leaves of the tensors "s" and "t", and their root. Its children are
+/// first names and pages.
+fn table_of_two_levels(children: &[(&str, u64)]) -> Table {
+    let leaf = |page, name| wire::node((page, 1, 0), &tensors(&[name], &[]));
+    let children: Vec<_> = children.iter().map(|&(name, page)| wire::child(text(name), page)).collect();
+    let storages = wire::node((0, 0, 0), &[storage_of(2)]);
+    let bytes = [storages, leaf(1, "s"), leaf(2, "t"), wire::node((3, 1, 1), &children)].concat();
+    let reference = wire::reference(&bytes, (0, 1), (3, 2));
+    (bytes, reference)
 }
 
 fn flipped(bytes: Vec<u8>, at: usize) -> Vec<u8> {
@@ -136,7 +144,7 @@ type Row = (u8, &'static str, Files, Refused);
 
 fn metadata() -> Vec<Row> {
     let good = || manifest(&[]);
-    let format = || wire::marker(MAGIC, 1, 0);
+    let format = || wire::marker(MAGIC, 1);
     let mut older_is_good = other_generation_of(flipped(good(), 40));
     older_is_good.insert(MAN.to_owned(), Node::File(good()));
     vec![
@@ -147,7 +155,7 @@ fn metadata() -> Vec<Row> {
         (30, "manifest-bit-flipped", store(flipped(good(), 40)), Open(16, MAN)),
         (30, "manifest-cut", store(good()[..60].to_vec()), Open(15, MAN)),
         (30, "manifest-empty", store(Vec::new()), Open(15, MAN)),
-        (30, "manifest-missing", without(MAN), Open(15, "meta")),
+        (30, "manifest-missing", without(MAN), Open(19, "meta")),
         (30, "newest-manifest-bit-flipped", older_is_good, Open(16, "meta/0000000000000008.man")),
         (
             31,
@@ -170,16 +178,11 @@ fn metadata() -> Vec<Row> {
         (
             33,
             "2-to-60-storages",
-            store(manifest_of(&[&good()[24..46], &uint(1 << 60)[..]].concat())),
+            store(manifest_of(&[&good()[24..45], &uint(1 << 60)[..]].concat())),
             Open(14, MAN),
         ),
         (33, "2-to-60-dimensions", store(manifest(&[("size", uint(1 << 60))])), Open(14, MAN)),
-        (
-            34,
-            "format-version-2",
-            with_file("FORMAT", Node::File(wire::marker(MAGIC, 2, 0))),
-            Open(3, "FORMAT"),
-        ),
+        (34, "format-version-2", with_file("FORMAT", Node::File(wire::marker(MAGIC, 2))), Open(3, "FORMAT")),
         (
             34,
             "manifest-version-2",
@@ -196,7 +199,6 @@ fn metadata() -> Vec<Row> {
             other_generation_of(good()),
             Open(18, "meta/0000000000000008.man"),
         ),
-        (34, "parent-is-later", store(manifest(&[("parent", uint(8))])), Open(18, MAN)),
     ]
 }
 
@@ -242,6 +244,11 @@ fn records() -> Vec<Row> {
         (41, "name-empty", broken(4, one("name", text("")))),
         (41, "name-twice-in-the-manifest", broken(14, one("tensors", removal))),
         (41, "name-not-utf-8", broken(14, one("name", text(b"\xff")))),
+        (
+            41,
+            "dimension-names-all-none",
+            broken(9, one("dim_names", wire::some(wire::list(&[vec![0], vec![0]])))),
+        ),
         (41, "dimension-names-twice", broken(9, one("dim_names", wire::dim_names(&["a", "a"])))),
         (31, "integer-longer-than-needed", broken(14, one("length", long(24, 2)))),
         (
@@ -255,47 +262,96 @@ fn records() -> Vec<Row> {
 }
 
 fn tables() -> Vec<Row> {
+    const PAGE: usize = 4096;
     let good = || table(&["s", "t"], &[]);
-    let index = good().len() - 4 * 8;
-    let header = |at, patch: &[u8]| store_with_table(overwritten(good(), at, patch));
+    let two_levels = || table_of_two_levels(&[("s", 1), ("t", 2)]);
+    let with_bytes =
+        |(bytes, reference): Table, change: fn(Vec<u8>) -> Vec<u8>| on_table((change(bytes), reference));
+    let counting = |change: fn(&mut TableRef)| {
+        let (bytes, mut reference) = good();
+        change(&mut reference);
+        on_table((bytes, reference))
+    };
+    // The first node with other bytes, and the digest that they have.
+    fn patched(bytes: &[u8], at: usize, patch: &[u8]) -> Vec<u8> {
+        [redigested(overwritten(bytes[..PAGE].to_vec(), at, patch)), bytes[PAGE..].to_vec()].concat()
+    }
+    let damaged_leaf = || Load(21, TAB, &[(21, TAB)]);
     vec![
-        (30, "table-bit-flipped-in-the-header", on_table(flipped(good(), 48), &good()), Open(21, TAB)),
         (
             30,
-            "table-bit-flipped-in-an-entry",
-            on_table(flipped(good(), index - 20), &good()),
-            Load(23, TAB, &[(23, TAB)]),
+            "table-bit-flipped-in-a-root",
+            with_bytes(two_levels(), |b| flipped(b, 3 * PAGE + 70)),
+            Open(21, TAB),
         ),
         (
             30,
-            "table-bit-flipped-in-the-index",
-            on_table(flipped(good(), index + 16), &good()),
-            Load(23, TAB, &[(23, TAB)]),
+            "table-bit-flipped-in-a-leaf",
+            with_bytes(two_levels(), |b| flipped(b, 2 * PAGE + 70)),
+            damaged_leaf(),
         ),
-        (30, "table-cut", on_table(good()[..index].to_vec(), &good()), Open(20, TAB)),
+        (
+            30,
+            "table-bit-flipped-after-the-entries",
+            with_bytes(two_levels(), |b| flipped(b, 3 * PAGE - 1)),
+            damaged_leaf(),
+        ),
+        (
+            30,
+            "table-bit-flipped-in-another-leaf",
+            with_bytes(two_levels(), |b| flipped(b, PAGE + 70)),
+            Verify(&[(21, TAB)]),
+        ),
+        (30, "table-cut", with_bytes(good(), |b| b[..PAGE].to_vec()), Open(20, TAB)),
         (
             30,
             "table-missing",
             {
-                let mut files = store_with_table(good());
+                let mut files = on_table(good());
                 files.remove(TAB).unwrap();
                 files
             },
-            Open(20, TAB),
+            Open(19, TAB),
         ),
-        (31, "byte-after-table", on_table([good(), vec![0]].concat(), &good()), Open(20, TAB)),
-        (33, "table-of-2-to-61-tensors", header(48, &(1u64 << 61).to_le_bytes()), Open(20, TAB)),
-        (34, "table-of-another-store", header(16, &[9; 16]), Open(17, TAB)),
-        (34, "table-of-another-generation", header(32, &[6]), Open(18, TAB)),
-        (34, "table-version-2", header(8, &[2]), Open(3, TAB)),
+        (31, "byte-after-table", with_bytes(good(), |b| [b, vec![0]].concat()), Open(20, TAB)),
+        (31, "page-after-table", with_bytes(good(), |b| [b, vec![0; PAGE]].concat()), Open(20, TAB)),
+        (33, "table-of-2-to-52-pages", counting(|reference| reference.page_count = 1 << 52), Open(20, TAB)),
+        (
+            33,
+            "table-of-2-to-61-tensors",
+            counting(|reference| reference.tensors.entry_count = 1 << 61),
+            Verify(&[(28, TAB)]),
+        ),
+        (33, "table-root-past-the-end", counting(|reference| reference.tensors.root_page = 2), Open(23, TAB)),
+        (34, "table-of-another-store", with_bytes(good(), |b| patched(&b, 16, &[9; 16])), Open(17, TAB)),
+        (34, "table-of-another-generation", with_bytes(good(), |b| patched(&b, 32, &[6])), Open(18, TAB)),
+        (34, "table-is-later", counting(|reference| reference.generation = 8), Open(18, MAN)),
         (
             36,
             "table-view-past-the-end",
-            store_with_table(table(&["s", "t"], &[("offset", uint(1))])),
+            on_table(table(&["s", "t"], &[("offset", uint(1))])),
             Load(8, BIN, &[(8, TAB)]),
         ),
-        (41, "table-name-twice", store_with_table(table(&["t", "t"], &[])), Verify(&[(24, TAB)])),
-        (41, "table-names-descend", store_with_table(table(&["u", "t"], &[])), Verify(&[(24, TAB)])),
+        (
+            36,
+            "table-child-past-the-end",
+            on_table(table_of_two_levels(&[("s", 1), ("t", 4)])),
+            Load(23, TAB, &[(23, TAB)]),
+        ),
+        (
+            36,
+            "table-child-of-the-other-tree",
+            on_table(table_of_two_levels(&[("s", 1), ("t", 0)])),
+            Load(23, TAB, &[(23, TAB)]),
+        ),
+        (41, "table-name-twice", on_table(table(&["t", "t"], &[])), Verify(&[(24, TAB)])),
+        (41, "table-names-descend", on_table(table(&["u", "t"], &[])), Verify(&[(24, TAB)])),
+        (
+            41,
+            "table-first-name-of-a-leaf-differs",
+            on_table(table_of_two_levels(&[("a", 1), ("t", 2)])),
+            Verify(&[(24, TAB)]),
+        ),
     ]
 }
 

@@ -108,8 +108,7 @@ fn stamp(copy: &Path) {
         if let StorageKind::External(external) = &mut record.kind {
             let found = fs::metadata(copy.join(&external.path)).unwrap();
             let mtime_ns = found.mtime() * 1_000_000_000 + found.mtime_nsec();
-            external.stamp =
-                FileStamp { device: found.dev(), inode: found.ino(), size_bytes: found.len(), mtime_ns };
+            external.stamp = FileStamp { inode: found.ino(), size_bytes: found.len(), mtime_ns };
         }
     }
     fs::write(&newest, manifest.encode().unwrap()).unwrap();

@@ -115,7 +115,7 @@ fn case_33_counts_past_the_end_are_refused() {
 
 #[test]
 fn case_34_other_versions_stores_and_generations_are_refused() {
-    check_case(34, 8);
+    check_case(34, 7);
 }
 
 #[test]

@@ -1,0 +1,334 @@
+//! The nodes of a table: decoding, and searching for a key.
+
+use std::cmp::Ordering;
+
+use crate::limits::MAX_NODE_PAGES;
+use crate::preamble::take;
+use crate::record::{TensorWire, check_storage_id};
+use crate::{Digest, Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_text, codec, digest};
+
+/// The size of a page in bytes. A node begins at a page, and is a whole number of pages.
+pub const PAGE_BYTES: usize = 4096;
+
+pub(crate) const NODE_HEADER_BYTES: usize = 56;
+pub(crate) const SLOT_BYTES: usize = 2;
+
+/// One of the two trees in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tree {
+    /// Storages by id.
+    Storages,
+    /// Tensors by name.
+    Tensors,
+}
+
+impl Tree {
+    pub(crate) fn code(self) -> u16 {
+        match self {
+            Tree::Storages => 0,
+            Tree::Tensors => 1,
+        }
+    }
+}
+
+/// An entry in a leaf of a table: a key and its record.
+pub trait Entry: Sized {
+    /// The key that orders the tree.
+    type Key: ?Sized + Ord;
+
+    /// The tree that contains such entries.
+    const TREE: Tree;
+
+    /// Returns the key.
+    fn key(&self) -> &Self::Key;
+
+    /// Compares the key at the start of an encoded entry with `key`.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`].
+    fn compare(bytes: &[u8], key: &Self::Key) -> Result<Ordering>;
+
+    /// Returns the length of the key at the start of an encoded entry, in bytes.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`].
+    fn key_length(bytes: &[u8]) -> Result<usize>;
+
+    /// Decodes an entry. `next_id` is the manifest's next storage id.
+    ///
+    /// # Errors
+    /// The rules of the record.
+    fn decode(bytes: &[u8], next_id: u64) -> Result<Self>;
+}
+
+impl Entry for (u64, StorageRecord) {
+    type Key = u64;
+    const TREE: Tree = Tree::Storages;
+
+    fn key(&self) -> &u64 {
+        &self.0
+    }
+
+    fn compare(bytes: &[u8], key: &u64) -> Result<Ordering> {
+        Ok(codec::decode_first::<u64>(bytes)?.cmp(key))
+    }
+
+    fn key_length(bytes: &[u8]) -> Result<usize> {
+        codec::encoded_length(&codec::decode_first::<u64>(bytes)?)
+    }
+
+    fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
+        let (id, record): (u64, StorageRecord) = codec::decode(bytes)?;
+        check_storage_id(id, next_id)?;
+        record.check()?;
+        Ok((id, record))
+    }
+}
+
+impl Entry for (String, TensorRecord) {
+    type Key = str;
+    const TREE: Tree = Tree::Tensors;
+
+    fn key(&self) -> &str {
+        &self.0
+    }
+
+    fn compare(bytes: &[u8], key: &str) -> Result<Ordering> {
+        // Text and its bytes have the same encoding and the same order.
+        Ok(codec::decode_first::<&[u8]>(bytes)?.cmp(key.as_bytes()))
+    }
+
+    fn key_length(bytes: &[u8]) -> Result<usize> {
+        codec::encoded_length(&codec::decode_first::<&str>(bytes)?)
+    }
+
+    fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
+        let (name, wire): (String, TensorWire) = codec::decode(bytes)?;
+        check_text("name", &name)?;
+        let record: TensorRecord = wire.try_into()?;
+        check_storage_id(record.storage_id, next_id)?;
+        Ok((name, record))
+    }
+}
+
+/// The header of a node: its place, and its shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeHeader {
+    pub(crate) uuid: Uuid,
+    pub(crate) generation: u64,
+    pub(crate) page: u64,
+    pub(crate) tree: u16,
+    pub(crate) level: u16,
+    pub(crate) count: u16,
+    pub(crate) page_count: u16,
+}
+
+impl NodeHeader {
+    fn decode(mut bytes: &[u8]) -> Option<(Digest, Self)> {
+        let bytes = &mut bytes;
+        let stated: Digest = take(bytes)?;
+        let header = NodeHeader {
+            uuid: take(bytes)?,
+            generation: take(bytes).map(u64::from_le_bytes)?,
+            page: take(bytes).map(u64::from_le_bytes)?,
+            tree: take(bytes).map(u16::from_le_bytes)?,
+            level: take(bytes).map(u16::from_le_bytes)?,
+            count: take(bytes).map(u16::from_le_bytes)?,
+            page_count: take(bytes).map(u16::from_le_bytes)?,
+        };
+        Some((stated, header))
+    }
+
+    /// Returns the header's bytes after the digest.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.uuid.to_vec();
+        bytes.extend(self.generation.to_le_bytes());
+        bytes.extend(self.page.to_le_bytes());
+        for field in [self.tree, self.level, self.count, self.page_count] {
+            bytes.extend(field.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// A node whose digest, place and slots were checked.
+///
+/// A leaf is at level 0 and contains entries. A node at a higher level contains the first key and the page of each
+/// child.
+#[derive(Debug)]
+pub struct Node {
+    bytes: Box<[u8]>,
+    header: NodeHeader,
+}
+
+impl Node {
+    /// Returns the length of the node whose first page is given, in pages: at least 1, and no more than any valid node
+    /// has. The page is not checked.
+    #[must_use]
+    pub fn page_count(first_page: &[u8]) -> u64 {
+        let stated = NodeHeader::decode(first_page).map_or(1, |(_, header)| header.page_count);
+        u64::from(stated.clamp(1, MAX_NODE_PAGES))
+    }
+
+    /// Decodes the node at `page` in the table that generation `generation` of store `uuid` wrote.
+    ///
+    /// # Errors
+    /// [`Rule::NodeDigest`], [`Rule::StoreUuid`], [`Rule::Generation`], [`Rule::NodeLayout`], in this order.
+    pub fn decode(bytes: Box<[u8]>, uuid: Uuid, generation: u64, page: u64) -> Result<Self> {
+        let refused =
+            |rule, detail: String| Err(Error::new(rule, format!("the node at page {page} {detail}")));
+        let Some((stated, header)) = NodeHeader::decode(&bytes) else {
+            return refused(Rule::NodeDigest, "is cut short".into());
+        };
+        if bytes.get(size_of::<Digest>()..).map(digest) != Some(stated) {
+            return refused(Rule::NodeDigest, "does not match its digest".into());
+        }
+        if header.uuid != uuid {
+            return refused(Rule::StoreUuid, "belongs to a different store".into());
+        }
+        if header.generation != generation {
+            return refused(Rule::Generation, format!("belongs to generation {}", header.generation));
+        }
+        let stated_bytes = usize::from(header.page_count).saturating_mul(PAGE_BYTES);
+        if header.page != page || header.page_count > MAX_NODE_PAGES || stated_bytes != bytes.len() {
+            let detail = format!("states page {} and a length of {stated_bytes} bytes", header.page);
+            return refused(Rule::NodeLayout, detail);
+        }
+        let node = Node { bytes, header };
+        if !node.slots_are_valid() {
+            return refused(Rule::NodeLayout, format!("has wrong slots for {} entries", header.count));
+        }
+        Ok(node)
+    }
+
+    /// Returns whether the slots ascend from the end of the slots to the last page, and only zeros follow the last
+    /// entry.
+    fn slots_are_valid(&self) -> bool {
+        let mut last =
+            NODE_HEADER_BYTES.saturating_add(self.len().saturating_add(1).saturating_mul(SLOT_BYTES));
+        if self.slot(0) != Some(last) {
+            return false;
+        }
+        for index in 1..=self.len() {
+            match self.slot(index) {
+                Some(end) if end > last => last = end,
+                _ => return false,
+            }
+        }
+        let is_in_last_page = last.div_ceil(PAGE_BYTES) == usize::from(self.header.page_count);
+        is_in_last_page && self.bytes.get(last..).is_some_and(|rest| rest.iter().all(|&byte| byte == 0))
+    }
+
+    /// Returns the offset at which an entry begins, or the end of the last entry.
+    fn slot(&self, index: usize) -> Option<usize> {
+        let offset = NODE_HEADER_BYTES.checked_add(index.checked_mul(SLOT_BYTES)?)?;
+        let slot = self.bytes.get(offset..)?.first_chunk()?;
+        Some(usize::from(u16::from_le_bytes(*slot)))
+    }
+
+    fn entry_bytes(&self, index: usize) -> &[u8] {
+        let end = index.checked_add(1).and_then(|next| self.slot(next));
+        let range = self.slot(index).zip(end).map(|(start, end)| start..end);
+        range.and_then(|range| self.bytes.get(range)).unwrap_or_default()
+    }
+
+    /// Returns the level: 0 for a leaf.
+    #[must_use]
+    pub fn level(&self) -> u16 {
+        self.header.level
+    }
+
+    /// Returns the number of pages that the node takes.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        u64::from(self.header.page_count)
+    }
+
+    /// Returns the number of entries or children.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::from(self.header.count)
+    }
+
+    /// Returns whether the node has no entries. Only the root of an empty tree has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.header.count == 0
+    }
+
+    /// Returns whether the node is part of `tree`.
+    #[must_use]
+    pub fn is_in(&self, tree: Tree) -> bool {
+        self.header.tree == tree.code()
+    }
+
+    /// Checks that the node belongs to `tree`, and, below the root, that it is at the level below its parent's.
+    ///
+    /// # Errors
+    /// [`Rule::NodeChild`].
+    pub fn check_child(&self, tree: Tree, level: Option<u16>) -> Result<()> {
+        let is_leaf_or_filled = self.header.level == 0 || !self.is_empty();
+        if self.is_in(tree)
+            && level.is_none_or(|level| level == self.header.level && !self.is_empty())
+            && is_leaf_or_filled
+        {
+            return Ok(());
+        }
+        let NodeHeader { page, level: found, count, .. } = self.header;
+        let detail = format!(
+            "the node at page {page} has level {found} and {count} entries, in the wrong tree or place"
+        );
+        Err(Error::new(Rule::NodeChild, detail))
+    }
+
+    /// Searches for a key. Returns the index of its entry, or the index at which it would be.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`] for a key that cannot be decoded.
+    pub fn search<E: Entry>(&self, key: &E::Key) -> Result<Result<usize, usize>> {
+        let (mut start, mut end) = (0, self.len());
+        while start < end {
+            let middle = start.midpoint(end);
+            match self.compare::<E>(middle, key)? {
+                Ordering::Less => start = middle.saturating_add(1),
+                Ordering::Greater => end = middle,
+                Ordering::Equal => return Ok(Ok(middle)),
+            }
+        }
+        Ok(Err(start))
+    }
+
+    /// Compares the key of an entry, or the first key of a child, with `key`.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`].
+    pub fn compare<E: Entry>(&self, index: usize, key: &E::Key) -> Result<Ordering> {
+        E::compare(self.entry_bytes(index), key)
+    }
+
+    /// Returns the encoded key of an entry, or the encoded first key of a child.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`].
+    pub fn key_bytes<E: Entry>(&self, index: usize) -> Result<&[u8]> {
+        let bytes = self.entry_bytes(index);
+        Ok(bytes.get(..E::key_length(bytes)?).unwrap_or_default())
+    }
+
+    /// Decodes an entry of a leaf. `next_id` is the manifest's next storage id.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`], and the rules of the record.
+    pub fn entry<E: Entry>(&self, index: usize, next_id: u64) -> Result<E> {
+        E::decode(self.entry_bytes(index), next_id)
+    }
+
+    /// Decodes the page of a child.
+    ///
+    /// # Errors
+    /// [`Rule::Canonical`].
+    pub fn child<E: Entry>(&self, index: usize) -> Result<u64> {
+        let bytes = self.entry_bytes(index);
+        codec::decode(bytes.get(E::key_length(bytes)?..).unwrap_or_default())
+    }
+}

@@ -1,0 +1,191 @@
+//! Tables that each break one rule, in an entry, in a node, or in the tree.
+
+use stridemap_format::{TableRef, TreeRef};
+
+use super::bad::table_changed;
+use super::frame::redigested;
+use super::wire::{
+    changed, child, long, node, overwritten, reference, storage_fields, table, tensor_fields, text, uint,
+};
+
+/// The name of a file without its extension, its bytes, and the manifest's reference to it.
+type BadTable = (&'static str, Vec<u8>, TableRef);
+
+fn storage(id: u64) -> Vec<u8> {
+    changed(storage_fields(), &[("storage", uint(id))]).0
+}
+
+fn tensor(name: &str) -> Vec<u8> {
+    changed(tensor_fields(), &[("name", text(name))]).0
+}
+
+fn named(name: &'static str, (bytes, reference): (Vec<u8>, TableRef)) -> BadTable {
+    (name, bytes, reference)
+}
+
+/// Returns a table with a tree of tensors that was made by hand. Its nodes begin at page 1; the last one is the root.
+fn tree(name: &'static str, count: usize, nodes: &[Vec<u8>]) -> BadTable {
+    let leaf = node((0, 0, 0), &[storage(1)]);
+    let root_page = 1 + nodes.len() as u64 - 1;
+    let bytes = [&[leaf][..], nodes].concat().concat();
+    let reference = reference(&bytes, (0, 1), (root_page, count));
+    (name, bytes, reference)
+}
+
+/// Returns a leaf of tensors.
+fn leaf(page: u64, names: &[&str]) -> Vec<u8> {
+    node((page, 1, 0), &names.iter().map(|name| tensor(name)).collect::<Vec<_>>())
+}
+
+/// Returns an inner node of tensors, at level 1. The children are first names and pages.
+fn inner(page: u64, children: &[(&str, u64)]) -> Vec<u8> {
+    let entries: Vec<_> = children.iter().map(|&(name, child_page)| child(text(name), child_page)).collect();
+    node((page, 1, 1), &entries)
+}
+
+pub(crate) fn entries() -> Vec<BadTable> {
+    let longer = |record: Vec<u8>| [record, vec![0]].concat();
+    let shorter = |record: Vec<u8>| record[..record.len() - 1].to_vec();
+    let leaves = |storages: &[Vec<u8>], tensors: &[Vec<u8>]| table(storages, tensors);
+    let [s, t] = [storage(1), tensor("t")];
+    let long_id = [long(1, 2), s[1..].to_vec()].concat();
+    let with_child = |entry: Vec<u8>| vec![leaf(1, &["t"]), node((2, 1, 1), &[entry])];
+    let of_child = child(text("t"), 1);
+    vec![
+        named("F-14-storage-cut-short", leaves(&[shorter(s.clone())], &[t.clone()])),
+        named("F-14-byte-after-the-storage", leaves(&[longer(s.clone())], &[t.clone()])),
+        named("F-14-byte-after-the-tensor", leaves(&[s.clone()], &[longer(t.clone())])),
+        named("F-14-long-storage-id", leaves(&[long_id], &[t.clone()])),
+        tree("F-14-byte-after-the-child", 1, &with_child(longer(of_child.clone()))),
+        tree("F-14-child-cut-short", 1, &with_child(shorter(of_child))),
+        tree("F-14-long-page-of-a-child", 1, &with_child([text("t"), long(1, 2)].concat())),
+        named("F-24-storages-descend", leaves(&[storage(2), s.clone()], &[t.clone()])),
+        named("F-24-storages-ascend-only-as-bytes", leaves(&[s.clone(), storage(256), storage(255)], &[])),
+        named("F-24-storage-twice", leaves(&[s.clone(), s.clone()], &[])),
+        named("F-24-tensors-descend", leaves(&[s.clone()], &[tensor("u"), t.clone()])),
+        named("F-24-tensors-by-length", leaves(&[s.clone()], &[tensor("z"), tensor("aa")])),
+        named("F-24-tensor-twice", leaves(&[s], &[t.clone(), t])),
+    ]
+}
+
+/// Returns tables with a bad node, and with a file of the wrong length.
+pub(crate) fn nodes() -> Vec<BadTable> {
+    let (good, good_reference) = table_changed(&[]);
+    let of = |name, bytes: Vec<u8>| (name, bytes, good_reference);
+    // The first node with other bytes, and the digest that they have.
+    let patched = |offset, patch: &[u8]| {
+        let node = redigested(overwritten(good[..4096].to_vec(), offset, patch));
+        [&node, &good[4096..]].concat()
+    };
+    let damaged = |offset: usize| overwritten(good.clone(), offset, &[good[offset] ^ 1]);
+    let slot = |index: usize, offset: u16| patched(56 + 2 * index, &offset.to_le_bytes());
+    let [start, end] = [60, 60 + storage(1).len() as u16];
+    let name = "n".repeat(4096);
+    let (long, long_reference) = table_changed(&[("name", text(&name))]);
+    let without_rest = {
+        let first_page = redigested(long[4096..8192].to_vec());
+        [&long[..4096], &first_page, &long[8192..]].concat()
+    };
+    let ten_pages = {
+        let ten = overwritten(vec![0; 10 * 4096], 0, &overwritten(good[4096..].to_vec(), 54, &[10]));
+        [&good[..4096], &redigested(ten[..9 * 4096].to_vec()), &ten[9 * 4096..]].concat()
+    };
+    let ten_pages_reference = TableRef { page_count: 11, ..good_reference };
+    let page_without_entries = {
+        let two = [&overwritten(good[4096..].to_vec(), 54, &[2])[..], &[0; 4096]].concat();
+        [&good[..4096], &redigested(two)].concat()
+    };
+    let reversed = {
+        let digest: Vec<u8> = good[..16].iter().rev().copied().collect();
+        overwritten(good.clone(), 0, &digest)
+    };
+    let count = |storages, tensors| {
+        let tree = |root_page, entry_count| TreeRef { root_page, entry_count };
+        TableRef { storages: tree(0, storages), tensors: tree(1, tensors), ..good_reference }
+    };
+    let two = [changed(storage_fields(), &[]).0, storage(2)];
+    vec![
+        of("F-17-another-store", patched(16, &[1])),
+        of("F-18-another-generation", patched(32, &[8])),
+        of("F-20-empty", vec![]),
+        of("F-20-cut-inside-a-page", good[..8191].to_vec()),
+        of("F-20-a-page-missing", good[..4096].to_vec()),
+        of("F-20-byte-after-the-end", [&good[..], &[0]].concat()),
+        of("F-20-a-page-after-the-end", [&good[..], &[0; 4096]].concat()),
+        ("F-20-page-count-2-to-52", good.clone(), TableRef { page_count: 1 << 52, ..good_reference }),
+        ("F-20-page-count-2-to-64-less-1", good.clone(), TableRef { page_count: u64::MAX, ..good_reference }),
+        of("F-21-one-bit-flipped-in-the-digest", damaged(0)),
+        of("F-21-one-bit-flipped-in-the-page", damaged(40)),
+        of("F-21-one-bit-flipped-in-a-slot", damaged(56)),
+        of("F-21-one-bit-flipped-in-an-entry", damaged(usize::from(start) + 1)),
+        of("F-21-one-bit-flipped-after-the-entries", damaged(4095)),
+        of("F-21-one-bit-flipped-in-the-second-node", damaged(4096 + 70)),
+        of("F-21-digest-in-little-endian", reversed),
+        of("F-21-zeros", [&[0; 4096][..], &good[4096..]].concat()),
+        ("F-21-digest-of-the-first-page-alone", without_rest, long_reference),
+        of("F-22-another-page", patched(40, &[1])),
+        of("F-22-no-pages", patched(54, &[0])),
+        ("F-22-10-pages", ten_pages, ten_pages_reference),
+        ("F-22-page-without-entries", page_without_entries, TableRef { page_count: 3, ..good_reference }),
+        of("F-22-gap-before-the-entries", slot(0, start + 1)),
+        of("F-22-first-slot-inside-the-slots", slot(0, start - 1)),
+        of("F-22-entry-empty", slot(1, start)),
+        of("F-22-slots-descend", {
+            let swapped = [start, end + 19, end].map(u16::to_le_bytes);
+            let node = node((0, 0, 0), &two);
+            let node = redigested(overwritten(node, 56, &swapped.as_flattened()[2..]));
+            [&node, &good[4096..]].concat()
+        }),
+        of("F-22-last-slot-past-the-node", slot(1, 4097)),
+        of("F-22-last-slot-65535", slot(1, u16::MAX)),
+        of("F-22-more-slots-than-the-node", patched(52, &u16::MAX.to_le_bytes())),
+        of("F-22-byte-after-the-last-entry", patched(usize::from(end), &[1])),
+        of("F-22-last-byte-is-not-0", patched(4095, &[1])),
+        ("F-28-storage-too-many", good.clone(), count(2, 1)),
+        ("F-28-tensor-too-many", good.clone(), count(1, u64::MAX)),
+        ("F-28-no-tensor", good.clone(), count(1, 0)),
+    ]
+}
+
+/// Returns tables whose nodes are valid, but do not form a tree.
+pub(crate) fn trees() -> Vec<BadTable> {
+    let (good, good_reference) = table_changed(&[]);
+    let roots = |name, storages_page, tensors_page| {
+        (name, good.clone(), reference(&good, (storages_page, 1), (tensors_page, 1)))
+    };
+    let unknown_tree = {
+        let second = redigested(overwritten(good[4096..].to_vec(), 48, &[2]));
+        [&good[..4096], &second].concat()
+    };
+    let at_level = |page, level, entries: &[Vec<u8>]| node((page, 1, level), entries);
+    let to = |page: u64| child(text("t"), page);
+    let leaf_t = || leaf(1, &["t"]);
+    let leaves = || [leaf(1, &["a", "c"]), leaf(2, &["e", "g"])];
+    let over_leaves = |name, children: &[(&str, u64)]| {
+        let [first, second] = leaves();
+        tree(name, 4, &[first, second, inner(3, children)])
+    };
+    vec![
+        roots("F-23-root-of-the-other-tree", 1, 0),
+        roots("F-23-root-past-the-end", 0, 2),
+        roots("F-23-root-at-2-to-52", 0, 1 << 52),
+        ("F-23-tree-2", unknown_tree, good_reference),
+        tree("F-23-child-past-the-end", 1, &[leaf_t(), inner(2, &[("t", 3)])]),
+        tree("F-23-child-at-2-to-64-less-1", 1, &[leaf_t(), inner(2, &[("t", u64::MAX)])]),
+        tree("F-23-child-of-the-other-tree", 1, &[leaf_t(), inner(2, &[("t", 0)])]),
+        tree("F-23-child-is-itself", 1, &[leaf_t(), inner(2, &[("t", 2)])]),
+        tree("F-23-child-two-levels-lower", 1, &[leaf_t(), at_level(2, 2, &[to(1)])]),
+        tree("F-23-leaf-at-level-65535", 1, &[leaf_t(), at_level(2, u16::MAX, &[to(1)])]),
+        tree("F-23-child-empty", 1, &[leaf(1, &[]), inner(2, &[("t", 1)])]),
+        tree("F-23-inner-root-empty", 1, &[leaf_t(), inner(2, &[])]),
+        over_leaves("F-24-first-key-of-a-child-differs", &[("a", 1), ("f", 2)]),
+        over_leaves("F-24-first-key-of-the-first-child-differs", &[("Z", 1), ("e", 2)]),
+        over_leaves("F-24-children-descend", &[("e", 2), ("a", 1)]),
+        over_leaves("F-24-child-twice", &[("a", 1), ("a", 1)]),
+        tree(
+            "F-24-leaves-overlap",
+            4,
+            &[leaf(1, &["a", "f"]), leaf(2, &["e", "g"]), inner(3, &[("a", 1), ("e", 2)])],
+        ),
+    ]
+}

@@ -1,0 +1,164 @@
+//! The nodes of a table's file, read once and kept for all handles of this process.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use stridemap_format::{self as format, Node, PAGE_BYTES, Rule, TableRef, Uuid};
+
+use crate::disk::{Access, Disk, DiskFile, FileId};
+use crate::error::{Error, Result};
+
+/// The most leaves that are kept of one table: 128 MiB.
+const MAX_KEPT_LEAVES: u64 = 1 << 15;
+
+/// The most pages that can be kept. A table with more has some hundred million entries, or is malformed.
+const MAX_KEPT_PAGES: u64 = 1 << 20;
+
+/// How many places are allocated together.
+const BLOCK_PAGES: u64 = 64;
+
+/// The places of some nodes.
+type Block = Box<[OnceLock<Node>]>;
+
+/// The file of a table. It never changes, so a node that was checked stays valid.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    uuid: Uuid,
+    generation: u64,
+    page_count: u64,
+    kept: Vec<OnceLock<Block>>,
+    kept_leaves: AtomicU64,
+}
+
+/// A node that is kept, or was read for one use.
+pub(super) enum Found<'a> {
+    Kept(&'a Node),
+    Read(Box<Node>),
+}
+
+impl Deref for Found<'_> {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        match self {
+            Found::Kept(node) => node,
+            Found::Read(node) => node,
+        }
+    }
+}
+
+impl Nodes {
+    /// Opens the file of a table, or returns the one that another handle of this process has open.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        path: PathBuf,
+        uuid: Uuid,
+        reference: &TableRef,
+    ) -> Result<Arc<Self>> {
+        static OPEN: Mutex<Option<HashMap<FileId, Weak<Nodes>>>> = Mutex::new(None);
+        let failed = |e| Error::io("open table", &path, e);
+        let file = disk.open(&path, Access::Read).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => {
+                let detail = "the manifest refers to this table, and it does not exist";
+                Error::corrupt(&path, format::Error::new(Rule::MetadataFile, detail))
+            }
+            io::ErrorKind::InvalidInput => {
+                Error::corrupt(&path, format::Error::new(Rule::TableFile, format!("open table: {e}")))
+            }
+            _ => failed(e),
+        })?;
+        let stat = file.stat().map_err(failed)?;
+        if stat.size_bytes != reference.length_bytes() {
+            let detail =
+                format!("{} bytes, but the manifest says {}", stat.size_bytes, reference.length_bytes());
+            return Err(Error::corrupt(&path, format::Error::new(Rule::TableFile, detail)));
+        }
+        let (generation, page_count) = (reference.generation, reference.page_count);
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = open.get_or_insert_default();
+        if let Some(nodes) = open.get(&stat.id()).and_then(Weak::upgrade)
+            && (&nodes.path, nodes.uuid, nodes.generation, nodes.page_count)
+                == (&path, uuid, generation, page_count)
+        {
+            return Ok(nodes);
+        }
+        let blocks = page_count.min(MAX_KEPT_PAGES).div_ceil(BLOCK_PAGES);
+        let kept = std::iter::repeat_with(OnceLock::new).take(blocks as usize).collect();
+        let kept_leaves = AtomicU64::new(0);
+        let nodes = Arc::new(Nodes { file, path, uuid, generation, page_count, kept, kept_leaves });
+        open.retain(|_, nodes| nodes.strong_count() > 0);
+        open.insert(stat.id(), Arc::downgrade(&nodes));
+        Ok(nodes)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn page_count(&self) -> u64 {
+        self.page_count
+    }
+
+    /// Returns a node, which is then kept if it fits in the limit.
+    pub(super) fn get(&self, page: u64) -> Result<Found<'_>> {
+        let Some(place) = self.place(page) else { return self.scan(page) };
+        if let Some(node) = place.get() {
+            return Ok(Found::Kept(node));
+        }
+        let node = self.read(page)?;
+        if node.level() == 0 && self.kept_leaves.fetch_add(1, Ordering::Relaxed) >= MAX_KEPT_LEAVES {
+            self.kept_leaves.fetch_sub(1, Ordering::Relaxed);
+            return Ok(Found::Read(Box::new(node)));
+        }
+        Ok(Found::Kept(place.get_or_init(|| node)))
+    }
+
+    /// Returns a node for one use: one that is kept, or reads it.
+    pub(super) fn scan(&self, page: u64) -> Result<Found<'_>> {
+        match self.place(page).and_then(OnceLock::get) {
+            Some(node) => Ok(Found::Kept(node)),
+            None => Ok(Found::Read(Box::new(self.read(page)?))),
+        }
+    }
+
+    fn place(&self, page: u64) -> Option<&OnceLock<Node>> {
+        let block = self.kept.get((page / BLOCK_PAGES) as usize)?;
+        let block = block.get_or_init(|| (0..BLOCK_PAGES).map(|_| OnceLock::new()).collect());
+        block.get((page % BLOCK_PAGES) as usize)
+    }
+
+    /// Reads a node from the file.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is damaged or outside the file; `Io`.
+    pub(super) fn read(&self, page: u64) -> Result<Node> {
+        if page >= self.page_count {
+            let detail = format!("page {page} of a table of {} pages", self.page_count);
+            return Err(self.corrupt(page, format::Error::new(Rule::NodeChild, detail)));
+        }
+        let mut bytes = vec![0; PAGE_BYTES];
+        self.read_at(&mut bytes, page)?;
+        let pages = Node::page_count(&bytes).min(self.page_count - page);
+        if pages > 1 {
+            bytes.resize(pages as usize * PAGE_BYTES, 0);
+            self.read_at(&mut bytes[PAGE_BYTES..], page + 1)?;
+        }
+        Node::decode(bytes.into(), self.uuid, self.generation, page).map_err(|e| self.corrupt(page, e))
+    }
+
+    fn read_at(&self, bytes: &mut [u8], page: u64) -> Result<()> {
+        let read = self.file.read_exact_at(bytes, page * PAGE_BYTES as u64);
+        read.map_err(|e| Error::io("read table", &self.path, e))
+    }
+
+    /// Returns the error for a node that breaks a rule.
+    pub(super) fn corrupt(&self, page: u64, e: format::Error) -> Error {
+        Error::corrupt(&self.path, e.at(page.saturating_mul(PAGE_BYTES as u64)))
+    }
+}
