@@ -28,9 +28,9 @@ pub enum ErrorKind {
     UnsupportedVersion,
     /// The store's bytes break a rule of the format. The source names the rule.
     Corrupt,
-    /// The store has no tensor of this name.
+    /// The store has no tensor with this name.
     NameNotFound,
-    /// A tensor of this name exists, and the change does not replace it.
+    /// A tensor with this name exists, and the change does not replace it.
     NameExists,
     /// The elements have a different dtype.
     DTypeMismatch,
@@ -197,7 +197,7 @@ impl Error {
             .collect();
         nearest.sort_by_key(|(similarity, _)| Reverse((similarity * 1e6) as u64));
         nearest.truncate(3);
-        let mut message = format!("{action} {name:?}: no tensor of this name");
+        let mut message = format!("{action} {name:?}: no tensor with this name");
         if !nearest.is_empty() {
             let listed: Vec<String> = nearest.iter().map(|(_, other)| format!("{other:?}")).collect();
             message += &format!("; did you mean {}?", listed.join(" or "));

@@ -94,7 +94,8 @@ impl Entry for (String, TensorRecord) {
     }
 
     fn compare(bytes: &[u8], key: &str) -> Result<Ordering> {
-        Ok(codec::decode_first::<&str>(bytes)?.cmp(key))
+        // Text and its bytes have the same encoding and the same order.
+        Ok(codec::decode_first::<&[u8]>(bytes)?.cmp(key.as_bytes()))
     }
 
     fn key_length(bytes: &[u8]) -> Result<usize> {

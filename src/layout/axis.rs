@@ -157,7 +157,7 @@ impl Layout {
             if positions.contains(&position) {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!("{op}: axis {axis} of {self} is listed twice"),
+                    format!("{op}: axis {axis} is listed twice (tensor: {self})"),
                 ));
             }
             positions.push(position);

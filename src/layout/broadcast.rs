@@ -22,7 +22,7 @@ impl Layout {
         let Some(added) = size.len().checked_sub(self.rank()) else {
             return refuse(
                 ErrorKind::SizeMismatch,
-                format!("{} sizes for the {} axes of {self}", size.len(), self.rank()),
+                format!("{} sizes for a tensor of rank {} ({self})", size.len(), self.rank()),
             );
         };
         let own_dims = self.to_dims();
@@ -34,7 +34,10 @@ impl Layout {
                 (None, _, -1) => {
                     return refuse(
                         ErrorKind::InvalidArgument,
-                        format!("axis {axis} is new, so its size cannot be -1, which keeps a size of {self}"),
+                        format!(
+                            "axis {axis} is new, so its size cannot be -1, which keeps an existing size \
+                             (tensor: {self})"
+                        ),
                     );
                 }
                 // PyTorch gives a new axis this stride.
@@ -54,7 +57,7 @@ impl Layout {
                         ErrorKind::InvalidArgument,
                         format!(
                             "size {wanted} for axis {axis} is negative; only -1 is allowed, which keeps the size \
-                             of {self}"
+                             (tensor: {self})"
                         ),
                     );
                 }
@@ -62,7 +65,7 @@ impl Layout {
                     return refuse(
                         ErrorKind::SizeMismatch,
                         format!(
-                            "axis {axis} cannot be repeated to {n}: its size is {}, not 1, in {self}",
+                            "axis {axis} cannot be expanded to size {n}: its size is {}, not 1 (tensor: {self})",
                             dim.size
                         ),
                     );

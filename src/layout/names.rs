@@ -153,7 +153,7 @@ impl Layout {
             _ => {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!("{op}: {listed} names for the {} dimensions of {self}", own.len()),
+                    format!("{op}: {listed} names for a tensor of rank {} ({self})", own.len()),
                 ));
             }
         };

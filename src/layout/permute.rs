@@ -62,7 +62,7 @@ impl Layout {
         if from.len() != to.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: {} axes of {self} cannot move to {} positions", from.len(), to.len()),
+                format!("{op}: {} axes cannot move to {} positions (tensor: {self})", from.len(), to.len()),
             ));
         }
         if self.rank() == 0 {

@@ -32,7 +32,7 @@ impl Layout {
         if first > last {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: the start, axis {first}, comes after the end, axis {last}, of {self}"),
+                format!("{op}: the start, axis {first}, comes after the end, axis {last} (tensor: {self})"),
             ));
         }
         if first == last && self.rank() > 0 {
@@ -87,7 +87,7 @@ impl Layout {
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
         let other_count = || match self.numel() == numel {
             true => format!("{self} holds {numel} elements"),
-            false => format!("the axis has size {numel}, of {self}"),
+            false => format!("the axis has size {numel} (tensor: {self})"),
         };
         if size.iter().any(|&n| n < -1) {
             return refuse(

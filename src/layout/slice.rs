@@ -27,7 +27,7 @@ impl Layout {
     fn out_of_range(&self, op: Arguments<'_>, axis: usize, n: usize, index: isize) -> Error {
         Error::new(
             ErrorKind::OutOfRange,
-            format!("{op}: index {index} is out of range for axis {axis} with size {n}, of {self}"),
+            format!("{op}: index {index} is out of range for axis {axis} with size {n} (tensor: {self})"),
         )
     }
 
@@ -42,7 +42,8 @@ impl Layout {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
                 format!(
-                    "{op}: {length} from {start} on is out of range for axis {axis} with size {n}, of {self}"
+                    "{op}: start {start} with length {length} is out of range for axis {axis} with size {n} \
+                     (tensor: {self})"
                 ),
             ));
         };
@@ -59,7 +60,7 @@ impl Layout {
     ) -> Result<Layout> {
         let op = format_args!("slice({axis}, {})", Index::Slice { start, end, step });
         if step == 0 {
-            return Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: a step of 0 goes nowhere")));
+            return Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: the step must not be 0")));
         }
         let (axis, n, old_step) = self.dim(op, axis)?;
         let (first, count) = slice_positions(n, start, end, step);
@@ -88,7 +89,7 @@ impl Layout {
         let count = index.each().len();
         if count != self.rank() {
             let kind = if count < self.rank() { ErrorKind::SizeMismatch } else { ErrorKind::OutOfRange };
-            let why = format!("{}: {count} positions for the {} axes of {self}", op(), self.rank());
+            let why = format!("{}: {count} positions for a tensor of rank {} ({self})", op(), self.rank());
             return Err(Error::new(kind, why));
         }
         let mut place = self.offset();
@@ -114,7 +115,7 @@ impl Layout {
         let Some(skipped) = self.rank().checked_sub(taken) else {
             return refuse(
                 ErrorKind::OutOfRange,
-                format!("{taken} indices for the {} axes of {self}", self.rank()),
+                format!("{taken} indices for a tensor of rank {} ({self})", self.rank()),
             );
         };
         let mut own_axes = self.size().iter().copied().enumerate();
@@ -156,7 +157,7 @@ impl Layout {
             Error::new(
                 ErrorKind::OutOfRange,
                 format!(
-                    "unsqueeze({axis}): a new axis of {self} can be at -{place_count} to {}",
+                    "unsqueeze({axis}): the position of a new axis must be from -{place_count} to {} (tensor: {self})",
                     self.rank()
                 ),
             )

@@ -86,14 +86,14 @@ impl Layout {
         let op = format_args!("split({sections}, {axis})");
         let (axis, n, _) = self.dim(op, axis)?;
         let refuse = |kind, why: &str| {
-            let why = format!("{op}: {why} axis {axis} with size {n}, of {self}");
+            let why = format!("{op}: {why}: axis {axis} has size {n} (tensor: {self})");
             Err(Error::new(kind, why))
         };
         match sections {
             Sections::Number(size) => match (usize::try_from(*size), n) {
-                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a negative size cannot split"),
+                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a part has a negative size"),
                 (Ok(0), 0) => self.parts(op, axis, 1, |_| (0, 0)),
-                (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of size 0 cannot add up to"),
+                (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of size 0 cannot cover the axis"),
                 (Ok(size), _) => self.parts(op, axis, n.div_ceil(size).max(1), |i| equal_part(i, size, n)),
             },
             Sections::List(sizes) => {
@@ -101,13 +101,16 @@ impl Layout {
                 let mut start = 0usize;
                 for &size in sizes {
                     let Ok(size) = usize::try_from(size) else {
-                        return refuse(ErrorKind::InvalidArgument, "a negative size cannot split");
+                        return refuse(ErrorKind::InvalidArgument, "a part has a negative size");
                     };
                     parts.push((start, size));
                     start = start.saturating_add(size);
                 }
                 if start != n {
-                    return refuse(ErrorKind::SizeMismatch, &format!("the sizes add up to {start}, not to"));
+                    return refuse(
+                        ErrorKind::SizeMismatch,
+                        &format!("the sizes of the parts add up to {start}"),
+                    );
                 }
                 self.parts(op, axis, parts.len(), |i| parts.get(i).copied().unwrap_or_default())
             }
@@ -160,7 +163,7 @@ impl Layout {
             && usize::try_from(*count).ok().and_then(|count| n.checked_rem(count)) != Some(0)
         {
             return refuse(format!(
-                "axis {axis} with size {n}, of {self}, does not split evenly; use tensor_split"
+                "axis {axis} with size {n} does not split evenly (tensor: {self}); use tensor_split"
             ));
         }
         self.tensor_split(sections, axis.into()).map_err(|e| e.context(op))

@@ -15,9 +15,10 @@ impl Layout {
         let windows = n.checked_sub(size).and_then(|rest| rest.checked_div(step));
         let Some(count) = windows.and_then(|last| last.checked_add(1)) else {
             let (kind, why) = if step == 0 {
-                (ErrorKind::InvalidArgument, "a step of 0 goes nowhere".to_owned())
+                (ErrorKind::InvalidArgument, "the step must not be 0".to_owned())
             } else {
-                let why = format!("a window of {size} does not fit axis {axis} with size {n}, of {self}");
+                let why =
+                    format!("a window of {size} does not fit axis {axis} with size {n} (tensor: {self})");
                 (ErrorKind::OutOfRange, why)
             };
             return Err(Error::new(kind, format!("{op}: {why}")));
@@ -44,7 +45,7 @@ impl Layout {
         if slid.len() != window.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{op}: {} window sizes for {} axes of {self}", window.len(), slid.len()),
+                format!("{op}: {} window sizes for {} axes (tensor: {self})", window.len(), slid.len()),
             ));
         }
         let mut view = self.clone();

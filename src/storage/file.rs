@@ -45,7 +45,10 @@ pub(super) fn read_error(path: &Path, e: io::Error) -> Error {
 /// `Corrupt` for a file that is shorter than the record states.
 pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> Result<()> {
     if found_bytes < length_bytes {
-        return Err(broken(path, format!("{found_bytes} bytes, but the record says {length_bytes}")));
+        return Err(broken(
+            path,
+            format!("the file has {found_bytes} bytes, but the record says {length_bytes}"),
+        ));
     }
     Ok(())
 }

@@ -374,7 +374,7 @@ fn check_source_dtype(op: &str, tensor: &Tensor, source: &Tensor) -> Result<()> 
     let (own, theirs) = (tensor.dtype(), source.dtype());
     Err(Error::new(
         ErrorKind::DTypeMismatch,
-        format!("{op}: the source is {theirs} and the tensor {own}; convert it with to_dtype"),
+        format!("{op}: the source is {theirs}, but the tensor is {own}; convert the source with to_dtype"),
     ))
 }
 

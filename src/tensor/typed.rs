@@ -111,7 +111,7 @@ impl<T: Element> TypedTensor<T> {
         let given = position.to_isize();
         let position = if given < 0 { given.checked_add_unsigned(count) } else { Some(given) };
         let position = position.and_then(|position| usize::try_from(position).ok()).filter(|&i| i < count);
-        let Some(position) = position else { panic!("row {given} of a tensor of size {size:?}") };
+        let Some(position) = position else { panic!("row {given} is out of range for size {size:?}") };
         let row_elems = self.tensor.numel() / count;
         &self.as_slice()[position * row_elems..][..row_elems]
     }

@@ -141,7 +141,7 @@ fn error_for_an_unknown_name_suggests_the_nearest() {
         ErrorKind::NameNotFound,
         &["\"layer.0.wieght\"", "did you mean \"layer.0.weight\""],
     );
-    assert_refused(store.load("zzz"), ErrorKind::NameNotFound, &["no tensor of this name"]);
+    assert_refused(store.load("zzz"), ErrorKind::NameNotFound, &["no tensor with this name"]);
     assert_refused(store.remove("zzz"), ErrorKind::NameNotFound, &["remove"]);
     assert_refused(store.rename("zzz", "y"), ErrorKind::NameNotFound, &["rename"]);
 }
@@ -208,7 +208,7 @@ fn views_out_of_range_or_not_expressible_as_strides_are_refused() {
     assert_refused(tensor.unfold(1, -2, 1), ErrorKind::InvalidArgument, &["size of -2"]);
     assert_refused(tensor.chunk(-1, 0), ErrorKind::InvalidArgument, &["number of -1"]);
     assert_refused(tensor.as_strided([-3], [1], 0), ErrorKind::InvalidArgument, &["size of -3"]);
-    assert_refused(tensor.slice(0, None, None, 0), ErrorKind::InvalidArgument, &["step of 0"]);
+    assert_refused(tensor.slice(0, None, None, 0), ErrorKind::InvalidArgument, &["step must not be 0"]);
     assert_refused(tensor.transpose(0, -3), ErrorKind::OutOfRange, &["axis -3"]);
     assert_refused(tensor.permute([0, 0]), ErrorKind::InvalidArgument, &["axis 0", "twice"]);
     assert_refused(tensor.permute([0]), ErrorKind::InvalidArgument, &["1 axes"]);
@@ -264,7 +264,7 @@ fn attributes_over_a_mebibyte_are_refused() {
     assert_refused(store.save_view("", &matrix()), ErrorKind::InvalidArgument, &["save_view: ", "F-4"]);
     assert_refused(txn.set_attribute("", "x"), ErrorKind::InvalidArgument, &["set_attribute", "F-4"]);
     let long = txn.set_attribute("long", &"x".repeat(1 << 20));
-    assert_refused(long, ErrorKind::LimitExceeded, &["F-19", "1 MiB"]);
+    assert_refused(long, ErrorKind::LimitExceeded, &["F-13", "1 MiB"]);
     txn.set_attribute("short", "x").unwrap();
     txn.commit().unwrap();
     assert_eq!((store.names().unwrap(), store.attributes().len()), (vec!["a".to_owned()], 1));

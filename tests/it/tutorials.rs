@@ -387,7 +387,10 @@ fn t_24_storage_takes_one_index_for_any_tensor() {
         let storage = tensor.as_strided([6], [1], 0).unwrap();
         let refusal = storage.get::<f32>(&[1, 0]).unwrap_err();
         assert_eq!(refusal.kind(), ErrorKind::OutOfRange);
-        assert_eq!(refusal.to_string(), "index [1, 0]: 2 indices for the 1 axes of size [6] with stride [1]");
+        assert_eq!(
+            refusal.to_string(),
+            "index [1, 0]: 2 indices for a tensor of rank 1 (size [6] with stride [1])"
+        );
         let elements: Vec<f32> = (0..6).map(|i| storage.get([i]).unwrap()).collect();
         assert_eq!(elements, disk.storage_of::<f32>(&tensor));
     }

@@ -62,7 +62,7 @@ fn append_of_several_files_is_refused_if_one_does_not_fit() {
     assert_eq!(rows(&dir), [0, 1, 2]);
     assert_eq!(fs::metadata(dir.path("s.smap/storages/0000000000000001.bin")).unwrap().len(), 3);
     let refusal = dir.refusal(&["append", "s.smap", "lgo", "more.npy"]);
-    assert_eq!(refusal, "append to \"lgo\": no tensor of this name; did you mean \"log\"?");
+    assert_eq!(refusal, "append to \"lgo\": no tensor with this name; did you mean \"log\"?");
 }
 
 #[test]

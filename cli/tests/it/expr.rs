@@ -234,7 +234,7 @@ fn refusal_marks_the_wrong_part() {
     stridemap: expression, column 3: unknown operation "reshpe"; did you mean reshape?
       | x.reshpe(6)
       |   ^^^^^^
-    stridemap: index [0, 3]: index 3 is out of range for axis 1 with size 3, of size [2, 3] with stride [3, 1]
+    stridemap: index [0, 3]: index 3 is out of range for axis 1 with size 3 (tensor: size [2, 3] with stride [3, 1])
       | x[0, 3].t()
       |  ^^^^^^
     stridemap: expression, column 20: expected select(dim, index)

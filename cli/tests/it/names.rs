@@ -55,5 +55,5 @@ fn mv_to_the_same_name_commits_nothing() {
     dir.stdout(&["mv", "s.smap", "points", "points"]);
     dir.stdout(&["mv", "s.smap", "points", "points", "--no-clobber"]);
     assert_eq!(dir.store().generation(), before);
-    assert!(dir.refusal(&["mv", "s.smap", "none", "none"]).contains("no tensor of this name"));
+    assert!(dir.refusal(&["mv", "s.smap", "none", "none"]).contains("no tensor with this name"));
 }

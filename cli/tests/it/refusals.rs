@@ -67,7 +67,7 @@ fn error_for_an_unknown_name_lists_the_nearest() {
         (&["export", "s.smap", "out.npy", "poinst"], "load"),
     ] {
         let refusal = dir.refusal(args);
-        let expected = format!("{action} \"poinst\": no tensor of this name; did you mean \"points\"");
+        let expected = format!("{action} \"poinst\": no tensor with this name; did you mean \"points\"");
         assert!(refusal.starts_with(&expected), "{refusal}");
     }
 }
@@ -130,7 +130,7 @@ fn view_that_does_not_fit_the_tensor_is_refused() {
     for (expr, message) in [
         (
             "points[3]",
-            "index [3]: index 3 is out of range for axis 0 with size 3, of size [3, 2] with stride [2, 1]",
+            "index [3]: index 3 is out of range for axis 0 with size 3 (tensor: size [3, 2] with stride [2, 1])",
         ),
         (
             "points.transpose(0, 2)",
@@ -138,10 +138,11 @@ fn view_that_does_not_fit_the_tensor_is_refused() {
         ),
         (
             "points.narrow(0, 2, 2)",
-            "narrow(0, 2, 2): 2 from 2 on is out of range for axis 0 with size 3, of size [3, 2] with stride [2, 1]",
+            "narrow(0, 2, 2): start 2 with length 2 is out of range for axis 0 with size 3 \
+             (tensor: size [3, 2] with stride [2, 1])",
         ),
         ("points.view(4)", "view([4]): size [3, 2] with stride [2, 1] holds 6 elements"),
-        ("points[::0]", "index [::0]: slice(0, ::0): a step of 0 goes nowhere"),
+        ("points[::0]", "index [::0]: slice(0, ::0): the step must not be 0"),
         ("points[0", "expression, column 9: expected \",\" or \"]\", found the end"),
     ] {
         assert_eq!(dir.refusal(&["show", "s.smap", expr]), message);

@@ -89,7 +89,7 @@ fn show_of_a_file_accepts_every_expression() {
     assert_eq!(dir.stdout(&["show", "m.safetensors", "'b [0]'[None]"]), "tensor([7])\n");
     assert_eq!(dir.stdout(&["show", "m.safetensors", "w.T[0, 1:]"]), "tensor([-2.])\n");
     let refusal = dir.refusal(&["show", "m.safetensors", "v"]);
-    assert!(refusal.starts_with("m.safetensors: load \"v\": no tensor of this name"), "{refusal}");
+    assert!(refusal.starts_with("m.safetensors: load \"v\": no tensor with this name"), "{refusal}");
 }
 
 #[test]

@@ -303,7 +303,8 @@ impl Work {
     fn check_unneeded(&self, moves: &Moves, held: &BTreeSet<PathBuf>) -> Result<()> {
         let Some(file) = moves.files.iter().find(|file| held.contains(*file)) else { return Ok(()) };
         let message = format!(
-            "repair {}: a reader on an older generation needs {}, which must be moved away; end it, and repair again",
+            "repair {}: a reader on an older generation needs {}, which must be moved away; end that reader, and \
+             repair again",
             self.paths().root().display(),
             file.display()
         );
@@ -318,7 +319,7 @@ impl Work {
             let Some(processes) = held_by(&self.history, &path)? else { continue };
             let refused = |why: &str| {
                 let message = format!(
-                    "repair {}: generation {number} is in use{}, and {why}; end it, and repair again",
+                    "repair {}: generation {number} is in use{}, and {why}; end its readers, and repair again",
                     self.paths().root().display(),
                     by_processes(&processes)
                 );

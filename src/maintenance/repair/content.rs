@@ -314,8 +314,8 @@ fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: 
         let found_bytes = disk.stat(&path).map_err(|e| Error::io("examine storage", &path, e))?.size_bytes;
         if found_bytes > length_bytes {
             let detail = format!(
-                "{found_bytes} bytes, but the record says {length_bytes}: copied into a new storage, because a \
-                 process may still read the rest"
+                "the file has {found_bytes} bytes, but the record says {length_bytes}: copied into a new storage, \
+                 because a process may still read the rest"
             );
             repair.remedy(path, detail);
             let (damaged, corrected) = (BTreeSet::new(), Vec::new());

@@ -53,7 +53,7 @@ pub(super) fn take_growth_lock(history: &History, id: u64) -> Result<GrowthLock>
     let path = history.paths.storage(id);
     GrowthLock::try_take(&history.disk, &path)?.ok_or_else(|| {
         let message = format!(
-            "repair {}: another process is appending to it; repair again when it is done",
+            "repair {}: another process is appending to this storage; repair again when the append is done",
             path.display()
         );
         Error::new(ErrorKind::Busy, message)

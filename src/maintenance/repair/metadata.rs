@@ -112,7 +112,7 @@ fn newest_readable(
         };
         match Table::readable(disk, paths, &manifest) {
             Ok(table) => {
-                let then = format!("steps back to generation {number}, and later commits are lost");
+                let then = format!("returns to generation {number}, so later commits are lost");
                 repair.lose_files(unread, &then);
                 return Ok(source(manifest, table, newest == Some(number)));
             }

@@ -18,7 +18,7 @@ fn stride() -> usize {
 }
 
 /// Flips a bit, and asserts that `verify` finds it in that file and names the lost tensors. One tensor may remain
-/// unnamed for each unreadable entry of a table. `is_read` says whether reading also detects the flip.
+/// unnamed if a leaf of a table cannot be read. `is_read` says whether reading also detects the flip.
 fn check_flip(store: &Path, file: &Path, bit: usize, expected: &Content, is_read: bool) {
     flip(file, bit);
     let what = format!("{}, bit {bit}", file.display());
@@ -140,7 +140,7 @@ fn repaired_store_with_a_flipped_bit_keeps_the_tensors_not_reported_lost() {
             if file == newest {
                 let done = fast().repair(&damaged, |_| ()).unwrap();
                 assert!(
-                    done.losses.iter().any(|loss| loss.reason.contains("steps back to generation 5")),
+                    done.losses.iter().any(|loss| loss.reason.contains("returns to generation 5")),
                     "{done:?}"
                 );
                 assert_eq!(verify(&damaged).findings, [], "{what}");

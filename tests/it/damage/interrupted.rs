@@ -12,6 +12,9 @@ use crate::harness::filled;
 
 const STORE: &str = "store";
 
+/// Views of one storage: too many for one leaf of a table, so the root is a node of its own.
+const VIEWS: isize = 400;
+
 type Content = BTreeMap<String, Vec<u8>>;
 
 fn options(disk: &SimulatedDisk) -> StoreOptions {
@@ -31,7 +34,7 @@ fn store(disk: &SimulatedDisk) -> Store {
     store.save("row", &Tensor::from_vec((0..8u8).collect(), &[8]).unwrap()).unwrap();
     let (large, row) = (store.load("large").unwrap(), store.load("row").unwrap());
     let mut txn = store.begin().unwrap();
-    for i in 0..70 {
+    for i in 0..VIEWS {
         txn.save_view(&format!("v{i}"), &row.index([Index::from(i % 8)]).unwrap()).unwrap();
     }
     txn.save_view("start", &large.slice(0, Some(0), Some(100), 1).unwrap()).unwrap();
@@ -63,10 +66,6 @@ fn read(disk: &SimulatedDisk, file: &str) -> Vec<u8> {
     let mut bytes = vec![0; file.stat().unwrap().size_bytes as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     bytes
-}
-
-fn position_of(disk: &SimulatedDisk, file: &str, text: &[u8]) -> u64 {
-    read(disk, file).windows(text.len()).position(|window| window == text).unwrap() as u64
 }
 
 /// Returns the contents of the files in lost+found.
@@ -129,14 +128,15 @@ fn repair_interrupted_by_a_power_cut_can_be_repeated() {
 
 #[test]
 fn repair_of_missing_files_interrupted_by_a_power_cut_can_be_repeated() {
-    let gone: Vec<String> =
-        (0..70).map(|i| format!("v{i}")).chain(["row".to_owned(), "start".to_owned()]).collect();
+    let gone: Vec<String> = (0..VIEWS).map(|i| format!("v{i}")).chain(["row".to_owned()]).collect();
     let gone: Vec<&str> = gone.iter().map(String::as_str).collect();
     let states = cut_everywhere(
         |disk| {
             disk.remove(&Path::new(STORE).join("LOCK")).unwrap();
             disk.remove(&Path::new(STORE).join("storages/0000000000000002.bin")).unwrap();
-            flip(disk, "meta/0000000000000004.tab", position_of(disk, "meta/0000000000000004.tab", b"start"));
+            // The root of the tensors is last. It only leads to the leaves, so nothing is lost with it.
+            let table = "meta/0000000000000004.tab";
+            flip(disk, table, read(disk, table).len() as u64 - 4096 + 100);
             flip(disk, "storages/0000000000000001.sum", 3);
             disk.sync_dir(Path::new(STORE)).unwrap();
             disk.sync_dir(&Path::new(STORE).join("storages")).unwrap();

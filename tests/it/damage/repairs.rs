@@ -5,9 +5,11 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use stridemap::{ErrorKind, Store, Tensor};
+use stridemap::{ErrorKind, Index, Store, Tensor};
 
-use super::support::{Content, assert_repaired, content, copy, create_chunked_store, create_small_store};
+use super::support::{
+    assert_repaired, content, copy, create_chunked_store, create_small_store, lost_records, verify,
+};
 use crate::harness::{fast, filled, new_path, new_store};
 
 const BIN: &str = "storages/0000000000000001.bin";
@@ -173,7 +175,7 @@ fn repair_steps_back_to_the_generation_of_a_reader() {
     drop(writer);
     overwrite(&path.join("meta/0000000000000006.man"), 30);
     let done = fast().repair(&path, |_| ()).unwrap();
-    assert!(done.losses.iter().any(|loss| loss.reason.contains("steps back to generation 5")), "{done:?}");
+    assert!(done.losses.iter().any(|loss| loss.reason.contains("returns to generation 5")), "{done:?}");
     assert_eq!(content(&path), expected);
     assert_eq!(snapshot.load("later").unwrap().to_bytes().unwrap(), [5, 6, 7, 8]);
     let store = Store::open(&path).unwrap();
@@ -196,7 +198,7 @@ fn repair_waits_for_readers_that_need_the_files_to_be_moved() {
     overwrite(&path.join(BIN), 5);
     let refused = fast().repair(&path, |_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
-    assert!(refused.to_string().contains("end it, and repair again"), "{refused}");
+    assert!(refused.to_string().contains("end that reader, and repair again"), "{refused}");
     assert!(!path.join("lost+found").exists());
     drop(reader);
     assert_eq!(assert_repaired(&path, &expected, "afterwards"), names(&["all", "chunk0", "ends"]));
@@ -216,21 +218,36 @@ fn files_moved_by_a_repair_are_never_overwritten() {
 }
 
 #[test]
-fn unreadable_entry_loses_only_its_tensor() {
-    let (_dir, path) = new_path();
-    let expected = create_small_store(&path);
-    let table = path.join("meta/0000000000000004.tab");
-    let bytes = fs::read(&table).unwrap();
-    let at = bytes.windows(3).position(|window| window == b"v33").unwrap();
-    overwrite(&table, at as u64 - 1);
-    let done = fast().repair(&path, |_| ()).unwrap();
-    let mut left = content(&path);
-    assert!(!left.contains_key("v33"), "{done:?}");
-    // The garbage may be longer than the entry, and overwrite the next one.
-    let gone: Vec<&String> = expected.keys().filter(|name| !left.contains_key(*name)).collect();
-    assert!(gone.len() <= 2, "{gone:?}");
-    left.retain(|name, tensor| expected.get(name) != Some(tensor));
-    assert_eq!(left, Content::new());
+fn damaged_leaf_loses_only_its_tensors_and_a_damaged_inner_node_loses_nothing() {
+    let (dir, path) = new_path();
+    let store = fast().create(&path).unwrap();
+    store.save("row", &Tensor::from_vec((0..8u8).collect(), &[8]).unwrap()).unwrap();
+    let row = store.load("row").unwrap();
+    let mut txn = store.begin().unwrap();
+    for i in 0..1000 {
+        txn.save_view(&format!("v{i:03}"), &row.index([Index::from(i % 8)]).unwrap()).unwrap();
+    }
+    txn.commit().unwrap();
+    drop((store, row));
+    let expected = content(&path);
+    let table = Path::new("meta/0000000000000003.tab");
+    let bytes = fs::read(path.join(table)).unwrap();
+    for (at, most) in
+        [(bytes.windows(4).position(|window| window == b"v500").unwrap(), 300), (bytes.len() - 4000, 0)]
+    {
+        let damaged = dir.path().join(format!("{at}.smap"));
+        copy(&path, &damaged);
+        overwrite(&damaged.join(table), at as u64);
+        let finding = verify(&damaged).findings;
+        assert!(finding.iter().any(|finding| finding.rule.number() == 21), "{finding:?}");
+        let losses = fast().plan_repair(&damaged, |_| ()).unwrap().losses;
+        let lost: usize = losses.iter().map(|loss| lost_records(&loss.reason)).sum();
+        let gone = assert_repaired(&damaged, &expected, &format!("byte {at}"));
+        assert!(
+            gone.len() == lost && lost <= most && gone.contains("v500") == (most > 0),
+            "{lost}: {gone:?}"
+        );
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn typed_tensor_is_refused_if_elements_cannot_be_borrowed() {
 }
 
 #[test]
-#[should_panic(expected = "row 2 of a tensor of size [2, 3]")]
+#[should_panic(expected = "row 2 is out of range for size [2, 3]")]
 fn row_out_of_range_panics() {
     let _ = Tensor::zeros(DType::F64, &[2, 3]).unwrap().typed::<f64>().unwrap().row(2);
 }
