@@ -197,7 +197,7 @@ class Manifest:
         require(version == VERSION, 3, "the version of the manifest is unknown")
         record = Record(data[24:-16], 0)
         require(record.take(16) == uuid, 17, "the manifest belongs to a different store")
-        require(record.uint() == generation, 18, "the generation of the manifest is not that of its file name")
+        require(record.uint() == generation >= 1, 18, "the generation of the manifest is not that of its file name, or 0")
         self.next_id = record.next_id = record.uint()
         require(self.next_id >= 1, 12, "the next storage id is 0")
         self.table = record.optional(lambda: TableRef(*(record.uint() for _ in range(6))))

@@ -214,6 +214,14 @@ fn case_32_too_many_changes_or_too_much_garbage_is_refused() {
 }
 
 #[test]
+fn generation_0_is_refused() {
+    let refused = Manifest { generation: 0, ..Manifest::first(UUID) }.encode().unwrap_err();
+    assert_eq!(refused.rule(), Rule::Generation, "{refused}");
+    let read = read_manifest(&wire::manifest(&[("generation", wire::uint(0))]), 0).unwrap_err();
+    assert_eq!(read.rule(), Rule::Generation, "{read}");
+}
+
+#[test]
 fn manifest_is_refused_in_any_file_but_its_own() {
     for (name, manifest) in good::manifests() {
         let bytes = manifest.encode().unwrap();
