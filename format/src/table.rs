@@ -2,7 +2,7 @@
 
 use crate::limits::MAX_ENTRY_BYTES;
 use crate::preamble::{check_version, preamble, strip_preamble, take};
-use crate::record::{TensorWire, check_storage_id};
+use crate::record::{TensorWire, TensorWireRef, check_storage_id};
 use crate::{
     Digest, Error, Result, Rule, StorageRecord, TableRef, TensorRecord, Uuid, check_name, checksum, codec,
     digest,
@@ -231,7 +231,10 @@ impl TableEncoder {
             ));
         }
         name.clone_into(&mut self.last_name);
-        self.push(codec::encode(&(name, TensorWire::from(record)), MAX_ENTRY_BYTES, Rule::TableIndex)?, out)
+        self.push(
+            codec::encode(&(name, TensorWireRef::from(record)), MAX_ENTRY_BYTES, Rule::TableIndex)?,
+            out,
+        )
     }
 
     fn push(&mut self, mut entry: Vec<u8>, out: &mut Vec<u8>) -> Result<()> {

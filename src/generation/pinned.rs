@@ -27,19 +27,24 @@ pub(crate) struct Generation {
 /// A manifest's file, under a shared lock.
 #[derive(Debug)]
 pub(crate) struct Pin {
-    _lock: LockedFile,
-    file: FileId,
+    lock: LockedFile,
+    id: FileId,
 }
 
 impl Pin {
     /// Holds the lock that the caller has just taken on a manifest.
     pub(crate) fn new(file: &Arc<dyn DiskFile>) -> io::Result<Pin> {
-        Ok(Pin { _lock: LockedFile::new(file), file: file.stat()?.id() })
+        Ok(Pin { lock: LockedFile::new(file), id: file.stat()?.id() })
+    }
+
+    /// The manifest's file. Locking it replaces the shared lock.
+    pub(super) fn file(&self) -> &Arc<dyn DiskFile> {
+        self.lock.file()
     }
 
     /// Whether a path still leads to the file.
     pub(crate) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
-        disk::is_named(disk, path, self.file).map_err(|e| Error::io("examine", path, e))
+        disk::is_named(disk, path, self.id).map_err(|e| Error::io("examine", path, e))
     }
 }
 
@@ -71,6 +76,11 @@ impl Generation {
     pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
         Generation { manifest, table: None, pin: None, is_synced: false }
+    }
+
+    /// Returns the lock on the manifest, if it can be read.
+    pub(super) fn into_pin(self) -> Option<Pin> {
+        self.pin
     }
 
     /// Whether the generation is known to survive a power cut.
@@ -129,8 +139,10 @@ impl Generation {
         names: &'a BTreeMap<String, T>,
     ) -> Result<BTreeMap<&'a str, TensorRecord>> {
         let table_count = self.table.as_ref().map_or(0, |table| table.tensor_count());
+        let all_count = table_count.saturating_add(self.manifest.tensors.len() as u64);
+        let lookup_cost = if table_count == 0 { 1 } else { LOOKUP_COST };
         let mut found = BTreeMap::new();
-        if (names.len() as u64).saturating_mul(LOOKUP_COST) < table_count || table_count == 0 {
+        if (names.len() as u64).saturating_mul(lookup_cost) < all_count {
             for name in names.keys() {
                 if let Some(record) = self.tensor(name)? {
                     found.insert(name.as_str(), record);
@@ -157,7 +169,7 @@ where
     Error::name_not_found(action, name, names)
 }
 
-/// How many entries a scan reads in the time of one lookup.
+/// How many entries a scan reads in the time of one lookup in a table.
 const LOOKUP_COST: u64 = 16;
 
 /// Merges a sorted base with sorted changes. A change replaces the entry with its key, or removes it if it is `None`.

@@ -27,7 +27,7 @@ use crate::storage::{Grown, StagedStorage};
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
     history: &History,
-    changes: &Changes,
+    changes: Changes,
     draft: Draft,
     staged: Vec<StagedStorage>,
     grown: Vec<Grown>,
@@ -39,7 +39,7 @@ pub(crate) fn publish(
 
 fn publish_locked(
     history: &History,
-    changes: &Changes,
+    changes: Changes,
     draft: Draft,
     mut staged: Vec<StagedStorage>,
     mut grown: Vec<Grown>,
@@ -53,8 +53,9 @@ fn publish_locked(
     let mut older = OlderManifests::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
+    let are_moves = changes.are_moves();
     let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, changes, draft, &records, &grown)?;
-    if changes.are_moves() && used_staged.is_empty() {
+    if are_moves && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }
 

@@ -196,7 +196,7 @@ pub(super) fn rewrite_group(
     if changes.is_empty() {
         return Ok(remaining);
     }
-    let (_, used_staged) = publish(history, &changes, draft, staged, Vec::new())?;
+    let (_, used_staged) = publish(history, changes, draft, staged, Vec::new())?;
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
         if used_staged.contains(&index) {
             done.storage_count += 1;
